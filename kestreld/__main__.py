@@ -1,0 +1,7 @@
+"""`python -m kestreld`."""
+
+import sys
+
+from kestreld.daemon import main
+
+sys.exit(main())

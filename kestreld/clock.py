@@ -1,0 +1,25 @@
+"""Time, read once a turn: the only room that asks the system what time it is.
+
+Wall time stamps items and expiry; monotonic time measures waits and time-outs, so a step of the system clock
+never hangs or hurries one.
+"""
+
+import time
+
+
+class Clock:
+    """The instant of the current turn. `read` moves it; nothing else does."""
+
+    def __init__(self) -> None:
+        self.wall_ms: int = 0
+        self.monotonic_ms: int = 0
+        self.read()
+
+    def read(self) -> None:
+        """Take a new reading: milliseconds since the epoch, and since an arbitrary start."""
+        self.wall_ms = time.time_ns() // 1_000_000
+        self.monotonic_ms = time.monotonic_ns() // 1_000_000
+
+    def stopwatch_us(self) -> int:
+        """Microseconds on a clock of its own, for measuring how long something took."""
+        return time.perf_counter_ns() // 1_000

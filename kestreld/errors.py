@@ -1,0 +1,71 @@
+"""Every error kestreld raises on purpose, split by who must act on it.
+
+"No item", "queue full" and "timed out" are answers, not errors, and have no class here.
+"""
+
+from dataclasses import dataclass
+
+
+class KestrelError(Exception):
+    """Anything kestreld raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One mistake in a configuration and where it stands (line and column from 1; 0 = not in a file)."""
+
+    source: str
+    line: int
+    column: int
+    reason: str
+
+    def __str__(self) -> str:
+        if self.line == 0:
+            return f"{self.source}: {self.reason}"
+        return f"{self.source}:{self.line}:{self.column}: {self.reason}"
+
+
+class ConfigError(KestrelError):
+    """The configuration cannot be used: the operator's to mend. Lists every problem found, not the first."""
+
+    def __init__(self, problems: list[ConfigProblem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class SpoolLocked(KestrelError):
+    """Another process holds the spool."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(f"{path}: in use by {holder}; stop it first, or set another queue_path")
+
+
+class SpoolUnusable(KestrelError):
+    """The spool cannot be read or written at all."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+
+
+class JournalCorrupt(KestrelError):
+    """A journal holds something that was not written by kestreld: the disk's fault. The queue stops."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path}: byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class JournalFailed(KestrelError):
+    """The disk refused a write, a sync or a rename of a journal."""
+
+    def __init__(self, path: str, reason: str, *, disk_full: bool = False) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+        self.disk_full = disk_full
+
+
+class BadQueueName(KestrelError):
+    """A queue cannot have this name."""

@@ -1,0 +1,127 @@
+"""The only door to the disk. The crash simulation puts a faulty one in its place.
+
+Errors are the system's own OSError; the rooms above say what was being done. Files are 0600, folders 0700, links
+are never followed in the last component.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class FileLayer:
+    """Plain calls on paths and descriptors of the real file system."""
+
+    def make_dir(self, path: str) -> None:
+        """Make a folder and its missing parents; one that exists is fine."""
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in a folder, sorted."""
+        return sorted(os.listdir(path))
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size_bytes(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_at_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def create(self, path: str) -> int:
+        """A new file, open for reading and appending. FileExistsError when there is one."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags, 0o600)
+
+    def open_append(self, path: str) -> int:
+        """An existing file, open for reading and appending."""
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def open_read(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def write(self, fd: int, data: bytes) -> int:
+        """Append some of `data`; returns how many bytes were taken, which may be fewer."""
+        return os.write(fd, data)
+
+    def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        """Up to `size_bytes` from `offset`; fewer only at the end of the file."""
+        first = os.pread(fd, size_bytes, offset)
+        if len(first) == size_bytes or not first:
+            return first
+        parts, got = [first], len(first)
+        while got < size_bytes and (more := os.pread(fd, size_bytes - got, offset + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        os.ftruncate(fd, size_bytes)
+
+    def sync(self, fd: int) -> None:
+        """Put the file's data on disk. Never repeated after a failure: the kernel reports it once."""
+        os.fdatasync(fd)
+
+    def sync_dir(self, path: str) -> None:
+        """Put a folder's names on disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def in_background(self, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
+        """Run slow disk calls and tell `finished` how they went. Here at once; the server has a thread for it."""
+        try:
+            work()
+        except OSError as error:
+            finished(error)
+        else:
+            finished(None)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def lock(self, path: str) -> int | None:
+        """Hold the file at `path` against other processes until the descriptor closes. None when one holds it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def replace_content(self, fd: int, data: bytes) -> None:
+        """Make `data` the whole content of a small open file."""
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, data, 0)
+
+    def read_operators_file(self, path: str) -> bytes:
+        """The content of a file that somebody else lays out, such as the configuration: links are followed."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def read_file(self, path: str) -> bytes:
+        fd = self.open_read(path)
+        try:
+            return self.read_at(fd, os.fstat(fd).st_size, 0)
+        finally:
+            os.close(fd)

@@ -1,0 +1,308 @@
+"""A journal: the segments of one queue family, appended to at the end and read anywhere.
+
+It knows bytes, item ids and segments. What the readers hold in memory, and what a CHECKPOINT should say, it is told.
+"""
+
+from bisect import bisect_right
+from typing import Final
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.files import DISK_FULL, FileLayer
+from kestreld.journal.records import Checkpoint, checked_end, checkpoint_record, sync_record, why_bad
+from kestreld.journal.segment import Header, Segment, encode_header, segment_name
+
+FRAME_LOOK_BYTES: Final = 16
+Position = tuple[int, int]  # segment number, offset of a record in it
+
+
+class Journal:
+    """The open journal of one family. At most one descriptor for writing and one for reading."""
+
+    def __init__(self, files: FileLayer, clock: Clock, folder: str, queue: str, journal_id: int) -> None:
+        self.files = files
+        self.clock = clock
+        self.folder = folder
+        self.queue = queue
+        self.journal_id = journal_id
+        self.segments: list[Segment] = []
+        self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
+        self.failed_at_ms = 0
+        self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
+        self.unsynced = False  # something was written since the last sync
+        self.names_unsynced = False  # a segment was made or renamed since the folder was synced
+        self.checkpoint_synced = False  # the live segment's CHECKPOINT is on disk: older segments may go
+        self.syncing = False  # a sync runs in the background and uses the descriptor
+        self.sync_us = 0  # how long the last sync took
+        self._write_fd = -1
+        self._read_fd = -1
+        self._read_number = -1
+        self._sync_note = -1  # offset to say in a SYNC record at the next write; -1 = nothing new to say
+
+    # Writing
+
+    @property
+    def live(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(segment.used_bytes for segment in self.segments)
+
+    def grown_bytes(self) -> int:
+        """What the live segment holds beyond its CHECKPOINT."""
+        return self.live.used_bytes - self.checkpoint_bytes
+
+    def write(self, parts: list[bytes], first_put_id: int) -> int:
+        """Append one commit whole; returns the offset of `parts`. Raises JournalFailed with the file cut back.
+
+        After a failure the segment is never appended to again: `start_segment` comes first.
+        """
+        live = self.segments[-1]
+        start = at = live.used_bytes
+        if self._sync_note >= 0:
+            note = sync_record(self._sync_note)
+            parts = [note, *parts]
+            at += len(note)
+        data = b"".join(parts) if len(parts) > 1 else parts[0]
+        try:
+            if self._write_fd < 0:
+                self._write_fd = self.files.open_append(live.path)
+            written = self.files.write(self._write_fd, data)
+            if written != len(data):
+                self._write_rest(data, written)
+        except OSError as error:
+            self._cut_back(start)
+            raise self._fail(error, "write") from error
+        self._sync_note = -1
+        self.unsynced = True
+        live.used_bytes = start + len(data)
+        live.mark(first_put_id, at)
+        return at
+
+    def _write_rest(self, data: bytes, written: int) -> None:
+        while written < len(data):
+            written += self.files.write(self._write_fd, data[written:])
+
+    def _cut_back(self, start: int) -> None:
+        # Best effort: the next segment's CHECKPOINT says how many bytes of this one count.
+        if self._write_fd >= 0:
+            try:
+                self.files.truncate(self._write_fd, start)
+            except OSError:
+                return
+
+    def _fail(self, error: OSError, doing: str) -> JournalFailed:
+        reason = f"{doing} failed: {error.strerror or error}"
+        self.failed = JournalFailed(
+            self.live.path if self.segments else self.folder, reason, disk_full=error.errno in DISK_FULL
+        )
+        self.failed_at_ms = self.clock.monotonic_ms
+        return self.failed
+
+    def start_segment(self, checkpoint: Checkpoint) -> None:
+        """Go on in a new segment that begins with `checkpoint`. Raises JournalFailed and leaves all as it was."""
+        number = self.live.number + 1 if self.segments else 1
+        checkpoint.segment = number
+        checkpoint.previous_bytes = self.live.used_bytes if self.segments else 0
+        header = encode_header(Header(self.journal_id, number, checkpoint.next_id, self.clock.wall_ms, self.queue))
+        data = header + checkpoint_record(checkpoint)
+        path = f"{self.folder}/{segment_name(number, checkpoint.next_id)}"
+        try:
+            fd = self._make_file(path, data)
+        except OSError as error:
+            raise self._fail(error, "making a segment") from error
+        if self._write_fd >= 0 and not self.syncing:
+            self.files.close(self._write_fd)
+        self._write_fd = fd
+        self.segments.append(Segment(number, checkpoint.next_id, path, len(data), len(header)))
+        self.checkpoint_bytes = len(data)
+        self.failed = None
+        self.unsynced = self.names_unsynced = True
+        self.checkpoint_synced = False
+        self._sync_note = -1
+
+    def _make_file(self, path: str, data: bytes) -> int:
+        temporary = path + ".new"
+        if self.files.exists(temporary):
+            self.files.unlink(temporary)
+        fd = self.files.create(temporary)
+        try:
+            written = self.files.write(fd, data)
+            while written < len(data):
+                written += self.files.write(fd, data[written:])
+            self.files.rename(temporary, path)
+        except OSError:
+            self.files.close(fd)
+            self.files.unlink(temporary)
+            raise
+        return fd
+
+    def sync(self, cut_back_to: int = -1) -> None:
+        """Put all written so far on disk, names included. Raises JournalFailed; never tried again on this segment.
+
+        On failure the file is cut back to `cut_back_to`, unless that is -1.
+        """
+        started_us = self.clock.stopwatch_us()
+        try:
+            if self._write_fd < 0:
+                self._write_fd = self.files.open_append(self.live.path)
+            self.files.sync(self._write_fd)
+            if self.names_unsynced:
+                self.files.sync_dir(self.folder)
+        except OSError as error:
+            if cut_back_to >= 0:
+                self._cut_back(cut_back_to)
+                self.live.used_bytes = cut_back_to
+            raise self._fail(error, "sync") from error
+        self.synced(self.live.number, self.live.used_bytes, started_us)
+
+    def synced(self, number: int, used_bytes: int, started_us: int) -> None:
+        """A sync that covered the first `used_bytes` of segment `number` has succeeded."""
+        self.sync_us = self.clock.stopwatch_us() - started_us
+        if number != self.live.number:
+            return
+        self.names_unsynced = False
+        self.checkpoint_synced = True
+        self._sync_note = used_bytes
+        if used_bytes == self.live.used_bytes:
+            self.unsynced = False
+
+    def sync_failed(self, number: int, error: OSError) -> None:
+        """A background sync of segment `number` has failed: what it covered may not be on disk."""
+        if number == self.live.number and self.failed is None:
+            self._fail(error, "sync")
+
+    # Reading
+
+    def read(self, number: int, offset: int, size_bytes: int) -> bytes:
+        """Whole records of a segment from `offset`, about `size_bytes` of them but at least one; b"" at its end."""
+        segment = self.segment(number)
+        left = segment.used_bytes - offset
+        if left <= 0:
+            return b""
+        fd = self._descriptor(segment)
+        chunk = self._read_some(fd, min(size_bytes, left), offset, segment)
+        end = 0
+        while end < len(chunk):
+            if len(chunk) - end < FRAME_LOOK_BYTES and left > len(chunk):
+                break
+            body_bytes = int.from_bytes(chunk[end : end + 4], "little")
+            next_end = end + 9 + body_bytes
+            if next_end > left or body_bytes == 0:
+                raise JournalCorrupt(segment.path, offset + end, "a record's length goes past the end of its segment")
+            if next_end > len(chunk):
+                if end:
+                    break
+                return self._read_some(fd, next_end, offset, segment)
+            end = next_end
+        return chunk[:end] if end < len(chunk) else chunk
+
+    def _read_some(self, fd: int, size_bytes: int, offset: int, segment: Segment) -> bytes:
+        try:
+            chunk = self.files.read_at(fd, size_bytes, offset)
+        except OSError as error:
+            raise JournalCorrupt(segment.path, offset, f"cannot be read: {error.strerror}") from error
+        if len(chunk) < size_bytes:
+            raise JournalCorrupt(segment.path, offset + len(chunk), "the file is shorter than what was written to it")
+        return chunk
+
+    def _descriptor(self, segment: Segment) -> int:
+        if segment is self.live and self._write_fd >= 0:
+            return self._write_fd
+        if self._read_number != segment.number:
+            self._close_read()
+            try:
+                self._read_fd = self.files.open_read(segment.path)
+            except OSError as error:
+                raise JournalCorrupt(segment.path, 0, f"cannot be opened: {error.strerror}") from error
+            self._read_number = segment.number
+        return self._read_fd
+
+    def segment(self, number: int) -> Segment:
+        """The segment of that number. KeyError when it is gone."""
+        index = number - self.segments[0].number
+        if 0 <= index < len(self.segments) and self.segments[index].number == number:
+            return self.segments[index]
+        for segment in self.segments:
+            if segment.number == number:
+                return segment
+        raise KeyError(number)
+
+    def after(self, number: int) -> Segment | None:
+        """The segment that follows `number`, None when that is the live one."""
+        for segment in self.segments:
+            if segment.number > number:
+                return segment
+        return None
+
+    def position_before(self, item_id: int) -> Position:
+        """Where to start reading so as to meet `item_id` soon, or the first id still there."""
+        index = bisect_right([segment.first_id for segment in self.segments], item_id) - 1
+        # Segments without a PUT share their first id with the next: the earliest of them is right too.
+        segment = self.segments[max(index, 0)]
+        return segment.number, segment.offset_before(item_id)
+
+    def check(self, chunk: bytes, at: int, number: int, offset: int) -> tuple[int, int]:
+        """Type and end of the record at `at` of a chunk read from `offset`. Raises JournalCorrupt."""
+        record_type, end = checked_end(chunk, at)
+        if not record_type:
+            raise JournalCorrupt(self.segment(number).path, offset + at, why_bad(end))
+        return record_type, end
+
+    # Room on the disk
+
+    def needed_bytes(self, item_id: int) -> int:
+        """Bytes of the segments that a reader whose head is `item_id` still needs."""
+        number = self.position_before(item_id)[0]
+        return sum(segment.used_bytes for segment in self.segments if segment.number >= number)
+
+    def dead_segments(self, lowest_head: int) -> int:
+        """How many segments at the start hold only items below `lowest_head` and may go."""
+        if not self.checkpoint_synced:
+            return 0
+        dead = 0
+        while dead + 1 < len(self.segments) and self.segments[dead + 1].first_id <= lowest_head:
+            dead += 1
+        return dead
+
+    def drop_segments(self, count: int) -> None:
+        """Delete the first `count` segments. Raises JournalFailed at the first that will not go."""
+        for _ in range(count):
+            segment = self.segments[0]
+            if self._read_number == segment.number:
+                self._close_read()
+            try:
+                self.files.unlink(segment.path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise JournalFailed(segment.path, f"cannot be deleted: {error.strerror}") from error
+            del self.segments[0]
+
+    def adopt(self, checkpoint_bytes: int) -> None:
+        """Take up a recovered journal: the last segment is live, and its CHECKPOINT may not be on disk yet."""
+        self.checkpoint_bytes = checkpoint_bytes
+        self.unsynced = self.names_unsynced = True
+
+    # Descriptors
+
+    @property
+    def write_fd(self) -> int:
+        return self._write_fd
+
+    @property
+    def is_open(self) -> bool:
+        return self._write_fd >= 0 or self._read_fd >= 0
+
+    def _close_read(self) -> None:
+        if self._read_fd >= 0:
+            self.files.close(self._read_fd)
+        self._read_fd = self._read_number = -1
+
+    def close(self) -> None:
+        """Let go of the descriptors; the next write or read opens them again."""
+        self._close_read()
+        if self._write_fd >= 0:
+            self.files.close(self._write_fd)
+        self._write_fd = -1

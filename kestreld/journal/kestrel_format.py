@@ -1,0 +1,267 @@
+"""Spools of the original Kestrel, 1.x and 2.x: a queue's files, what is in them, and a journal to hand back.
+
+Reads only; moving and removing is the importer's. The ops are kestrel_ops, damaged files kestrel_salvage.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kestreld.files import FileLayer
+from kestreld.journal.kestrel_ops import (
+    ADD,
+    ADD_XID,
+    ADDX,
+    CONFIRM_REMOVE,
+    CONTINUE,
+    REMOVE,
+    REMOVE_TENTATIVE,
+    REMOVE_TENTATIVE_XID,
+    SAVE_XID,
+    UNREMOVE,
+    Op,
+    decode,
+    encode,
+)
+from kestreld.journal.kestrel_salvage import Damage, Stretch, stretches
+
+# <queue>  <queue>.<ms> (rotated)  <queue>.<ms>.pack (replaces those up to <ms>)  <queue>~~<ms> (unfinished)
+_FILE_NAME: Final = re.compile(r"([^.]+?)(?:\.([0-9]{1,18})(\.pack)?|~~([0-9]+))?", re.DOTALL)
+
+
+@dataclass(slots=True)
+class KestrelItem:
+    data: bytes
+    add_at_ms: int
+    expire_at_ms: int  # 0 = never
+
+
+@dataclass(slots=True)
+class Unread:
+    """A stretch of a file that could not be read."""
+
+    path: str
+    offset: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(slots=True)
+class KestrelQueue:
+    name: str
+    files: list[str] = field(default_factory=list)  # replaced ones, then in replay order, then unfinished ones
+    items: list[KestrelItem] = field(default_factory=list)  # in delivery order
+    unread: list[Unread] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _FileName:
+    name: str
+    queue: str
+    at_ms: int | None  # None for the live file and unfinished ones
+    pack: bool
+    unfinished: bool
+
+
+def _file_name(name: str) -> _FileName | None:
+    """What the name says. None: not a file of Kestrel's."""
+    match = _FILE_NAME.fullmatch(name)
+    if match is None or "~~" in match[1]:
+        return None
+    return _FileName(
+        name,
+        match[1],
+        None if match[2] is None else int(match[2]),
+        match[3] is not None,
+        match[4] is not None,
+    )
+
+
+def find_queues(files: FileLayer, folder: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The queues of a Kestrel spool with the names of their files, and the names that are not Kestrel's.
+
+    Folders and names that begin with a dot are passed over. An unfinished file alone makes no queue.
+    """
+    queues: dict[str, list[str]] = {}
+    unfinished: list[_FileName] = []
+    foreign: list[str] = []
+    for name in files.list_dir(folder):
+        if name.startswith(".") or files.is_dir(f"{folder}/{name}"):
+            continue
+        file = _file_name(name)
+        if file is None:
+            foreign.append(name)
+        elif file.unfinished:
+            unfinished.append(file)
+        else:
+            queues.setdefault(file.queue, []).append(name)
+    for file in unfinished:
+        queues.get(file.queue, foreign).append(file.name)
+    return queues, sorted(foreign)
+
+
+def read_queue(files: FileLayer, folder: str, name: str, now_ms: int) -> KestrelQueue:
+    """The queue as Kestrel would serve it after a restart, and every whole item beyond that.
+
+    Open reads are back at the head; expired items are still there. `now_ms` dates items without an add time.
+    """
+    before, replayed, after = _in_replay_order(files, folder, name)
+    queue = KestrelQueue(name, [f"{folder}/{file}" for file in (*before, *replayed, *after)])
+    replay = _Replay(now_ms)
+    for file in replayed:
+        path = f"{folder}/{file}"
+        buffer = files.read_file(path)
+        for stretch in stretches(buffer):
+            replay.apply(buffer, stretch)
+            if damage := stretch.damage:
+                size_bytes = damage.resume_at - damage.at
+                queue.unread.append(Unread(path, damage.at, size_bytes, damage.reason))
+    queue.items = replay.delivery_order()
+    return queue
+
+
+def _in_replay_order(files: FileLayer, folder: str, name: str) -> tuple[list[str], list[str], list[str]]:
+    """The queue's files: those a pack replaces, those to replay in order, those never finished."""
+    own = [
+        file
+        for file in map(_file_name, files.list_dir(folder))
+        if file is not None and file.queue == name and not files.is_dir(f"{folder}/{file.name}")
+    ]
+    dated = sorted((file.at_ms, file.pack, file.name) for file in own if file.at_ms is not None)
+    # Kestrel applies packs oldest first; each replaces all that is not newer, earlier packs among them.
+    last_pack = max((at for at, (_, pack, _) in enumerate(dated) if pack), default=0)
+    return (
+        [file_name for _, _, file_name in dated[:last_pack]],
+        [file_name for _, _, file_name in dated[last_pack:]] + [name for file in own if file.name == name],
+        [file.name for file in own if file.unfinished],
+    )
+
+
+class _Replay:
+    """A queue while ops are applied to it.
+
+    A place in the queue may be None: an item that could not be read, but that later ops take away.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._queue: deque[KestrelItem | None] = deque()
+        self._open: dict[int, KestrelItem | None] = {}
+        self._displaced: list[KestrelItem | None] = []
+        self._xid = 0
+        # After bytes of unknown meaning nobody can say which item an op takes away. Better twice than never.
+        self._takes_are_known = True
+        self._rolled: KestrelItem | None = None
+        self._rolled_xid = 0
+        self._recounted: dict[int, int] = {}
+        self._last_tentative: KestrelItem | None = None
+
+    def apply(self, buffer: bytes, stretch: Stretch) -> None:
+        """Apply the stretch's ops, and what is known of the damage behind them."""
+        queue, at, end = self._queue, stretch.start, stretch.end
+        takes_are_known = self._takes_are_known
+        while at < end:
+            if buffer[at] == REMOVE:
+                if queue and takes_are_known:
+                    queue.popleft()
+                at += 1
+                continue
+            op, at = decode(buffer, at)
+            if op.opcode == ADDX:
+                queue.append(KestrelItem(op.data, op.add_at_ms, op.expire_at_ms))
+            else:
+                self._apply(op)
+        if damage := stretch.damage:
+            self._skip(damage)
+
+    def _skip(self, damage: Damage) -> None:
+        if damage.one_item:
+            self._queue.append(None)
+        else:
+            self._takes_are_known = False
+
+    def _apply(self, op: Op) -> None:
+        opcode, xid = op.opcode, op.xid
+        if opcode == UNREMOVE:
+            self._unremove(xid)
+        elif opcode == SAVE_XID:
+            self._xid = xid
+        elif opcode == ADD:
+            self._queue.append(KestrelItem(op.data, self._now_ms, op.expire_at_ms))
+        elif opcode in (ADD_XID, CONTINUE):
+            item = KestrelItem(op.data, op.add_at_ms, op.expire_at_ms)
+            self._queue.append(item)
+            if opcode == ADD_XID:
+                self._rolled, self._rolled_xid = item, xid
+            elif self._takes_are_known:
+                self._open.pop(xid, None)
+        elif not self._takes_are_known:
+            return
+        elif opcode == REMOVE_TENTATIVE_XID:
+            self._xid = xid
+            if self._queue:
+                self._open_read(xid)
+        elif opcode == REMOVE_TENTATIVE:
+            if self._queue:
+                self._open_counted_read()
+        elif opcode == CONFIRM_REMOVE:
+            self._open.pop(xid, None)
+
+    def _open_read(self, xid: int) -> None:
+        if xid in self._open:
+            # Kestrel forgets the item that held the xid.
+            self._displaced.append(self._open.pop(xid))
+        self._open[xid] = self._queue.popleft()
+
+    def _open_counted_read(self) -> None:
+        """REMOVE_TENTATIVE: the read's xid is the next that is free, as 1.x counts them."""
+        self._xid = _next_xid(self._xid)
+        while self._xid == 0 or self._xid in self._open:
+            self._xid = _next_xid(self._xid)
+        self._last_tentative = self._queue[0]
+        if self._rolled is not None and self._queue[0] is self._rolled:
+            # The xid that later ops name. 1.x itself counts anew when it restarts, and may then confirm the
+            # wrong item and hands several back in reverse; here they keep their xids and their order.
+            self._recounted[self._xid] = self._rolled_xid
+            self._open_read(self._rolled_xid)
+            self._rolled = None
+        else:
+            self._open_read(self._xid)
+
+    def _unremove(self, xid: int) -> None:
+        if xid not in self._open and xid in self._recounted:
+            xid = self._recounted.pop(xid)  # written by a restart of 1.x
+        if xid in self._open:
+            item = self._open.pop(xid)
+            if item is self._last_tentative:
+                self._last_tentative = None
+        elif xid == 0 and self._last_tentative is not None:
+            # Written by 2.x on its first start: it takes every REMOVE_TENTATIVE for xid 0, so the last one's
+            # item is in the queue again, confirmed or not, and later ops count on that.
+            item, self._last_tentative = self._last_tentative, None
+            self._open = {held: other for held, other in self._open.items() if other is not item}
+        else:
+            return
+        self._queue.appendleft(item)
+
+    def delivery_order(self) -> list[KestrelItem]:
+        """All items; those of open reads first, in the order of their xids, as after a restart of Kestrel."""
+        opened = [self._open[xid] for xid in sorted(self._open)]
+        return [item for item in (*self._displaced, *opened, *self._queue) if item is not None]
+
+
+def _next_xid(xid: int) -> int:
+    """One more, in 32 bits with a sign."""
+    return xid + 1 if xid < 0x7FFFFFFF else -0x80000000
+
+
+def export_ops(items: Iterable[KestrelItem], open_items: Sequence[KestrelItem] = ()) -> Iterator[bytes]:
+    """A Kestrel 2.x journal, op by op: `open_items` (oldest first) as reads still open, then `items`."""
+    for xid in range(len(open_items), 0, -1):  # as Kestrel's own rewrite: the highest xid first
+        item = open_items[xid - 1]
+        yield encode(Op(ADDX, 0, item.add_at_ms, item.expire_at_ms, item.data))
+        yield encode(Op(REMOVE_TENTATIVE_XID, xid))
+    for item in items:
+        yield encode(Op(ADDX, 0, item.add_at_ms, item.expire_at_ms, item.data))

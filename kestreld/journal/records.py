@@ -1,0 +1,413 @@
+"""The journal's records as bytes, version 1 of the format (docs/journal.md). Pure: encode and decode are neighbours.
+
+    record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
+
+The checksum is the low half of XXH3-64. A PUT's covers its data and is seeded from every header field, so that one
+pack makes the record; any other record's covers its body and is seeded from length and type.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from kestreld.errors import JournalCorrupt
+
+
+class Type(IntEnum):
+    PUT = 1
+    DONE = 2
+    ABORT = 3
+    READER = 4
+    SYNC = 5
+    IMPORT = 6
+    CHECKPOINT = 7
+
+
+class Reason(IntEnum):
+    """Why an item left its reader."""
+
+    GOT = 0
+    CONFIRMED = 1
+    EXPIRED = 2
+    MOVED = 3
+    DISCARDED = 4
+    FLUSHED = 5
+
+
+class Kind(IntEnum):
+    """QUEUE readers have limits, expiry and a window; STREAM readers are a position only."""
+
+    QUEUE = 0
+    STREAM = 1
+
+
+Range = tuple[int, int]  # first and last item id, both included
+
+
+def merged(ranges: list[Range]) -> list[Range]:
+    """The same ids as ranges in order that neither touch nor overlap."""
+    made: list[Range] = []
+    for first, last in sorted(ranges):
+        if made and first <= made[-1][1] + 1:
+            made[-1] = (made[-1][0], max(made[-1][1], last))
+        else:
+            made.append((first, last))
+    return made
+
+
+FRAME: Final = struct.Struct("<IIB")
+FRAME_BYTES: Final = FRAME.size
+
+# PUT: | body_bytes u32 | checksum u32 | 1 u8 | id u64 | add_ms u64 | expire_ms u64 | flags u32
+#      | only_reader u32 | data |
+PUT: Final = struct.Struct("<IIBQQQII")
+PUT_HEADER_BYTES: Final = PUT.size  # what an item costs on disk beside its data
+PUT_FIELDS_BYTES: Final = PUT_HEADER_BYTES - FRAME_BYTES
+_PUT_AFTER_FRAME: Final = struct.Struct("<QQQII")
+ADD_FACTOR: Final = 0x85EBCA77  # odd, so that any change of a field changes the seed (a prime of xxHash)
+_EXPIRE_FACTOR: Final = 0x9E3779B1
+_FLAGS_FACTOR: Final = 0xC2B2AE3D
+_ONLY_FACTOR: Final = 0x27D4EB2F
+_U32: Final = 0xFFFFFFFF
+RECORD_BYTES_MAX: Final = _U32 - 64
+
+_ID: Final = struct.Struct("<Q")
+_TIMES: Final = struct.Struct("<QQ")
+_ODD: Final = struct.Struct("<QII")
+
+
+def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only_reader: int, data: bytes) -> bytes:
+    """The PUT record of one item: also the form in which the item lives in memory.
+
+    `expire_at_ms` 0 = never; `only_reader` 0 = for every reader.
+    """
+    body_bytes = PUT_FIELDS_BYTES + len(data)
+    seed = item_id + body_bytes + add_at_ms * ADD_FACTOR
+    checksum = put_checksum(data, seed, expire_at_ms, flags, only_reader)
+    return PUT.pack(body_bytes, checksum, 1, item_id, add_at_ms, expire_at_ms, flags, only_reader) + data
+
+
+def put_checksum(data: bytes, seed: int, expire_at_ms: int, flags: int, only_reader: int) -> int:
+    """The checksum of a PUT whose id, length and add time are in `seed` already."""
+    if expire_at_ms or flags or only_reader:
+        seed += expire_at_ms * _EXPIRE_FACTOR + flags * _FLAGS_FACTOR + only_reader * _ONLY_FACTOR
+    return xxh3_64_intdigest(data, seed) & _U32
+
+
+def item_id(record: bytes) -> int:
+    return int(_ID.unpack_from(record, 9)[0])
+
+
+def item_add_at_ms(record: bytes) -> int:
+    return int(_ID.unpack_from(record, 17)[0])
+
+
+def item_expire_at_ms(record: bytes) -> int:
+    return int(_ID.unpack_from(record, 25)[0])
+
+
+def item_times_ms(record: bytes) -> tuple[int, int]:
+    """When the item was added, and when its client wants it gone (0 = never)."""
+    add_at_ms, expire_at_ms = _TIMES.unpack_from(record, 17)
+    return add_at_ms, expire_at_ms
+
+
+def item_oddities(record: bytes) -> tuple[int, int, int]:
+    """Expiry (0 = never), flags and only_reader (0 = all): the three that most items do not have."""
+    expire_at_ms, flags, only_reader = _ODD.unpack_from(record, 25)
+    return expire_at_ms, flags, only_reader
+
+
+def item_flags(record: bytes) -> int:
+    return item_oddities(record)[1]
+
+
+def item_data(record: bytes) -> bytes:
+    return record[PUT_HEADER_BYTES:]
+
+
+def _framed(record_type: Type, body: bytes) -> bytes:
+    checksum = xxh3_64_intdigest(body, len(body) + (record_type << 56)) & _U32
+    return FRAME.pack(len(body), checksum, record_type) + body
+
+
+@dataclass(slots=True)
+class Done:
+    """Items that left one reader for one reason in one commit."""
+
+    reader: int
+    reason: Reason
+    at_ms: int
+    items: int
+    data_bytes: int
+    ranges: list[Range]
+
+
+# DONE: | reader u32 | reason u8 | at_ms u64 | items u32 | data_bytes u64 | n u32 | n * (first u64 | last u64) |
+_DONE: Final = struct.Struct("<IBQIQI")
+_RANGE: Final = struct.Struct("<QQ")
+
+
+def _pack_ranges(ranges: list[Range]) -> bytes:
+    return b"".join([_RANGE.pack(first, last) for first, last in ranges])
+
+
+def done_record(done: Done) -> bytes:
+    head = _DONE.pack(done.reader, done.reason, done.at_ms, done.items, done.data_bytes, len(done.ranges))
+    return _framed(Type.DONE, head + _pack_ranges(done.ranges))
+
+
+def read_done(body: bytes) -> Done:
+    reader, reason, at_ms, items, data_bytes, count = _DONE.unpack_from(body)
+    ranges = list(_RANGE.iter_unpack(body[_DONE.size : _DONE.size + count * _RANGE.size]))
+    return Done(reader, Reason(reason), at_ms, items, data_bytes, ranges)
+
+
+@dataclass(slots=True)
+class Abort:
+    """An open read that came back; `times` counts how often this item has. Written only where max_retries is set."""
+
+    reader: int
+    at_ms: int
+    item_id: int
+    times: int
+
+
+# ABORT: | reader u32 | at_ms u64 | id u64 | times u16 |
+_ABORT: Final = struct.Struct("<IQQH")
+
+
+def abort_record(abort: Abort) -> bytes:
+    return _framed(Type.ABORT, _ABORT.pack(abort.reader, abort.at_ms, abort.item_id, min(abort.times, 0xFFFF)))
+
+
+def read_abort(body: bytes) -> Abort:
+    return Abort(*_ABORT.unpack(body))
+
+
+@dataclass(slots=True)
+class ReaderChange:
+    """A reader that appears (its first item is `at_id`) or goes. Numbers are never used again."""
+
+    reader: int
+    dropped: bool
+    kind: Kind
+    at_ms: int
+    at_id: int
+    name: str
+
+
+# READER: | reader u32 | dropped u8 | kind u8 | at_ms u64 | at_id u64 | name |
+_READER: Final = struct.Struct("<IBBQQ")
+
+
+def reader_record(change: ReaderChange) -> bytes:
+    head = _READER.pack(change.reader, change.dropped, change.kind, change.at_ms, change.at_id)
+    return _framed(Type.READER, head + change.name.encode("latin-1"))
+
+
+def read_reader(body: bytes) -> ReaderChange:
+    reader, dropped, kind, at_ms, at_id = _READER.unpack_from(body)
+    return ReaderChange(reader, bool(dropped), Kind(kind), at_ms, at_id, body[_READER.size :].decode("latin-1"))
+
+
+def sync_record(offset: int) -> bytes:
+    """Says that everything before `offset` in this segment was on disk when this was written."""
+    return _framed(Type.SYNC, _ID.pack(offset))
+
+
+def read_sync(body: bytes) -> int:
+    return int(_ID.unpack(body)[0])
+
+
+@dataclass(slots=True)
+class ReaderState:
+    """A reader as a CHECKPOINT keeps it.
+
+    `head` is the lowest id not done; `segment` and `offset` say where to start reading for it. `items` and
+    `data_bytes` count what is not done, open reads included. `ended` counts items that left, by Reason, ever.
+    `done` are the ranges done ahead of head; `retries` maps an item id to how often it came back.
+    """
+
+    number: int
+    kind: Kind
+    name: str
+    at_id: int = 1
+    head: int = 1
+    segment: int = 0
+    offset: int = 0
+    items: int = 0
+    data_bytes: int = 0
+    ended: list[int] = field(default_factory=lambda: [0] * len(Reason))
+    done: list[Range] = field(default_factory=list)
+    retries: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Everything a start needs from before this segment.
+
+    `previous_bytes` is how much of the previous segment counts; `put_items` and `put_bytes` are of all time.
+    """
+
+    segment: int
+    previous_bytes: int
+    next_id: int
+    next_reader: int = 1
+    put_items: int = 0
+    put_bytes: int = 0
+    readers: list[ReaderState] = field(default_factory=list)
+
+
+# CHECKPOINT: | segment u32 | previous_bytes u64 | next_id u64 | next_reader u32 | put_items u64
+#             | put_bytes u64 | readers u32 | then each reader:
+_CHECKPOINT: Final = struct.Struct("<IQQIQQI")
+# | number u32 | kind u8 | at_id u64 | head u64 | segment u32 | offset u64 | items u64 | data_bytes u64 | ended 6 * u64
+# | name_bytes u16 | done u32 | retries u32 | name | done * range | retries * (id u64, times u16) |
+_STATE: Final = struct.Struct("<IBQQIQQQ6QHII")
+_RETRY: Final = struct.Struct("<QH")
+
+
+def checkpoint_record(checkpoint: Checkpoint) -> bytes:
+    parts = [
+        _CHECKPOINT.pack(
+            checkpoint.segment,
+            checkpoint.previous_bytes,
+            checkpoint.next_id,
+            checkpoint.next_reader,
+            checkpoint.put_items,
+            checkpoint.put_bytes,
+            len(checkpoint.readers),
+        )
+    ]
+    for state in checkpoint.readers:
+        name = state.name.encode("latin-1")
+        parts.append(
+            _STATE.pack(
+                state.number,
+                state.kind,
+                state.at_id,
+                state.head,
+                state.segment,
+                state.offset,
+                state.items,
+                state.data_bytes,
+                *state.ended,
+                len(name),
+                len(state.done),
+                len(state.retries),
+            )
+        )
+        parts.append(name)
+        parts.append(_pack_ranges(state.done))
+        parts.extend([_RETRY.pack(retried, min(times, 0xFFFF)) for retried, times in state.retries.items()])
+    return _framed(Type.CHECKPOINT, b"".join(parts))
+
+
+def read_checkpoint(body: bytes) -> Checkpoint:
+    segment, previous_bytes, next_id, next_reader, put_items, put_bytes, count = _CHECKPOINT.unpack_from(body)
+    checkpoint = Checkpoint(segment, previous_bytes, next_id, next_reader, put_items, put_bytes)
+    at = _CHECKPOINT.size
+    for _ in range(count):
+        fields = _STATE.unpack_from(body, at)
+        number, kind, at_id, head, segment, offset, items, data_bytes = fields[:8]
+        name_bytes, done_count, retry_count = fields[14:]
+        at += _STATE.size
+        name = body[at : at + name_bytes].decode("latin-1")
+        at += name_bytes
+        done = list(_RANGE.iter_unpack(body[at : at + done_count * _RANGE.size]))
+        at += done_count * _RANGE.size
+        retries = dict(_RETRY.iter_unpack(body[at : at + retry_count * _RETRY.size]))
+        at += retry_count * _RETRY.size
+        checkpoint.readers.append(
+            ReaderState(
+                number,
+                Kind(kind),
+                name,
+                at_id,
+                head,
+                segment,
+                offset,
+                items,
+                data_bytes,
+                list(fields[8:14]),
+                done,
+                retries,
+            )
+        )
+    return checkpoint
+
+
+# Reading a stretch of journal
+
+_TYPES: Final = frozenset(int(known) for known in Type)
+
+
+def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
+    """The type of the record at `at` and where it ends; (0, why) with why < 0 when no whole, true record starts there.
+
+    why: -1 the buffer ends inside the record, -2 its checksum or type is wrong, -3 its length is zero.
+    """
+    if at + FRAME_BYTES > len(buffer):
+        return 0, -1
+    body_bytes, checksum, record_type = FRAME.unpack_from(buffer, at)
+    if body_bytes == 0:
+        return 0, -3
+    end = at + FRAME_BYTES + body_bytes
+    if record_type not in _TYPES:
+        return 0, -2
+    if end > len(buffer):
+        return 0, -1
+    if record_type == 1:
+        if body_bytes < PUT_FIELDS_BYTES:
+            return 0, -2
+        put_id, add_ms, expire_ms, flags, only = _PUT_AFTER_FRAME.unpack_from(buffer, at + FRAME_BYTES)
+        seed = put_id + body_bytes + add_ms * ADD_FACTOR
+        true_checksum = put_checksum(buffer[at + PUT_HEADER_BYTES : end], seed, expire_ms, flags, only)
+    else:
+        body = buffer[at + FRAME_BYTES : end]
+        true_checksum = xxh3_64_intdigest(body, body_bytes + (record_type << 56)) & _U32
+    if true_checksum != checksum:
+        return 0, -2
+    return record_type, end
+
+
+def why_bad(code: int) -> str:
+    """`checked_end`'s reason in words."""
+    return {-1: "the record is cut short", -2: "the checksum does not match", -3: "a record of length zero"}[code]
+
+
+def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[tuple[int, int, int]]:
+    """(type, start, end) of each record from `at` on. Raises JournalCorrupt at the first that is not whole and true.
+
+    `base` is the file offset of the buffer's first byte, for the error.
+    """
+    while at < len(buffer):
+        record_type, end = checked_end(buffer, at)
+        if not record_type:
+            raise JournalCorrupt(path, base + at, why_bad(end))
+        yield record_type, at, end
+        at = end
+
+
+_MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x07])")
+
+
+def find_whole_records(buffer: bytes, start: int) -> Iterator[tuple[int, int, int]]:
+    """(type, start, end) of every whole record at or after `start`, at any byte: for judging what follows a bad one."""
+    at = start
+    while match := _MAY_START_RECORD.search(buffer, at):
+        found = match.start()
+        body_bytes = int.from_bytes(match.group(1), "little")
+        if 0 < body_bytes <= len(buffer) - found - FRAME_BYTES:
+            record_type, end = checked_end(buffer, found)
+            if record_type:
+                yield record_type, found, end
+                at = end
+                continue
+        at = found + 1

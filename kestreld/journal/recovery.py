@@ -1,0 +1,287 @@
+"""From the files of a journal back to its state: the newest whole CHECKPOINT and what was written after it.
+
+A bad record is a torn tail (cut off, its bytes kept beside the segment) only where no sync ever covered it; anything
+else is corruption and stops this queue, never the others. Nothing older than a CHECKPOINT is read at start.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.journal import Journal
+from kestreld.journal.records import (
+    ADD_FACTOR,
+    PUT,
+    PUT_FIELDS_BYTES,
+    PUT_HEADER_BYTES,
+    Checkpoint,
+    Range,
+    ReaderState,
+    Type,
+    checked_end,
+    find_whole_records,
+    merged,
+    put_checksum,
+    read_abort,
+    read_checkpoint,
+    read_done,
+    read_reader,
+    read_sync,
+    why_bad,
+)
+from kestreld.journal.segment import TORN_MARK, Header, Segment, decode_header, parse_segment_name
+
+Report = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A journal ready to be appended to, and the state it stands for. `put_ids` of the tail are in its marks."""
+
+    journal: Journal
+    state: Checkpoint
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Found:
+    segment: Segment
+    header: Header
+    checkpoint: Checkpoint | None
+    checkpoint_end: int
+    problem: JournalCorrupt | None
+
+
+def recover(files: FileLayer, clock: Clock, folder: str) -> Recovered | None:
+    """The journal in `folder`, its torn tail cut off. None when nothing was ever written to it.
+
+    Raises JournalCorrupt when what is there cannot be trusted; then nothing was changed.
+    """
+    found = _look(files, folder)
+    notes: list[str] = []
+    aside: list[Segment] = []
+    while found and found[-1].checkpoint is None:
+        last = found.pop()
+        _must_be_torn(files, last)
+        aside.append(last.segment)
+    if not found:
+        for segment in aside:
+            notes.append(_set_aside(files, clock, segment))
+        return None
+    for earlier, later in pairwise(found):
+        if later.checkpoint is not None and later.checkpoint.segment == earlier.segment.number + 1:
+            earlier.segment.used_bytes = min(earlier.segment.used_bytes, later.checkpoint.previous_bytes)
+    newest = found[-1]
+    checkpoint = newest.checkpoint
+    assert checkpoint is not None
+    buffer = files.read_file(newest.segment.path)
+    end = _replay(checkpoint, buffer, newest)
+    if end < len(buffer):
+        notes.append(_cut_tail(files, clock, newest.segment, buffer, end))
+    newest.segment.used_bytes = end
+    for segment in aside:
+        notes.append(_set_aside(files, clock, segment))
+    journal = Journal(files, clock, folder, newest.header.queue, newest.header.journal_id)
+    journal.segments = [one.segment for one in found]
+    journal.adopt(newest.checkpoint_end)
+    return Recovered(journal, checkpoint, notes)
+
+
+def _look(files: FileLayer, folder: str) -> list[_Found]:
+    """The segments of a folder in order, each with its header and CHECKPOINT where these are whole."""
+    found = []
+    for name in files.list_dir(folder):
+        parsed = parse_segment_name(name)
+        if parsed is None:
+            if name.endswith(".seg.new"):
+                files.unlink(f"{folder}/{name}")  # a roll that a crash cut short, never part of the journal
+            continue
+        path = f"{folder}/{name}"
+        segment = Segment(parsed[0], parsed[1], path, files.size_bytes(path), 0)
+        found.append(_open_segment(files, segment))
+    return found
+
+
+def _open_segment(files: FileLayer, segment: Segment) -> _Found:
+    fd = files.open_read(segment.path)
+    try:
+        start = files.read_at(fd, 8192, 0)
+        try:
+            header, header_bytes = decode_header(start, segment.path)
+        except JournalCorrupt as damage:
+            return _Found(segment, Header(0, segment.number, segment.first_id, 0, ""), None, 0, damage)
+        if header.segment != segment.number:
+            problem = JournalCorrupt(
+                segment.path, 0, f"the header says segment {header.segment}: a file renamed by hand?"
+            )
+            return _Found(segment, header, None, 0, problem)
+        segment.records_at = header_bytes
+        body_bytes = int.from_bytes(start[header_bytes : header_bytes + 4], "little")
+        needed = header_bytes + 9 + body_bytes
+        if len(start) < needed <= segment.used_bytes:
+            start = files.read_at(fd, needed, 0)
+    finally:
+        files.close(fd)
+    record_type, end = checked_end(start, header_bytes)
+    if record_type != Type.CHECKPOINT:
+        reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
+        return _Found(segment, header, None, 0, JournalCorrupt(segment.path, header_bytes, reason))
+    checkpoint = read_checkpoint(start[header_bytes + 9 : end])
+    return _Found(segment, header, checkpoint, end, None)
+
+
+def _must_be_torn(files: FileLayer, last: _Found) -> None:
+    """A newest segment without a whole CHECKPOINT is a cut-short roll only if nothing whole stands in it."""
+    buffer = files.read_file(last.segment.path)
+    assert last.problem is not None
+    if next(find_whole_records(buffer, 1), None) is not None or "version" in last.problem.reason:
+        raise last.problem
+
+
+def _replay(state: Checkpoint, buffer: bytes, newest: _Found) -> int:
+    """Apply what follows the CHECKPOINT to `state`; returns the offset where the good records end.
+
+    The loop over PUTs is written out: it is most of a start's time.
+    """
+    path = newest.segment.path
+    readers = {reader.number: reader for reader in state.readers}
+    # PUTs for every reader are counted once; a reader's share is what came after it joined.
+    shared_items = shared_bytes = 0
+    joined = dict.fromkeys(readers, (0, 0))
+    done: dict[int, list[Range]] = {number: list(reader.done) for number, reader in readers.items()}
+    at, size, end, synced = newest.checkpoint_end, len(buffer), 0, False
+    unpack_put = PUT.unpack_from
+    next_id, next_mark = state.next_id, at
+    while at < size:
+        if size - at >= PUT_HEADER_BYTES and buffer[at + 8] == 1:
+            body_bytes, checksum, _, put_id, add_ms, expire_ms, flags, only = unpack_put(buffer, at)
+            end = at + 9 + body_bytes
+            if end > size or body_bytes < PUT_FIELDS_BYTES:
+                break
+            seed = put_id + body_bytes + add_ms * ADD_FACTOR
+            if put_checksum(buffer[at + PUT_HEADER_BYTES : end], seed, expire_ms, flags, only) != checksum:
+                break
+            if at >= next_mark:
+                newest.segment.mark(put_id, at)
+                next_mark = at + 65536
+            next_id = put_id + 1
+            if only == 0:
+                shared_items += 1
+                shared_bytes += body_bytes - PUT_FIELDS_BYTES
+            elif only in readers:
+                readers[only].items += 1
+                readers[only].data_bytes += body_bytes - PUT_FIELDS_BYTES
+            state.put_items += 1
+            state.put_bytes += body_bytes - PUT_FIELDS_BYTES
+            at = end
+            continue
+        record_type, end = checked_end(buffer, at)
+        if not record_type:
+            break
+        body = buffer[at + 9 : end]
+        if record_type == Type.DONE:
+            gone = read_done(body)
+            reader = readers.get(gone.reader)
+            if reader is not None:
+                reader.items -= gone.items
+                reader.data_bytes -= gone.data_bytes
+                reader.ended[gone.reason] += gone.items
+                done[gone.reader].extend(gone.ranges)
+        elif record_type == Type.READER:
+            change = read_reader(body)
+            if change.dropped:
+                readers.pop(change.reader, None)
+            else:
+                readers[change.reader] = ReaderState(
+                    change.reader, change.kind, change.name, change.at_id, change.at_id
+                )
+                joined[change.reader] = (shared_items, shared_bytes)
+                done[change.reader] = []
+                state.next_reader = max(state.next_reader, change.reader + 1)
+        elif record_type == Type.ABORT:
+            abort = read_abort(body)
+            if abort.reader in readers:
+                readers[abort.reader].retries[abort.item_id] = abort.times
+        elif record_type == Type.SYNC:
+            synced = read_sync(body) > 0
+        at = end
+    if at < size:
+        must_be_torn(buffer, at, path, synced)
+    state.next_id = next_id
+    for number, reader in readers.items():
+        items_before, bytes_before = joined[number]
+        reader.items += shared_items - items_before
+        reader.data_bytes += shared_bytes - bytes_before
+        _settle(reader, done[number])
+    state.readers = list(readers.values())
+    return at
+
+
+def _settle(reader: ReaderState, done: list[Range]) -> None:
+    """Advance the head over what is done and keep the ranges ahead of it, merged and in order."""
+    ahead = merged(done)
+    while ahead and ahead[0][0] <= reader.head:
+        reader.head = max(reader.head, ahead.pop(0)[1] + 1)
+    reader.done = ahead
+    if reader.retries:
+        reader.retries = {
+            retried: times
+            for retried, times in reader.retries.items()
+            if retried >= reader.head and not any(first <= retried <= last for first, last in ahead)
+        }
+
+
+def must_be_torn(buffer: bytes, at: int, path: str, synced: bool) -> None:
+    """Raise JournalCorrupt unless what starts at `at` is a torn tail or preallocated zeros."""
+    code = checked_end(buffer, at)[1]
+    if code == -3 and not buffer[at:].strip(b"\0"):
+        return
+    anything_whole = False
+    for record_type, start, end in find_whole_records(buffer, at + 1):
+        anything_whole = True
+        if record_type == Type.SYNC:
+            if read_sync(buffer[start + 9 : end]) > at:
+                raise JournalCorrupt(path, at, why_bad(code) + ", in a part that was on disk")
+            synced = True
+    if anything_whole and not synced:
+        raise JournalCorrupt(path, at, why_bad(code) + ", and whole records follow")
+
+
+def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, end: int) -> str:
+    """Keep the torn tail beside the segment and cut it off; returns what to log."""
+    tail = buffer[end:]
+    kept = ""
+    if tail.strip(b"\0"):
+        kept = f"{segment.path}{TORN_MARK}{clock.wall_ms}"
+        _write_whole(files, kept, tail)
+    fd = files.open_append(segment.path)
+    try:
+        files.truncate(fd, end)
+    finally:
+        files.close(fd)
+    whole = sum(1 for _ in find_whole_records(buffer, end + 1))
+    if not kept:
+        return f"{segment.path}: {len(tail)} unused bytes cut off at byte {end}"
+    return (
+        f"{segment.path}: torn tail of {len(tail)} bytes cut off at byte {end}, {whole} whole records in it;"
+        f" kept as {kept}"
+    )
+
+
+def _write_whole(files: FileLayer, path: str, data: bytes) -> None:
+    fd = files.create(path)
+    try:
+        written = 0
+        while written < len(data):
+            written += files.write(fd, data[written:])
+    finally:
+        files.close(fd)
+
+
+def _set_aside(files: FileLayer, clock: Clock, segment: Segment) -> str:
+    kept = f"{segment.path}{TORN_MARK}{clock.wall_ms}"
+    files.rename(segment.path, kept)
+    return f"{segment.path}: cut short while it was made; kept as {kept}"

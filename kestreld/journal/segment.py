@@ -1,0 +1,112 @@
+"""One file of a journal: its name, its header and where to start reading in it.
+
+<queue>.journal/<segment number, 10 digits>-<first id, 20 digits>.seg
+header = "KESTRELJ" | version u16 | flags u16 | header_bytes u32 | journal_id u64 | segment u32 | first_id u64
+         | created_ms u64 | name_bytes u16 | replaced u16 | name | replaced * (segment u32) | checksum u32
+"""
+
+import re
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from kestreld.errors import JournalCorrupt
+
+MAGIC: Final = b"KESTRELJ"
+VERSION: Final = 1
+SUFFIX: Final = ".seg"
+TORN_MARK: Final = ".torn-"
+MARK_EVERY_BYTES: Final = 256 * 1024
+
+_FIXED: Final = struct.Struct("<8sHHIQIQQHH")
+_NUMBER: Final = struct.Struct("<I")
+_NAME: Final = re.compile(r"(\d{10})-(\d{20})\.seg")
+
+
+@dataclass(slots=True, frozen=True)
+class Header:
+    journal_id: int
+    segment: int
+    first_id: int
+    created_at_ms: int
+    queue: str
+    replaced: tuple[int, ...] = ()
+
+
+def encode_header(header: Header) -> bytes:
+    name = header.queue.encode("latin-1")
+    size = _FIXED.size + len(name) + 4 * len(header.replaced) + 4
+    fixed = _FIXED.pack(
+        MAGIC,
+        VERSION,
+        0,
+        size,
+        header.journal_id,
+        header.segment,
+        header.first_id,
+        header.created_at_ms,
+        len(name),
+        len(header.replaced),
+    )
+    body = fixed + name + b"".join([_NUMBER.pack(number) for number in header.replaced])
+    return body + _NUMBER.pack(xxh3_64_intdigest(body) & 0xFFFFFFFF)
+
+
+def decode_header(buffer: bytes, path: str) -> tuple[Header, int]:
+    """The header at the start of `buffer` and its length. Raises JournalCorrupt when it is not whole and true."""
+    if len(buffer) < _FIXED.size:
+        raise JournalCorrupt(path, 0, "the segment header is cut short")
+    magic, version, _, size, journal_id, segment, first_id, created_at_ms, name_bytes, count = _FIXED.unpack_from(
+        buffer
+    )
+    if magic != MAGIC:
+        raise JournalCorrupt(path, 0, "not a kestreld segment")
+    if size != _FIXED.size + name_bytes + 4 * count + 4 or size > len(buffer):
+        raise JournalCorrupt(path, 0, "the segment header is cut short")
+    (checksum,) = _NUMBER.unpack_from(buffer, size - 4)
+    if xxh3_64_intdigest(buffer[: size - 4]) & 0xFFFFFFFF != checksum:
+        raise JournalCorrupt(path, 0, "the segment header's checksum does not match")
+    if version != VERSION:
+        raise JournalCorrupt(path, 8, f"journal version {version}; this kestreld reads version {VERSION}")
+    name_end = _FIXED.size + name_bytes
+    replaced = tuple(number for (number,) in _NUMBER.iter_unpack(buffer[name_end : size - 4]))
+    queue = buffer[_FIXED.size : name_end].decode("latin-1")
+    return Header(journal_id, segment, first_id, created_at_ms, queue, replaced), size
+
+
+def segment_name(number: int, first_id: int) -> str:
+    return f"{number:010d}-{first_id:020d}{SUFFIX}"
+
+
+def parse_segment_name(name: str) -> tuple[int, int] | None:
+    """Segment number and first id, or None when `name` is not a segment's."""
+    found = _NAME.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(slots=True)
+class Segment:
+    """A segment in use. `used_bytes` is what counts of the file; records start at `records_at`.
+
+    `marks` are (item id, offset) now and then, so that reading from an id need not start at the beginning.
+    """
+
+    number: int
+    first_id: int
+    path: str
+    used_bytes: int
+    records_at: int
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def mark(self, next_put_id: int, offset: int) -> None:
+        """Remember that the PUT of `next_put_id`, if in this segment, is at `offset` or later."""
+        if offset - (self.marks[-1][1] if self.marks else self.records_at) >= MARK_EVERY_BYTES:
+            self.marks.append((next_put_id, offset))
+
+    def offset_before(self, item_id: int) -> int:
+        """A record's offset from which reading meets `item_id` soon."""
+        at = bisect_right(self.marks, (item_id, 1 << 63))
+        return self.marks[at - 1][1] if at else self.records_at

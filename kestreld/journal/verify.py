@@ -1,0 +1,214 @@
+"""Reading journals to see whether they are whole: of a stopped server or a running one, changing nothing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kestreld.config import decode_queue_name, encode_queue_name
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    PUT,
+    Checkpoint,
+    Kind,
+    Range,
+    Type,
+    checked_end,
+    merged,
+    read_checkpoint,
+    read_done,
+    read_reader,
+    why_bad,
+)
+from kestreld.journal.recovery import must_be_torn
+from kestreld.journal.segment import decode_header, parse_segment_name
+
+FOLDER_SUFFIX = ".journal"
+
+
+@dataclass(slots=True)
+class SegmentReport:
+    """What one segment holds. `bad_offset` is None when it is whole; `torn` = it ends in the middle of a record,
+    as a running server's or a crash's last segment may.
+    """
+
+    queue: str
+    path: str
+    records: int = 0
+    live_items: int = 0
+    size_bytes: int = 0
+    bad_offset: int | None = None
+    reason: str | None = None
+    torn: bool = False
+
+
+@dataclass(slots=True)
+class _Contents:
+    """What the readers have to know of a segment to say which of its items are live."""
+
+    shared: list[Range] = field(default_factory=list)
+    private: list[tuple[int, int]] = field(default_factory=list)  # item id, reader number
+
+
+@dataclass(slots=True)
+class _Readers:
+    """Per reader of a journal the ids it is done with, as ranges in no order."""
+
+    done: dict[int, list[Range]] = field(default_factory=dict)
+
+    def add(self, number: int, at_id: int) -> None:
+        self.done.setdefault(number, []).append((0, at_id - 1))
+
+    def learn(self, checkpoint: Checkpoint) -> None:
+        for state in checkpoint.readers:
+            if state.kind == Kind.QUEUE:
+                self.add(state.number, max(state.at_id, state.head))
+                self.done[state.number].extend(state.done)
+
+
+def verify_spool(files: FileLayer, spool: str, queue: str | None = None) -> Iterator[SegmentReport]:
+    """A report for every segment of every journal in the spool, or of one queue's.
+
+    Raises FileNotFoundError when there is no such spool or queue, other OSErrors when a file cannot be read.
+    """
+    if queue is not None:
+        folder = f"{spool}/{encode_queue_name(queue.partition('+')[0])}{FOLDER_SUFFIX}"
+        if not files.is_dir(folder):
+            raise FileNotFoundError(f"{folder}: no such journal")
+        yield from verify_journal(files, folder, queue.partition("+")[0])
+        return
+    for name in files.list_dir(spool):
+        folder = f"{spool}/{name}"
+        if name.endswith(FOLDER_SUFFIX) and not name.startswith(".") and files.is_dir(folder):
+            yield from verify_journal(files, folder, decode_queue_name(name[: -len(FOLDER_SUFFIX)]))
+
+
+def verify_journal(files: FileLayer, folder: str, queue: str) -> list[SegmentReport]:
+    """The reports of one journal's segments, in order."""
+    names = [name for name in files.list_dir(folder) if parse_segment_name(name)]
+    reports: list[SegmentReport] = []
+    contents: list[_Contents] = []
+    readers = _Readers()
+    for name in names:
+        report = SegmentReport(queue, f"{folder}/{name}")
+        try:
+            buffer = files.read_file(report.path)
+        except FileNotFoundError:
+            continue  # a running server has let it go meanwhile
+        found = _Contents()
+        previous = reports[-1] if reports else None
+        _read_segment(report, buffer, found, readers, previous, is_last=name == names[-1])
+        reports.append(report)
+        contents.append(found)
+    _count_live(reports, contents, readers)
+    return reports
+
+
+def _read_segment(
+    report: SegmentReport,
+    buffer: bytes,
+    found: _Contents,
+    readers: _Readers,
+    previous: SegmentReport | None,
+    *,
+    is_last: bool,
+) -> None:
+    report.size_bytes = len(buffer)
+    try:
+        _, at = decode_header(buffer, report.path)
+        record_type, end = checked_end(buffer, at)
+        if record_type != Type.CHECKPOINT:
+            reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
+            raise JournalCorrupt(report.path, at, reason)
+        checkpoint = read_checkpoint(buffer[at + FRAME_BYTES : end])
+        _forgive_unused(previous, checkpoint)
+        at = _read_records(report, buffer, at, found, readers, first=previous is None)
+        if at < len(buffer):
+            code = checked_end(buffer, at)[1]
+            if is_last:
+                must_be_torn(buffer, at, report.path, synced=False)
+                report.torn = bool(buffer[at:].strip(b"\0"))
+            if report.torn or not is_last:
+                report.bad_offset, report.reason = at, why_bad(code)
+    except JournalCorrupt as problem:
+        report.bad_offset, report.reason = problem.offset, problem.reason
+
+
+def _forgive_unused(previous: SegmentReport | None, checkpoint: Checkpoint) -> None:
+    """What a failed commit left behind the used bytes of the segment before was never part of the journal."""
+    if previous is not None and previous.bad_offset is not None and previous.bad_offset >= checkpoint.previous_bytes:
+        previous.bad_offset, previous.reason = None, None
+
+
+def _read_records(
+    report: SegmentReport, buffer: bytes, at: int, found: _Contents, readers: _Readers, *, first: bool
+) -> int:
+    """Go through the records; returns the offset where whole ones end."""
+    start = last = -1
+    while at < len(buffer):
+        record_type, end = checked_end(buffer, at)
+        if not record_type:
+            break
+        report.records += 1
+        if record_type == Type.PUT:
+            _, _, _, put_id, _, _, _, only = PUT.unpack_from(buffer, at)
+            if only:
+                found.private.append((put_id, only))
+            elif put_id == last + 1:
+                last = put_id
+            else:
+                if start >= 0:
+                    found.shared.append((start, last))
+                start = last = put_id
+        else:
+            _read_other(Type(record_type), buffer[at + FRAME_BYTES : end], readers, first=first)
+        at = end
+    if start >= 0:
+        found.shared.append((start, last))
+    return at
+
+
+def _read_other(record_type: Type, body: bytes, readers: _Readers, *, first: bool) -> None:
+    if record_type == Type.DONE:
+        done = read_done(body)
+        if done.reader in readers.done:
+            readers.done[done.reader].extend(done.ranges)
+    elif record_type == Type.READER:
+        change = read_reader(body)
+        if change.dropped:
+            readers.done.pop(change.reader, None)
+        elif change.kind == Kind.QUEUE:
+            readers.add(change.reader, change.at_id)
+    elif record_type == Type.CHECKPOINT and first:
+        readers.learn(read_checkpoint(body))
+
+
+def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers: _Readers) -> None:
+    """An item is live while a reader it is for is not done with it."""
+    done = {number: merged(ranges) for number, ranges in readers.done.items()}
+    everywhere: list[Range] | None = None
+    for ranges in done.values():
+        everywhere = ranges if everywhere is None else _common(everywhere, ranges)
+    for report, found in zip(reports, contents, strict=True):
+        if everywhere is not None:
+            items = sum(last - first + 1 for first, last in found.shared)
+            gone = sum(last - first + 1 for first, last in _common(merged(found.shared), everywhere))
+            report.live_items = items - gone
+        for put_id, only in found.private:
+            if only in done and not any(first <= put_id <= last for first, last in done[only]):
+                report.live_items += 1
+
+
+def _common(left: list[Range], right: list[Range]) -> list[Range]:
+    """Where two lists of ranges, each in order, overlap."""
+    common: list[Range] = []
+    at = other = 0
+    while at < len(left) and other < len(right):
+        first, last = max(left[at][0], right[other][0]), min(left[at][1], right[other][1])
+        if first <= last:
+            common.append((first, last))
+        if left[at][1] < right[other][1]:
+            at += 1
+        else:
+            other += 1
+    return common

@@ -1,0 +1,128 @@
+"""The only door to the sockets of the data port. The simulation puts a network of its own in its place.
+
+A connection is whatever has `recv`, `send`, `close` and `fileno` like a non-blocking socket; a poller is whatever
+has `register`, `modify`, `unregister`, `poll` and `fileno` like an epoll object.
+"""
+
+import os
+import resource
+import select
+import socket
+import stat
+from typing import Final, Protocol
+
+READ: Final = select.EPOLLIN | select.EPOLLRDHUP
+READABLE: Final = select.EPOLLIN
+WRITABLE: Final = select.EPOLLOUT
+HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+WRITE: Final = select.EPOLLOUT | select.EPOLLRDHUP
+HANG_UP_ONLY: Final = select.EPOLLRDHUP
+BACKLOG: Final = 1024
+
+
+class Connection(Protocol):
+    def recv(self, size_bytes: int, /) -> bytes: ...
+
+    def send(self, data: bytes, /) -> int: ...
+
+    def close(self) -> None: ...
+
+    def fileno(self) -> int: ...
+
+
+class Poller(Protocol):
+    def register(self, fd: int, eventmask: int) -> None: ...
+
+    def modify(self, fd: int, eventmask: int) -> None: ...
+
+    def unregister(self, fd: int) -> None: ...
+
+    def poll(self, timeout: float = ..., maxevents: int = ...) -> list[tuple[int, int]]: ...
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class ListeningSocket:
+    """A bound port; `address` is where it really listens."""
+
+    def __init__(self, bound: socket.socket, address: str, unix_path: str) -> None:
+        self._socket = bound
+        self.address = address
+        self._unix_path = unix_path
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> Connection:
+        """The next connection. BlockingIOError when there is none, OSError when descriptors have run out."""
+        connection, _ = self._socket.accept()
+        connection.setblocking(False)
+        if not self._unix_path:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def close(self) -> None:
+        self._socket.close()
+        if self._unix_path and os.path.lexists(self._unix_path):
+            os.unlink(self._unix_path)
+
+
+class Network:
+    """The machine's own network."""
+
+    def poller(self) -> Poller:
+        return select.epoll()
+
+    def listen_tcp(self, host: str, port: int) -> ListeningSocket:
+        """Listen on host and port (0 = any free one). Raises OSError."""
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        bound = socket.socket(family, kind)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(BACKLOG)
+        except OSError:
+            bound.close()
+            raise
+        bound.setblocking(False)
+        name = bound.getsockname()
+        shown = f"[{name[0]}]:{name[1]}" if family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+        return ListeningSocket(bound, shown, "")
+
+    def listen_unix(self, path: str) -> ListeningSocket:
+        """Listen on a Unix socket that only this user can open. A socket nobody listens on any more is replaced."""
+        self._clear_stale(path)
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            before = os.umask(0o177)
+            try:
+                bound.bind(path)
+            finally:
+                os.umask(before)
+            bound.listen(BACKLOG)
+        except OSError:
+            bound.close()
+            raise
+        bound.setblocking(False)
+        return ListeningSocket(bound, f"unix:{path}", path)
+
+    def _clear_stale(self, path: str) -> None:
+        if not os.path.lexists(path) or not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)
+
+    def descriptor_limit(self) -> int:
+        """How many descriptors this process may have open, after asking for as many as it can get."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = min(hard, 1 << 20) if hard != resource.RLIM_INFINITY else 1 << 20
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return max(soft, wanted)

@@ -1,0 +1,1 @@
+"""Bytes to commands and back; knows no queue, no socket and no clock."""

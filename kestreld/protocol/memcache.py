@@ -1,0 +1,434 @@
+"""Kestrel's memcache dialect: bytes to commands (docs/protocol.md). Sans-IO: it never sees a socket or a queue.
+
+Push bytes into `MemcacheParser.feed`, get a list: each command, followed by its data where it stores some. Mistakes
+come as commands too (kind REPLY, with the answer to give), so the order of answers is the order of commands.
+"""
+
+import re
+from typing import Any, Final
+
+from kestreld.config import Compat
+
+# Kinds, as plain ints: the handler compares one per command
+GET: Final = 0  # one queue, no option
+SET: Final = 1
+READ: Final = 2  # one queue with options: t= open close abort peek, or gets
+GET_MANY: Final = 3
+DELETE: Final = 4
+FLUSH: Final = 5
+FLUSH_ALL: Final = 6
+FLUSH_EXPIRED: Final = 7
+FLUSH_ALL_EXPIRED: Final = 8
+VERSION: Final = 9
+SHUTDOWN: Final = 10
+RELOAD: Final = 11
+DUMP_CONFIG: Final = 12
+STATS: Final = 13
+DUMP_STATS: Final = 14
+QUIT: Final = 15
+REPLY: Final = 16  # nothing to do but answer `reply`, then close if `closes`
+TOO_LARGE: Final = 17  # a SET whose data was thrown away unread: larger than the queue takes
+
+STORED: Final = b"STORED\r\n"
+NOT_STORED: Final = b"NOT_STORED\r\n"
+END: Final = b"END\r\n"
+DELETED: Final = b"DELETED\r\n"
+NOT_FOUND: Final = b"NOT_FOUND\r\n"
+OK: Final = b"OK\r\n"
+ERROR: Final = b"ERROR\r\n"
+
+DATA_BYTES_MAX: Final = (1 << 31) - 1
+LINES_CACHED_MAX: Final = 4096
+EXPIRY_S_MAX: Final = 10**13
+FLAGS_MAX: Final = (1 << 32) - 1
+WAIT_MS_MAX: Final = 10**12
+
+_HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d")
+_NUMBER: Final = re.compile(rb"-?\d{1,19}")
+_STORAGE_WORDS: Final = frozenset([b"add", b"replace", b"append", b"prepend", b"cas"])
+_BARE: Final = {
+    b"flush_all_expired": FLUSH_ALL_EXPIRED,
+    b"version": VERSION,
+    b"shutdown": SHUTDOWN,
+    b"reload": RELOAD,
+    b"dump_config": DUMP_CONFIG,
+    b"stats": STATS,
+    b"dump_stats": DUMP_STATS,
+    b"quit": QUIT,
+}
+_NAMED: Final = {b"delete": DELETE, b"flush": FLUSH, b"flush_expired": FLUSH_EXPIRED}
+
+
+class Command:
+    """One command line. Shared by every command of the same text, so nothing in it changes but `target`.
+
+    `name` is the queue's, `key` is what the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data
+    follows. `target` is for whoever executes commands, to remember what the name stood for.
+    """
+
+    __slots__ = (
+        "aborts",
+        "closes",
+        "data_bytes",
+        "expiry_s",
+        "flags",
+        "key",
+        "kind",
+        "name",
+        "noreply",
+        "opens",
+        "parts",
+        "peeks",
+        "prefix",
+        "reply",
+        "target",
+        "wait_ms",
+        "with_id",
+        "words",
+    )
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+        self.key = b""
+        self.name = ""
+        self.data_bytes = -1
+        self.expiry_s = 0
+        self.flags = 0
+        self.noreply = False
+        self.wait_ms = -1
+        self.opens = False
+        self.closes = False  # of a READ: /close; of a REPLY: hang up afterwards
+        self.aborts = False
+        self.peeks = False
+        self.with_id = False
+        self.prefix = b""  # VALUE line up to the length, for an item without flags
+        self.reply = b""
+        self.words: list[bytes] = []
+        self.parts: list[Command] = []
+        self.target: Any = None
+
+
+class Lines:
+    """Command lines already parsed. Bounded: cleared when full, and whenever what a line means may have changed."""
+
+    def __init__(self) -> None:
+        self.whole: dict[bytes, Command] = {}
+        self.stores: dict[bytes, Command] = {}  # SET lines less their last word, the length
+
+    def clear(self) -> None:
+        """Forget every line, and what commands already handed out remember of queues."""
+        for cached in (self.whole, self.stores):
+            for command in cached.values():
+                command.target = None
+                for part in command.parts:
+                    part.target = None
+            cached.clear()
+
+
+class MemcacheParser:
+    """The input of one connection. Between commands, or inside the data block of `_store`.
+
+    `item_bytes_max` says how much data one queue takes; more is thrown away as it comes, never held.
+    """
+
+    def __init__(
+        self,
+        lines: Lines,
+        compat: Compat = Compat.NONE,
+        line_bytes_max: int = 8192,
+        item_bytes_max: Any = None,
+    ) -> None:
+        self._lines = lines
+        self._compat = compat
+        self._strict = compat is Compat.KESTREL_1
+        self._line_bytes_max = line_bytes_max
+        self._item_bytes_max = item_bytes_max
+        self._rest = b""  # an unfinished line
+        self._store: Command | None = None  # whose data block is unfinished
+        self._chunks: list[bytes] = []
+        self._missing = 0  # bytes of data and CRLF still to come
+        self._drop = False  # the data block is not kept
+
+    @property
+    def mid_command(self) -> bool:
+        """Whether a command has begun and not ended."""
+        return bool(self._rest) or self._store is not None
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The commands that `data` completes, each SET followed by its data. After one that closes, nothing."""
+        batch: list[Any] = []
+        at = 0
+        if self._store is not None:
+            at = self._continue_store(data, batch)
+            if at < 0:
+                return batch
+        elif self._rest:
+            data = self._rest + data
+            self._rest = b""
+        whole = self._lines.whole
+        find = data.find
+        while True:
+            eol = find(b"\n", at)
+            if eol < 0:
+                break
+            line = data[at:eol]
+            command = whole.get(line)
+            if command is None:
+                command, size = self._look_up(line)
+            else:
+                size = command.data_bytes
+            at = eol + 1
+            if size < 0:
+                batch.append(command)
+                if command.kind == REPLY and command.closes:
+                    return batch
+                continue
+            end = at + size
+            if command.kind != SET or len(data) < end + 2:
+                at = self._begin_store(command, size, data, at, batch)
+                if at < 0:
+                    return batch
+            elif data[end : end + 2] == b"\r\n":
+                batch.append(command)
+                batch.append(data[at:end])
+                at = end + 2
+            else:
+                batch.append(self._refuse("bad data chunk", closes=True))
+                return batch
+        if at < len(data):
+            self._rest = data[at:] if at else data
+            if len(self._rest) > self._line_bytes_max:
+                self._rest = b""
+                batch.append(self._refuse("line too long", closes=True))
+        return batch
+
+    # Data blocks
+
+    def _begin_store(self, command: Command, size: int, data: bytes, at: int, batch: list[Any]) -> int:
+        """Start on a data block that is unfinished or unwanted; where the next line begins, -1 when all is consumed."""
+        self._store = command
+        self._missing = size + 2
+        self._drop = command.kind != SET
+        self._chunks = []
+        taken = self._continue_store(data[at:], batch)
+        return -1 if taken < 0 else at + taken
+
+    def _continue_store(self, data: bytes, batch: list[Any]) -> int:
+        """Feed an open data block; how many bytes it took, -1 when it took all and wants more, or on an error."""
+        take = min(self._missing, len(data))
+        self._missing -= take
+        chunk = data if take == len(data) else data[:take]
+        if self._drop:
+            tail = (self._chunks[0] if self._chunks else b"") + chunk
+            self._chunks = [tail[-2:]]
+        else:
+            self._chunks.append(chunk)
+        if self._missing:
+            return -1
+        block = b"".join(self._chunks)
+        command = self._store
+        self._store, self._chunks = None, []
+        if block[-2:] != b"\r\n":
+            batch.append(self._refuse("bad data chunk", closes=True))
+            return -1
+        batch.append(command)
+        if command is not None and command.kind == SET:
+            batch.append(block[:-2])
+        elif command is not None and command.closes:
+            return -1
+        return take
+
+    # Lines
+
+    def _look_up(self, line: bytes) -> tuple[Command, int]:
+        """The command of a line that is not cached as a whole, and how much data follows it (-1 = none)."""
+        head, _, last = line.rpartition(b" ")
+        known = self._lines.stores.get(head)
+        size_word = last[:-1] if last[-1:] == b"\r" else last
+        if known is not None and size_word.isdigit() and len(size_word) < 10:
+            size = int(size_word)
+            limit = known.data_bytes
+            if size <= limit:
+                return known, size
+        text = line[:-1] if line[-1:] == b"\r" else line
+        if len(text) > self._line_bytes_max:
+            return self._refuse("line too long", closes=True), -1
+        command = self._parse(text)
+        if command.kind != REPLY and command.kind != TOO_LARGE:
+            self._remember(line, head, command)
+        return command, command.data_bytes
+
+    def _remember(self, line: bytes, head: bytes, command: Command) -> None:
+        lines = self._lines
+        if len(lines.whole) >= LINES_CACHED_MAX or len(lines.stores) >= LINES_CACHED_MAX:
+            lines.clear()
+        if len(line) > 512:
+            return
+        lines.whole[line] = command
+        if command.kind == SET and not command.noreply:
+            template = Command(SET)
+            template.key, template.name, template.expiry_s, template.flags = (
+                command.key,
+                command.name,
+                command.expiry_s,
+                command.flags,
+            )
+            template.data_bytes = min(self._limit(command.name), 10**9)
+            lines.stores[head] = template
+
+    def _limit(self, name: str) -> int:
+        limit = self._item_bytes_max(name) if self._item_bytes_max is not None else None
+        return DATA_BYTES_MAX if limit is None else min(int(limit), DATA_BYTES_MAX)
+
+    def _refuse(self, reason: str, *, closes: bool = False, word: bytes = b"CLIENT_ERROR") -> Command:
+        command = Command(REPLY)
+        command.reply = word + b"\r\n" if self._strict else word + b" " + reason.encode("latin-1") + b"\r\n"
+        command.closes = closes
+        return command
+
+    def _unknown(self) -> Command:
+        """A word that is no command: Kestrel hangs up, memcached does not."""
+        if self._strict:
+            return self._refuse("unknown command", closes=True)
+        command = Command(REPLY)
+        command.reply = ERROR
+        return command
+
+    def _parse(self, line: bytes) -> Command:
+        words = line.split(b" ")
+        while words and not words[-1]:
+            words.pop()
+        if not words:
+            return self._refuse("empty line", closes=True) if self._strict else self._unknown()
+        verb = words[0].lower()
+        if verb in (b"get", b"gets"):
+            return self._parse_get(words, with_id=verb == b"gets")
+        if verb == b"set":
+            return self._parse_set(words)
+        if verb in _NAMED:
+            return self._parse_named(_NAMED[verb], words)
+        if verb == b"flush_all":
+            return self._parse_flush_all(words)
+        if verb in _BARE:
+            command = Command(_BARE[verb])
+            command.words = words[1:]
+            return command
+        if verb in _STORAGE_WORDS:
+            return self._swallow(words)
+        if _HTTP.match(line):
+            return self._refuse("this is not an HTTP port", closes=True)
+        return self._unknown()
+
+    def _parse_get(self, words: list[bytes], *, with_id: bool) -> Command:
+        if len(words) < 2:
+            return self._refuse("get needs a queue name")
+        keys = words[1:2] if self._strict else words[1:]
+        parts = [self._parse_read(key, with_id and not self._strict) for key in keys]
+        if len(parts) == 1:
+            return parts[0]
+        for part in parts:
+            if part.kind == REPLY:
+                return part
+            if part.wait_ms > 0:
+                return self._refuse("t= goes with one queue only")
+        command = Command(GET_MANY)
+        command.parts = parts
+        return command
+
+    def _parse_read(self, key: bytes, with_id: bool) -> Command:
+        """One key of a GET: the queue name and its options, in any order; unknown ones are ignored."""
+        pieces = key.split(b"/")
+        command = Command(GET if len(pieces) == 1 and not with_id else READ)
+        command.key = pieces[0] if self._strict else key
+        command.name = pieces[0].decode("latin-1")
+        command.with_id = with_id
+        command.prefix = b"VALUE " + command.key + b" 0 "
+        if not command.name:
+            return self._refuse("empty queue name", closes=self._strict and len(pieces) == 1)
+        for option in pieces[1:]:
+            if option == b"open":
+                command.opens = True
+            elif option == b"close":
+                command.closes = True
+            elif option == b"abort":
+                command.aborts = True
+            elif option == b"peek":
+                command.peeks = True
+            elif option.startswith(b"t="):
+                if not _NUMBER.fullmatch(option, 2):
+                    return self._refuse("t= needs a number of milliseconds")
+                command.wait_ms = min(int(option[2:]), WAIT_MS_MAX)
+        if (command.peeks or command.aborts) and (command.opens or command.closes):
+            word = "peek" if command.peeks else "abort"
+            return self._refuse(f"{word} does not go with open or close", closes=self._strict)
+        if command.peeks and command.aborts:
+            return self._refuse("peek does not go with abort", closes=self._strict)
+        return command
+
+    def _parse_set(self, words: list[bytes]) -> Command:
+        if len(words) < 5:
+            return self._refuse("set needs a queue name, flags, expiry and length", closes=True)
+        command = Command(SET)
+        command.key, command.name = words[1], words[1].decode("latin-1")
+        size = self._data_bytes(words[4])
+        if size < 0:
+            return self._refuse("bad data length", closes=True)
+        command.data_bytes = size
+        command.noreply = self._noreply(words, 5)
+        problem = self._set_problem(command, words)
+        if problem:
+            refusal = self._refuse(problem)
+            refusal.data_bytes = size
+            return refusal
+        if size > self._limit(command.name):
+            command.kind = TOO_LARGE
+        return command
+
+    def _set_problem(self, command: Command, words: list[bytes]) -> str:
+        """Fill in flags and expiry; what is wrong with the line, "" when nothing is."""
+        if not command.name:
+            return "empty queue name"
+        if not _NUMBER.fullmatch(words[2]) or not -(1 << 31) <= int(words[2]) <= FLAGS_MAX:
+            return "bad flags"
+        if not _NUMBER.fullmatch(words[3]):
+            return "bad expiry"
+        if not self._strict:
+            command.flags = int(words[2]) & FLAGS_MAX
+        command.expiry_s = max(min(int(words[3]), EXPIRY_S_MAX), -EXPIRY_S_MAX)
+        return ""
+
+    def _data_bytes(self, word: bytes) -> int:
+        """A data length, -1 when the word is none."""
+        if not word.isdigit() or len(word) > 10 or int(word) > DATA_BYTES_MAX:
+            return -1
+        return int(word)
+
+    def _noreply(self, words: list[bytes], at: int) -> bool:
+        return not self._strict and len(words) > at and words[-1] == b"noreply"
+
+    def _swallow(self, words: list[bytes]) -> Command:
+        """A storage command that a queue does not have: take its data, if that can be told, and never run it."""
+        if self._strict:
+            return self._unknown()
+        size = self._data_bytes(words[4]) if len(words) >= 5 else -1
+        if size < 0:
+            return self._refuse("bad data length", closes=True)
+        command = self._unknown()
+        command.data_bytes = size
+        return command
+
+    def _parse_named(self, kind: int, words: list[bytes]) -> Command:
+        if len(words) < 2 or not words[1]:
+            return self._refuse(f"{words[0].decode('latin-1').lower()} needs a queue name")
+        command = Command(kind)
+        command.key, command.name = words[1], words[1].decode("latin-1")
+        command.noreply = self._noreply(words, 2)
+        return command
+
+    def _parse_flush_all(self, words: list[bytes]) -> Command:
+        command = Command(FLUSH_ALL)
+        command.noreply = self._noreply(words, 1)
+        delays = words[1:-1] if command.noreply else words[1:]
+        if not self._strict and delays and delays != [b"0"]:
+            return self._refuse("flush_all cannot be delayed")
+        return command

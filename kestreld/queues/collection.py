@@ -1,0 +1,357 @@
+"""Every queue of the server by name: creating, finding, deleting, recovering, sweeping."""
+
+from collections.abc import Callable, Iterator
+
+from kestreld.clock import Clock
+from kestreld.config import Config, decode_queue_name, encode_queue_name, queue_name_problem
+from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
+from kestreld.files import FileLayer
+from kestreld.journal.journal import Journal
+from kestreld.journal.records import Checkpoint, Kind, ReaderState
+from kestreld.journal.recovery import recover
+from kestreld.queues.commit import GroupCommit
+from kestreld.queues.queue import Queue
+from kestreld.queues.reader import Reader, Stream
+
+FOLDER_SUFFIX = ".journal"
+TRASH = ".trash"
+
+
+class QueueCollection:
+    """All families and, by full name, the reader each queue name stands for."""
+
+    def __init__(
+        self,
+        files: FileLayer,
+        clock: Clock,
+        config: Config,
+        commit: GroupCommit,
+        report: Callable[[str], None],
+    ) -> None:
+        self.files = files
+        self.clock = clock
+        self.config = config
+        self.commit = commit
+        self.report = report
+        self.spool = config.queue_path
+        self.families: dict[str, Queue] = {}
+        self.readers: dict[str, Reader] = {}
+        self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
+        self.names_changed: list[Callable[[], None]] = []  # told when a queue is deleted or configured anew
+        self.created = self.deleted = 0
+        self.stopping = False
+
+    # Names
+
+    def find(self, name: str) -> Reader | None:
+        """The queue of that name, if there is one."""
+        return self.readers.get(name)
+
+    def reader(self, name: str) -> Reader:
+        """The queue of that name, created when there is none.
+
+        Raises BadQueueName, or JournalCorrupt when its journal was found damaged at start.
+        """
+        found = self.readers.get(name)
+        if found is not None:
+            return found
+        problem = queue_name_problem(name)
+        if problem is not None:
+            raise BadQueueName(problem)
+        parent, _, label = name.partition("+")
+        if parent in self.broken:
+            raise self.broken[parent]
+        queue = self.families.get(parent)
+        if queue is None:
+            queue = self._new_family(parent)
+        reader = queue.add_reader(label, self.config.for_queue(name))
+        self.readers[name] = reader
+        self.created += 1
+        return reader
+
+    def _new_family(self, parent: str) -> Queue:
+        journal = None
+        if self.config.for_queue(parent).journal:
+            folder = f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
+            journal_id = self.clock.wall_ms
+            journal = Journal(self.files, self.clock, folder, parent, journal_id)
+            try:
+                self.files.make_dir(folder)
+            except OSError as error:
+                raise JournalFailed(folder, f"cannot be made: {error.strerror}") from error
+        return self._adopt_family(parent, journal)
+
+    def _adopt_family(self, parent: str, journal: Journal | None) -> Queue:
+        queue = Queue(parent, journal, self.clock, self.commit, self.report)
+        queue.mover = self._move
+        config = self.config.for_queue(parent)
+        queue.sync_ms = config.sync_journal_ms
+        queue.segment_bytes_max = config.max_journal_size_bytes
+        self.families[parent] = queue
+        return queue
+
+    def _move(self, destination: str, data: bytes) -> bool:
+        """A SET on another queue, as if a client had sent it. False when it refuses or its journal fails."""
+        try:
+            reader = self.reader(destination)
+            return reader.queue.put(data, only=reader if reader.label else None)
+        except (JournalFailed, JournalCorrupt, BadQueueName) as problem:
+            self.report(f"{destination}: cannot take a moved item: {problem}")
+            return False
+
+    # Deleting and emptying
+
+    def delete(self, name: str) -> bool:
+        """Drop a queue and everything in it. False when there is none. Raises JournalFailed."""
+        reader = self.readers.pop(name, None)
+        if reader is None:
+            return False
+        queue = reader.queue
+        queue.drop_reader(reader.label)
+        self.deleted += 1
+        if not queue.readers:
+            del self.families[queue.name]
+            self._remove_journal(queue)
+        self._tell()
+        return True
+
+    def _remove_journal(self, queue: Queue) -> None:
+        """Out of sight in one step, then for good; a crash between leaves only trash."""
+        journal = queue.journal
+        queue.pending, queue.control = [], []
+        queue.journal = None
+        if journal is None:
+            return
+        journal.close()
+        trash = f"{self.spool}/{TRASH}"
+        aside = f"{trash}/{encode_queue_name(queue.name)}.{journal.journal_id}.{self.clock.wall_ms}"
+        try:
+            self.files.make_dir(trash)
+            self.files.rename(journal.folder, aside)
+            if queue.sync_ms is not None:
+                self.files.sync_dir(self.spool)
+            self._empty(aside)
+        except OSError as error:
+            raise JournalFailed(journal.folder, f"cannot be deleted: {error.strerror}") from error
+
+    def _empty(self, folder: str) -> None:
+        for name in self.files.list_dir(folder):
+            self.files.unlink(f"{folder}/{name}")
+        self.files.remove_dir(folder)
+
+    def flush(self, name: str) -> int:
+        """Drop the waiting items of a queue; how many. A queue that does not exist has none."""
+        reader = self.readers.get(name)
+        return reader.flush(self.clock.wall_ms) if reader else 0
+
+    def flush_all(self) -> None:
+        for reader in list(self.readers.values()):
+            reader.flush(self.clock.wall_ms)
+
+    def flush_expired(self, name: str) -> int:
+        """Remove the expired items at the head of a queue; how many."""
+        reader = self.readers.get(name)
+        return self.sweep(reader) if reader else 0
+
+    def flush_all_expired(self) -> int:
+        return sum(self.sweep(reader) for reader in list(self.readers.values()))
+
+    def sweep(self, reader: Reader) -> int:
+        """Expire heads, but only of what was there when the sweep began: moved items may come back to be swept."""
+        if reader.queue.stopped is not None:
+            return 0
+        reader.queue.fold()
+        return reader.expire_heads(self.clock.wall_ms, limit=reader.items)
+
+    def _tell(self) -> None:
+        for tell in self.names_changed:
+            tell()
+
+    # Configuration
+
+    def configure(self, config: Config) -> None:
+        """Apply a new configuration to live queues. `journal` and the spool stay as they are until the next start."""
+        self.config = config
+        for name, reader in self.readers.items():
+            reader.configure(config.for_queue(name))
+        for name, queue in self.families.items():
+            own = config.for_queue(name)
+            queue.sync_ms = own.sync_journal_ms
+            queue.segment_bytes_max = own.max_journal_size_bytes
+            queue.room = -1
+            if queue.journal is not None and queue.journal.failed is not None:
+                try:
+                    queue.go_on()
+                except JournalFailed as failure:
+                    self.report(f"{name}: {failure}")
+        self._tell()
+
+    # Recovery
+
+    def recover(self) -> None:
+        """Bring back every journal in the spool. A damaged one stops its own queue; foreign files are reported."""
+        for name in self.files.list_dir(self.spool):
+            path = f"{self.spool}/{name}"
+            if name.startswith("."):
+                continue
+            if not name.endswith(FOLDER_SUFFIX) or not self.files.is_dir(path):
+                self.report(f"{path}: not a journal of kestreld; left alone")
+                continue
+            parent = decode_queue_name(name[: -len(FOLDER_SUFFIX)])
+            problem = queue_name_problem(parent)
+            if problem is not None or "+" in parent or encode_queue_name(parent) + FOLDER_SUFFIX != name:
+                self.report(f"{path}: not the name of a queue; left alone")
+                continue
+            self._recover_family(parent, path)
+        self._empty_trash()
+
+    def _recover_family(self, parent: str, path: str) -> None:
+        try:
+            recovered = recover(self.files, self.clock, path)
+        except JournalCorrupt as problem:
+            self.broken[parent] = problem
+            self.report(f"{parent}: stopped: {problem}; the other queues serve")
+            return
+        if not self.config.for_queue(parent).journal:
+            self.report(f"{parent}: has a journal, but journal is off in the configuration; not read")
+            return
+        if recovered is None:
+            self._forget_empty(path)
+            return
+        for note in recovered.notes:
+            self.report(f"{parent}: {note}")
+        queue = self._adopt_family(parent, recovered.journal)
+        self._restore(queue, recovered.state)
+        if not queue.readers:
+            del self.families[parent]
+            self._remove_journal(queue)
+
+    def _forget_empty(self, path: str) -> None:
+        """A folder that a crash left before anything was written to its journal."""
+        if not self.files.list_dir(path):
+            self.files.remove_dir(path)
+
+    def _restore(self, queue: Queue, state: Checkpoint) -> None:
+        queue.next_id = state.next_id
+        queue.next_reader = state.next_reader
+        queue.put_items, queue.put_bytes = state.put_items, state.put_bytes
+        for known in state.readers:
+            if known.kind == Kind.STREAM:
+                stream = Stream(known.name, known.number, known.at_id)
+                stream.head, stream.ended = known.head, known.ended
+                queue.streams[known.name] = stream
+            else:
+                self._restore_reader(queue, known)
+        queue.reattach()
+
+    def _restore_reader(self, queue: Queue, known: ReaderState) -> None:
+        name = f"{queue.name}+{known.name}" if known.name else queue.name
+        reader = Reader(queue, known.name, known.number, known.at_id, self.config.for_queue(name))
+        reader.ended, reader.retries = known.ended, known.retries
+        if known.items:
+            assert queue.journal is not None
+            position = max((known.segment, known.offset), queue.journal.position_before(known.head))
+            reader.behind_items, reader.behind_bytes = known.items, known.data_bytes
+            reader.skip = known.done
+            reader.resume_at(*position, known.head)
+        else:
+            reader.next_unread = queue.next_id
+        queue.readers[known.name] = reader
+        self.readers[name] = reader
+
+    def _empty_trash(self) -> None:
+        trash = f"{self.spool}/{TRASH}"
+        if self.files.is_dir(trash):
+            for name in self.files.list_dir(trash):
+                self._empty(f"{trash}/{name}")
+
+    # Long work, after a turn
+
+    def housekeep(self) -> None:
+        """Roll full journals. Called after the replies of a turn, with everything committed."""
+        rolling, self.commit.rolling = self.commit.rolling, []
+        for queue in rolling:
+            if queue.journal is not None and queue.journal.failed is None and not queue.pending:
+                try:
+                    queue.journal.start_segment(queue.checkpoint())
+                except JournalFailed as failure:
+                    self.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
+                    queue.room = -1
+                self._sync_behind(queue)
+
+    def _sync_behind(self, queue: Queue) -> None:
+        """Put a new segment's CHECKPOINT on disk in the background, so that older segments may go."""
+        journal = queue.journal
+        if journal is None or journal.failed is not None or journal.syncing or not journal.segments:
+            return
+        journal.syncing = True
+        number, used_bytes, started_us = (
+            journal.live.number,
+            journal.live.used_bytes,
+            self.clock.stopwatch_us(),
+        )
+        fd, names = journal.write_fd, journal.names_unsynced
+
+        def work() -> None:
+            self.files.sync(fd)
+            if names:
+                self.files.sync_dir(journal.folder)
+
+        def finished(error: OSError | None) -> None:
+            journal.syncing = False
+            if error is None:
+                journal.synced(number, used_bytes, started_us)
+                self.drop_dead_segments(queue)
+            else:
+                journal.sync_failed(number, error)
+                queue.room = -1
+                self.report(f"{queue.name}: sync failed: {error.strerror}; a new segment is needed")
+
+        self.files.in_background(work, finished)
+
+    def drop_dead_segments(self, queue: Queue) -> None:
+        """Delete the segments that no reader needs any more."""
+        journal = queue.journal
+        if journal is None or len(journal.segments) < 2 or queue.stopped is not None:
+            return
+        dead = journal.dead_segments(queue.lowest_head())
+        if dead:
+            try:
+                journal.drop_segments(dead)
+            except JournalFailed as failure:
+                self.report(f"{queue.name}: {failure}; tried again later")
+
+    def tidy(self) -> Iterator[None]:
+        """A round of upkeep over all families, one family a step: segments that died since they were rolled."""
+        for queue in list(self.families.values()):
+            journal = queue.journal
+            if journal is not None and len(journal.segments) > 1 and not queue.dirty:
+                if journal.checkpoint_synced:
+                    self.drop_dead_segments(queue)
+                else:
+                    self._sync_behind(queue)
+            yield
+
+    def sync_due(self) -> None:
+        """Sync, in the background, the journals whose sync_journal time has come."""
+        waiting = []
+        for queue in self.commit.sync_later:
+            if queue.sync_due_at_ms > self.clock.monotonic_ms:
+                waiting.append(queue)
+            else:
+                queue.sync_due_at_ms = 0
+                self._sync_behind(queue)
+        self.commit.sync_later = waiting
+
+    def close(self) -> None:
+        """Sync and close every journal. The last thing before the lock is let go."""
+        for queue in self.families.values():
+            journal = queue.journal
+            if journal is None or not journal.segments:
+                continue
+            if journal.failed is None and journal.unsynced:
+                try:
+                    journal.sync()
+                except JournalFailed as failure:
+                    self.report(f"{queue.name}: {failure}")
+            journal.close()

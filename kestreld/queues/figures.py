@@ -1,0 +1,108 @@
+"""What STATS, DUMP_STATS and DUMP_CONFIG say of the queues: the guide's keys first, in its order, then ours.
+
+None of our own per-queue keys ends in _items _bytes _age _discarded or _logsize: clients find queue names by cutting
+those endings off.
+"""
+
+from kestreld import __version__
+from kestreld.config import queue_setting_lines
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.reader import Reader
+from kestreld.stats import Figures, ServerStats
+
+
+def queue_figures(reader: Reader, now_ms: int) -> Figures:
+    """The figures of one queue. `queue.fold()` comes first."""
+    queue, journal = reader.queue, reader.queue.journal
+    items = reader.items
+    figures = [
+        ("items", items),
+        ("bytes", reader.data_bytes),
+        ("total_items", reader.total_items),
+        ("logsize", journal.needed_bytes(reader.head()) if journal is not None and journal.segments else 0),
+        ("expired_items", reader.expired_items),
+        ("mem_items", len(reader.window)),
+        ("mem_bytes", reader.mem_bytes),
+        ("age", reader.age_ms if items else 0),
+        ("discarded", reader.discarded),
+        ("waiters", reader.waiting),
+        ("open_transactions", len(reader.open)),
+        ("transactions", reader.opened_items),
+        ("canceled_transactions", reader.aborted_items),
+        ("total_flushes", reader.flushes),
+        ("move_refused", reader.move_refused),
+        ("oldest_ms", queue.oldest_ms(reader, now_ms)),
+        ("head_id", reader.head()),
+        ("next_id", queue.next_id),
+        ("segments", len(journal.segments) if journal is not None else 0),
+        ("sync_us", journal.sync_us if journal is not None else 0),
+        ("journal_failed", int(journal is not None and journal.failed is not None)),
+        ("stopped", int(queue.stopped is not None)),
+    ]
+    made = [(key, str(value)) for key, value in figures]
+    if not reader.label:
+        children = sorted(child.name for child in queue.readers.values() if child.label)
+        if children:
+            made.append(("children", ",".join(children)))
+    return made
+
+
+def all_queue_figures(collection: QueueCollection, names: list[str] | None = None) -> list[tuple[str, Figures]]:
+    """Figures of every queue by name, or of the named ones; a name that is no queue has none."""
+    now_ms = collection.clock.wall_ms
+    for queue in collection.families.values():
+        queue.fold()
+    wanted = sorted(collection.readers) if names is None else names
+    found = []
+    for name in wanted:
+        reader = collection.find(name)
+        found.append((name, queue_figures(reader, now_ms) if reader is not None else []))
+    return found
+
+
+def server_figures(collection: QueueCollection, stats: ServerStats) -> Figures:
+    """The guide's global stats, then what operators need beyond them."""
+    clock, commit = collection.clock, collection.commit
+    readers = list(collection.readers.values())
+    for queue in collection.families.values():
+        queue.fold()
+    puts = sum(reader.total_items for reader in readers)
+    sets = sum(reader.total_items for reader in readers if not reader.label) + stats.refused_sets
+    hits = sum(reader.taken_items + reader.opened_items for reader in readers)
+    journals = [queue.journal for queue in collection.families.values() if queue.journal is not None]
+    figures = [
+        ("uptime", (clock.wall_ms - stats.started_at_ms) // 1000),
+        ("time", clock.wall_ms // 1000),
+        ("version", __version__),
+        ("curr_items", sum(reader.items for reader in readers)),
+        ("total_items", puts),
+        ("bytes", sum(reader.data_bytes for reader in readers)),
+        ("curr_connections", stats.curr_connections),
+        ("total_connections", stats.total_connections),
+        ("cmd_get", hits + stats.missed_gets),
+        ("cmd_set", sets),
+        ("cmd_peek", stats.peeks),
+        ("get_hits", hits),
+        ("get_misses", stats.missed_gets),
+        ("bytes_read", stats.bytes_read),
+        ("bytes_written", stats.bytes_written),
+        ("rejected_connections", stats.rejected_connections),
+        ("queue_creates", collection.created),
+        ("queue_deletes", collection.deleted),
+        ("queue_expires", sum(reader.expired_items for reader in readers)),
+        ("journal_bytes", sum(journal.disk_bytes for journal in journals)),
+        ("journals_failed", sum(journal.failed is not None for journal in journals)),
+        (
+            "queues_stopped",
+            len(collection.broken) + sum(q.stopped is not None for q in collection.families.values()),
+        ),
+        ("syncs", commit.syncs),
+        ("sync_us_mean", commit.sync_us_total // commit.syncs if commit.syncs else 0),
+        ("sync_us_max", commit.sync_us_max),
+    ]
+    return [(key, str(value)) for key, value in figures]
+
+
+def config_figures(collection: QueueCollection) -> list[tuple[str, Figures]]:
+    """Every setting of every queue, as it is in force."""
+    return [(name, queue_setting_lines(reader.config)) for name, reader in sorted(collection.readers.items())]

@@ -1,0 +1,418 @@
+"""Commands of one session carried out on the queues: the one room that knows the protocol's words and the engine's.
+
+It never waits. A GET that has to is a `Waiter`; the commands behind it stay where they are until it is served.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from kestreld import __version__
+from kestreld.config import Compat
+from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
+from kestreld.journal.records import item_flags, item_id
+from kestreld.protocol import memcache as wire
+from kestreld.protocol.memcache import Command
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.figures import all_queue_figures, config_figures, server_figures
+from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
+from kestreld.queues.queue import Queue
+from kestreld.queues.reader import Reader
+from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
+from kestreld.stats import ServerStats, blocks, stat_lines
+
+OUTPUT_BYTES_MAX: Final = 1 << 20  # answers a session may have waiting before its commands wait too
+_GET, _SET, _READ, _END, _STORED = wire.GET, wire.SET, wire.READ, wire.END, wire.STORED
+_VALUE_END: Final = b"\r\nEND\r\n"
+
+
+class _Lengths(dict[int, bytes]):
+    """Record length -> the length of its data as the end of a VALUE line. Small ones are kept."""
+
+    def __missing__(self, record_bytes: int) -> bytes:
+        text = b"%d\r\n" % (record_bytes - ITEM_HEADER_BYTES)
+        if record_bytes < 16384:
+            self[record_bytes] = text
+        return text
+
+
+_lengths: Final = _Lengths()
+
+
+class ServerControl(Protocol):
+    """What a session can ask of the server itself."""
+
+    def shutdown(self) -> None: ...
+
+    def reload(self, done: Callable[[bytes], None]) -> None: ...
+
+
+class Shop:
+    """What all sessions share: the queues, the counters, the deadlines and the server's own switches."""
+
+    def __init__(
+        self, collection: QueueCollection, stats: ServerStats, deadlines: Deadlines, control: ServerControl
+    ) -> None:
+        self.collection = collection
+        self.stats = stats
+        self.deadlines = deadlines
+        self.control = control
+        self.clock = collection.clock
+        self.strict = collection.config.compat is Compat.KESTREL_1
+        self.max_open_reads = collection.config.max_open_reads
+
+
+class Handler:
+    """One session's side of the engine. `out` is what to send once the turn's commit is written."""
+
+    def __init__(self, shop: Shop, ready: Callable[[], None]) -> None:
+        self.shop = shop
+        self.ready = ready  # told when a wait ends and there may be commands to go on with
+        self.out: list[bytes] = []
+        self.room_bytes = OUTPUT_BYTES_MAX
+        self.closing = False  # hang up once `out` is sent
+        self.open_reads: list[tuple[Reader, int]] = []
+        self.waiter: Waiter | None = None
+        self.asked: Command | None = None  # the command that waits
+        self.held = False  # waits for the server itself (reload)
+        self.last_queue: Queue | None = None
+        self.touched: list[Queue] = []  # whose commit `out` depends on
+        self.gone = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the next command has to wait."""
+        return self.waiter is not None or self.held or self.closing or self.room_bytes < 0
+
+    def execute(self, commands: Iterator[Any]) -> None:
+        """Carry out commands until they end or one has to wait (`blocked`); the iterator then holds the rest."""
+        while True:
+            try:
+                self._execute(commands)
+                return
+            except BadQueueName as problem:
+                self._answer_error(b"CLIENT_ERROR", str(problem))
+            except JournalFailed as problem:
+                self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
+            except JournalCorrupt as problem:
+                self._answer_error(b"SERVER_ERROR", f"corrupt {problem}")
+            if self.closing:
+                return
+
+    def _execute(self, commands: Iterator[Any]) -> None:
+        out = self.out
+        for command in commands:
+            kind = command.kind
+            if kind == _SET:
+                data = next(commands)
+                reader = command.target or self._target(command)
+                queue = reader.queue
+                if self.last_queue is not queue:
+                    self._touch(queue)
+                if command.expiry_s or command.flags or reader.label or command.noreply:
+                    self._set_otherwise(command, reader, data)
+                elif queue.put(data):
+                    out.append(_STORED)
+                else:
+                    self.shop.stats.refused_sets += 1
+                    out.append(wire.NOT_STORED)
+            elif kind == _GET and not self.open_reads:
+                reader = command.target or self._target(command)
+                window = reader.window
+                if window and not reader.slow:
+                    record = window.popleft()
+                    queue = reader.queue
+                    if not queue.dirty:
+                        queue.touch()
+                    if self.last_queue is not queue:
+                        self._touch(queue)
+                    reader.taken.append(record)
+                    size = len(record)
+                    out.append(command.prefix + _lengths[size] + record[ITEM_HEADER_BYTES:] + _VALUE_END)
+                    self.room_bytes -= size
+                    if self.room_bytes < 0:
+                        return
+                else:
+                    self._fetch(command, reader)
+                    if self.room_bytes < 0:
+                        return
+            else:
+                if kind in (_READ, _GET):
+                    self._read(command)
+                else:
+                    self._other(command)
+                if self.waiter is not None or self.held or self.closing or self.room_bytes < 0:
+                    return
+
+    def _target(self, command: Command) -> Reader:
+        """The queue a command names, created if need be, remembered with the command's cached line."""
+        reader = self.shop.collection.reader(command.name)
+        command.target = reader
+        return reader
+
+    def _touch(self, queue: Queue) -> None:
+        self.last_queue = queue
+        if queue not in self.touched:
+            self.touched.append(queue)
+
+    def _answer_error(self, word: bytes, reason: str) -> None:
+        self.out.append(
+            word + b"\r\n" if self.shop.strict else word + b" " + reason.encode("latin-1", "replace") + b"\r\n"
+        )
+
+    # SET
+
+    def _set_otherwise(self, command: Command, reader: Reader, data: bytes) -> None:
+        """A SET with expiry or flags, to a child, or without a reply."""
+        only = reader if reader.label else None
+        expire_at_ms = client_expiry_ms(command.expiry_s, self.shop.clock.wall_ms)
+        try:
+            stored = reader.queue.put(data, expire_at_ms, command.flags, only)
+        except (JournalFailed, JournalCorrupt):
+            if command.noreply:
+                self.shop.stats.refused_sets += 1
+                return
+            raise
+        if not stored:
+            self.shop.stats.refused_sets += 1
+        if not command.noreply:
+            self.out.append(_STORED if stored else wire.NOT_STORED)
+
+    # GET
+
+    def _read(self, command: Command) -> None:
+        """A GET with options, or one on a session that holds open reads."""
+        if command.peeks:
+            self._peek(command)
+            return
+        if self.open_reads and not self._settle_open(command):
+            return
+        if command.aborts or (command.closes and not command.opens):
+            self.out.append(_END)
+            return
+        if command.opens and len(self.open_reads) >= self.shop.max_open_reads:
+            self._refuse_read("close or abort an open read first")
+            return
+        reader = command.target or self._target(command)
+        self._fetch(command, reader)
+
+    def _settle_open(self, command: Command) -> bool:
+        """Close or abort the oldest open read of the named queue, if asked to. False when the command is refused."""
+        strict = self.shop.strict
+        if command.closes or command.aborts:
+            for index, (reader, opened) in enumerate(self.open_reads):
+                if reader.name == command.name:
+                    del self.open_reads[index]
+                    if self.last_queue is not reader.queue:
+                        self._touch(reader.queue)
+                    if command.closes:
+                        reader.close(opened)
+                    else:
+                        reader.abort(opened, self.shop.clock.wall_ms)
+                    return True
+            if strict:
+                self._refuse_read("")
+                return False
+            return True
+        if not command.opens and (strict or any(reader.name == command.name for reader, _ in self.open_reads)):
+            self._refuse_read("close or abort the open read of this queue first")
+            return False
+        return True
+
+    def _refuse_read(self, reason: str) -> None:
+        if self.shop.strict:
+            self.out.append(wire.ERROR)
+            self.closing = True
+        else:
+            self._answer_error(b"CLIENT_ERROR", reason)
+
+    def _fetch(self, command: Command, reader: Reader) -> None:
+        """Take or open the head item and answer with it; wait for one, or answer END."""
+        now_ms = self.shop.clock.wall_ms
+        queue = reader.queue
+        if queue.stopped is not None:
+            raise queue.stopped
+        if self.last_queue is not queue:
+            self._touch(queue)
+        if command.opens:
+            opened = reader.open_read(now_ms)
+            record = None
+            if opened is not None:
+                self.open_reads.append((reader, opened[0]))
+                record = opened[1]
+        else:
+            record = reader.take(now_ms)
+        if record is not None:
+            self._answer_value(command, record)
+        elif command.wait_ms > 0 and not self.shop.collection.stopping:
+            self._wait(command, reader, OPEN if command.opens else TAKE)
+        else:
+            self.shop.stats.missed_gets += 1
+            self.out.append(_END)
+
+    def _peek(self, command: Command) -> None:
+        self.shop.stats.peeks += 1
+        reader = command.target or self._target(command)
+        if reader.queue.stopped is not None:
+            raise reader.queue.stopped
+        if self.last_queue is not reader.queue:
+            self._touch(reader.queue)  # an item put in this turn is shown only once it is written
+        record = reader.peek(self.shop.clock.wall_ms)
+        if record is not None:
+            self._answer_value(command, record)
+        elif command.wait_ms > 0 and not self.shop.strict and not self.shop.collection.stopping:
+            self._wait(command, reader, PEEK)
+        else:
+            self.out.append(_END)
+
+    def _answer_value(self, command: Command, record: bytes) -> None:
+        self.out.append(self._value(command, record) + b"END\r\n")
+
+    def _value(self, command: Command, record: bytes) -> bytes:
+        self.room_bytes -= len(record)
+        flags = item_flags(record)
+        if not flags and not command.with_id:
+            return command.prefix + _lengths[len(record)] + record[ITEM_HEADER_BYTES:] + b"\r\n"
+        size = len(record) - ITEM_HEADER_BYTES
+        shown = 0 if self.shop.strict else flags
+        number = b" %d" % item_id(record) if command.with_id else b""
+        return b"VALUE %b %d %d%b\r\n%b\r\n" % (command.key, shown, size, number, record[ITEM_HEADER_BYTES:])
+
+    def _get_many(self, command: Command) -> None:
+        """One VALUE for each queue that has an item, then END."""
+        for part in command.parts:
+            held = len(self.out)
+            self._read(part)
+            if self.closing or (len(self.out) > held and self.out[-1][:6] == b"CLIENT"):
+                return
+            last = self.out.pop()
+            if last != _END:
+                self.out.append(last[: -len(_END)])
+        self.out.append(_END)
+
+    # Waiting
+
+    def _wait(self, command: Command, reader: Reader, want: int) -> None:
+        waiter = Waiter(self, reader, want, self.shop.clock.monotonic_ms + command.wait_ms)
+        self.waiter, self.asked = waiter, command
+        reader.add_waiter(waiter)
+        self.shop.deadlines.add(waiter)
+
+    def served(self, waiter: Waiter, record: bytes | None) -> None:
+        """The wait is over: with an item to fetch, or with nothing."""
+        command, self.waiter, self.asked = self.asked, None, None
+        assert command is not None
+        if record is None:
+            if waiter.want != PEEK:
+                self.shop.stats.missed_gets += 1
+            self.out.append(_END)
+        elif waiter.want == PEEK:
+            self._answer_value(command, record)
+        else:
+            self._fetch(command, waiter.reader)
+        self.ready()
+
+    def refused(self, waiter: Waiter, reason: str) -> None:
+        """The wait is over: the queue has stopped."""
+        self.waiter = self.asked = None
+        self._answer_error(b"SERVER_ERROR", reason)
+        self.ready()
+
+    # Everything else
+
+    def _other(self, command: Command) -> None:
+        kind = command.kind
+        out, collection = self.out, self.shop.collection
+        if kind == wire.REPLY:
+            out.append(command.reply)
+            self.closing = command.closes
+        elif kind == wire.GET_MANY:
+            self._get_many(command)
+        elif kind == wire.TOO_LARGE:
+            self._target(command)
+            self.shop.stats.refused_sets += 1
+            self._unless_quiet(command, wire.NOT_STORED)
+        elif kind == wire.DELETE:
+            there = collection.delete(command.name)
+            found = wire.DELETED if there else wire.NOT_FOUND
+            self._unless_quiet(command, _END if self.shop.strict else found)
+        elif kind == wire.FLUSH:
+            collection.flush(command.name)
+            self._depend_on(command.name)
+            self._unless_quiet(command, _END)
+        elif kind == wire.FLUSH_ALL:
+            collection.flush_all()
+            for queue in collection.families.values():
+                self._touch(queue)
+            self._unless_quiet(command, b"Flushed all queues.\r\n" if self.shop.strict else wire.OK)
+        elif kind == wire.FLUSH_EXPIRED:
+            count = collection.flush_expired(command.name)
+            self._depend_on(command.name)
+            self._unless_quiet(command, b"%d\r\n" % count)
+        elif kind == wire.FLUSH_ALL_EXPIRED:
+            out.append(b"%d\r\n" % collection.flush_all_expired())
+        else:
+            self._server_command(command)
+
+    def _server_command(self, command: Command) -> None:
+        kind, out, shop = command.kind, self.out, self.shop
+        if kind == wire.VERSION:
+            out.append(b"VERSION " + __version__.encode() + b"\r\n")
+        elif kind == wire.STATS:
+            figures = server_figures(shop.collection, shop.stats)
+            for name, own in all_queue_figures(shop.collection):
+                figures.extend([(f"queue_{name}_{key}", value) for key, value in own])
+            out.append(stat_lines(figures))
+        elif kind == wire.DUMP_STATS:
+            names = [word.decode("latin-1") for word in command.words] if command.words and not shop.strict else None
+            out.append(blocks(all_queue_figures(shop.collection, names)))
+        elif kind == wire.DUMP_CONFIG:
+            out.append(blocks(config_figures(shop.collection)))
+        elif kind == wire.QUIT:
+            self.closing = True
+        elif kind == wire.SHUTDOWN:
+            self.closing = True
+            shop.control.shutdown()
+        elif kind == wire.RELOAD:
+            self.held = True
+            shop.control.reload(self._reloaded)
+        self.room_bytes -= len(out[-1]) if out else 0
+
+    def _reloaded(self, reply: bytes) -> None:
+        self.held = False
+        self.out.append(reply)
+        self.ready()
+
+    def _unless_quiet(self, command: Command, reply: bytes) -> None:
+        if not command.noreply:
+            self.out.append(reply)
+
+    def _depend_on(self, name: str) -> None:
+        reader = self.shop.collection.find(name)
+        if reader is not None:
+            self._touch(reader.queue)
+
+    # The end of a turn, and of the session
+
+    def sent(self) -> None:
+        """What was in `out` has left."""
+        self.room_bytes = OUTPUT_BYTES_MAX
+        if self.touched:
+            self.touched = []
+            self.last_queue = None
+
+    def failed(self, reason: str) -> None:
+        """A commit that `out` depends on has failed: the outcome is unknown to the client, who is told just that."""
+        self.out.clear()
+        self._answer_error(b"SERVER_ERROR", f"journal {reason}")
+        self.closing = True
+
+    def disconnect(self) -> None:
+        """The client has gone: its wait ends, its open reads return to the head in their order."""
+        self.gone = True
+        if self.waiter is not None:
+            self.waiter.reader.forget(self.waiter)
+            self.waiter = self.asked = None
+        reads, self.open_reads = self.open_reads, []
+        now_ms = self.shop.clock.wall_ms
+        for reader, opened in reversed(reads):
+            reader.abort(opened, now_ms)

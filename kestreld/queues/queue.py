@@ -1,0 +1,417 @@
+"""A queue family: one journal, the parent's reader and its children's, and what was put since the last commit."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kestreld.clock import Clock
+from kestreld.config import QueueConfig
+from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.journal.journal import Journal
+from kestreld.journal.records import (
+    ADD_FACTOR as _ADD_FACTOR,
+)
+from kestreld.journal.records import (
+    PUT,
+    PUT_FIELDS_BYTES,
+    RECORD_BYTES_MAX,
+    Abort,
+    Checkpoint,
+    Done,
+    Kind,
+    ReaderChange,
+    Reason,
+    abort_record,
+    done_record,
+    item_add_at_ms,
+    item_data,
+    item_id,
+    item_oddities,
+    put_checksum,
+    put_record,
+    reader_record,
+)
+from kestreld.queues.item import ITEM_HEADER_BYTES
+from kestreld.queues.reader import Reader, Stream
+
+if TYPE_CHECKING:
+    from kestreld.queues.commit import GroupCommit
+
+RETRY_FULL_DISK_MS: Final = 1000
+_pack_put = PUT.pack
+
+
+class Queue:
+    """All readers on one journal, and the PUTs not yet committed. `journal` is None for a queue kept in memory only."""
+
+    def __init__(
+        self,
+        name: str,
+        journal: Journal | None,
+        clock: Clock,
+        commit: "GroupCommit",
+        report: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.journal = journal
+        self.clock = clock
+        self.commit_group = commit
+        self.report = report
+        self.mover: Callable[[str, bytes], bool] = lambda destination, data: False
+
+        self.next_id = 1
+        self.next_reader = 1
+        self.put_items = 0  # of all time, as of the last fold
+        self.put_bytes = 0
+        self.readers: dict[str, Reader] = {}
+        self.streams: dict[str, Stream] = {}
+        self.windows: tuple[deque[bytes], ...] = ()
+        self.room = -1  # data larger than this must be looked at before a put
+        self.waiting = 0  # waiters on all readers
+
+        self.dirty = False
+        self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
+        self.pending: list[bytes] = []  # PUT records since the last commit
+        self.folded = 0
+        self.private = 0  # pending records addressed to one reader
+        self.stopped: JournalCorrupt | None = None
+        self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else every so many ms
+        self.segment_bytes_max = 1 << 24
+        self.sync_due_at_ms = 0  # with sync_ms above 0: when the next sync is due; 0 = nothing to sync
+
+    # Readers
+
+    def add_reader(self, label: str, config: QueueConfig) -> Reader:
+        """A new queue reader; it receives what is put from now on."""
+        reader = Reader(self, label, self.next_reader, self.next_id, config)
+        self.next_reader += 1
+        self.readers[label] = reader
+        self._note_reader(reader.number, Kind.QUEUE, label, dropped=False)
+        self.reattach()
+        return reader
+
+    def drop_reader(self, label: str) -> Reader:
+        """Take a reader off the journal. Its waiters get nothing; its open reads belong to nobody."""
+        reader = self.readers.pop(label)
+        reader.deleted = True
+        reader.send_away(None)
+        self._note_reader(reader.number, Kind.QUEUE, label, dropped=True)
+        self.reattach()
+        return reader
+
+    def add_stream(self, name: str, at_id: int) -> Stream:
+        """A reader that only remembers how far it has come, from `at_id` on."""
+        stream = Stream(name, self.next_reader, at_id)
+        self.next_reader += 1
+        self.streams[name] = stream
+        self._note_reader(stream.number, Kind.STREAM, name, dropped=False, at_id=at_id)
+        return stream
+
+    def drop_stream(self, name: str) -> None:
+        stream = self.streams.pop(name)
+        self._note_reader(stream.number, Kind.STREAM, name, dropped=True)
+
+    def advance_stream(self, name: str, through: int) -> None:
+        """The stream is done with everything up to and including `through`."""
+        stream = self.streams[name]
+        through = min(through, self.next_id - 1)
+        if through < stream.head:
+            return
+        done = Done(stream.number, Reason.CONFIRMED, self.clock.wall_ms, 0, 0, [(stream.head, through)])
+        stream.head = through + 1
+        self.touch()
+        self.control.append(done_record(done))
+
+    def _note_reader(self, number: int, kind: Kind, name: str, *, dropped: bool, at_id: int = 0) -> None:
+        self.touch()
+        change = ReaderChange(number, dropped, kind, self.clock.wall_ms, at_id or self.next_id, name)
+        self.control.append(reader_record(change))
+
+    def note_abort(self, reader: Reader, aborted: int, times: int) -> None:
+        self.touch()
+        self.control.append(abort_record(Abort(reader.number, self.clock.wall_ms, aborted, times)))
+
+    def reattach(self) -> None:
+        """The set of windows that puts append to has changed; how much room there is is open again."""
+        self.windows = tuple(reader.window for reader in self.readers.values() if reader.attached)
+        self.room = -1
+
+    # Putting
+
+    def put(self, data: bytes, expire_at_ms: int = 0, flags: int = 0, only: Reader | None = None) -> bool:
+        """Add an item for every reader, or for `only` one. False when it is refused: too large, or a reader is full.
+
+        Raises JournalFailed or JournalCorrupt when the journal takes nothing.
+        """
+        size = len(data)
+        if size > self.room and not self._make_room(size, only):
+            return False
+        self.room -= size
+        added = self.next_id
+        self.next_id = added + 1
+        now_ms = self.clock.wall_ms
+        if expire_at_ms or flags or only is not None:
+            return self._put_odd(added, now_ms, data, expire_at_ms, flags, only)
+        body_bytes = PUT_FIELDS_BYTES + size
+        checksum = put_checksum(data, added + body_bytes + now_ms * _ADD_FACTOR, 0, 0, 0)
+        record = _pack_put(body_bytes, checksum, 1, added, now_ms, 0, 0, 0) + data
+        if not self.dirty:
+            self.touch()
+        self.pending.append(record)
+        for window in self.windows:
+            window.append(record)
+        if self.waiting:
+            self.wake()
+        return True
+
+    def _put_odd(
+        self, added: int, now_ms: int, data: bytes, expire_at_ms: int, flags: int, only: Reader | None
+    ) -> bool:
+        """The rest of `put` for an item with expiry, flags or an address."""
+        record = put_record(added, now_ms, expire_at_ms, flags, only.number if only else 0, data)
+        self.touch()
+        if only is not None:
+            self.fold()
+            self.private += 1
+        self.pending.append(record)
+        for reader in self.readers.values() if only is None else (only,):
+            if reader.attached:
+                reader.window.append(record)
+                reader.odd += 1
+                reader.slow = True
+        self.room = -1
+        if only is not None:
+            self.fold()
+        if self.waiting:
+            self.wake()
+        return True
+
+    def wake(self) -> None:
+        """Hand what has arrived to those who wait."""
+        for reader in list(self.readers.values()):
+            if reader.waiting:
+                reader.serve(self.clock.wall_ms)
+
+    def _make_room(self, size: int, only: Reader | None) -> bool:
+        """Ask every reader the item is for; then discard, where that is configured. False when one refuses."""
+        if self.stopped is not None:
+            raise self.stopped
+        if size > RECORD_BYTES_MAX:
+            return False
+        if self.journal is not None and self.journal.failed is not None:
+            self._reopen(self.journal.failed)
+        now_ms = self.clock.wall_ms
+        targets = list(self.readers.values()) if only is None else [only]
+        for reader in targets:
+            reader.expire_heads(now_ms)
+        self.fold()
+        for reader in targets:
+            limit = reader.config.max_item_size_bytes
+            if limit is not None and size > limit:
+                return False
+            if reader.is_full() and not reader.config.discard_old_when_full:
+                return False
+        for reader in targets:
+            while reader.is_full():
+                if not reader.discard_head():
+                    return False
+        self._keep_within_memory(size, targets)
+        return True
+
+    def _keep_within_memory(self, size: int, targets: list[Reader]) -> None:
+        """Detach readers whose window is full, and work out how much may come before the next look."""
+        room = 1 << 62
+        for reader in self.readers.values():
+            config = reader.config
+            left = config.max_memory_size_bytes - reader.mem_bytes
+            if reader.attached and self.journal is not None:
+                if reader in targets and size > left and reader.window:
+                    reader.detach()
+                else:
+                    room = min(room, left)
+            limited = (config.max_items, config.max_size_bytes, config.max_item_size_bytes)
+            if reader.odd or reader.max_age_ms or limited != (None, None, None):
+                room = -1
+        self.room = room if len(targets) == len(self.readers) else -1
+
+    def _reopen(self, failed: JournalFailed) -> None:
+        """Go on in a new segment if a full disk may have room again. Raises the failure if it is still there."""
+        assert self.journal is not None
+        waited_ms = self.clock.monotonic_ms - self.journal.failed_at_ms
+        if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending:
+            raise failed
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Leave a failed segment behind: begin a new one that says all there is to know. Raises JournalFailed."""
+        assert self.journal is not None
+        self.commit()  # what was taken meanwhile is in memory only, and so in the CHECKPOINT
+        self.journal.start_segment(self.checkpoint())
+
+    # Moving
+
+    def move(self, reader: Reader, record: bytes, destination: str) -> bool:
+        """Put an item that leaves `reader` on another queue; it is done here one commit later. False when refused."""
+        if not self.mover(destination, item_data(record)):
+            reader.move_refused += 1
+            return False
+        self.touch()
+        reader.moving.append(record)
+        return True
+
+    # The commit
+
+    def touch(self) -> None:
+        """Have this queue written at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.commit_group.add(self)
+
+    def fold(self) -> None:
+        """Count what was put and taken since the last fold."""
+        count = len(self.pending) - self.folded
+        if count:
+            new = self.pending[self.folded :] if self.folded else self.pending
+            size = sum(map(len, new)) - count * ITEM_HEADER_BYTES
+            self.folded = len(self.pending)
+            self.put_items += count
+            self.put_bytes += size
+            only = item_oddities(new[0])[2] if self.private else 0
+            self.private = 0
+            for reader in self.readers.values():
+                if only in (0, reader.number):
+                    reader.total_items += count
+                    if reader.attached:
+                        reader.mem_bytes += size
+                    else:
+                        reader.behind_items += count
+                        reader.behind_bytes += size
+        for reader in self.readers.values():
+            if reader.taken:
+                reader.fold()
+
+    def commit(self) -> None:
+        """Write everything since the last commit in one piece, and sync it before replies if so configured.
+
+        Raises JournalFailed with all of it undone.
+        """
+        self.dirty = False
+        self.fold()
+        now_ms = self.clock.wall_ms
+        first_new_id = self.next_id - len(self.pending)
+        if self.journal is not None and self.stopped is None:
+            parts = self.control + self.pending
+            for reader in self.readers.values():
+                parts += reader.done_records(now_ms)
+            if parts:
+                try:
+                    self._write(self.journal, parts, first_new_id)
+                except JournalFailed:
+                    self._undo(first_new_id)
+                    raise
+        if self.pending:
+            self.pending = []
+            self.folded = 0
+        if self.control:
+            self.control = []
+        for reader in self.readers.values():
+            reader.committed(now_ms)
+
+    def _write(self, journal: Journal, parts: list[bytes], first_new_id: int) -> None:
+        if not journal.segments:
+            journal.start_segment(Checkpoint(1, 0, first_new_id, 1))
+        if journal.failed is not None:
+            if self.pending:
+                raise journal.failed
+            return  # gets go on; the next segment's CHECKPOINT will say what they did
+        start = journal.live.used_bytes
+        offset = journal.write(parts, first_new_id) + sum(map(len, self.control))
+        if self.sync_ms == 0:
+            self.commit_group.sync(journal, start)
+        for reader in self.readers.values():
+            if reader.detached_at >= 0:
+                reader.segment = journal.live.number
+                reader.offset = offset + sum(map(len, self.pending[: reader.detached_at]))
+                reader.detached_at = -1
+
+    def _undo(self, first_new_id: int) -> None:
+        for record in self.pending:
+            only = item_oddities(record)[2]
+            for reader in self.readers.values():
+                if not reader.attached and only in (0, reader.number) and item_id(record) >= reader.next_unread:
+                    reader.behind_items -= 1
+                    reader.behind_bytes -= len(record) - ITEM_HEADER_BYTES
+        assert self.journal is not None
+        for reader in self.readers.values():
+            reader.undo(first_new_id)
+            if reader.detached_at >= 0:
+                reader.detached_at = -1
+                reader.segment, reader.offset = self.journal.live.number, self.journal.live.used_bytes
+        self.put_items -= len(self.pending)
+        self.put_bytes -= sum(map(len, self.pending)) - len(self.pending) * ITEM_HEADER_BYTES
+        self.next_id = first_new_id
+        self.pending, self.folded, self.private, self.room = [], 0, 0, -1
+
+    def checkpoint(self) -> Checkpoint:
+        """The whole state, between commits: what the next segment begins with."""
+        states = [reader.state() for reader in self.readers.values()]
+        states.extend([stream.state() for stream in self.streams.values()])
+        return Checkpoint(0, 0, self.next_id, self.next_reader, self.put_items, self.put_bytes, states)
+
+    def stop(self, problem: JournalCorrupt) -> None:
+        """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
+        if self.stopped is None:
+            self.stopped = problem
+            self.room = -1
+            self.report(f"{self.name}: stopped: {problem}")
+            for reader in self.readers.values():
+                reader.window.clear()
+                reader.slow = True
+                reader.send_away(f"corrupt {problem}")
+
+    # Reading without consuming
+
+    def lowest_head(self) -> int:
+        """The lowest id some reader still needs."""
+        heads = [reader.head() for reader in self.readers.values()]
+        heads.extend([stream.head for stream in self.streams.values()])
+        return min(heads, default=self.next_id)
+
+    def first_id(self) -> int:
+        """The lowest id that can still be read back; next_id when there is none."""
+        if self.journal is None or not self.journal.segments:
+            return self.next_id
+        return self.journal.segments[0].first_id
+
+    def read_range(self, first: int, limit: int, only: Reader | None = None) -> list[bytes]:
+        """Up to `limit` committed PUT records from id `first` on, for `only` one reader if given. Consumes nothing.
+
+        Raises JournalCorrupt. An id below `first_id()` starts there.
+        """
+        journal = self.journal
+        found: list[bytes] = []
+        if journal is None or not journal.segments:
+            return found
+        number, offset = journal.position_before(first)
+        while len(found) < limit:
+            chunk = journal.read(number, offset, ITEM_HEADER_BYTES * 1024)
+            if not chunk:
+                following = journal.after(number)
+                if following is None:
+                    return found
+                number, offset = following.number, following.records_at
+                continue
+            at = 0
+            while at < len(chunk) and len(found) < limit:
+                record_type, end = journal.check(chunk, at, number, offset)
+                if record_type == 1 and item_id(chunk[at : at + ITEM_HEADER_BYTES]) >= first:
+                    record = chunk[at:end]
+                    if only is None or item_oddities(record)[2] in (0, only.number):
+                        found.append(record)
+                at = end
+            offset += at
+        return found
+
+    def oldest_ms(self, reader: Reader, now_ms: int) -> int:
+        """How long the head item of a reader has waited; 0 when nothing waits in memory."""
+        return max(now_ms - item_add_at_ms(reader.window[0]), 0) if reader.window else 0

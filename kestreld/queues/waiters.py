@@ -1,0 +1,62 @@
+"""Consumers that wait for an item, in the order they came, and the deadlines at which they stop."""
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from kestreld.queues.reader import Reader
+
+PEEK: Final = 0
+TAKE: Final = 1
+OPEN: Final = 2
+
+
+class Consumer(Protocol):
+    """Whoever waits: told once, with the item or with None when there will be none."""
+
+    def served(self, waiter: "Waiter", record: bytes | None) -> None: ...
+
+    def refused(self, waiter: "Waiter", reason: str) -> None: ...
+
+
+class Waiter:
+    """One blocked get. `over` once it was served, has timed out or its client has gone."""
+
+    __slots__ = ("consumer", "deadline_ms", "over", "reader", "want")
+
+    def __init__(self, consumer: Consumer, reader: "Reader", want: int, deadline_ms: int) -> None:
+        self.consumer = consumer
+        self.reader = reader
+        self.want = want
+        self.deadline_ms = deadline_ms  # on the monotonic clock
+        self.over = False
+
+
+class Deadlines:
+    """When the next waiter's patience ends. Served waiters stay in the heap until their time comes."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Waiter]] = []
+        self._count = 0
+
+    def add(self, waiter: Waiter) -> None:
+        self._count += 1
+        heappush(self._heap, (waiter.deadline_ms, self._count, waiter))
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._heap)
+
+    def next_at_ms(self) -> int | None:
+        """The earliest deadline of a waiter that still waits; None when nobody does."""
+        while self._heap and self._heap[0][2].over:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def expire(self, now_ms: int) -> None:
+        """Send every waiter whose deadline has come away with nothing."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            waiter = heappop(self._heap)[2]
+            if not waiter.over:
+                waiter.reader.forget(waiter)
+                waiter.consumer.served(waiter, None)

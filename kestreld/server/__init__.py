@@ -1,0 +1,1 @@
+"""Connections and turns: the only room that knows the event loop."""

@@ -1,0 +1,240 @@
+"""The running server: its turn, its timers, reload and shutdown, between an event loop and the queues."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kestreld.clock import Clock
+from kestreld.config import Config, needs_restart
+from kestreld.errors import ConfigError
+from kestreld.net import ListeningSocket, Network
+from kestreld.protocol.memcache import Lines
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.handler import Shop
+from kestreld.queues.reader import Reader
+from kestreld.queues.waiters import Deadlines
+from kestreld.server.listener import Listener
+from kestreld.server.turn import Turn
+from kestreld.stats import ServerStats
+
+UPKEEP_MS: Final = 1000
+SLICE_US: Final = 2000  # long work gives way to a turn after this
+LAST_WORDS_MS: Final = 2000  # how long a shutdown waits for clients to read their answers
+DESCRIPTORS_KEPT: Final = 64  # for journals, logs and the loop, whatever clients do
+
+
+class Service:
+    """kestreld from the first listener to the last reply."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        network: Network,
+        clock: Clock,
+        collection: QueueCollection,
+        load_config: Callable[[], Config],
+        report: Callable[[str], None],
+    ) -> None:
+        self.loop = loop
+        self.network = network
+        self.clock = clock
+        self.collection = collection
+        self.load_config = load_config
+        self.report = report
+        self.stats = ServerStats(started_at_ms=clock.wall_ms)
+        self.deadlines = Deadlines()
+        self.lines = Lines()
+        self.shop = Shop(collection, self.stats, self.deadlines, self)
+        self.turn = Turn(
+            network.poller(), clock, collection.commit, self.deadlines, collection.housekeep, self._turn_again
+        )
+        self.listeners: list[Listener] = []
+        self.stopped: asyncio.Future[None] = loop.create_future()
+        self._stopping = False
+        self._again = False
+        self._deadline_at_ms: int | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._sweeping: Iterator[None] | None = None
+        self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
+        collection.names_changed.append(self.lines.clear)
+        loop.add_reader(self.turn.poller.fileno(), self._run_turn)
+        loop.call_later(UPKEEP_MS / 1000, self._upkeep)
+        self._plan_sweep()
+
+    # Turns
+
+    def listen(self, bound: ListeningSocket) -> Listener:
+        connections_max = self.network.descriptor_limit() // 2 - DESCRIPTORS_KEPT
+        listener = Listener(
+            bound, self.turn, self.shop, self.lines, self.collection.config, connections_max, self.report
+        )
+        self.listeners.append(listener)
+        return listener
+
+    def _run_turn(self) -> None:
+        self.turn.run()
+        if self.deadlines.pending:
+            self._plan_deadline()
+
+    def _turn_again(self) -> None:
+        if not self._again:
+            self._again = True
+            self.loop.call_soon(self._another_turn)
+
+    def _another_turn(self) -> None:
+        self._again = False
+        self._run_turn()
+
+    def _plan_deadline(self) -> None:
+        next_at_ms = self.deadlines.next_at_ms()
+        if next_at_ms == self._deadline_at_ms:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline_at_ms, self._deadline = next_at_ms, None
+        if next_at_ms is not None:
+            delay_ms = max(next_at_ms - self.clock.monotonic_ms, 0) + 1
+            self._deadline = self.loop.call_later(delay_ms / 1000, self._deadline_due)
+
+    def _deadline_due(self) -> None:
+        self._deadline_at_ms = self._deadline = None
+        self._run_turn()
+
+    # Timers
+
+    def _upkeep(self) -> None:
+        """Once a second: time-outs, syncs that are due, dead segments, paused listeners."""
+        self.clock.read()
+        self.loop.call_later(UPKEEP_MS / 1000, self._upkeep)
+        self._cut_off_the_slow()
+        self.collection.sync_due()
+        if self._sweeping is None:
+            self._sweeping = self.collection.tidy()
+            self._sweep_on()
+        for listener in self.listeners:
+            listener.resume()
+        self.turn.finish()
+
+    def _cut_off_the_slow(self) -> None:
+        config, now_ms = self.collection.config, self.clock.monotonic_ms
+        half_sent: dict[int, tuple[int, int]] = {}
+        for fd, session in list(self.turn.sessions.items()):
+            handler = session.handler
+            if session.parser.mid_command and config.request_timeout_ms:
+                executed, since_ms = self._half_sent.get(fd, (-1, now_ms))
+                if executed != session.executed:
+                    since_ms = now_ms
+                half_sent[fd] = (session.executed, since_ms)
+                if now_ms - since_ms >= config.request_timeout_ms:
+                    session.close()
+                    continue
+            idle_ms = now_ms - session.heard_at_ms
+            busy = handler.waiter is not None or handler.open_reads or handler.held
+            if config.timeout_ms and idle_ms >= config.timeout_ms and not busy:
+                session.close()
+        self._half_sent = half_sent
+
+    def _plan_sweep(self) -> None:
+        period_ms = self.collection.config.expiration_timer_ms
+        self.loop.call_later(max(period_ms, 1000) / 1000, self._expire)
+
+    def _expire(self) -> None:
+        """The expiration timer: sweep every queue, a slice at a time."""
+        if self.collection.config.expiration_timer_ms and not self._stopping:
+            self.clock.read()
+            self._sweep_queues(iter(list(self.collection.readers.values())))
+        else:
+            self._plan_sweep()
+
+    def _sweep_queues(self, readers: Iterator[Reader]) -> None:
+        self.clock.read()
+        until_us = self.clock.stopwatch_us() + SLICE_US
+        for reader in readers:
+            self.collection.sweep(reader)
+            if self.clock.stopwatch_us() > until_us:
+                self.loop.call_soon(self._sweep_queues, readers)
+                self.turn.finish()
+                return
+        self.turn.finish()
+        self._plan_sweep()
+
+    def _sweep_on(self) -> None:
+        """Go on with the upkeep of journals for a slice."""
+        if self._sweeping is None:
+            return
+        until_us = self.clock.stopwatch_us() + SLICE_US
+        for _ in self._sweeping:
+            if self.clock.stopwatch_us() > until_us:
+                self.loop.call_soon(self._sweep_on)
+                return
+        self._sweeping = None
+
+    # What sessions and signals ask for
+
+    def reload(self, done: Callable[[bytes], None]) -> None:
+        """Read the configuration again, off the loop; a bad one changes nothing."""
+        loading = self.loop.run_in_executor(None, self.load_config)
+
+        def loaded(future: asyncio.Future[Config]) -> None:
+            try:
+                config = future.result()
+            except ConfigError as error:
+                for problem in error.problems:
+                    self.report(f"reload refused: {problem}")
+                more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+                done(f"SERVER_ERROR config {error.problems[0]}{more}\r\n".encode("latin-1", "replace"))
+            else:
+                done(self._apply(config))
+            self.turn.finish()
+
+        loading.add_done_callback(loaded)
+
+    def _apply(self, config: Config) -> bytes:
+        self.clock.read()
+        waiting = needs_restart(self.collection.config, config)
+        self.collection.configure(config)
+        self.shop.max_open_reads = config.max_open_reads
+        if not waiting:
+            self.report(f"reloaded {config.source}")
+            return b"Reloaded config.\r\n"
+        self.report(f"reloaded {config.source}; needs a restart: {', '.join(waiting)}")
+        if self.shop.strict:
+            return b"Reloaded config.\r\n"
+        return f"Reloaded config. Needs a restart: {', '.join(waiting)}\r\n".encode("latin-1", "replace")
+
+    def reload_on_signal(self) -> None:
+        self.reload(lambda reply: None)
+
+    def shutdown(self) -> None:
+        """Stop accepting, end every wait, finish the answers, give open reads back."""
+        if self._stopping:
+            return
+        self._stopping = self.collection.stopping = True
+        self.report("shutting down")
+        for listener in self.listeners:
+            listener.close()
+        self.loop.call_soon(self._last_turn)
+
+    def _last_turn(self) -> None:
+        self.turn.run()
+        for reader in list(self.collection.readers.values()):
+            reader.send_away(None)
+        self.turn.finish()
+        self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
+
+    def _say_goodbye(self, until_ms: int) -> None:
+        """Wait a little for clients that still read, then leave."""
+        self.clock.read()
+        for session in list(self.turn.sessions.values()):
+            if not session.unsent:
+                session.close()
+        if self.turn.sessions and self.clock.monotonic_ms < until_ms:
+            self.loop.call_later(0.02, self._say_goodbye, until_ms)
+            return
+        for session in list(self.turn.sessions.values()):
+            session.close()
+        self.turn.finish()
+        self.loop.remove_reader(self.turn.poller.fileno())
+        self.turn.poller.close()
+        if not self.stopped.done():
+            self.stopped.set_result(None)

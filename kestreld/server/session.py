@@ -1,0 +1,188 @@
+"""One connection: bytes in, bytes out, and what waits in between. No protocol word, no queue word."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from kestreld import net
+from kestreld.net import Connection
+from kestreld.protocol.memcache import MemcacheParser
+from kestreld.queues.handler import Handler, Shop
+
+if TYPE_CHECKING:
+    from kestreld.server.turn import Turn
+
+RECEIVE_BYTES: Final = 32768
+WAITING_BYTES_MAX: Final = 65536  # commands read ahead of one that waits
+
+
+class Session:
+    """A client. What it may read ahead and what it may leave unread are both bounded."""
+
+    def __init__(self, turn: "Turn", connection: Connection, parser: MemcacheParser, shop: Shop) -> None:
+        self.turn = turn
+        self.connection = connection
+        self.fd = connection.fileno()
+        self.parser = parser
+        self.shop = shop
+        self.stats = shop.stats
+        self.handler = Handler(shop, self._ready)
+        self.interest = net.READ
+        self.waiting: Iterator[Any] | None = None  # commands behind one that waits
+        self.waiting_bytes = 0
+        self.unsent = b""
+        self.ended = False  # the client sends no more
+        self.closed = False
+        self.executed = 0  # batches of commands, to tell a slow command from a busy client
+        self.heard_at_ms = shop.clock.monotonic_ms
+        self._recv = connection.recv
+        self._send = connection.send
+
+    # In
+
+    def readable(self) -> None:
+        """Read what has come and carry it out, or keep it behind a command that waits."""
+        try:
+            data = self._recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.hung_up()
+            return
+        if not data:
+            self._end_of_input()
+            return
+        handler = self.handler
+        self.stats.bytes_read += len(data)
+        self.heard_at_ms = self.shop.clock.monotonic_ms
+        batch = self.parser.feed(data)
+        if self.waiting is not None or handler.waiter is not None or handler.held:
+            self._keep(batch, len(data))
+        elif batch:
+            self.executed += 1
+            commands = iter(batch)
+            handler.execute(commands)
+            if handler.blocked:
+                self.waiting = commands
+                self.waiting_bytes = len(data)
+        if handler.out or handler.closing:
+            self.turn.outgoing.append(self)
+
+    def _keep(self, batch: list[Any], size_bytes: int) -> None:
+        self.waiting = chain(self.waiting, batch) if self.waiting is not None else iter(batch)
+        self.waiting_bytes += size_bytes
+        if self.waiting_bytes > WAITING_BYTES_MAX:
+            self._watch(net.HANG_UP_ONLY)
+
+    def go_on(self) -> None:
+        """Carry out what waited, now that nothing stands before it."""
+        handler = self.handler
+        if self.closed or handler.blocked or self.unsent:
+            return
+        if self.waiting is not None:
+            commands, self.waiting = self.waiting, None
+            handler.execute(commands)
+            if handler.blocked:
+                self.waiting = commands
+        if self.waiting is None:
+            self.waiting_bytes = 0
+            self.executed += 1
+            if self.ended:
+                self._leave()
+            elif self.interest != net.READ:
+                self._watch(net.READ)
+        if handler.out or handler.closing:
+            self.turn.outgoing.append(self)
+
+    def _ready(self) -> None:
+        self.turn.ready.append(self)
+        self.turn.outgoing.append(self)
+
+    # The end
+
+    def _end_of_input(self) -> None:
+        """The client sends no more; it may still read what its commands answer."""
+        self.ended = True
+        if self.handler.waiter is not None:
+            self.waiting = None  # nobody is there for what the wait would bring
+            self._leave()
+        elif self.waiting is None and not self.handler.held:
+            self._leave()
+        else:
+            self._watch(0)
+
+    def _leave(self) -> None:
+        """Give back what this client holds now, before other clients' commands; hang up once the answers are out."""
+        self.handler.disconnect()
+        self.handler.closing = True
+        self.turn.outgoing.append(self)
+
+    def hung_up(self) -> None:
+        """The connection is broken: nothing can be answered any more."""
+        if not self.closed:
+            self.handler.disconnect()
+            self.unsent = b""
+            self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.handler.disconnect()
+            self.waiting = None
+            self.turn.forget(self)
+            self.connection.close()
+            del self._recv, self._send
+
+    # Out
+
+    def flush(self) -> None:
+        """Send the answers of this turn; what the client does not take now is sent when it does."""
+        if self.closed:
+            return
+        handler = self.handler
+        out = handler.out
+        if out:
+            data = b"".join(out) if len(out) > 1 else out[0]
+            out.clear()
+            if self.unsent:
+                self.unsent += data
+            else:
+                self._put_out(data)
+        handler.sent()
+        if self.closed:
+            return
+        if not self.unsent:
+            if handler.closing:
+                self.close()
+            elif self.waiting is not None and not handler.blocked:
+                self.turn.ready.append(self)
+
+    def _put_out(self, data: bytes) -> None:
+        try:
+            sent = self._send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.hung_up()
+            return
+        self.stats.bytes_written += sent
+        if sent < len(data):
+            self.unsent = data[sent:]
+            self._watch(net.WRITE)
+
+    def writable(self) -> None:
+        """The client reads again."""
+        data, self.unsent = self.unsent, b""
+        if data:
+            self._put_out(data)
+        if not self.unsent and not self.closed:
+            self._watch(net.HANG_UP_ONLY if self.ended or self.waiting_bytes > WAITING_BYTES_MAX else net.READ)
+            if self.ended:
+                self._watch(0)
+            self.turn.ready.append(self)
+            self.turn.outgoing.append(self)
+
+    def _watch(self, interest: int) -> None:
+        if interest != self.interest and not self.closed:
+            self.interest = interest
+            self.turn.poller.modify(self.fd, interest)

@@ -1,0 +1,137 @@
+"""One turn: poll, read and execute every ready connection, commit the journals, send the answers.
+
+All plain connections are on one epoll object of our own, which is itself registered with the event loop.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kestreld import net
+from kestreld.clock import Clock
+from kestreld.net import Poller
+from kestreld.queues.commit import GroupCommit
+from kestreld.queues.waiters import Deadlines
+from kestreld.server.session import Session
+
+EVENTS_MAX: Final = 256
+
+
+class Acceptor(Protocol):
+    def readable(self) -> None: ...
+
+
+class Turn:
+    """The connections and what they have to do with one another at the end of a turn."""
+
+    def __init__(
+        self,
+        poller: Poller,
+        clock: Clock,
+        commit: GroupCommit,
+        deadlines: Deadlines,
+        housekeep: Callable[[], None],
+        again: Callable[[], None],
+    ) -> None:
+        self.poller = poller
+        self.clock = clock
+        self.commit = commit
+        self.deadlines = deadlines
+        self.housekeep = housekeep
+        self.again = again  # ask the loop for another turn although nothing may be readable
+        self.sessions: dict[int, Session] = {}
+        self.acceptors: dict[int, Acceptor] = {}
+        self.ready: list[Session] = []  # something may be done that had to wait
+        self.outgoing: list[Session] = []
+
+    def run(self) -> None:
+        """One turn of the server."""
+        events = self.poller.poll(0, EVENTS_MAX)
+        self.clock.read()
+        sessions = self.sessions
+        for fd, mask in events:
+            if mask != 1:
+                self._unusual(fd, mask)
+        self.deadlines.expire(self.clock.monotonic_ms)
+        if self.ready:
+            self._go_on()
+        for fd, mask in events:
+            if mask == 1:
+                session = sessions.get(fd)
+                if session is not None:
+                    session.readable()
+                else:
+                    self._accept(fd)
+        if self.ready:
+            self._go_on()
+        self.finish()
+
+    def finish(self) -> None:
+        """Commit, then send; also the end of what timers did outside a turn."""
+        if self.commit.dirty:
+            self.commit.run()
+            if self.commit.failed:
+                self._tell_failures()
+        outgoing, self.outgoing = self.outgoing, []
+        for session in outgoing:
+            session.flush()
+        if self.commit.rolling:
+            self.housekeep()
+        if self.ready or self.commit.dirty:
+            self.again()
+
+    def _go_on(self) -> None:
+        # One round only: what becomes ready by this has its turn after the commit.
+        ready, self.ready = self.ready, []
+        for session in ready:
+            session.go_on()
+
+    def _unusual(self, fd: int, mask: int) -> None:
+        """Hang-ups and room to write, before anybody's commands: returned items are there for the others."""
+        session = self.sessions.get(fd)
+        if session is None:
+            self._accept(fd)
+            return
+        if mask & net.WRITABLE:
+            session.writable()
+        if mask & net.HANG_UP:
+            self._drain(session, mask)
+        elif mask & net.READABLE:
+            session.readable()
+
+    def _drain(self, session: Session, mask: int) -> None:
+        """A client that sends no more: run what it had sent, unless that is more than a turn should take."""
+        if session.interest == net.HANG_UP_ONLY or session.interest == net.WRITE:
+            session.hung_up()
+            return
+        for _ in range(8):
+            if session.closed or session.ended:
+                return
+            session.readable()
+        if mask & (net.HANG_UP & ~net.HANG_UP_ONLY) and session.ended:
+            session.hung_up()
+
+    def _accept(self, fd: int) -> None:
+        acceptor = self.acceptors.get(fd)
+        if acceptor is not None:
+            acceptor.readable()
+
+    def _tell_failures(self) -> None:
+        """Whoever's answers depend on a failed commit is told that the outcome is unknown, and hung up on."""
+        failed = self.commit.failed
+        for session in list(self.sessions.values()):
+            for queue in session.handler.touched:
+                if queue in failed:
+                    session.handler.failed(failed[queue].reason)
+                    session.handler.disconnect()
+                    self.outgoing.append(session)
+                    break
+
+    def add(self, session: Session) -> None:
+        self.sessions[session.fd] = session
+        session.stats.curr_connections += 1
+        self.poller.register(session.fd, net.READ)
+
+    def forget(self, session: Session) -> None:
+        if self.sessions.pop(session.fd, None) is not None:
+            self.poller.unregister(session.fd)
+            session.stats.curr_connections -= 1
