@@ -16,7 +16,6 @@ from kestreld.journal.kestrel_ops import (
     ADDX,
     ADDX_HEAD,
     BLOCK_SIZE_AT,
-    CONTINUE,
     I32,
     NAMES,
     OP_BYTES,
@@ -133,9 +132,7 @@ def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: Unread
 
 def _is_torn_tail(buffer: bytes, error: Unreadable) -> bool:
     """Whether the file ends in an op that was being written, or in zeros: what is before them is sound."""
-    if isinstance(error, Truncated):
-        return buffer[error.offset] not in (ADD, CONTINUE)  # which no server writes
-    return len(buffer) - error.offset >= ITEM_HEAD_BYTES and not any(buffer[error.offset :])
+    return isinstance(error, Truncated) or not any(buffer[error.offset :])
 
 
 def _op_starts(buffer: bytes, at: int, stop: int) -> Iterator[int]:

@@ -10,24 +10,26 @@ from typing import Any, Final
 from kestreld.config import Compat
 
 # Kinds, as plain ints: the handler compares one per command
-GET: Final = 0  # one queue, no option
-SET: Final = 1
-READ: Final = 2  # one queue with options: t= open close abort peek, or gets
-GET_MANY: Final = 3
-DELETE: Final = 4
-FLUSH: Final = 5
-FLUSH_ALL: Final = 6
-FLUSH_EXPIRED: Final = 7
-FLUSH_ALL_EXPIRED: Final = 8
-VERSION: Final = 9
-SHUTDOWN: Final = 10
-RELOAD: Final = 11
-DUMP_CONFIG: Final = 12
-STATS: Final = 13
-DUMP_STATS: Final = 14
-QUIT: Final = 15
-REPLY: Final = 16  # nothing to do but answer `reply`, then close if `closes`
-TOO_LARGE: Final = 17  # a SET whose data was thrown away unread: larger than the queue takes
+SET: Final = 0
+SET_WITH: Final = 1  # with expiry, flags or noreply, or to a child
+GET: Final = 2  # one queue, no option
+NEXT: Final = 3  # one queue, /close/open and no wait: what a reliable consumer repeats
+READ: Final = 4  # one queue with any other options, or gets
+GET_MANY: Final = 5
+DELETE: Final = 6
+FLUSH: Final = 7
+FLUSH_ALL: Final = 8
+FLUSH_EXPIRED: Final = 9
+FLUSH_ALL_EXPIRED: Final = 10
+VERSION: Final = 11
+SHUTDOWN: Final = 12
+RELOAD: Final = 13
+DUMP_CONFIG: Final = 14
+STATS: Final = 15
+DUMP_STATS: Final = 16
+QUIT: Final = 17
+REPLY: Final = 18  # nothing to do but answer `reply`, then close if `closes`
+TOO_LARGE: Final = 19  # a SET whose data was thrown away unread: larger than the queue takes
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -184,7 +186,7 @@ class MemcacheParser:
                     return batch
                 continue
             end = at + size
-            if command.kind != SET or len(data) < end + 2:
+            if command.kind > SET_WITH or len(data) < end + 2:
                 at = self._begin_store(command, size, data, at, batch)
                 if at < 0:
                     return batch
@@ -208,7 +210,7 @@ class MemcacheParser:
         """Start on a data block that is unfinished or unwanted; where the next line begins, -1 when all is consumed."""
         self._store = command
         self._missing = size + 2
-        self._drop = command.kind != SET
+        self._drop = command.kind > SET_WITH
         self._chunks = []
         taken = self._continue_store(data[at:], batch)
         return -1 if taken < 0 else at + taken
@@ -232,7 +234,7 @@ class MemcacheParser:
             batch.append(self._refuse("bad data chunk", closes=True))
             return -1
         batch.append(command)
-        if command is not None and command.kind == SET:
+        if command is not None and command.kind <= SET_WITH:
             batch.append(block[:-2])
         elif command is not None and command.closes:
             return -1
@@ -265,8 +267,8 @@ class MemcacheParser:
         if len(line) > 512:
             return
         lines.whole[line] = command
-        if command.kind == SET and not command.noreply:
-            template = Command(SET)
+        if command.kind <= SET_WITH and not command.noreply:
+            template = Command(command.kind)
             template.key, template.name, template.expiry_s, template.flags = (
                 command.key,
                 command.name,
@@ -363,6 +365,8 @@ class MemcacheParser:
             return self._refuse(f"{word} does not go with open or close", closes=self._strict)
         if command.peeks and command.aborts:
             return self._refuse("peek does not go with abort", closes=self._strict)
+        if command.opens and command.closes and command.wait_ms <= 0 and not with_id:
+            command.kind = NEXT
         return command
 
     def _parse_set(self, words: list[bytes]) -> Command:
@@ -382,6 +386,8 @@ class MemcacheParser:
             return refusal
         if size > self._limit(command.name):
             command.kind = TOO_LARGE
+        elif command.expiry_s or command.flags or command.noreply or b"+" in command.key:
+            command.kind = SET_WITH
         return command
 
     def _set_problem(self, command: Command, words: list[bytes]) -> str:

@@ -25,7 +25,7 @@ def queue_figures(reader: Reader, now_ms: int) -> Figures:
         ("mem_bytes", reader.mem_bytes),
         ("age", reader.age_ms if items else 0),
         ("discarded", reader.discarded),
-        ("waiters", reader.waiting),
+        ("waiters", reader.line.waiting),
         ("open_transactions", len(reader.open)),
         ("transactions", reader.opened_items),
         ("canceled_transactions", reader.aborted_items),

@@ -21,7 +21,11 @@ from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
 from kestreld.stats import ServerStats, blocks, stat_lines
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # answers a session may have waiting before its commands wait too
-_GET, _SET, _READ, _END, _STORED = wire.GET, wire.SET, wire.READ, wire.END, wire.STORED
+# Names of this module's own are found one step sooner than a module's attributes.
+_SET, _SET_WITH, _GET, _NEXT = wire.SET, wire.SET_WITH, wire.GET, wire.NEXT
+_READS: Final = frozenset((wire.READ, wire.GET))
+_END, _STORED = wire.END, wire.STORED
+_DATA_AT: Final = ITEM_HEADER_BYTES
 _VALUE_END: Final = b"\r\nEND\r\n"
 
 
@@ -66,6 +70,7 @@ class Handler:
 
     def __init__(self, shop: Shop, ready: Callable[[], None]) -> None:
         self.shop = shop
+        self.stats = shop.stats
         self.ready = ready  # told when a wait ends and there may be commands to go on with
         self.out: list[bytes] = []
         self.room_bytes = OUTPUT_BYTES_MAX
@@ -99,6 +104,7 @@ class Handler:
                 return
 
     def _execute(self, commands: Iterator[Any]) -> None:
+        """The loop every command goes through, its commonest four written out: most of the server's own time."""
         out = self.out
         for command in commands:
             kind = command.kind
@@ -108,14 +114,13 @@ class Handler:
                 queue = reader.queue
                 if self.last_queue is not queue:
                     self._touch(queue)
-                if command.expiry_s or command.flags or reader.label or command.noreply:
-                    self._set_otherwise(command, reader, data)
-                elif queue.put(data):
+                if queue.put(data):
                     out.append(_STORED)
                 else:
-                    self.shop.stats.refused_sets += 1
+                    self.stats.refused_sets += 1
                     out.append(wire.NOT_STORED)
-            elif kind == _GET and not self.open_reads:
+                continue
+            if kind == _GET and not self.open_reads:
                 reader = command.target or self._target(command)
                 window = reader.window
                 if window and not reader.slow:
@@ -127,21 +132,21 @@ class Handler:
                         self._touch(queue)
                     reader.taken.append(record)
                     size = len(record)
-                    out.append(command.prefix + _lengths[size] + record[ITEM_HEADER_BYTES:] + _VALUE_END)
+                    out.append(command.prefix + _lengths[size] + record[_DATA_AT:] + _VALUE_END)
                     self.room_bytes -= size
-                    if self.room_bytes < 0:
-                        return
                 else:
                     self._fetch(command, reader)
-                    if self.room_bytes < 0:
-                        return
+            elif kind == _NEXT:
+                self._next(command)
+            elif kind == _SET_WITH:
+                self._set_otherwise(command, next(commands))
+                continue
+            elif kind in _READS:
+                self._read(command)
             else:
-                if kind in (_READ, _GET):
-                    self._read(command)
-                else:
-                    self._other(command)
-                if self.waiter is not None or self.held or self.closing or self.room_bytes < 0:
-                    return
+                self._other(command)
+            if self.room_bytes < 0 or self.waiter is not None or self.held or self.closing:
+                return
 
     def _target(self, command: Command) -> Reader:
         """The queue a command names, created if need be, remembered with the command's cached line."""
@@ -161,23 +166,44 @@ class Handler:
 
     # SET
 
-    def _set_otherwise(self, command: Command, reader: Reader, data: bytes) -> None:
+    def _set_otherwise(self, command: Command, data: bytes) -> None:
         """A SET with expiry or flags, to a child, or without a reply."""
+        reader = command.target or self._target(command)
+        if self.last_queue is not reader.queue:
+            self._touch(reader.queue)
         only = reader if reader.label else None
         expire_at_ms = client_expiry_ms(command.expiry_s, self.shop.clock.wall_ms)
         try:
             stored = reader.queue.put(data, expire_at_ms, command.flags, only)
         except (JournalFailed, JournalCorrupt):
             if command.noreply:
-                self.shop.stats.refused_sets += 1
+                self.stats.refused_sets += 1
                 return
             raise
         if not stored:
-            self.shop.stats.refused_sets += 1
+            self.stats.refused_sets += 1
         if not command.noreply:
             self.out.append(_STORED if stored else wire.NOT_STORED)
 
     # GET
+
+    def _next(self, command: Command) -> None:
+        """`/close/open`: confirm the open read and open the next. The common case is written out."""
+        reads = self.open_reads
+        reader = command.target or self._target(command)
+        if reader.slow or len(reads) > 1 or not reader.window or (reads and reads[0][0] is not reader):
+            self._read(command)
+            return
+        queue = reader.queue
+        if self.last_queue is not queue:
+            self._touch(queue)
+        if reads:
+            reader.close(reads.pop()[1])
+        opened, record = reader.open_head()
+        reads.append((reader, opened))
+        size = len(record)
+        self.out.append(command.prefix + _lengths[size] + record[_DATA_AT:] + _VALUE_END)
+        self.room_bytes -= size
 
     def _read(self, command: Command) -> None:
         """A GET with options, or one on a session that holds open reads."""
@@ -246,11 +272,11 @@ class Handler:
         elif command.wait_ms > 0 and not self.shop.collection.stopping:
             self._wait(command, reader, OPEN if command.opens else TAKE)
         else:
-            self.shop.stats.missed_gets += 1
+            self.stats.missed_gets += 1
             self.out.append(_END)
 
     def _peek(self, command: Command) -> None:
-        self.shop.stats.peeks += 1
+        self.stats.peeks += 1
         reader = command.target or self._target(command)
         if reader.queue.stopped is not None:
             raise reader.queue.stopped
@@ -294,7 +320,7 @@ class Handler:
     def _wait(self, command: Command, reader: Reader, want: int) -> None:
         waiter = Waiter(self, reader, want, self.shop.clock.monotonic_ms + command.wait_ms)
         self.waiter, self.asked = waiter, command
-        reader.add_waiter(waiter)
+        reader.line.add(waiter)
         self.shop.deadlines.add(waiter)
 
     def served(self, waiter: Waiter, record: bytes | None) -> None:
@@ -303,7 +329,7 @@ class Handler:
         assert command is not None
         if record is None:
             if waiter.want != PEEK:
-                self.shop.stats.missed_gets += 1
+                self.stats.missed_gets += 1
             self.out.append(_END)
         elif waiter.want == PEEK:
             self._answer_value(command, record)
@@ -329,7 +355,7 @@ class Handler:
             self._get_many(command)
         elif kind == wire.TOO_LARGE:
             self._target(command)
-            self.shop.stats.refused_sets += 1
+            self.stats.refused_sets += 1
             self._unless_quiet(command, wire.NOT_STORED)
         elif kind == wire.DELETE:
             there = collection.delete(command.name)
@@ -410,7 +436,7 @@ class Handler:
         """The client has gone: its wait ends, its open reads return to the head in their order."""
         self.gone = True
         if self.waiter is not None:
-            self.waiter.reader.forget(self.waiter)
+            self.waiter.reader.line.leave(self.waiter)
             self.waiter = self.asked = None
         reads, self.open_reads = self.open_reads, []
         now_ms = self.shop.clock.wall_ms

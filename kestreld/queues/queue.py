@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from xxhash import xxh3_64_intdigest
+
 from kestreld.clock import Clock
 from kestreld.config import QueueConfig
 from kestreld.errors import JournalCorrupt, JournalFailed
@@ -27,7 +29,6 @@ from kestreld.journal.records import (
     item_data,
     item_id,
     item_oddities,
-    put_checksum,
     put_record,
     reader_record,
 )
@@ -94,7 +95,7 @@ class Queue:
         """Take a reader off the journal. Its waiters get nothing; its open reads belong to nobody."""
         reader = self.readers.pop(label)
         reader.deleted = True
-        reader.send_away(None)
+        reader.line.send_away(None)
         self._note_reader(reader.number, Kind.QUEUE, label, dropped=True)
         self.reattach()
         return reader
@@ -153,7 +154,7 @@ class Queue:
         if expire_at_ms or flags or only is not None:
             return self._put_odd(added, now_ms, data, expire_at_ms, flags, only)
         body_bytes = PUT_FIELDS_BYTES + size
-        checksum = put_checksum(data, added + body_bytes + now_ms * _ADD_FACTOR, 0, 0, 0)
+        checksum = xxh3_64_intdigest(data, added + body_bytes + now_ms * _ADD_FACTOR) & 0xFFFFFFFF  # as put_record does
         record = _pack_put(body_bytes, checksum, 1, added, now_ms, 0, 0, 0) + data
         if not self.dirty:
             self.touch()
@@ -189,8 +190,8 @@ class Queue:
     def wake(self) -> None:
         """Hand what has arrived to those who wait."""
         for reader in list(self.readers.values()):
-            if reader.waiting:
-                reader.serve(self.clock.wall_ms)
+            if reader.line.waiting:
+                reader.line.serve(self.clock.wall_ms)
 
     def _make_room(self, size: int, only: Reader | None) -> bool:
         """Ask every reader the item is for; then discard, where that is configured. False when one refuses."""
@@ -367,7 +368,7 @@ class Queue:
             for reader in self.readers.values():
                 reader.window.clear()
                 reader.slow = True
-                reader.send_away(f"corrupt {problem}")
+                reader.line.send_away(f"corrupt {problem}")
 
     # Reading without consuming
 

@@ -1,62 +1,37 @@
-"""A reader: a named position on a journal, the window of items it holds in memory, and what it has done since.
+"""A reader: a named position on a journal, its window of items, and what it has done since the last commit."""
 
-The window holds PUT records. It is *attached* when it reaches to the journal's end, so that puts append to it; a
-reader that is behind reads its next items back from disk. Items that came back (aborted) stand at the window's front,
-out of id order, and are counted by `returned`.
-"""
-
+import struct
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kestreld.config import QueueConfig
-from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
     Done,
     Kind,
     Range,
     ReaderState,
     Reason,
-    Type,
     done_record,
     item_id,
-    item_oddities,
 )
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired, is_odd
-from kestreld.queues.waiters import PEEK, Waiter
+from kestreld.queues.waiters import Line
+from kestreld.queues.window import Window
 
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
-FILL_BYTES: Final = 256 * 1024
+_unpack_id = struct.Struct("<Q").unpack_from
 
 
-class Reader:
+class Reader(Window):
     """A queue as clients see it: `orders` (label "") or the fanout queue `orders+audit` (label "audit")."""
 
     def __init__(self, queue: "Queue", label: str, number: int, at_id: int, config: QueueConfig) -> None:
-        self.queue = queue
+        super().__init__(queue, f"{queue.name}+{label}" if label else queue.name, number, at_id, config)
         self.label = label
-        self.name = f"{queue.name}+{label}" if label else queue.name
-        self.number = number
         self.at_id = at_id  # the first id it receives
-        self.config = config
-        self.max_age_ms = config.max_age_ms or 0
         self.deleted = False
-
-        self.window: deque[bytes] = deque()
-        self.mem_bytes = 0  # data in the window, as of the last fold
-        self.odd = 0  # items in the window with flags, expiry or only_reader
-        self.returned = 0  # items at the window's front that came back
-        self.slow: bool = bool(self.max_age_ms)  # a plain get must look closer than window.popleft()
-        self.attached = True
-        self.behind_items = 0  # waiting on disk only
-        self.behind_bytes = 0
-        self.segment = 0  # where the next item to load stands, while not attached
-        self.offset = 0
-        self.next_unread = at_id
-        self.detached_at = -1  # index among the pending PUTs where reading goes on, until the commit says the offset
-        self.skip: list[Range] = []  # ranges done out of order before the start, in order; pruned below the head
-        self.skip_at = 0  # the first of them that reading has not passed
 
         self.open: dict[int, bytes] = {}
         self.open_bytes = 0
@@ -65,14 +40,12 @@ class Reader:
 
         # Since the last commit
         self.taken: list[bytes] = []
-        self.taken_in_order = True
         self.folded_taken = 0
         self.closed: list[bytes] = []
         self.gone: dict[Reason, list[bytes]] = {}
         self.flushed: list[Done] = []
 
-        self.waiters: deque[Waiter] = deque()
-        self.waiting = 0
+        self.line = Line(self)
 
         # Since the server started (the guide's lifetime); `ended` is of all time, for the CHECKPOINT
         self.total_items = 0
@@ -89,24 +62,11 @@ class Reader:
 
     # What is there
 
-    @property
-    def items(self) -> int:
-        """Items waiting; open reads do not count. Exact after `queue.fold()`."""
-        return len(self.window) + self.behind_items
-
-    @property
-    def data_bytes(self) -> int:
-        return self.mem_bytes + self.behind_bytes
-
     def is_full(self) -> bool:
         config = self.config
         if config.max_items is not None and self.items >= config.max_items:
             return True
         return config.max_size_bytes is not None and self.data_bytes >= config.max_size_bytes
-
-    def look_again(self) -> None:
-        """Recompute `slow` after what it depends on has changed."""
-        self.slow = bool(self.odd or self.returned or self.max_age_ms or self.queue.stopped)
 
     def configure(self, config: QueueConfig) -> None:
         self.config = config
@@ -131,9 +91,14 @@ class Reader:
     def open_read(self, now_ms: int) -> tuple[int, bytes] | None:
         """Set the head item aside until `close` or `abort`; its id and record. Not journaled."""
         record = self._pop(now_ms)
-        if record is None:
-            return None
-        opened = item_id(record)
+        return self._set_aside(record) if record is not None else None
+
+    def open_head(self) -> tuple[int, bytes]:
+        """`open_read` where the window is known to have an item and not to be `slow`."""
+        return self._set_aside(self.window.popleft())
+
+    def _set_aside(self, record: bytes) -> tuple[int, bytes]:
+        opened: int = _unpack_id(record, 9)[0]
         size = len(record) - ITEM_HEADER_BYTES
         self.mem_bytes -= size
         self.open[opened] = record
@@ -148,7 +113,8 @@ class Reader:
         if record is None:
             return  # undone by a failed commit
         self.open_bytes -= len(record) - ITEM_HEADER_BYTES
-        self.queue.touch()
+        if not self.queue.dirty:
+            self.queue.touch()
         self.closed.append(record)
         if self.retries:
             self.retries.pop(opened, None)
@@ -165,8 +131,8 @@ class Reader:
         if self.config.max_retries is not None and self._give_up(opened, record, now_ms):
             return
         self.put_back(record)
-        if self.waiters:
-            self.serve(now_ms)
+        if self.line.waiting:
+            self.line.serve(now_ms)
 
     def _give_up(self, opened: int, record: bytes, now_ms: int) -> bool:
         """Count an abort; True when the item went to move_failed_to instead of the head."""
@@ -182,15 +148,6 @@ class Reader:
         del self.retries[opened]
         return True
 
-    def put_back(self, record: bytes) -> None:
-        """Make an item the head again."""
-        self.window.appendleft(record)
-        self.mem_bytes += len(record) - ITEM_HEADER_BYTES
-        self.returned += 1
-        if is_odd(record):
-            self.odd += 1
-        self.slow = True
-
     def _pop(self, now_ms: int) -> bytes | None:
         """Remove the first item that is not expired from the window, filling it first if need be."""
         self.expire_heads(now_ms)
@@ -198,17 +155,8 @@ class Reader:
             return None
         record = self.window.popleft()
         if self.slow:
-            self._left_front(record)
+            self.left_front(record)
         return record
-
-    def _left_front(self, record: bytes) -> None:
-        """Bookkeeping for a record that has just left the window's front."""
-        if self.returned:
-            self.returned -= 1
-            self.taken_in_order = False
-        if self.odd and is_odd(record):
-            self.odd -= 1
-        self.look_again()
 
     def expire_heads(self, now_ms: int, limit: int = -1) -> int:
         """Remove expired items from the head, moving them on if so configured; how many. Only heads expire."""
@@ -220,7 +168,7 @@ class Reader:
             if not is_expired(record, self.max_age_ms, now_ms):
                 break
             self.window.popleft()
-            self._left_front(record)
+            self.left_front(record)
             self.mem_bytes -= len(record) - ITEM_HEADER_BYTES
             count += 1
             self.expired_items += 1
@@ -234,7 +182,7 @@ class Reader:
         if not self.window and not self.fill():
             return False
         record = self.window.popleft()
-        self._left_front(record)
+        self.left_front(record)
         self.mem_bytes -= len(record) - ITEM_HEADER_BYTES
         self.discarded += 1
         self._end(Reason.DISCARDED, record)
@@ -252,130 +200,12 @@ class Reader:
         if items:
             self.queue.touch()
             first = self._lowest_waiting()
-            kept = sorted(self.open)
+            kept = sorted([*self.open, *map(item_id, self._on_the_move())])
             ranges = _gaps(first, self.queue.next_id, kept)
             self.flushed.append(Done(self.number, Reason.FLUSHED, now_ms, items, data_bytes, ranges))
         self.window.clear()
         self.attach_at_end()
         return items
-
-    def attach_at_end(self) -> None:
-        """Nothing waits: follow the journal from its end."""
-        self.mem_bytes = self.odd = self.returned = 0
-        self.behind_items = self.behind_bytes = 0
-        self.skip, self.skip_at = [], 0
-        self.detached_at = -1
-        self.attached = True
-        self.next_unread = self.queue.next_id
-        self.look_again()
-        self.queue.reattach()
-
-    # Behind the journal's end
-
-    def detach(self) -> None:
-        """The window is full: from the next put on items stay on disk until the window has drained."""
-        self.attached = False
-        self.next_unread = self.queue.next_id
-        self.detached_at = len(self.queue.pending)
-        self.queue.reattach()
-
-    def resume_at(self, segment: int, offset: int, next_unread: int) -> None:
-        """Start behind, as after a restart: the next item to load is at or after this place."""
-        self.attached = False
-        self.segment, self.offset, self.next_unread = segment, offset, next_unread
-
-    def fill(self) -> bool:
-        """Load the next items into an empty window. False when nothing waits. A JournalCorrupt stops the queue."""
-        if self.attached:
-            return False
-        try:
-            return self._fill()
-        except JournalCorrupt as problem:
-            self.queue.stop(problem)
-            raise
-
-    def _fill(self) -> bool:
-        journal = self.queue.journal
-        assert journal is not None
-        while not self.window:
-            if self.detached_at >= 0:
-                self._follow()
-                break
-            chunk = journal.read(self.segment, self.offset, FILL_BYTES)
-            if chunk:
-                self._load(chunk)
-                continue
-            following = journal.after(self.segment)
-            if following is None:
-                self.detached_at = 0
-                continue
-            self.segment, self.offset = following.number, following.records_at
-        return bool(self.window)
-
-    def _load(self, chunk: bytes) -> None:
-        """Take the PUTs of a stretch of journal into the window, as many as may be in memory but at least one."""
-        journal = self.queue.journal
-        assert journal is not None
-        at, start = 0, self.offset
-        limit_bytes = self.config.max_memory_size_bytes
-        before = journal.segment(self.segment)
-        while at < len(chunk):
-            record_type, end = journal.check(chunk, at, self.segment, start)
-            if record_type == Type.PUT:
-                record = chunk[at:end]
-                found = item_id(record)
-                if at == 0 and start > (before.marks[-1][1] if before.marks else 0):
-                    before.mark(found, start)
-                if found >= self.next_unread and self._wants(found, record):
-                    size = len(record) - ITEM_HEADER_BYTES
-                    if self.window and self.mem_bytes + size > limit_bytes:
-                        break
-                    self.window.append(record)
-                    self.mem_bytes += size
-                    self.behind_items -= 1
-                    self.behind_bytes -= size
-                    self.next_unread = found + 1
-            at = end
-        self.offset = start + at
-        if self.odd:
-            self.slow = True
-
-    def _wants(self, found: int, record: bytes) -> bool:
-        """Whether an item met on disk is this reader's and not done yet; counts it if it is odd."""
-        while self.skip_at < len(self.skip) and self.skip[self.skip_at][1] < found:
-            self.skip_at += 1
-        if self.skip_at < len(self.skip) and self.skip[self.skip_at][0] <= found:
-            return False
-        oddities = item_oddities(record)
-        if oddities == (0, 0, 0):
-            return True
-        if oddities[2] not in (0, self.number):
-            return False
-        self.odd += 1
-        return True
-
-    def _follow(self) -> None:
-        """All that is written has been loaded: take what waits for the commit too, and attach."""
-        self.queue.fold()
-        for record in self.queue.pending[self.detached_at :]:
-            found = item_id(record)
-            if found >= self.next_unread and self._wants(found, record):
-                size = len(record) - ITEM_HEADER_BYTES
-                self.window.append(record)
-                self.mem_bytes += size
-                self.behind_items -= 1
-                self.behind_bytes -= size
-        if self.behind_items or self.behind_bytes:
-            self.queue.report(
-                f"{self.name}: {self.behind_items} items ({self.behind_bytes} bytes) fewer in the journal"
-                " than counted; set right"
-            )
-            self.behind_items = self.behind_bytes = 0
-        self.detached_at = -1
-        self.attached = True
-        self.next_unread = self.queue.next_id
-        self.look_again()
-        self.queue.reattach()
 
     # The commit
 
@@ -465,7 +295,7 @@ class Reader:
         del self.skip[:passed]
         self.skip_at = max(self.skip_at - passed, 0)
         done = _gaps(head, fresh, undone) + [one for one in self.skip if one[0] >= fresh]
-        moved = self.moving + self.gone.get(Reason.MOVED, [])
+        moved = self._on_the_move()
         return ReaderState(
             self.number,
             Kind.QUEUE,
@@ -485,9 +315,12 @@ class Reader:
         """Ids not done below the fresh part of the window: open, come back, or on their way to another queue."""
         undone = list(self.open)
         undone.extend([item_id(self.window[index]) for index in range(self.returned)])
-        undone.extend(map(item_id, self.moving))
-        undone.extend(map(item_id, self.gone.get(Reason.MOVED, ())))
+        undone.extend(map(item_id, self._on_the_move()))
         return undone
+
+    def _on_the_move(self) -> list[bytes]:
+        """Items put on another queue whose leaving this one is not written yet."""
+        return self.moving + self.gone.get(Reason.MOVED, [])
 
     def next_fresh(self) -> int:
         """The next id it has not seen yet."""
@@ -503,67 +336,6 @@ class Reader:
     def _lowest_waiting(self) -> int:
         fresh = item_id(self.window[self.returned]) if len(self.window) > self.returned else self.next_fresh()
         return min([fresh, *(item_id(self.window[index]) for index in range(self.returned))])
-
-    # Waiters
-
-    def add_waiter(self, waiter: Waiter) -> None:
-        self.waiters.append(waiter)
-        self.waiting += 1
-        self.queue.waiting += 1
-
-    def forget(self, waiter: Waiter) -> None:
-        """A waiter gives up or its client has gone."""
-        if not waiter.over:
-            waiter.over = True
-            self.waiting -= 1
-            self.queue.waiting -= 1
-            if not self.waiting:
-                self.waiters.clear()
-
-    def serve(self, now_ms: int) -> None:
-        """Hand waiting items to waiters: to every waiting peek up to the first get, then to gets in their order."""
-        while self.waiters:
-            waiter = self.waiters[0]
-            if waiter.over:
-                self.waiters.popleft()
-                continue
-            if waiter.want == PEEK or any(one.want == PEEK and not one.over for one in self.waiters):
-                self._serve_peeks(now_ms)
-                if not self.waiters:
-                    return
-                waiter = self.waiters[0]
-            if self.peek(now_ms) is None:
-                return
-            self.waiters.popleft()
-            self._leave(waiter)
-            waiter.consumer.served(waiter, self.peek(now_ms))
-
-    def _serve_peeks(self, now_ms: int) -> None:
-        record = self.peek(now_ms)
-        if record is None:
-            return
-        peeks = [one for one in self.waiters if one.want == PEEK and not one.over]
-        self.waiters = deque([one for one in self.waiters if one.want != PEEK and not one.over])
-        for waiter in peeks:
-            self._leave(waiter)
-            waiter.consumer.served(waiter, record)
-
-    def _leave(self, waiter: Waiter) -> None:
-        waiter.over = True
-        self.waiting -= 1
-        self.queue.waiting -= 1
-
-    def send_away(self, reason: str | None) -> None:
-        """End every wait: with nothing when the queue is deleted, with an error when it is stopped."""
-        waiters, self.waiters = self.waiters, deque()
-        for waiter in waiters:
-            if waiter.over:
-                continue
-            self._leave(waiter)
-            if reason is None:
-                waiter.consumer.served(waiter, None)
-            else:
-                waiter.consumer.refused(waiter, reason)
 
 
 class Stream:

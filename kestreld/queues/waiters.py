@@ -1,5 +1,6 @@
 """Consumers that wait for an item, in the order they came, and the deadlines at which they stop."""
 
+from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -32,6 +33,55 @@ class Waiter:
         self.over = False
 
 
+class Line:
+    """Those who wait at one reader, in the order they came."""
+
+    def __init__(self, reader: "Reader") -> None:
+        self._reader = reader
+        self._waiters: deque[Waiter] = deque()
+        self.waiting = 0
+
+    def add(self, waiter: Waiter) -> None:
+        self._waiters.append(waiter)
+        self.waiting += 1
+        self._reader.queue.waiting += 1
+
+    def leave(self, waiter: Waiter) -> None:
+        """A waiter is served, gives up, or its client has gone."""
+        if not waiter.over:
+            waiter.over = True
+            self.waiting -= 1
+            self._reader.queue.waiting -= 1
+            if not self.waiting:
+                self._waiters.clear()
+
+    def serve(self, now_ms: int) -> None:
+        """Hand waiting items out: the head to every waiting peek, then items to the gets in their order."""
+        record = self._reader.peek(now_ms)
+        if record is None:
+            return
+        for waiter in [one for one in self._waiters if one.want == PEEK and not one.over]:
+            self.leave(waiter)
+            waiter.consumer.served(waiter, record)
+        while self._waiters and record is not None:
+            waiter = self._waiters.popleft()
+            if not waiter.over:
+                self.leave(waiter)
+                waiter.consumer.served(waiter, record)
+                record = self._reader.peek(now_ms)
+
+    def send_away(self, reason: str | None) -> None:
+        """End every wait: with nothing when the queue is deleted, with an error when it is stopped."""
+        for waiter in list(self._waiters):
+            if waiter.over:
+                continue
+            self.leave(waiter)
+            if reason is None:
+                waiter.consumer.served(waiter, None)
+            else:
+                waiter.consumer.refused(waiter, reason)
+
+
 class Deadlines:
     """When the next waiter's patience ends. Served waiters stay in the heap until their time comes."""
 
@@ -58,5 +108,5 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now_ms:
             waiter = heappop(self._heap)[2]
             if not waiter.over:
-                waiter.reader.forget(waiter)
+                waiter.reader.line.leave(waiter)
                 waiter.consumer.served(waiter, None)

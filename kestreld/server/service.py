@@ -218,7 +218,7 @@ class Service:
     def _last_turn(self) -> None:
         self.turn.run()
         for reader in list(self.collection.readers.values()):
-            reader.send_away(None)
+            reader.line.send_away(None)
         self.turn.finish()
         self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
 
