@@ -9,6 +9,7 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import DISK_FULL, FileLayer
+from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, checked_end, checkpoint_record, sync_record, why_bad
 from kestreld.journal.segment import Header, Segment, encode_header, segment_name
 
@@ -19,8 +20,11 @@ Position = tuple[int, int]  # segment number, offset of a record in it
 class Journal:
     """The open journal of one family. At most one descriptor for writing and one for reading."""
 
-    def __init__(self, files: FileLayer, clock: Clock, folder: str, queue: str, journal_id: int) -> None:
+    def __init__(
+        self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str, queue: str, journal_id: int
+    ) -> None:
         self.files = files
+        self.open_files = open_files
         self.clock = clock
         self.folder = folder
         self.queue = queue
@@ -66,8 +70,7 @@ class Journal:
             at += len(note)
         data = b"".join(parts) if len(parts) > 1 else parts[0]
         try:
-            if self._write_fd < 0:
-                self._write_fd = self.files.open_append(live.path)
+            self._ensure_open()
             written = self.files.write(self._write_fd, data)
             if written != len(data):
                 self._write_rest(data, written)
@@ -79,6 +82,11 @@ class Journal:
         live.used_bytes = start + len(data)
         live.mark(first_put_id, at)
         return at
+
+    def _ensure_open(self) -> None:
+        self.open_files.use(self)
+        if self._write_fd < 0:
+            self._write_fd = self.files.open_append(self.live.path)
 
     def _write_rest(self, data: bytes, written: int) -> None:
         while written < len(data):
@@ -108,6 +116,7 @@ class Journal:
         header = encode_header(Header(self.journal_id, number, checkpoint.next_id, self.clock.wall_ms, self.queue))
         data = header + checkpoint_record(checkpoint)
         path = f"{self.folder}/{segment_name(number, checkpoint.next_id)}"
+        self.open_files.use(self)
         try:
             fd = self._make_file(path, data)
         except OSError as error:
@@ -145,8 +154,7 @@ class Journal:
         """
         started_us = self.clock.stopwatch_us()
         try:
-            if self._write_fd < 0:
-                self._write_fd = self.files.open_append(self.live.path)
+            self._ensure_open()
             self.files.sync(self._write_fd)
             if self.names_unsynced:
                 self.files.sync_dir(self.folder)
@@ -212,6 +220,7 @@ class Journal:
             return self._write_fd
         if self._read_number != segment.number:
             self._close_read()
+            self.open_files.use(self)
             try:
                 self._read_fd = self.files.open_read(segment.path)
             except OSError as error:
@@ -287,13 +296,15 @@ class Journal:
 
     # Descriptors
 
-    @property
-    def write_fd(self) -> int:
+    def open_for_sync(self) -> int:
+        """The live segment's descriptor, for a sync elsewhere. Raises OSError."""
+        self._ensure_open()
         return self._write_fd
 
-    @property
-    def is_open(self) -> bool:
-        return self._write_fd >= 0 or self._read_fd >= 0
+    def let_go(self, fd: int) -> None:
+        """A sync elsewhere has used `fd`; close it if the journal has moved on to another."""
+        if fd != self._write_fd:
+            self.files.close(fd)
 
     def _close_read(self) -> None:
         if self._read_fd >= 0:
@@ -302,7 +313,8 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the descriptors; the next write or read opens them again."""
+        self.open_files.forget(self)
         self._close_read()
-        if self._write_fd >= 0:
+        if self._write_fd >= 0 and not self.syncing:
             self.files.close(self._write_fd)
         self._write_fd = -1

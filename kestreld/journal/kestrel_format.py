@@ -14,6 +14,7 @@ from kestreld.journal.kestrel_ops import (
     ADD,
     ADD_XID,
     ADDX,
+    ADDX_HEAD,
     CONFIRM_REMOVE,
     CONTINUE,
     REMOVE,
@@ -163,15 +164,18 @@ class _Replay:
         queue, at, end = self._queue, stretch.start, stretch.end
         takes_are_known = self._takes_are_known
         while at < end:
-            if buffer[at] == REMOVE:
+            opcode = buffer[at]
+            if opcode == ADDX:  # and REMOVE: most of every journal, so without the detour through Op
+                _, block_bytes, add_at_ms, expire_at_ms = ADDX_HEAD.unpack_from(buffer, at)
+                op_end = at + 5 + block_bytes
+                queue.append(KestrelItem(buffer[at + 21 : op_end], add_at_ms, expire_at_ms))
+                at = op_end
+            elif opcode == REMOVE:
                 if queue and takes_are_known:
                     queue.popleft()
                 at += 1
-                continue
-            op, at = decode(buffer, at)
-            if op.opcode == ADDX:
-                queue.append(KestrelItem(op.data, op.add_at_ms, op.expire_at_ms))
             else:
+                op, at = decode(buffer, at)
                 self._apply(op)
         if damage := stretch.damage:
             self._skip(damage)

@@ -169,7 +169,7 @@ def _next_item(buffer: bytes, at: int, bad_at: int, pattern: re.Pattern[bytes]) 
 
     One before `bad_at` counts only if the ops from there on lead past `bad_at`.
     """
-    dead_ends = {bad_at}
+    dead_ends: set[int] = set()
     while match := pattern.search(buffer, at):
         at = match.start()
         if at < bad_at:

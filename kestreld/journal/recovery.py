@@ -12,6 +12,7 @@ from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
+from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import (
     ADD_FACTOR,
     PUT,
@@ -55,7 +56,7 @@ class _Found:
     problem: JournalCorrupt | None
 
 
-def recover(files: FileLayer, clock: Clock, folder: str) -> Recovered | None:
+def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Recovered | None:
     """The journal in `folder`, its torn tail cut off. None when nothing was ever written to it.
 
     Raises JournalCorrupt when what is there cannot be trusted; then nothing was changed.
@@ -84,7 +85,7 @@ def recover(files: FileLayer, clock: Clock, folder: str) -> Recovered | None:
     newest.segment.used_bytes = end
     for segment in aside:
         notes.append(_set_aside(files, clock, segment))
-    journal = Journal(files, clock, folder, newest.header.queue, newest.header.journal_id)
+    journal = Journal(files, clock, open_files, folder, newest.header.queue, newest.header.journal_id)
     journal.segments = [one.segment for one in found]
     journal.adopt(newest.checkpoint_end)
     return Recovered(journal, checkpoint, notes)

@@ -7,6 +7,7 @@ from kestreld.config import Config, decode_queue_name, encode_queue_name, queue_
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
+from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Kind, ReaderState
 from kestreld.journal.recovery import recover
 from kestreld.queues.commit import GroupCommit
@@ -34,6 +35,7 @@ class QueueCollection:
         self.commit = commit
         self.report = report
         self.spool = config.queue_path
+        self.open_files = OpenFiles()
         self.families: dict[str, Queue] = {}
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
@@ -47,6 +49,11 @@ class QueueCollection:
         """The queue of that name, if there is one."""
         return self.readers.get(name)
 
+    def _must_be_sound(self, name: str) -> None:
+        problem = self.broken.get(name.partition("+")[0])
+        if problem is not None:
+            raise problem
+
     def reader(self, name: str) -> Reader:
         """The queue of that name, created when there is none.
 
@@ -58,9 +65,8 @@ class QueueCollection:
         problem = queue_name_problem(name)
         if problem is not None:
             raise BadQueueName(problem)
+        self._must_be_sound(name)
         parent, _, label = name.partition("+")
-        if parent in self.broken:
-            raise self.broken[parent]
         queue = self.families.get(parent)
         if queue is None:
             queue = self._new_family(parent)
@@ -74,7 +80,7 @@ class QueueCollection:
         if self.config.for_queue(parent).journal:
             folder = f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
             journal_id = self.clock.wall_ms
-            journal = Journal(self.files, self.clock, folder, parent, journal_id)
+            journal = Journal(self.files, self.clock, self.open_files, folder, parent, journal_id)
             try:
                 self.files.make_dir(folder)
             except OSError as error:
@@ -102,7 +108,8 @@ class QueueCollection:
     # Deleting and emptying
 
     def delete(self, name: str) -> bool:
-        """Drop a queue and everything in it. False when there is none. Raises JournalFailed."""
+        """Drop a queue and everything in it. False when there is none. Raises JournalFailed, or JournalCorrupt."""
+        self._must_be_sound(name)
         reader = self.readers.pop(name, None)
         if reader is None:
             return False
@@ -140,7 +147,8 @@ class QueueCollection:
         self.files.remove_dir(folder)
 
     def flush(self, name: str) -> int:
-        """Drop the waiting items of a queue; how many. A queue that does not exist has none."""
+        """Drop the waiting items of a queue; how many. A queue that does not exist has none. Raises JournalCorrupt."""
+        self._must_be_sound(name)
         reader = self.readers.get(name)
         return reader.flush(self.clock.wall_ms) if reader else 0
 
@@ -149,7 +157,8 @@ class QueueCollection:
             reader.flush(self.clock.wall_ms)
 
     def flush_expired(self, name: str) -> int:
-        """Remove the expired items at the head of a queue; how many."""
+        """Remove the expired items at the head of a queue; how many. Raises JournalCorrupt."""
+        self._must_be_sound(name)
         reader = self.readers.get(name)
         return self.sweep(reader) if reader else 0
 
@@ -207,7 +216,7 @@ class QueueCollection:
 
     def _recover_family(self, parent: str, path: str) -> None:
         try:
-            recovered = recover(self.files, self.clock, path)
+            recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
             self.broken[parent] = problem
             self.report(f"{parent}: stopped: {problem}; the other queues serve")
@@ -284,13 +293,18 @@ class QueueCollection:
         journal = queue.journal
         if journal is None or journal.failed is not None or journal.syncing or not journal.segments:
             return
+        try:
+            fd = journal.open_for_sync()
+        except OSError as error:
+            self.report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
+            return
         journal.syncing = True
         number, used_bytes, started_us = (
             journal.live.number,
             journal.live.used_bytes,
             self.clock.stopwatch_us(),
         )
-        fd, names = journal.write_fd, journal.names_unsynced
+        names = journal.names_unsynced
 
         def work() -> None:
             self.files.sync(fd)
@@ -299,6 +313,7 @@ class QueueCollection:
 
         def finished(error: OSError | None) -> None:
             journal.syncing = False
+            journal.let_go(fd)
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self.drop_dead_segments(queue)

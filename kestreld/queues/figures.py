@@ -1,17 +1,22 @@
 """What STATS, DUMP_STATS and DUMP_CONFIG say of the queues: the guide's keys first, in its order, then ours.
 
 None of our own per-queue keys ends in _items _bytes _age _discarded or _logsize: clients find queue names by cutting
-those endings off.
+those endings off. With `compat: kestrel-1` there are the guide's keys only.
 """
 
+from typing import Final
+
 from kestreld import __version__
-from kestreld.config import queue_setting_lines
+from kestreld.config import Compat, queue_setting_lines
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.reader import Reader
 from kestreld.stats import Figures, ServerStats
 
+GUIDE_SERVER_KEYS: Final = 15
+GUIDE_QUEUE_KEYS: Final = 11
 
-def queue_figures(reader: Reader, now_ms: int) -> Figures:
+
+def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False) -> Figures:
     """The figures of one queue. `queue.fold()` comes first."""
     queue, journal = reader.queue, reader.queue.journal
     items = reader.items
@@ -39,7 +44,7 @@ def queue_figures(reader: Reader, now_ms: int) -> Figures:
         ("journal_failed", int(journal is not None and journal.failed is not None)),
         ("stopped", int(queue.stopped is not None)),
     ]
-    made = [(key, str(value)) for key, value in figures]
+    made = [(key, str(value)) for key, value in figures[: GUIDE_QUEUE_KEYS if guide_only else None]]
     if not reader.label:
         children = sorted(child.name for child in queue.readers.values() if child.label)
         if children:
@@ -49,14 +54,16 @@ def queue_figures(reader: Reader, now_ms: int) -> Figures:
 
 def all_queue_figures(collection: QueueCollection, names: list[str] | None = None) -> list[tuple[str, Figures]]:
     """Figures of every queue by name, or of the named ones; a name that is no queue has none."""
-    now_ms = collection.clock.wall_ms
+    now_ms, strict = collection.clock.wall_ms, collection.config.compat is Compat.KESTREL_1
     for queue in collection.families.values():
         queue.fold()
     wanted = sorted(collection.readers) if names is None else names
     found = []
     for name in wanted:
         reader = collection.find(name)
-        found.append((name, queue_figures(reader, now_ms) if reader is not None else []))
+        found.append((name, queue_figures(reader, now_ms, guide_only=strict) if reader is not None else []))
+    if names is None and not strict:
+        found.extend([(name, [("stopped", "1")]) for name in sorted(collection.broken)])
     return found
 
 
@@ -100,7 +107,8 @@ def server_figures(collection: QueueCollection, stats: ServerStats) -> Figures:
         ("sync_us_mean", commit.sync_us_total // commit.syncs if commit.syncs else 0),
         ("sync_us_max", commit.sync_us_max),
     ]
-    return [(key, str(value)) for key, value in figures]
+    strict = collection.config.compat is Compat.KESTREL_1
+    return [(key, str(value)) for key, value in figures[: GUIDE_SERVER_KEYS if strict else None]]
 
 
 def config_figures(collection: QueueCollection) -> list[tuple[str, Figures]]:

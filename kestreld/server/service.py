@@ -20,7 +20,9 @@ from kestreld.stats import ServerStats
 UPKEEP_MS: Final = 1000
 SLICE_US: Final = 2000  # long work gives way to a turn after this
 LAST_WORDS_MS: Final = 2000  # how long a shutdown waits for clients to read their answers
-DESCRIPTORS_KEPT: Final = 64  # for journals, logs and the loop, whatever clients do
+# Of the descriptors a process may have: what clients may hold, and how many journals may be open, two for each.
+CONNECTIONS_SHARE: Final = 60
+JOURNALS_SHARE: Final = 15
 
 
 class Service:
@@ -56,6 +58,7 @@ class Service:
         self._deadline: asyncio.TimerHandle | None = None
         self._sweeping: Iterator[None] | None = None
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
+        collection.open_files.journals_max = max(network.descriptor_limit() * JOURNALS_SHARE // 100, 1)
         collection.names_changed.append(self.lines.clear)
         loop.add_reader(self.turn.poller.fileno(), self._run_turn)
         loop.call_later(UPKEEP_MS / 1000, self._upkeep)
@@ -64,7 +67,7 @@ class Service:
     # Turns
 
     def listen(self, bound: ListeningSocket) -> Listener:
-        connections_max = self.network.descriptor_limit() // 2 - DESCRIPTORS_KEPT
+        connections_max = self.network.descriptor_limit() * CONNECTIONS_SHARE // 100
         listener = Listener(
             bound, self.turn, self.shop, self.lines, self.collection.config, connections_max, self.report
         )
