@@ -92,6 +92,7 @@ class QueueConfig:
     journal: bool = True
     sync_journal_ms: int | None = None  # None = left to the kernel; 0 = before every reply; n = every n ms
     max_journal_size_bytes: int = 16 * 1024**2
+    max_journal_overflow: int = 10  # so many times max_journal_size before live items are rewritten into one segment
     max_memory_size_bytes: int = 128 * 1024**2
     max_age_ms: int | None = None  # None = items never expire by age
     move_expired_to: str | None = None  # None = expired items are dropped
@@ -249,6 +250,7 @@ SETTINGS: Final = (
     _queue_setting("journal", "journal", switch, of_family=True),
     _queue_setting("sync_journal", "sync_journal_ms", sync_interval_ms, "false", of_family=True),
     _queue_setting("max_journal_size", "max_journal_size_bytes", size_bytes_from(1024), of_family=True),
+    _queue_setting("max_journal_overflow", "max_journal_overflow", count_from(1), of_family=True),
     _queue_setting("max_memory_size", "max_memory_size_bytes", size_bytes_from(1)),
     _queue_setting("max_age", "max_age_ms", _max_age_ms, "0"),
     _queue_setting("move_expired_to", "move_expired_to", _queue, "none"),

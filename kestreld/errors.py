@@ -57,6 +57,14 @@ class JournalCorrupt(KestrelError):
         self.reason = reason
 
 
+class NotImported(JournalCorrupt):
+    """Kestrel's files cannot become this queue's journal, or lie beside one that was not made from them. The queue stops."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, 0, reason)
+        self.args = (f"{path}: {reason}",)
+
+
 class JournalFailed(KestrelError):
     """The disk refused a write, a sync or a rename of a journal."""
 

@@ -26,6 +26,10 @@ class FileLayer:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def is_file(self, path: str) -> bool:
+        """Whether it is a regular file: one that can be read to its end."""
+        return os.path.isfile(path)
+
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
 
@@ -88,6 +92,24 @@ class FileLayer:
 
     def close(self, fd: int) -> None:
         os.close(fd)
+
+    def copy(self, path: str, new_path: str) -> None:
+        """Copy a file to a new one, on disk when this returns. Slow: off the loop."""
+        source = self.open_read(path)
+        try:
+            target = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                while os.sendfile(target, source, None, 1 << 24):
+                    pass
+                os.fsync(target)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+    def is_other_disk(self, error: OSError) -> bool:
+        """Whether a rename failed because the two names are on different file systems."""
+        return error.errno == errno.EXDEV
 
     def rename(self, path: str, new_path: str) -> None:
         os.rename(path, new_path)

@@ -14,7 +14,8 @@ from typing import Final, Protocol
 READ: Final = select.EPOLLIN | select.EPOLLRDHUP
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
-HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
+HANG_UP: Final = select.EPOLLRDHUP | BROKEN
 WRITE: Final = select.EPOLLOUT | select.EPOLLRDHUP
 HANG_UP_ONLY: Final = select.EPOLLRDHUP
 BACKLOG: Final = 1024

@@ -35,7 +35,9 @@ class Journal:
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
         self.unsynced = False  # something was written since the last sync
         self.names_unsynced = False  # a segment was made or renamed since the folder was synced
+        self.folder_unsynced = False  # the folder itself was made since its parent was synced
         self.checkpoint_synced = False  # the live segment's CHECKPOINT is on disk: older segments may go
+        self.retiring = False  # dead segments are being deleted or archived
         self.syncing = False  # a sync runs in the background and uses the descriptor
         self.sync_us = 0  # how long the last sync took
         self._write_fd = -1
@@ -108,9 +110,12 @@ class Journal:
         self.failed_at_ms = self.clock.monotonic_ms
         return self.failed
 
-    def start_segment(self, checkpoint: Checkpoint) -> None:
-        """Go on in a new segment that begins with `checkpoint`. Raises JournalFailed and leaves all as it was."""
-        number = self.live.number + 1 if self.segments else 1
+    def start_segment(self, checkpoint: Checkpoint, skip: int = 0) -> None:
+        """Go on in a new segment that begins with `checkpoint`. Raises JournalFailed and leaves all as it was.
+
+        `skip` numbers are left free before it, for a compacted segment.
+        """
+        number = self.live.number + 1 + skip if self.segments else 1
         checkpoint.segment = number
         checkpoint.previous_bytes = self.live.used_bytes if self.segments else 0
         header = encode_header(Header(self.journal_id, number, checkpoint.next_id, self.clock.wall_ms, self.queue))
@@ -156,8 +161,8 @@ class Journal:
         try:
             self._ensure_open()
             self.files.sync(self._write_fd)
-            if self.names_unsynced:
-                self.files.sync_dir(self.folder)
+            for folder in self.unsynced_folders():
+                self.files.sync_dir(folder)
         except OSError as error:
             if cut_back_to >= 0:
                 self._cut_back(cut_back_to)
@@ -165,12 +170,19 @@ class Journal:
             raise self._fail(error, "sync") from error
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
+    def unsynced_folders(self) -> list[str]:
+        """The folders whose names have to be synced with the live segment."""
+        folders = [self.folder] if self.names_unsynced else []
+        if self.folder_unsynced:
+            folders.append(self.folder.rpartition("/")[0])
+        return folders
+
     def synced(self, number: int, used_bytes: int, started_us: int) -> None:
         """A sync that covered the first `used_bytes` of segment `number` has succeeded."""
         self.sync_us = self.clock.stopwatch_us() - started_us
         if number != self.live.number:
             return
-        self.names_unsynced = False
+        self.names_unsynced = self.folder_unsynced = False
         self.checkpoint_synced = True
         self._sync_note = used_bytes
         if used_bytes == self.live.used_bytes:
@@ -275,19 +287,20 @@ class Journal:
             dead += 1
         return dead
 
-    def drop_segments(self, count: int) -> None:
-        """Delete the first `count` segments. Raises JournalFailed at the first that will not go."""
-        for _ in range(count):
-            segment = self.segments[0]
-            if self._read_number == segment.number:
-                self._close_read()
-            try:
-                self.files.unlink(segment.path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise JournalFailed(segment.path, f"cannot be deleted: {error.strerror}") from error
-            del self.segments[0]
+    def forget(self, segment: Segment) -> None:
+        """A dead segment's file has gone."""
+        if self._read_number == segment.number:
+            self._close_read()
+        if segment in self.segments:
+            self.segments.remove(segment)
+
+    def replace(self, numbers: list[int], compacted: Segment) -> list[Segment]:
+        """Put a compacted segment in the place of those it stands for; returns them, to be let go of."""
+        replaced = [segment for segment in self.segments if segment.number in numbers]
+        kept = [segment for segment in self.segments if segment.number not in numbers]
+        self._close_read()
+        self.segments = [compacted, *kept]
+        return replaced
 
     def adopt(self, checkpoint_bytes: int) -> None:
         """Take up a recovered journal: the last segment is live, and its CHECKPOINT may not be on disk yet."""

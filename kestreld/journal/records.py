@@ -225,6 +225,39 @@ def read_sync(body: bytes) -> int:
     return int(_ID.unpack(body)[0])
 
 
+@dataclass(slots=True, frozen=True)
+class ImportedFile:
+    """A file that the journal was made from. `checksum` is the XXH3-64 of its content."""
+
+    name: str
+    size_bytes: int
+    checksum: int
+
+
+# IMPORT: | n u32 | n * (name_bytes u16 | size_bytes u64 | checksum u64 | name) |
+_COUNT: Final = struct.Struct("<I")
+_IMPORTED: Final = struct.Struct("<HQQ")
+
+
+def import_record(imported: list[ImportedFile]) -> bytes:
+    parts = [_COUNT.pack(len(imported))]
+    for file in imported:
+        name = file.name.encode("utf-8", "surrogateescape")
+        parts.append(_IMPORTED.pack(len(name), file.size_bytes, file.checksum) + name)
+    return _framed(Type.IMPORT, b"".join(parts))
+
+
+def read_import(body: bytes) -> list[ImportedFile]:
+    imported = []
+    at = _COUNT.size
+    for _ in range(_COUNT.unpack_from(body)[0]):
+        name_bytes, size_bytes, checksum = _IMPORTED.unpack_from(body, at)
+        at += _IMPORTED.size + name_bytes
+        name = body[at - name_bytes : at].decode("utf-8", "surrogateescape")
+        imported.append(ImportedFile(name, size_bytes, checksum))
+    return imported
+
+
 @dataclass(slots=True)
 class ReaderState:
     """A reader as a CHECKPOINT keeps it.

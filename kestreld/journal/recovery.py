@@ -24,6 +24,7 @@ from kestreld.journal.records import (
     Type,
     checked_end,
     find_whole_records,
+    item_oddities,
     merged,
     put_checksum,
     read_abort,
@@ -40,11 +41,15 @@ Report = Callable[[str], None]
 
 @dataclass(slots=True)
 class Recovered:
-    """A journal ready to be appended to, and the state it stands for. `put_ids` of the tail are in its marks."""
+    """A journal ready to be appended to, and the state it stands for.
+
+    `notes` are for the log; `replaced` are segments that a compacted one stands in for, still there.
+    """
 
     journal: Journal
     state: Checkpoint
     notes: list[str] = field(default_factory=list)
+    replaced: list[Segment] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -56,39 +61,85 @@ class _Found:
     problem: JournalCorrupt | None
 
 
+@dataclass(slots=True)
+class Survey:
+    """What the files of a journal stand for. `state` is None when nothing was ever written to it.
+
+    `buffer` is the newest of `segments`, `end` where its good records do; `aside` are segments that were being made.
+    """
+
+    queue: str
+    journal_id: int
+    segments: list[Segment]
+    state: Checkpoint | None
+    checkpoint_end: int
+    buffer: bytes
+    end: int
+    aside: list[Segment]
+    replaced: list[Segment]
+
+    def journal(self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Journal:
+        """The journal, ready to be read."""
+        journal = Journal(files, clock, open_files, folder, self.queue, self.journal_id)
+        journal.segments = self.segments
+        return journal
+
+
 def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Recovered | None:
     """The journal in `folder`, its torn tail cut off. None when nothing was ever written to it.
 
     Raises JournalCorrupt when what is there cannot be trusted; then nothing was changed.
     """
+    found = survey(files, folder)
+    for name in files.list_dir(folder):
+        if name.endswith(".seg.new"):
+            files.unlink(f"{folder}/{name}")  # a roll that a crash cut short, never part of the journal
+    notes = []
+    if found.end < len(found.buffer):
+        notes.append(_cut_tail(files, clock, found.segments[-1], found.buffer, found.end))
+    notes.extend([_set_aside(files, clock, segment) for segment in found.aside])
+    if found.state is None:
+        return None
+    journal = found.journal(files, clock, open_files, folder)
+    journal.adopt(found.checkpoint_end)
+    return Recovered(journal, found.state, notes, found.replaced)
+
+
+def survey(files: FileLayer, folder: str) -> Survey:
+    """Read the journal in `folder` as a start does, changing nothing. Raises JournalCorrupt."""
     found = _look(files, folder)
-    notes: list[str] = []
     aside: list[Segment] = []
     while found and found[-1].checkpoint is None:
         last = found.pop()
         _must_be_torn(files, last)
+        if found and found[-1].header.replaced and last.problem is not None:
+            raise last.problem  # a compacted segment goes into place only behind a CHECKPOINT on disk
         aside.append(last.segment)
+    stood_in_for = {number for one in found for number in one.header.replaced}
+    replaced = [one.segment for one in found if one.segment.number in stood_in_for]
+    found = [one for one in found if one.segment.number not in stood_in_for]
     if not found:
-        for segment in aside:
-            notes.append(_set_aside(files, clock, segment))
-        return None
+        return Survey("", 0, [], None, 0, b"", 0, aside, replaced)
     for earlier, later in pairwise(found):
-        if later.checkpoint is not None and later.checkpoint.segment == earlier.segment.number + 1:
+        follows = later.segment.number == earlier.segment.number + 1 and not earlier.segment.compacted
+        if later.checkpoint is not None and follows:
             earlier.segment.used_bytes = min(earlier.segment.used_bytes, later.checkpoint.previous_bytes)
     newest = found[-1]
-    checkpoint = newest.checkpoint
-    assert checkpoint is not None
+    assert newest.checkpoint is not None
     buffer = files.read_file(newest.segment.path)
-    end = _replay(checkpoint, buffer, newest)
-    if end < len(buffer):
-        notes.append(_cut_tail(files, clock, newest.segment, buffer, end))
-    newest.segment.used_bytes = end
-    for segment in aside:
-        notes.append(_set_aside(files, clock, segment))
-    journal = Journal(files, clock, open_files, folder, newest.header.queue, newest.header.journal_id)
-    journal.segments = [one.segment for one in found]
-    journal.adopt(newest.checkpoint_end)
-    return Recovered(journal, checkpoint, notes)
+    end = newest.segment.used_bytes = _replay(newest.checkpoint, buffer, newest)
+    header, segments = newest.header, [one.segment for one in found]
+    return Survey(
+        header.queue,
+        header.journal_id,
+        segments,
+        newest.checkpoint,
+        newest.checkpoint_end,
+        buffer,
+        end,
+        aside,
+        replaced,
+    )
 
 
 def _look(files: FileLayer, folder: str) -> list[_Found]:
@@ -96,13 +147,10 @@ def _look(files: FileLayer, folder: str) -> list[_Found]:
     found = []
     for name in files.list_dir(folder):
         parsed = parse_segment_name(name)
-        if parsed is None:
-            if name.endswith(".seg.new"):
-                files.unlink(f"{folder}/{name}")  # a roll that a crash cut short, never part of the journal
-            continue
-        path = f"{folder}/{name}"
-        segment = Segment(parsed[0], parsed[1], path, files.size_bytes(path), 0)
-        found.append(_open_segment(files, segment))
+        if parsed is not None:
+            path = f"{folder}/{name}"
+            segment = Segment(parsed[0], parsed[1], path, files.size_bytes(path), 0)
+            found.append(_open_segment(files, segment))
     return found
 
 
@@ -120,6 +168,7 @@ def _open_segment(files: FileLayer, segment: Segment) -> _Found:
             )
             return _Found(segment, header, None, 0, problem)
         segment.records_at = header_bytes
+        segment.compacted = bool(header.replaced)
         body_bytes = int.from_bytes(start[header_bytes : header_bytes + 4], "little")
         needed = header_bytes + 9 + body_bytes
         if len(start) < needed <= segment.used_bytes:
@@ -199,7 +248,8 @@ def _replay(state: Checkpoint, buffer: bytes, newest: _Found) -> int:
                 readers[change.reader] = ReaderState(
                     change.reader, change.kind, change.name, change.at_id, change.at_id
                 )
-                joined[change.reader] = (shared_items, shared_bytes)
+                before = change.at_id - next_id
+                joined[change.reader] = _count_on(buffer, end, before, shared_items, shared_bytes)
                 done[change.reader] = []
                 state.next_reader = max(state.next_reader, change.reader + 1)
         elif record_type == Type.ABORT:
@@ -219,6 +269,24 @@ def _replay(state: Checkpoint, buffer: bytes, newest: _Found) -> int:
         _settle(reader, done[number])
     state.readers = list(readers.values())
     return at
+
+
+def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) -> tuple[int, int]:
+    """Items and bytes put for every reader up to `puts` PUTs further on.
+
+    A commit writes its READER records first: PUTs of the same commit may follow that the reader was too late for.
+    """
+    while puts > 0:
+        record_type, end = checked_end(buffer, at)
+        if not record_type:
+            break
+        if record_type == Type.PUT:
+            puts -= 1
+            if item_oddities(buffer[at : at + PUT_HEADER_BYTES])[2] == 0:
+                items += 1
+                data_bytes += end - at - PUT_HEADER_BYTES
+        at = end
+    return items, data_bytes
 
 
 def _settle(reader: ReaderState, done: list[Range]) -> None:

@@ -91,7 +91,8 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
 class Segment:
     """A segment in use. `used_bytes` is what counts of the file; records start at `records_at`.
 
-    `marks` are (item id, offset) now and then, so that reading from an id need not start at the beginning.
+    A `compacted` one stands in for others. `marks` are (item id, offset) now and then, so that reading from an id need
+    not start at the beginning.
     """
 
     number: int
@@ -100,6 +101,7 @@ class Segment:
     used_bytes: int
     records_at: int
     marks: list[tuple[int, int]] = field(default_factory=list)
+    compacted: bool = False
 
     def mark(self, next_put_id: int, offset: int) -> None:
         """Remember that the PUT of `next_put_id`, if in this segment, is at `offset` or later."""

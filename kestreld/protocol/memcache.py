@@ -40,7 +40,7 @@ OK: Final = b"OK\r\n"
 ERROR: Final = b"ERROR\r\n"
 
 DATA_BYTES_MAX: Final = (1 << 31) - 1
-LINES_CACHED_MAX: Final = 4096
+LINES_CACHED_MAX: Final = 32768
 EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
 WAIT_MS_MAX: Final = 10**12
@@ -199,7 +199,7 @@ class MemcacheParser:
                 return batch
         if at < len(data):
             self._rest = data[at:] if at else data
-            if len(self._rest) > self._line_bytes_max:
+            if len(self._rest) - self._rest.endswith(b"\r") > self._line_bytes_max:
                 self._rest = b""
                 batch.append(self._refuse("line too long", closes=True))
         return batch
@@ -267,7 +267,8 @@ class MemcacheParser:
         if len(line) > 512:
             return
         lines.whole[line] = command
-        if command.kind <= SET_WITH and not command.noreply:
+        # With more words on the line its last one is not the length.
+        if command.kind <= SET_WITH and line.count(b" ") == 4:
             template = Command(command.kind)
             template.key, template.name, template.expiry_s, template.flags = (
                 command.key,
@@ -303,6 +304,8 @@ class MemcacheParser:
         if not words:
             return self._refuse("empty line", closes=True) if self._strict else self._unknown()
         verb = words[0].lower()
+        if _HTTP.match(line):
+            return self._refuse("this is not an HTTP port", closes=True)
         if verb in (b"get", b"gets"):
             return self._parse_get(words, with_id=verb == b"gets")
         if verb == b"set":
@@ -314,11 +317,10 @@ class MemcacheParser:
         if verb in _BARE:
             command = Command(_BARE[verb])
             command.words = words[1:]
+            command.noreply = command.kind == FLUSH_ALL_EXPIRED and self._noreply(words, 1)
             return command
         if verb in _STORAGE_WORDS:
             return self._swallow(words)
-        if _HTTP.match(line):
-            return self._refuse("this is not an HTTP port", closes=True)
         return self._unknown()
 
     def _parse_get(self, words: list[bytes], *, with_id: bool) -> Command:

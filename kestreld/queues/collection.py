@@ -1,6 +1,6 @@
 """Every queue of the server by name: creating, finding, deleting, recovering, sweeping."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from kestreld.clock import Clock
 from kestreld.config import Config, decode_queue_name, encode_queue_name, queue_name_problem
@@ -10,6 +10,7 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Kind, ReaderState
 from kestreld.journal.recovery import recover
+from kestreld.journal.segment import Segment
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader, Stream
@@ -40,8 +41,11 @@ class QueueCollection:
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
         self.names_changed: list[Callable[[], None]] = []  # told when a queue is deleted or configured anew
+        self.replaced: list[tuple[Queue, list[Segment]]] = []  # what compactions had replaced when the server stopped
         self.created = self.deleted = 0
         self.stopping = False
+        self._last_journal_id = 0
+        self._move_reported_at_ms: dict[str, int] = {}
 
     # Names
 
@@ -79,8 +83,10 @@ class QueueCollection:
         journal = None
         if self.config.for_queue(parent).journal:
             folder = f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
-            journal_id = self.clock.wall_ms
-            journal = Journal(self.files, self.clock, self.open_files, folder, parent, journal_id)
+            # Two journals of one name never share an id, even when made within a millisecond.
+            self._last_journal_id = max(self.clock.wall_ms, self._last_journal_id + 1)
+            journal = Journal(self.files, self.clock, self.open_files, folder, parent, self._last_journal_id)
+            journal.folder_unsynced = True
             try:
                 self.files.make_dir(folder)
             except OSError as error:
@@ -92,18 +98,26 @@ class QueueCollection:
         queue.mover = self._move
         config = self.config.for_queue(parent)
         queue.sync_ms = config.sync_journal_ms
-        queue.segment_bytes_max = config.max_journal_size_bytes
+        queue.segment_bytes_max, queue.segments_max = config.max_journal_size_bytes, config.max_journal_overflow
         self.families[parent] = queue
         return queue
 
-    def _move(self, destination: str, data: bytes) -> bool:
-        """A SET on another queue, as if a client had sent it. False when it refuses or its journal fails."""
+    def _move(self, destination: str, data: bytes) -> Queue | None:
+        """A SET on another queue, as if a client had sent it; which. None when it refuses or its journal fails."""
         try:
             reader = self.reader(destination)
-            return reader.queue.put(data, only=reader if reader.label else None)
+            stored = reader.queue.put(data, only=reader if reader.label else None)
         except (JournalFailed, JournalCorrupt, BadQueueName) as problem:
+            self._report_move(destination, str(problem))
+            return None
+        return reader.queue if stored else None
+
+    def _report_move(self, destination: str, problem: str) -> None:
+        # Once a minute for each: a full destination must not become a flood of log lines.
+        now_ms = self.clock.monotonic_ms
+        if now_ms - self._move_reported_at_ms.get(destination, -60_000) >= 60_000:
+            self._move_reported_at_ms[destination] = now_ms
             self.report(f"{destination}: cannot take a moved item: {problem}")
-            return False
 
     # Deleting and emptying
 
@@ -186,7 +200,7 @@ class QueueCollection:
         for name, queue in self.families.items():
             own = config.for_queue(name)
             queue.sync_ms = own.sync_journal_ms
-            queue.segment_bytes_max = own.max_journal_size_bytes
+            queue.segment_bytes_max, queue.segments_max = own.max_journal_size_bytes, own.max_journal_overflow
             queue.room = -1
             if queue.journal is not None and queue.journal.failed is not None:
                 try:
@@ -231,6 +245,8 @@ class QueueCollection:
             self.report(f"{parent}: {note}")
         queue = self._adopt_family(parent, recovered.journal)
         self._restore(queue, recovered.state)
+        if recovered.replaced:
+            self.replaced.append((queue, recovered.replaced))
         if not queue.readers:
             del self.families[parent]
             self._remove_journal(queue)
@@ -273,90 +289,6 @@ class QueueCollection:
         if self.files.is_dir(trash):
             for name in self.files.list_dir(trash):
                 self._empty(f"{trash}/{name}")
-
-    # Long work, after a turn
-
-    def housekeep(self) -> None:
-        """Roll full journals. Called after the replies of a turn, with everything committed."""
-        rolling, self.commit.rolling = self.commit.rolling, []
-        for queue in rolling:
-            if queue.journal is not None and queue.journal.failed is None and not queue.pending:
-                try:
-                    queue.journal.start_segment(queue.checkpoint())
-                except JournalFailed as failure:
-                    self.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
-                    queue.room = -1
-                self._sync_behind(queue)
-
-    def _sync_behind(self, queue: Queue) -> None:
-        """Put a new segment's CHECKPOINT on disk in the background, so that older segments may go."""
-        journal = queue.journal
-        if journal is None or journal.failed is not None or journal.syncing or not journal.segments:
-            return
-        try:
-            fd = journal.open_for_sync()
-        except OSError as error:
-            self.report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
-            return
-        journal.syncing = True
-        number, used_bytes, started_us = (
-            journal.live.number,
-            journal.live.used_bytes,
-            self.clock.stopwatch_us(),
-        )
-        names = journal.names_unsynced
-
-        def work() -> None:
-            self.files.sync(fd)
-            if names:
-                self.files.sync_dir(journal.folder)
-
-        def finished(error: OSError | None) -> None:
-            journal.syncing = False
-            journal.let_go(fd)
-            if error is None:
-                journal.synced(number, used_bytes, started_us)
-                self.drop_dead_segments(queue)
-            else:
-                journal.sync_failed(number, error)
-                queue.room = -1
-                self.report(f"{queue.name}: sync failed: {error.strerror}; a new segment is needed")
-
-        self.files.in_background(work, finished)
-
-    def drop_dead_segments(self, queue: Queue) -> None:
-        """Delete the segments that no reader needs any more."""
-        journal = queue.journal
-        if journal is None or len(journal.segments) < 2 or queue.stopped is not None:
-            return
-        dead = journal.dead_segments(queue.lowest_head())
-        if dead:
-            try:
-                journal.drop_segments(dead)
-            except JournalFailed as failure:
-                self.report(f"{queue.name}: {failure}; tried again later")
-
-    def tidy(self) -> Iterator[None]:
-        """A round of upkeep over all families, one family a step: segments that died since they were rolled."""
-        for queue in list(self.families.values()):
-            journal = queue.journal
-            if journal is not None and len(journal.segments) > 1 and not queue.dirty:
-                if journal.checkpoint_synced:
-                    self.drop_dead_segments(queue)
-                else:
-                    self._sync_behind(queue)
-            yield
-
-    def sync_due(self) -> None:
-        """Sync, in the background, the journals whose sync_journal time has come."""
-        waiting = []
-        for queue in self.commit.sync_later:
-            if queue.sync_due_at_ms > self.clock.monotonic_ms:
-                waiting.append(queue)
-            else:
-                queue.sync_due_at_ms = 0
-                self._sync_behind(queue)
-        self.commit.sync_later = waiting
 
     def close(self) -> None:
         """Sync and close every journal. The last thing before the lock is let go."""

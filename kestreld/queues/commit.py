@@ -31,6 +31,7 @@ class GroupCommit:
         if self.failed:
             self.failed = {}
         dirty, self.dirty = self.dirty, []
+        moving = []
         for queue in dirty:
             try:
                 queue.commit()
@@ -38,6 +39,9 @@ class GroupCommit:
                 self.failed[queue] = failure
                 queue.report(f"{queue.name}: {failure}")
                 continue
+            finally:
+                if queue.moving:
+                    moving.append(queue)
             journal = queue.journal
             if journal is not None and journal.segments:
                 if journal.grown_bytes() >= queue.segment_bytes_max:
@@ -45,6 +49,8 @@ class GroupCommit:
                 if queue.sync_ms and journal.unsynced and not queue.sync_due_at_ms:
                     queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
                     self.sync_later.append(queue)
+        for queue in moving:
+            queue.settle_moves(self.failed)
 
     def sync(self, journal: Journal, cut_back_to: int = -1) -> None:
         """Sync one journal and time it. Raises JournalFailed: its segment is never appended to again."""

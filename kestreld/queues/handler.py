@@ -375,7 +375,10 @@ class Handler:
             self._depend_on(command.name)
             self._unless_quiet(command, b"%d\r\n" % count)
         elif kind == wire.FLUSH_ALL_EXPIRED:
-            out.append(b"%d\r\n" % collection.flush_all_expired())
+            count = collection.flush_all_expired()
+            for queue in collection.families.values():
+                self._touch(queue)
+            self._unless_quiet(command, b"%d\r\n" % count)
         else:
             self._server_command(command)
 

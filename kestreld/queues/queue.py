@@ -1,7 +1,7 @@
 """A queue family: one journal, the parent's reader and its children's, and what was put since the last commit."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh3_64_intdigest
@@ -58,7 +58,7 @@ class Queue:
         self.clock = clock
         self.commit_group = commit
         self.report = report
-        self.mover: Callable[[str, bytes], bool] = lambda destination, data: False
+        self.mover: Callable[[str, bytes], Queue | None] = lambda destination, data: None
 
         self.next_id = 1
         self.next_reader = 1
@@ -69,6 +69,7 @@ class Queue:
         self.windows: tuple[deque[bytes], ...] = ()
         self.room = -1  # data larger than this must be looked at before a put
         self.waiting = 0  # waiters on all readers
+        self.moving = False  # items have left for other queues since the last commit
 
         self.dirty = False
         self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
@@ -78,12 +79,14 @@ class Queue:
         self.stopped: JournalCorrupt | None = None
         self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else every so many ms
         self.segment_bytes_max = 1 << 24
+        self.segments_max = 10  # so many times segment_bytes_max before the journal is compacted
         self.sync_due_at_ms = 0  # with sync_ms above 0: when the next sync is due; 0 = nothing to sync
 
     # Readers
 
     def add_reader(self, label: str, config: QueueConfig) -> Reader:
         """A new queue reader; it receives what is put from now on."""
+        self.fold()  # what was put before is none of its items
         reader = Reader(self, label, self.next_reader, self.next_id, config)
         self.next_reader += 1
         self.readers[label] = reader
@@ -253,11 +256,13 @@ class Queue:
 
     def move(self, reader: Reader, record: bytes, destination: str) -> bool:
         """Put an item that leaves `reader` on another queue; it is done here one commit later. False when refused."""
-        if not self.mover(destination, item_data(record)):
+        taker = self.mover(destination, item_data(record))
+        if taker is None:
             reader.move_refused += 1
             return False
         self.touch()
-        reader.moving.append(record)
+        reader.moving.append((record, taker))
+        self.moving = True
         return True
 
     # The commit
@@ -300,7 +305,7 @@ class Queue:
         self.fold()
         now_ms = self.clock.wall_ms
         first_new_id = self.next_id - len(self.pending)
-        if self.journal is not None and self.stopped is None:
+        if self.journal is not None:
             parts = self.control + self.pending
             for reader in self.readers.values():
                 parts += reader.done_records(now_ms)
@@ -353,6 +358,13 @@ class Queue:
         self.next_id = first_new_id
         self.pending, self.folded, self.private, self.room = [], 0, 0, -1
 
+    def settle_moves(self, failed: Container["Queue"]) -> None:
+        """Every queue of the turn has been committed, but for `failed`: see to the items moved between them."""
+        self.moving = False
+        for reader in self.readers.values():
+            if reader.moving:
+                reader.settle_moves(failed)
+
     def checkpoint(self) -> Checkpoint:
         """The whole state, between commits: what the next segment begins with."""
         states = [reader.state() for reader in self.readers.values()]
@@ -377,6 +389,14 @@ class Queue:
         heads = [reader.head() for reader in self.readers.values()]
         heads.extend([stream.head for stream in self.streams.values()])
         return min(heads, default=self.next_id)
+
+    def live_bytes(self) -> int:
+        """About how much of the journal is still needed by somebody."""
+        self.fold()
+        needed = [reader.data_bytes + reader.open_bytes for reader in self.readers.values()]
+        if self.journal is not None:
+            needed.extend([self.journal.needed_bytes(stream.head) for stream in self.streams.values()])
+        return max(needed, default=0)
 
     def first_id(self) -> int:
         """The lowest id that can still be read back; next_id when there is none."""

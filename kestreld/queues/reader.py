@@ -2,6 +2,7 @@
 
 import struct
 from collections import deque
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from kestreld.config import QueueConfig
@@ -35,7 +36,8 @@ class Reader(Window):
 
         self.open: dict[int, bytes] = {}
         self.open_bytes = 0
-        self.moving: list[bytes] = []  # moved to another queue in this commit; done in the next
+        # Put on another queue in this commit, and which; done here in the next
+        self.moving: list[tuple[bytes, Queue]] = []
         self.retries: dict[int, int] = {}
 
         # Since the last commit
@@ -260,14 +262,22 @@ class Reader(Window):
             self.gone = {}
         if self.flushed:
             self.flushed = []
-        if self.moving:
-            self.gone[Reason.MOVED] = self.moving
-            self.moving = []
+
+    def settle_moves(self, failed: Container["Queue"]) -> None:
+        """The commit that wrote what moved is over: the items are done here next, or back where that failed."""
+        moving, self.moving = self.moving, []
+        for record, destination in reversed(moving):
+            if destination in failed:
+                self.put_back(record)
+        arrived = [record for record, destination in moving if destination not in failed]
+        if arrived:
+            self.gone[Reason.MOVED] = arrived
             self.queue.touch()
 
     def undo(self, first_new_id: int) -> None:
         """The commit failed: its puts leave, its takes and closes return to the head; the rest stays done."""
-        back = [record for record in self.taken + self.closed + self.moving if item_id(record) < first_new_id]
+        back = [record for record in [*self.taken, *self.closed] if item_id(record) < first_new_id]
+        back.extend([record for record, _ in self.moving if item_id(record) < first_new_id])
         self.closed, self.moving = [], []
         self.taken, self.folded_taken, self.taken_in_order = [], 0, True
         for opened in [opened for opened in self.open if opened >= first_new_id]:
@@ -313,14 +323,16 @@ class Reader(Window):
 
     def _undone_ids(self) -> list[int]:
         """Ids not done below the fresh part of the window: open, come back, or on their way to another queue."""
-        undone = list(self.open)
-        undone.extend([item_id(self.window[index]) for index in range(self.returned)])
-        undone.extend(map(item_id, self._on_the_move()))
-        return undone
+        return list(map(item_id, self.unfinished()))
+
+    def unfinished(self) -> list[bytes]:
+        """Items out of the window's order that are not done: open, come back, or on their way to another queue."""
+        back = [self.window[index] for index in range(self.returned)]
+        return [*self.open.values(), *back, *self._on_the_move()]
 
     def _on_the_move(self) -> list[bytes]:
         """Items put on another queue whose leaving this one is not written yet."""
-        return self.moving + self.gone.get(Reason.MOVED, [])
+        return [record for record, _ in self.moving] + self.gone.get(Reason.MOVED, [])
 
     def next_fresh(self) -> int:
         """The next id it has not seen yet."""

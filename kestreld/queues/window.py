@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kestreld.config import QueueConfig
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import Range, Type, item_id, item_oddities
+from kestreld.journal.segment import Segment
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_odd
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class Window:
         self.attached = False
         self.segment, self.offset, self.next_unread = segment, offset, next_unread
 
+    def moved_to(self, replaced: list[int], compacted: Segment) -> None:
+        """The segments it was to read from have been compacted into one."""
+        if not self.attached and self.segment in replaced:
+            self.segment, self.offset = compacted.number, compacted.offset_before(self.next_unread)
+
     def fill(self) -> bool:
         """Load the next items into an empty window. False when nothing waits. A JournalCorrupt stops the queue."""
         if self.attached:
@@ -117,6 +123,9 @@ class Window:
             if self.detached_at >= 0:
                 self._follow()
                 break
+            if self.segment < (first := journal.segments[0]).number:
+                # Its own had been read to the end, and deleted since.
+                self.segment, self.offset = first.number, first.records_at
             chunk = journal.read(self.segment, self.offset, FILL_BYTES)
             if chunk:
                 self._load(chunk)

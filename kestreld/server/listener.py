@@ -66,7 +66,9 @@ class Listener:
             self._turn.add(Session(self._turn, connection, parser, self._shop))
 
     def _item_bytes_max(self, name: str) -> int | None:
-        return self._shop.collection.config.for_queue(name).max_item_size_bytes
+        reader = self._shop.collection.find(name)
+        config = reader.config if reader is not None else self._shop.collection.config.for_queue(name)
+        return config.max_item_size_bytes
 
     def _turn_away(self, connection: net.Connection) -> None:
         with suppress(OSError):  # it may have gone already

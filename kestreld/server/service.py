@@ -12,6 +12,7 @@ from kestreld.protocol.memcache import Lines
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.handler import Shop
 from kestreld.queues.reader import Reader
+from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
 from kestreld.server.listener import Listener
 from kestreld.server.turn import Turn
@@ -19,6 +20,7 @@ from kestreld.stats import ServerStats
 
 UPKEEP_MS: Final = 1000
 SLICE_US: Final = 2000  # long work gives way to a turn after this
+SLICE_PAUSE_S: Final = 0.001
 LAST_WORDS_MS: Final = 2000  # how long a shutdown waits for clients to read their answers
 # Of the descriptors a process may have: what clients may hold, and how many journals may be open, two for each.
 CONNECTIONS_SHARE: Final = 60
@@ -48,7 +50,7 @@ class Service:
         self.lines = Lines()
         self.shop = Shop(collection, self.stats, self.deadlines, self)
         self.turn = Turn(
-            network.poller(), clock, collection.commit, self.deadlines, collection.housekeep, self._turn_again
+            network.poller(), clock, collection.commit, self.deadlines, self._after_commit, self._turn_again
         )
         self.listeners: list[Listener] = []
         self.stopped: asyncio.Future[None] = loop.create_future()
@@ -56,7 +58,8 @@ class Service:
         self._again = False
         self._deadline_at_ms: int | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._sweeping: Iterator[None] | None = None
+        self._working = False
+        self.upkeep = Upkeep(collection, self._work_soon)
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         collection.open_files.journals_max = max(network.descriptor_limit() * JOURNALS_SHARE // 100, 1)
         collection.names_changed.append(self.lines.clear)
@@ -73,6 +76,9 @@ class Service:
         )
         self.listeners.append(listener)
         return listener
+
+    def _after_commit(self) -> None:
+        self.upkeep.after_turn()
 
     def _run_turn(self) -> None:
         self.turn.run()
@@ -110,10 +116,8 @@ class Service:
         self.clock.read()
         self.loop.call_later(UPKEEP_MS / 1000, self._upkeep)
         self._cut_off_the_slow()
-        self.collection.sync_due()
-        if self._sweeping is None:
-            self._sweeping = self.collection.tidy()
-            self._sweep_on()
+        self.upkeep.sync_due()
+        self.upkeep.start_round()
         for listener in self.listeners:
             listener.resume()
         self.turn.finish()
@@ -161,16 +165,17 @@ class Service:
         self.turn.finish()
         self._plan_sweep()
 
-    def _sweep_on(self) -> None:
-        """Go on with the upkeep of journals for a slice."""
-        if self._sweeping is None:
-            return
-        until_us = self.clock.stopwatch_us() + SLICE_US
-        for _ in self._sweeping:
-            if self.clock.stopwatch_us() > until_us:
-                self.loop.call_soon(self._sweep_on)
-                return
-        self._sweeping = None
+    def _work_soon(self) -> None:
+        if not self._working:
+            self._working = True
+            self.loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        """A slice of the journals' upkeep."""
+        self._working = self.upkeep.slice(self.clock.stopwatch_us() + SLICE_US)
+        if self._working:
+            # Not call_soon: waiting for a sync must not spin, and turns come first.
+            self.loop.call_later(SLICE_PAUSE_S, self._work)
 
     # What sessions and signals ask for
 

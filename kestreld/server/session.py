@@ -117,6 +117,13 @@ class Session:
         self.handler.closing = True
         self.turn.outgoing.append(self)
 
+    def not_heard_out(self, *, broken: bool) -> None:
+        """The client has hung up, or ended its input, while it is not being read."""
+        if broken or self.handler.waiter is not None:
+            self.hung_up()
+        else:
+            self._watch(self.interest & ~net.HANG_UP_ONLY)  # it may still read; what it sent comes after that
+
     def hung_up(self) -> None:
         """The connection is broken: nothing can be answered any more."""
         if not self.closed:

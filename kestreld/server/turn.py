@@ -100,14 +100,14 @@ class Turn:
 
     def _drain(self, session: Session, mask: int) -> None:
         """A client that sends no more: run what it had sent, unless that is more than a turn should take."""
-        if session.interest == net.HANG_UP_ONLY or session.interest == net.WRITE:
-            session.hung_up()
+        if not session.interest & net.READABLE:
+            session.not_heard_out(broken=bool(mask & net.BROKEN))
             return
         for _ in range(8):
             if session.closed or session.ended:
                 return
             session.readable()
-        if mask & (net.HANG_UP & ~net.HANG_UP_ONLY) and session.ended:
+        if mask & net.BROKEN and session.ended:
             session.hung_up()
 
     def _accept(self, fd: int) -> None:

@@ -564,6 +564,7 @@ def test_every_setting_of_a_queue_is_listed_with_its_true_value():
         ("journal", "true"),
         ("sync_journal", "false"),
         ("max_journal_size", "16777216"),
+        ("max_journal_overflow", "10"),
         ("max_memory_size", "134217728"),
         ("max_age", "0"),
         ("move_expired_to", "none"),

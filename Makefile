@@ -1,0 +1,49 @@
+# `make` checks everything that is quick to check; `make help` says what else there is.
+# PYTHON is only used to make .venv: another one is `make setup PYTHON=python3.12`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+MAKEFLAGS += --no-print-directory
+.PHONY: check help setup demo run lint test test-all
+
+check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+	    printf '  make %-9s %s\n' "$$name" "$$what"; done
+
+setup: $(INSTALLED) ## make .venv and install kestreld and its tools into it; nothing to do when that is done
+	@:
+
+demo: $(INSTALLED) ## 100,000 real lines through a queue while kestreld is killed with -9
+	@$(BIN)/python docs/demo.py
+
+run: $(INSTALLED) ## kestreld in the foreground, on its defaults unless you have a configuration
+	@exec $(BIN)/kestreld
+
+lint: $(INSTALLED) ## format, lint, types and layers, without the tests
+	@$(BIN)/ruff format --check --quiet || { echo "some files are not formatted: $(BIN)/ruff format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports >$(VENV)/lint-imports.out 2>&1 || { cat $(VENV)/lint-imports.out >&2; exit 1; }
+	@echo "lint: format, ruff, mypy and import-linter are content"
+
+test: $(INSTALLED) ## the quick tests
+	@$(BIN)/python -m pytest -m 'not long'
+
+test-all: $(INSTALLED) ## every test, the long ones too
+	@$(BIN)/python -m pytest
+
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	@echo "installing kestreld and its tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "kestreld needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1 | tail -1)" >&2; \
+	    echo "name another one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

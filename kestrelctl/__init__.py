@@ -1,0 +1,1 @@
+"""kestrelctl: the command line of kestreld and of old Kestrels."""

@@ -1,0 +1,5 @@
+"""`python -m kestrelctl`."""
+
+from kestrelctl.app import main
+
+main()

@@ -1,0 +1,31 @@
+"""kestrelctl delete"""
+
+import os
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, YesOption, connect
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import confirm, remark
+
+
+def delete(
+    queue: QueueArgument,
+    yes: YesOption = False,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Exit 0 instead of 1 when there is no such queue.")
+    ] = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Drop a queue, its items and its journal.
+
+    Exit 1 when there is no such queue (an old Kestrel does not say).
+    """
+    client = connect(server, timeout)
+    confirm(f"delete {queue} and all its items?", yes=yes)
+    if client.delete_queue(os.fsencode(queue)):
+        remark(f"deleted {queue}")
+    elif not missing_ok:
+        raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")

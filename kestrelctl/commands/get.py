@@ -1,0 +1,67 @@
+"""kestrelctl get"""
+
+import os
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import (
+    EmptyOkOption,
+    JsonOption,
+    LengthOption,
+    LinesOption,
+    NullOption,
+    QueueArgument,
+    RawOption,
+    ServerOption,
+    TimeoutOption,
+    WaitOption,
+    connect,
+)
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.framing import Framing, choose
+from kestrelctl.taking import give_to_command, give_to_stdout, no_item, take
+
+
+def get(
+    queue: QueueArgument,
+    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Take up to N items.")] = None,
+    take_all: Annotated[bool, typer.Option("--all", help="Take items until the queue is empty.")] = False,
+    wait: WaitOption = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="CMD",
+            help="Run CMD in /bin/sh with the item as its stdin; take the item if it exits 0.",
+        ),
+    ] = None,
+    raw: RawOption = False,
+    lines: LinesOption = False,
+    null: NullOption = False,
+    length_prefixed: LengthOption = False,
+    json: JsonOption = False,
+    empty_ok: EmptyOkOption = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Take one item, or several, and write them to stdout.
+
+    An item leaves the queue once it is written, or once --exec's CMD exited 0. If that fails, it goes back to
+    the head of the queue; with -n or --all the first failure ends the run. Of several items that go into a
+    pipe, each leaves the queue once the reader has it: `| head` loses nothing. --wait counts for each item.
+
+    Exit 1 when there was no item, 124 when --wait is over without one.
+    """
+    if number is not None and take_all:
+        raise Failure(ExitCode.USAGE, "-n and --all exclude each other")
+    if command is not None and (raw or lines or null or length_prefixed or json):
+        raise Failure(ExitCode.USAGE, "--exec hands over the bytes as they are: leave out the framing")
+    several = take_all or (number or 1) > 1
+    usual = Framing.LINES if several else Framing.RAW
+    framing = choose(usual, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
+    client = connect(server, timeout)
+    give = give_to_stdout(framing, several=several) if command is None else give_to_command(command, client)
+    limit = None if take_all else number or 1
+    if not take(client, os.fsencode(queue), give, limit=limit, wait_ms=wait or 0) and not empty_ok:
+        raise no_item(queue, waited=bool(wait))

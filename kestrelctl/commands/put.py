@@ -1,0 +1,50 @@
+"""kestrelctl put"""
+
+import os
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import (
+    LengthOption,
+    NullOption,
+    QueueArgument,
+    ServerOption,
+    TimeoutOption,
+    connect,
+    duration_ms,
+)
+from kestrelctl.framing import Framing, choose
+from kestrelctl.output import remark
+from kestrelctl.putting import expiry_s, explain, open_source, to_batches
+
+
+def put(
+    queue: QueueArgument,
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA|-|@FILE", help="The item. - or nothing: stdin. @FILE: what is in the file."),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Every line is an item, an empty line an empty one.")] = False,
+    null: NullOption = False,
+    length_prefixed: LengthOption = False,
+    expire: Annotated[
+        int | None,
+        typer.Option(metavar="SPAN", parser=duration_ms, help="The item expires after this: 10m, 2h; 90 = seconds."),
+    ] = None,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Add an item to a queue, or many with --lines.
+
+    Bytes are stored as they are: `echo hello | kestrelctl put work` stores "hello" and its newline.
+
+    With --lines, --null or --length-prefixed the items are stored in order until one is refused. Exit 81 says
+    that some are stored, stderr says how many.
+    """
+    framing = choose(Framing.RAW, lines=lines, null=null, length_prefixed=length_prefixed)
+    batches = to_batches(open_source(data), framing)
+    report = connect(server, timeout).put_many(os.fsencode(queue), batches, expiry_s(expire))
+    if report.failure is not None:
+        raise explain(report, report.failure)
+    remark(f"stored {report.stored} item{'' if report.stored == 1 else 's'}")

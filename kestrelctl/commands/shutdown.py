@@ -1,0 +1,12 @@
+"""kestrelctl shutdown"""
+
+from kestrelctl.commands.options import ServerOption, TimeoutOption, YesOption, connect
+from kestrelctl.output import confirm, remark
+
+
+def shutdown(yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
+    """Stop the server in good order. Returns when it has closed the connection."""
+    client = connect(server, timeout)
+    confirm("stop the server?", yes=yes)
+    client.shut_down()
+    remark("the server is down")

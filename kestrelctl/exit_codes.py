@@ -1,0 +1,63 @@
+"""How a run of kestrelctl ends: the exit codes, and the two exceptions that carry one to `app.run`.
+
+The numbers are those of sysexits.h and of the shells where they have one, and 80 and up elsewhere.
+"""
+
+from enum import IntEnum
+from typing import Self
+
+
+class ExitCode(IntEnum):
+    """What `$?` says, and in which words `kestrelctl --help` explains it."""
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> Self:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+    OK = 0, "done"
+    NEGATIVE = (
+        1,
+        "a negative answer: no item, no such queue, a truncated journal tail, a question answered no",
+    )
+    USAGE = 2, "the command line is wrong"
+    CORRUPT = 65, "journal-verify found a corrupt journal"
+    NO_INPUT = 66, "the file, spool or journal does not exist"
+    UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
+    INTERNAL = 70, "a mistake in kestrelctl itself"
+    IO = 74, "reading or writing failed, here or on the server's disk"
+    TRY_AGAIN = 75, "no answer within --timeout; try again"
+    PROTOCOL = 76, "what answered does not speak Kestrel's protocol"
+    REFUSED = 77, "the server refused the command"
+    CONFIG = 78, "reload: the configuration is bad, the old one stays in force"
+    FULL = 80, "put: refused, the queue is full or the item too big"
+    PARTLY_STORED = 81, "put: some of the items are stored, then one was refused or the server went away"
+    AUTHENTICATION = 82, "the server wants a user and password, or did not accept them"
+    NO_RIGHTS = 83, "this user may not do that"
+    QUEUE_STOPPED = 84, "the server stopped this queue, its journal is corrupt"
+    COMMAND_FAILED = 85, "get --exec: the command failed, its item is back at the head of the queue"
+    WAIT_EXPIRED = 124, "--wait is over and there was no item"
+    HANGUP = 129, "stopped by SIGHUP"
+    INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"
+    OUTPUT_CLOSED = 141, "nobody reads standard output any more (| head), or it is closed (>&-)"
+    TERMINATED = 143, "stopped by SIGTERM"
+
+
+class Failure(Exception):
+    """The run cannot go on: an exit code, and the words for stderr ("" = say nothing)."""
+
+    def __init__(self, code: ExitCode, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+        self.words = words
+
+
+class Interrupted(BaseException):
+    """A signal asks kestrelctl to stop. Not an Exception, so that no library swallows it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number

@@ -1,0 +1,100 @@
+"""Where one item ends and the next begins, on standard output and input."""
+
+import base64
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Final
+
+from kestrelctl.exit_codes import ExitCode, Failure
+
+
+class Framing(StrEnum):
+    RAW = "raw"  # the bytes as they are, nothing between items
+    LINES = "lines"  # a newline after each
+    NULL = "null"  # a zero byte after each
+    LENGTH_PREFIXED = "length-prefixed"  # four bytes of length before each
+    JSON = "json"  # an object on a line of its own
+
+
+# length-prefixed:  | length u32 | data (length) |  big-endian
+LENGTH: Final = struct.Struct(">I")
+SEPARATORS: Final = {Framing.LINES: b"\n", Framing.NULL: b"\0"}
+
+
+def frame(item: bytes, framing: Framing) -> bytes:
+    """The item as it goes to standard output."""
+    match framing:
+        case Framing.RAW:
+            return item
+        case Framing.LENGTH_PREFIXED:
+            return LENGTH.pack(len(item)) + item
+        case Framing.JSON:
+            return _json_line(item)
+        case Framing.LINES | Framing.NULL:
+            return item + SEPARATORS[framing]
+
+
+def _json_line(item: bytes) -> bytes:
+    """`{"data": text}`, or `{"data_base64": …}` when the item is not UTF-8."""
+    try:
+        fields = {"data": item.decode()}
+    except UnicodeDecodeError:
+        fields = {"data_base64": base64.b64encode(item).decode()}
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def split(chunks: Iterable[bytes], framing: Framing) -> Iterator[list[bytes]]:
+    """The items of a stream: for each chunk those it completed, so that a slow stream is not held back.
+
+    An unfinished last line is an item too. Raises Failure when a length says more than there is.
+    """
+    if framing == Framing.LENGTH_PREFIXED:
+        return _split_lengths(chunks)
+    return _split_at(chunks, SEPARATORS[framing])
+
+
+def _split_at(chunks: Iterable[bytes], separator: bytes) -> Iterator[list[bytes]]:
+    unfinished: list[bytes] = []
+    for chunk in chunks:
+        *items, rest = chunk.split(separator)
+        if items:
+            items[0] = b"".join([*unfinished, items[0]])
+            unfinished = []
+            yield items
+        if rest:
+            unfinished.append(rest)
+    if unfinished:
+        yield [b"".join(unfinished)]
+
+
+def _split_lengths(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    buffer = bytearray()
+    wanted_bytes = LENGTH.size
+    for chunk in chunks:
+        buffer += chunk
+        if len(buffer) < wanted_bytes:
+            continue
+        items: list[bytes] = []
+        at = 0
+        while len(buffer) - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer, at)
+            if len(buffer) - at - LENGTH.size < length:
+                break
+            items.append(bytes(buffer[at + LENGTH.size : at + LENGTH.size + length]))
+            at += LENGTH.size + length
+        del buffer[:at]
+        wanted_bytes = LENGTH.size if len(buffer) < LENGTH.size else LENGTH.size + LENGTH.unpack_from(buffer)[0]
+        if items:
+            yield items
+    if buffer:
+        raise Failure(ExitCode.IO, f"the input ends inside an item: {wanted_bytes - len(buffer)} bytes are missing")
+
+
+def choose(otherwise: Framing, **asked: bool) -> Framing:
+    """The one framing whose option was given. Raises Failure when several were."""
+    given = [Framing[name.upper()] for name, is_on in asked.items() if is_on]
+    if len(given) > 1:
+        raise Failure(ExitCode.USAGE, f"--{given[0]} and --{given[1]} exclude each other")
+    return given[0] if given else otherwise

@@ -1,0 +1,69 @@
+"""Putting items: where they come from, when they expire, and what to say when not all of them were stored."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.framing import Framing, split
+from kestrelctl.output import STDIN, is_terminal, read_chunks
+
+if TYPE_CHECKING:
+    from kestrelctl.client import PutReport
+
+# Memcache counts expiry up to here from now, and larger numbers from 1970.
+EXPIRY_RELATIVE_S_MAX: Final = 999_999
+
+
+def open_source(data: str | None) -> Iterable[bytes]:
+    """The bytes of put's DATA: text, `-` or None for stdin, `@FILE`. Raises Failure if a person gave none."""
+    if data is None and is_terminal(STDIN):
+        raise Failure(ExitCode.USAGE, "nothing to put: give DATA, @FILE or -, or pipe it in")
+    if data is None or data == "-":
+        return read_chunks(STDIN, "standard input")
+    if data.startswith("@"):
+        return _read_file(data[1:])
+    return [os.fsencode(data)]
+
+
+def _read_file(path: str) -> Iterator[bytes]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise Failure(ExitCode.NO_INPUT, f"{path}: no such file") from error
+    except OSError as error:
+        raise Failure(ExitCode.IO, f"{path}: {(error.strerror or str(error)).lower()}") from error
+    try:
+        yield from read_chunks(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def to_batches(chunks: Iterable[bytes], framing: Framing) -> Iterator[list[bytes]]:
+    """The items, a few at a time as they are read. Raw: all there is to read is one item."""
+    if framing == Framing.RAW:
+        yield [b"".join(chunks)]
+    else:
+        yield from split(chunks, framing)
+
+
+def expiry_s(expire_ms: int | None) -> int:
+    """The expiry that the wire wants, in seconds. None or 0 = never."""
+    if not expire_ms:
+        return 0
+    from_now_s = -(-expire_ms // 1000)  # up: 0 would mean never
+    return from_now_s if from_now_s <= EXPIRY_RELATIVE_S_MAX else int(time.time()) + from_now_s
+
+
+def explain(report: "PutReport", failure: Failure) -> Failure:
+    """The failure of a put, with what became of the other items."""
+    unknown = report.sent - report.answered
+    words = failure.words
+    if report.sent > 1 and report.first_refused is not None:
+        words = f"item {report.first_refused}: {words}"
+    if report.stored > 0:
+        words = f"{words}; stored {report.stored} of the {report.sent} items sent"
+    if unknown > 0:
+        words = f"{words}; whether {'it is' if unknown == 1 else f'{unknown} of them are'} stored is unknown"
+    return Failure(ExitCode.PARTLY_STORED if report.stored > 0 else failure.code, words)

@@ -1,0 +1,127 @@
+"""Taking items reliably: an item is confirmed once it is written or its command succeeded, never before.
+
+If anything fails in between, the item goes back to the head of its queue.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from kestrelctl.exit_codes import ExitCode, Failure, Interrupted
+from kestrelctl.framing import Framing, frame
+from kestrelctl.output import STDOUT, is_terminal, wait_until_read, write_data
+from kestrelctl.signals import signals_held
+
+if TYPE_CHECKING:
+    from kestrelctl.client import KestrelClient
+
+# Kestrel 1.3 closes a connection that is idle for 60 s.
+KEEP_ALIVE_S: Final = 20
+# How long an interrupted command may take to leave before it is killed.
+LEAVE_S: Final = 5
+
+Give = Callable[[bytes], None]
+
+
+def take(client: "KestrelClient", queue: bytes, give: Give, *, limit: int | None, wait_ms: int) -> int:
+    """Take items one by one and `give` each away; how many there were. `limit` None = all there are."""
+    taken = 0
+    item = client.open_read(queue, wait_ms)
+    while item is not None:
+        try:
+            give(item)
+        except (Failure, Interrupted):
+            with suppress(Failure):
+                client.abort_read(queue)
+            raise
+        taken += 1
+        if taken == limit:
+            client.close_read(queue)
+            break
+        item = client.close_and_open(queue, wait_ms)
+    return taken
+
+
+def no_item(queue: str, *, waited: bool) -> Failure:
+    """The queue was empty, and stayed so for as long as `--wait` says."""
+    if waited:
+        return Failure(ExitCode.WAIT_EXPIRED, f"no item came to {queue}")
+    return Failure(ExitCode.NEGATIVE, f"{queue} is empty")
+
+
+def give_to_stdout(framing: Framing, *, several: bool) -> Give:
+    """Writes an item out. Of several, the next is not taken before the reader of a pipe has this one."""
+
+    def give(item: bytes) -> None:
+        data = frame(item, framing)
+        if framing == Framing.RAW and is_terminal(STDOUT) and not item.endswith(b"\n"):
+            data += b"\n"
+        write_data(data)
+        if several:
+            wait_until_read()
+
+    return give
+
+
+def give_to_command(command: str, client: "KestrelClient") -> Give:
+    """Runs `command` in /bin/sh with an item as its standard input."""
+
+    def give(item: bytes) -> None:
+        status = _run(command, item, client)
+        if status != 0:
+            how = f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
+            raise Failure(ExitCode.COMMAND_FAILED, f"the command {how}; its item is back at the head of the queue")
+
+    return give
+
+
+def _run(command: str, item: bytes, client: "KestrelClient") -> int:
+    """The command's exit status, negative for a signal. The connection stays in use while it runs."""
+    lost: Failure | None = None
+    unsent: bytes | None = item
+    child: subprocess.Popen[bytes] | None = None
+    try:
+        with signals_held():
+            child = _start(command)
+        while child.returncode is None:
+            try:
+                child.communicate(unsent, timeout=KEEP_ALIVE_S)
+            except subprocess.TimeoutExpired:
+                unsent = None
+                lost = lost or _ping(client)
+    except Interrupted as interrupted:
+        if child is not None:
+            _stop(child, interrupted.signal_number)
+        raise
+    if lost is not None:
+        raise Failure(lost.code, f"{lost.words}; the command ended, but its item will be delivered again")
+    return child.returncode
+
+
+def _start(command: str) -> "subprocess.Popen[bytes]":
+    # A process group of its own: what interrupts kestrelctl has to stop everything that the shell started.
+    try:
+        return subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, process_group=0)
+    except OSError as error:
+        raise Failure(ExitCode.COMMAND_FAILED, f"cannot run /bin/sh: {error.strerror}") from error
+
+
+def _ping(client: "KestrelClient") -> Failure | None:
+    try:
+        client.keep_alive()
+    except Failure as failure:
+        return failure
+    return None
+
+
+def _stop(child: subprocess.Popen[bytes], signal_number: int) -> None:
+    """Stop the command and all that it started: the item is about to be given to somebody else."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(child.pid, signal_number)
+        child.wait(LEAVE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

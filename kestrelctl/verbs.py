@@ -1,0 +1,105 @@
+"""The command tree: every verb and the options that may stand before it."""
+
+from typing import Annotated, Final, cast
+
+import typer
+
+from kestrelctl import output
+from kestrelctl.commands import (
+    delete,
+    dump_config,
+    dump_stats,
+    flush,
+    flush_all,
+    flush_all_expired,
+    flush_expired,
+    get,
+    journal_verify,
+    peek,
+    put,
+    reload,
+    shutdown,
+    stats,
+    version,
+)
+from kestrelctl.commands.options import SERVER_DEFAULT, TIMEOUT_DEFAULT
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestreld import __version__
+
+EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
+HELP: Final = """Use and look after kestreld, or an old Kestrel, from a shell.
+
+Data goes to stdout and words to stderr. `kestrelctl VERB -h` explains a verb.
+
+    kestrelctl put work 'hello'
+
+    kestrelctl get work
+
+    kestrelctl get work --all --exec ./handle-one-item
+"""
+# Any mistake on the command line; typer has no public name for it.
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+
+app = typer.Typer(
+    name="kestrelctl",
+    help=HELP,
+    epilog=EXIT_CODES,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        output.write_data(f"kestrelctl {__version__}\n".encode())
+        raise typer.Exit
+
+
+@app.callback()
+def before_the_verb(
+    server: Annotated[
+        str,
+        typer.Option("--server", "-s", metavar="HOST:PORT|unix:PATH", envvar="KESTRELCTL_SERVER", help="The server."),
+    ] = SERVER_DEFAULT,
+    timeout: Annotated[
+        str, typer.Option(metavar="SPAN", help="How long the server may take to answer.")
+    ] = TIMEOUT_DEFAULT,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show kestrelctl's version."),
+    ] = False,
+) -> None:
+    """Options that may stand before the verb as well as after it."""
+
+
+app.command("put")(put.put)
+app.command("get")(get.get)
+app.command("peek")(peek.peek)
+app.command("stats")(stats.stats)
+app.command("flush")(flush.flush)
+app.command("flush-all")(flush_all.flush_all)
+app.command("flush-expired")(flush_expired.flush_expired)
+app.command("flush-all-expired")(flush_all_expired.flush_all_expired)
+app.command("delete")(delete.delete)
+app.command("dump-config")(dump_config.dump_config)
+app.command("dump-stats")(dump_stats.dump_stats)
+app.command("reload")(reload.reload)
+app.command("version")(version.version)
+app.command("shutdown")(shutdown.shutdown)
+app.command("journal-verify")(journal_verify.journal_verify)
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run one command line; returns its exit code. No arguments show the help. Raises Failure."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("kestrelctl", list(arguments) or ["--help"]) as context:
+            command.invoke(context)
+    except typer.Exit as ending:
+        return ending.exit_code if arguments else ExitCode.USAGE
+    except UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "kestrelctl"
+        raise Failure(ExitCode.USAGE, f"{error.format_message()} ({path} -h shows how)") from error
+    return ExitCode.OK

@@ -1,0 +1,103 @@
+"""A journal written from scratch, in one go, from items that come from elsewhere: an import, a repair.
+
+Built under a name of its own, synced, and only then renamed into place: a crash leaves the old or the new, whole.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kestreld.clock import Clock
+from kestreld.files import FileLayer
+from kestreld.journal.journal import Journal
+from kestreld.journal.open_files import OpenFiles
+from kestreld.journal.records import (
+    PUT_HEADER_BYTES,
+    Checkpoint,
+    Kind,
+    ReaderState,
+    item_id,
+    item_oddities,
+)
+
+WRITE_BYTES: Final = 1 << 20
+
+
+class JournalBuilder:
+    """Add PUT records in rising order of their ids, then `finish`. Raises JournalFailed."""
+
+    def __init__(
+        self,
+        files: FileLayer,
+        clock: Clock,
+        folder: str,
+        queue: str,
+        journal_id: int,
+        readers: Iterable[ReaderState],
+        *,
+        segment_bytes_max: int,
+        next_reader: int,
+        first_id: int = 1,
+    ) -> None:
+        files.make_dir(folder)
+        self._files = files
+        self._journal = Journal(files, clock, OpenFiles(), folder, queue, journal_id)
+        self._segment_bytes_max = segment_bytes_max
+        self._state = Checkpoint(1, 0, first_id, next_reader, readers=list(readers))
+        for reader in self._state.readers:
+            reader.items = reader.data_bytes = 0
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self._first_id = first_id
+        self._journal.start_segment(self._state)
+
+    def note(self, record: bytes) -> None:
+        """A record about the journal itself, such as an IMPORT, in the first segment."""
+        self._parts.append(record)
+        self._bytes += len(record)
+
+    def add(self, record: bytes) -> None:
+        """One item. Its readers' counts follow; done ranges of the readers must be set beforehand."""
+        added = item_id(record)
+        if not self._parts:
+            self._first_id = added
+        self._parts.append(record)
+        self._bytes += len(record)
+        self._count(record, added)
+        if self._bytes >= WRITE_BYTES:
+            self._write()
+            if self._journal.grown_bytes() >= self._segment_bytes_max:
+                self._journal.sync()
+                self._journal.start_segment(self._state)
+
+    def _count(self, record: bytes, added: int) -> None:
+        state = self._state
+        size = len(record) - PUT_HEADER_BYTES
+        only = item_oddities(record)[2]
+        for reader in state.readers:
+            if reader.kind == Kind.STREAM or only not in (0, reader.number):
+                continue
+            if added < reader.head or any(first <= added <= last for first, last in reader.done):
+                continue
+            reader.items += 1
+            reader.data_bytes += size
+        state.put_items += 1
+        state.put_bytes += size
+        state.next_id = added + 1
+
+    def _write(self) -> None:
+        if self._parts:
+            self._journal.write(self._parts, self._first_id)
+            self._parts, self._bytes = [], 0
+
+    def finish(self, next_id: int = 0) -> Checkpoint:
+        """Everything on disk; what the journal now holds. `next_id` where ids above the last item were used before.
+
+        A last segment with nothing but its CHECKPOINT says it all, so a start has nothing to count again.
+        """
+        self._write()
+        self._state.next_id = max(self._state.next_id, next_id)
+        self._journal.sync()
+        self._journal.start_segment(self._state)
+        self._journal.sync()
+        self._journal.close()
+        return self._state

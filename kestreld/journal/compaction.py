@@ -1,0 +1,101 @@
+"""One segment that stands in for many: the items of theirs that are still needed, with ids, times and flags.
+
+Its header names the segments it replaces; from the moment it has its name, these are dead. Its number is the one left
+free before the live segment, so that the order of numbers is the order of ids.
+"""
+
+from typing import Final
+
+from kestreld.errors import JournalFailed
+from kestreld.journal.journal import Journal
+from kestreld.journal.records import Checkpoint, checkpoint_record, item_id
+from kestreld.journal.segment import Header, Segment, encode_header, segment_name
+
+WRITE_BYTES: Final = 256 * 1024
+
+
+class Compaction:
+    """Add the live records in order, `close`, `put_in_place`. Raises JournalFailed where the disk refuses."""
+
+    def __init__(self, journal: Journal, checkpoint: Checkpoint) -> None:
+        """`checkpoint` is what the live segment, just begun, says."""
+        self._files = journal.files
+        self._journal = journal
+        self.replaced = [segment.number for segment in journal.segments[:-1]]
+        number = journal.live.number - 1
+        checkpoint.segment, checkpoint.previous_bytes = number, 0
+        self._checkpoint = checkpoint_record(checkpoint)
+        self._number = number
+        self._fd = -1
+        self._path = f"{journal.folder}/compacting.seg.new"
+        self.segment = Segment(number, journal.live.first_id, "", 0, 0, compacted=True)
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self.wants_a_pause = False
+
+    def add(self, record: bytes) -> None:
+        """One live item; ids rise."""
+        self.wants_a_pause = False
+        if self._fd < 0:
+            self._begin(item_id(record))
+        if not self._parts:
+            self.segment.mark(item_id(record), self.segment.used_bytes)
+        self._parts.append(record)
+        self._bytes += len(record)
+        if self._bytes >= WRITE_BYTES:
+            self._write()
+            self.wants_a_pause = True
+
+    def _begin(self, first_id: int) -> None:
+        journal, segment = self._journal, self.segment
+        segment.first_id = first_id
+        segment.path = f"{journal.folder}/{segment_name(self._number, first_id)}"
+        header = encode_header(
+            Header(
+                journal.journal_id, self._number, first_id, journal.clock.wall_ms, journal.queue, tuple(self.replaced)
+            )
+        )
+        segment.records_at = len(header)
+        try:
+            if self._files.exists(self._path):
+                self._files.unlink(self._path)
+            self._fd = self._files.create(self._path)
+        except OSError as error:
+            raise JournalFailed(self._path, f"cannot be made: {error.strerror}") from error
+        self._parts = [header, self._checkpoint]
+        self._bytes = len(header) + len(self._checkpoint)
+        self._write()
+
+    def _write(self) -> None:
+        data = b"".join(self._parts)
+        self._parts, self._bytes = [], 0
+        try:
+            written = 0
+            while written < len(data):
+                written += self._files.write(self._fd, data[written:])
+        except OSError as error:
+            raise JournalFailed(self._path, f"write failed: {error.strerror}") from error
+        self.segment.used_bytes += len(data)
+
+    def close(self) -> None:
+        """All live items have been added."""
+        if self._fd < 0:
+            self._begin(self.segment.first_id)
+        if self._parts:
+            self._write()
+
+    def put_in_place(self) -> None:
+        """Sync it and give it its name. Off the loop; raises OSError."""
+        self._files.sync(self._fd)
+        self._files.rename(self._path, self.segment.path)
+        self._files.sync_dir(self._journal.folder)
+        self._files.close(self._fd)
+
+    def abandon(self) -> None:
+        """Leave no trace. Best effort: a leftover is removed at the next start."""
+        if self._fd >= 0:
+            try:
+                self._files.close(self._fd)
+                self._files.unlink(self._path)
+            except OSError:
+                return

@@ -1,0 +1,287 @@
+"""Bytes to commands: whatever comes, in whatever pieces, and nothing that was sent as data is ever a command."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kestreld.config import Compat
+from kestreld.protocol import memcache
+from kestreld.protocol.memcache import Command, Lines, MemcacheParser
+
+SMALL_LINE_BYTES = 60  # so that lines too long turn up often
+
+Shown = tuple[Any, ...]
+
+
+def shown(batch: list[Any]) -> list[Shown]:
+    """Commands as values that compare, each SET with its data."""
+    values: list[Shown] = []
+    commands = iter(batch)
+    for command in commands:
+        data = next(commands) if command.kind <= memcache.SET_WITH else None
+        values.append((*_fields(command), data))
+    return values
+
+
+def _fields(command: Command) -> Shown:
+    own = (command.kind, command.key, command.name, command.expiry_s, command.flags, command.noreply)
+    options = (command.wait_ms, command.opens, command.closes, command.aborts, command.peeks, command.with_id)
+    parts = [_fields(part) for part in command.parts]
+    return (*own, *options, command.prefix, command.reply, command.words, parts)
+
+
+def hangs_up(values: list[Shown]) -> bool:
+    return bool(values) and values[-1][0] == memcache.REPLY and values[-1][8]
+
+
+def parse(
+    pieces: Iterable[bytes],
+    compat: Compat = Compat.NONE,
+    lines: Lines | None = None,
+    item_bytes_max: Callable[[str], int | None] | None = None,
+    line_bytes_max: int = SMALL_LINE_BYTES,
+) -> list[Shown]:
+    """What a session would carry out of a stream that comes in these pieces: nothing after a hang-up."""
+    parser = MemcacheParser(lines or Lines(), compat, line_bytes_max, item_bytes_max)
+    values: list[Shown] = []
+    for piece in pieces:
+        values += shown(parser.feed(piece))
+        if hangs_up(values):
+            break
+    return values
+
+
+def kinds(values: list[Shown]) -> list[int]:
+    return [value[0] for value in values]
+
+
+def replies(stream: bytes, compat: Compat = Compat.NONE) -> list[bytes]:
+    """The answers that the parser itself gives."""
+    return [value[13] for value in parse([stream], compat) if value[0] == memcache.REPLY]
+
+
+# What clients send, well formed and not
+
+names = st.sampled_from([b"work", b"work+audit", b"q", b"", b"a/b", b"x" * 70])
+options = st.sampled_from([b"", b"/t=250", b"/open", b"/close/open", b"/abort", b"/peek", b"/t=", b"/odd", b"/peek/open"])
+numbers = st.sampled_from([b"0", b"5", b"-1", b"007", b"99999999999999999999", b"x", b""])
+sizes = st.integers(0, 30)
+endings = st.sampled_from([b"\r\n", b"\r\n", b"\n"])
+datas = st.binary(max_size=30) | st.sampled_from([b"flush_all\r\n", b"\r\n", b"shutdown\r\nget q", b"x\r\nset q 0 0 1"])
+verbs = st.sampled_from(
+    [b"get", b"GET", b"gets", b"delete", b"flush", b"flush_expired", b"flush_all", b"stats", b"dump_stats", b"version"]
+    + [b"quit", b"shutdown", b"reload", b"dump_config", b"flush_all_expired", b"nonsense", b"", b" ", b"\0"]
+)
+sets = st.builds(
+    lambda verb, name, flags, expiry, data, tail, ending: b"".join(
+        [b" ".join([verb, name, flags, expiry, b"%d" % len(data)]), tail, ending, data, b"\r\n"]
+    ),
+    st.sampled_from([b"set", b"SET", b"add", b"cas", b"append"]),
+    names,
+    numbers,
+    numbers,
+    datas,
+    st.sampled_from([b"", b"", b" noreply", b" 7", b" ", b" 0 noreply"]),
+    endings,
+)
+lying_sets = st.builds(
+    lambda name, size, data: b"set %b 0 0 %b\r\n%b\r\n" % (name, size, data), names, numbers | sizes.map(b"%d".__mod__), datas
+)
+others = st.builds(
+    lambda verb, words, ending: b" ".join([verb, *words]) + ending,
+    verbs,
+    st.lists(st.builds(bytes.__add__, names, options) | numbers, max_size=3),
+    endings,
+)
+streams = st.lists(sets | sets | others | lying_sets | st.binary(max_size=20), max_size=12).map(b"".join)
+compats = st.sampled_from(Compat)
+
+
+def pieces_of(stream: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    return [stream[start:end] for start, end in zip(places, places[1:], strict=False)]
+
+
+# Any stream, in any pieces
+
+
+@given(streams, st.lists(st.integers(0, 2000), max_size=20), compats)
+@example(b"get " + b"q" * (SMALL_LINE_BYTES - 4) + b"\r\n", [SMALL_LINE_BYTES + 1], Compat.NONE)
+def test_commands_survive_any_split_of_the_stream(stream, cuts, compat):
+    assert parse(pieces_of(stream, cuts), compat) == parse([stream], compat)
+
+
+@given(streams, compats)
+def test_commands_survive_coming_byte_by_byte(stream, compat):
+    assert parse([stream[at : at + 1] for at in range(len(stream))], compat) == parse([stream], compat)
+
+
+@given(st.binary(max_size=400) | streams, compats)
+def test_any_bytes_give_commands_or_answers_and_nothing_else(stream, compat):
+    for value in parse([stream], compat):
+        if value[0] == memcache.REPLY:
+            reply = value[13]
+            assert reply.endswith(b"\r\n")
+            assert reply.count(b"\n") == 1
+        elif value[0] <= memcache.SET_WITH:
+            assert isinstance(value[-1], bytes)
+        else:
+            assert 0 <= value[0] <= memcache.TOO_LARGE
+
+
+@given(st.lists(streams, max_size=5), streams, compats)
+def test_lines_seen_before_mean_the_same_as_lines_seen_first(seen, stream, compat):
+    lines = Lines()
+    for earlier in seen:
+        parse([earlier], compat, lines)
+    assert parse([stream], compat, lines) == parse([stream], compat, Lines())
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), datas), max_size=10), st.lists(st.integers(0, 500), max_size=5))
+def test_items_of_mixed_sizes_through_the_line_cache_are_the_items_sent(items, cuts):
+    stream = b"".join(b"set %b 0 0 %d\r\n%b\r\n" % (name, len(data), data) for name, data in items)
+    got = parse(pieces_of(stream, cuts))
+    assert [(value[1], value[-1]) for value in got] == items
+
+
+def test_a_line_with_a_word_too_many_does_not_teach_the_cache_a_wrong_length():
+    first = b"set q 0 0 5 3\r\nhello\r\n"
+    second = b"set q 0 0 5 2\r\nworld\r\n"
+    assert [value[-1] for value in parse([first + second])] == [b"hello", b"world"]
+
+
+def test_the_line_cache_forgets_queues_when_it_is_cleared():
+    lines = Lines()
+    parser = MemcacheParser(lines)
+    (command,) = parser.feed(b"get q\r\n")
+    command.target = "a queue"
+    lines.clear()
+    assert command.target is None
+    assert parser.feed(b"get q\r\n") != [command]
+
+
+def test_the_line_cache_stays_bounded():
+    lines = Lines()
+    parser = MemcacheParser(lines)
+    for number in range(memcache.LINES_CACHED_MAX + 10):
+        parser.feed(b"get q%d\r\n" % number)
+    assert len(lines.whole) <= memcache.LINES_CACHED_MAX
+
+
+# Data is never executed
+
+EVIL = b"flush_all\r\nshutdown\r\nset q 0 0 1\r\n"
+
+
+@pytest.mark.parametrize("compat", Compat)
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"set q 0 0 %d", [memcache.SET]),
+        (b"set q bad 0 %d", [memcache.REPLY]),
+        (b"set q 0 bad %d", [memcache.REPLY]),
+        (b"set  0 0 %d", [memcache.REPLY]),
+        (b"set big 0 0 %d", [memcache.TOO_LARGE]),
+        (b"add q 0 0 %d", [memcache.REPLY]),
+        (b"cas q 0 0 %d 77", [memcache.REPLY]),
+        (b"append q 0 0 %d noreply", [memcache.REPLY]),
+        (b"set q 0 0 -%d", [memcache.REPLY]),
+        (b"set q 0 0 %dx", [memcache.REPLY]),
+        (b"set q 0 0 99999999%d", [memcache.REPLY]),
+        (b"set q 0 0", [memcache.REPLY]),
+    ],
+)
+def test_the_data_of_a_refused_set_is_never_run_as_commands(compat, line, expected):
+    line = line % len(EVIL) if b"%d" in line else line
+    stream = line + b"\r\n" + EVIL + b"\r\n" + b"version\r\n"
+    got = parse([stream], compat, item_bytes_max=lambda name: 10 if name == "big" else None)
+    followed = [] if hangs_up(got) or not got else [memcache.VERSION]
+    assert kinds(got) == expected + followed
+
+
+def test_a_set_whose_data_is_longer_than_it_says_is_refused_and_hangs_up():
+    got = parse([b"set q 0 0 3\r\nabcdef\r\nflush_all\r\n"])
+    assert kinds(got) == [memcache.REPLY]
+    assert got[0][13] == b"CLIENT_ERROR bad data chunk\r\n"
+    assert hangs_up(got)
+
+
+def test_data_larger_than_the_queue_takes_is_thrown_away_as_it_comes():
+    parser = MemcacheParser(Lines(), item_bytes_max=lambda name: 1000)
+    batch = parser.feed(b"set q 0 0 50000\r\n")
+    for _ in range(50):
+        batch += parser.feed(b"x" * 1000)
+        assert parser.mid_command
+    batch += parser.feed(b"\r\nversion\r\n")
+    assert [command.kind for command in batch] == [memcache.TOO_LARGE, memcache.VERSION]
+    assert not parser.mid_command
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1", b"POST /x HTTP/1.0", b"options * HTTP/1.1"])
+def test_an_http_request_is_refused_at_its_first_line(line):
+    got = parse([line + b"\r\nHost: localhost\r\n\r\nflush_all\r\n"])
+    assert kinds(got) == [memcache.REPLY]
+    assert hangs_up(got)
+
+
+# Lines
+
+
+def test_lines_end_with_lf_and_a_cr_before_it_is_dropped():
+    assert parse([b"get q\n"]) == parse([b"get q\r\n"])
+    assert parse([b"set q 0 0 1\nx\r\n"]) == parse([b"set q 0 0 1\r\nx\r\n"])
+
+
+def test_a_line_may_be_as_long_as_the_limit_and_no_longer():
+    longest = b"get " + b"q" * (8192 - 4)
+    assert kinds(parse([longest + b"\r\n"], line_bytes_max=8192)) == [memcache.GET]
+    for pieces in ([longest + b"q\r\n"], [longest + b"q", b"\r\n"], [longest + b"qq"]):
+        got = parse(pieces, line_bytes_max=8192)
+        assert [value[13] for value in got] == [b"CLIENT_ERROR line too long\r\n"]
+        assert hangs_up(got)
+
+
+def test_options_of_a_get_come_in_any_order_and_unknown_ones_are_ignored():
+    expected = parse([b"get q/t=250/open\r\n"])
+    (value,) = expected
+    assert (value[0], value[2], value[6], value[7]) == (memcache.READ, "q", 250, True)
+    for line in (b"get q/open/t=250\r\n", b"get q/open//t=250/odd\r\n"):
+        (other,) = parse([line])
+        assert other[6:12] == value[6:12]
+
+
+@pytest.mark.parametrize("compat", Compat)
+@pytest.mark.parametrize("key", [b"q/peek/open", b"q/open/peek", b"q/abort/close", b"q/close/abort", b"q/abort/peek"])
+def test_options_that_do_not_go_together_are_refused(compat, key):
+    (reply,) = replies(b"get " + key + b"\r\n", compat)
+    assert reply.startswith(b"CLIENT_ERROR")
+
+
+def test_the_key_in_a_value_is_as_requested_or_as_kestrel_1_writes_it():
+    (new,) = parse([b"get q/open\r\n"], Compat.NONE)
+    (old,) = parse([b"get q/open\r\n"], Compat.KESTREL_1)
+    assert (new[12], old[12]) == (b"VALUE q/open 0 ", b"VALUE q 0 ")
+
+
+def test_an_unknown_word_is_an_error_in_memcache_and_hangs_up_in_kestrel_1():
+    assert replies(b"nonsense\r\nversion\r\n") == [b"ERROR\r\n"]
+    assert kinds(parse([b"nonsense\r\nversion\r\n"])) == [memcache.REPLY, memcache.VERSION]
+    assert replies(b"nonsense\r\nversion\r\n", Compat.KESTREL_1) == [b"CLIENT_ERROR\r\n"]
+    assert kinds(parse([b"nonsense\r\nversion\r\n"], Compat.KESTREL_1)) == [memcache.REPLY]
+
+
+def test_noreply_is_honoured_except_in_kestrel_1():
+    for line in (b"set q 0 0 1 noreply\r\nx\r\n", b"delete q noreply\r\n", b"flush_all noreply\r\n", b"flush_all 0 noreply\r\n"):
+        assert [value[5] for value in parse([line])] == [True]
+        assert [value[5] for value in parse([line], Compat.KESTREL_1)] == [False]
+
+
+def test_flags_are_kept_as_32_bits_and_read_as_0_in_kestrel_1():
+    for text, flags in ((b"4294967295", 2**32 - 1), (b"-1", 2**32 - 1), (b"7", 7)):
+        line = b"set q %b 0 1\r\nx\r\n" % text
+        assert [value[4] for value in parse([line])] == [flags]
+        assert [value[4] for value in parse([line], Compat.KESTREL_1)] == [0]
+    assert replies(b"set q 4294967296 0 1\r\nx\r\n") == [b"CLIENT_ERROR bad flags\r\n"]

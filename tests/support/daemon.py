@@ -1,0 +1,111 @@
+"""A real kestreld for tests: a process of its own, on a port of its own, spooling into a folder of the test."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+READY: Final = re.compile(r"ready .*memcache=(\S+)")
+STOP_S: Final = 20
+
+
+class Daemon:
+    """kestreld in a process. It is started by `start`, and always left stopped by `running_daemon`."""
+
+    def __init__(
+        self, folder: Path, settings: Sequence[str] = (), config: str = "", listen: str = "127.0.0.1:0"
+    ) -> None:
+        self.folder = folder
+        self.spool = folder / "spool"
+        self.config_path = folder / "kestreld.yaml"
+        self.settings = list(settings)
+        self.listen = listen
+        self.address = ""  # HOST:PORT or unix:PATH, once it is ready
+        self.log: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config_path.write_text(config)
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def command(self) -> list[str]:
+        settings = [f"listen.memcache={self.listen}", f"queue_path={self.spool}", *self.settings]
+        sets = [word for setting in settings for word in ("--set", setting)]
+        return [sys.executable, "-m", "kestreld", "--config", str(self.config_path), *sets]
+
+    def start(self) -> None:
+        """Returns once it listens. A restart listens on the same address."""
+        assert self.process is None, "already running"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KESTREL")}
+        self.process = subprocess.Popen(
+            self.command(), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line.rstrip("\n"))
+            if ready := READY.search(line):
+                self.address = self.listen = ready[1]
+                break
+        else:
+            code = self.process.wait()
+            self.process = None
+            raise AssertionError(f"kestreld exited with {code} before it was ready:\n" + "\n".join(self.log))
+        threading.Thread(target=self._read_log, args=(self.process,), daemon=True).start()
+
+    def _read_log(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            self.log.extend(line.rstrip("\n") for line in process.stderr)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """The exit code, once it has exited."""
+        assert self.process is not None
+        code = self.process.wait(STOP_S)
+        self.process = None
+        return code
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """kill -9: as a crash."""
+        assert self.process is not None
+        self.process.kill()
+        self.wait()
+
+    def restart(self) -> None:
+        """Stop if it runs, and start again on the same spool and address."""
+        if self.process is not None:
+            self.stop()
+        self.start()
+
+
+@contextmanager
+def running_daemon(folder: Path, *settings: str, config: str = "", listen: str = "127.0.0.1:0") -> Iterator[Daemon]:
+    """A kestreld that spools into `folder`/spool. `settings` as for --set, `config` the text of its YAML file."""
+    daemon = Daemon(folder, settings, config, listen)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        if daemon.process is not None:
+            daemon.kill()

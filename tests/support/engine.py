@@ -1,0 +1,140 @@
+"""The queues without a server: a collection on a spool of its own, taken through turns, crashes and restarts."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kestreld.config import Config, QueueConfig
+from kestreld.errors import JournalFailed
+from kestreld.files import FileLayer
+from kestreld.journal.records import item_data
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.commit import GroupCommit
+from kestreld.queues.queue import Queue
+from kestreld.queues.reader import Reader
+from kestreld.queues.upkeep import Upkeep
+from tests.support.clock import FakeClock
+
+Settings = Mapping[str, Mapping[str, object]]  # queue name -> QueueConfig field -> value
+
+
+class QuickFiles(FileLayer):
+    """The real disk without the wait for it: what is written survives a kill -9 all the same."""
+
+    def sync(self, fd: int) -> None:
+        """Nothing: no test here cuts the power."""
+
+    def sync_dir(self, path: str) -> None:
+        """Nothing, as `sync`."""
+
+
+class LateFiles(QuickFiles):
+    """As a server's disk thread: background work is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.under_way: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
+
+    def in_background(self, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
+        self.under_way.append((work, finished))
+
+    def finish_background(self) -> None:
+        under_way, self.under_way = self.under_way, []
+        for work, finished in under_way:
+            super().in_background(work, finished)
+
+
+class Engine:
+    """A QueueCollection on `spool`. `log` is what it reported, over all its lives."""
+
+    def __init__(
+        self, spool: Path, files: FileLayer | None = None, clock: FakeClock | None = None, **defaults: object
+    ) -> None:
+        self.spool = spool
+        self.files = files if files is not None else FileLayer()
+        self.clock = clock if clock is not None else FakeClock()
+        self.log: list[str] = []
+        self.config = self._config({}, defaults)
+        spool.mkdir(parents=True, exist_ok=True)
+        self._start()
+
+    def _config(self, queues: Settings, defaults: Mapping[str, object]) -> Config:
+        return Config(queue_path=str(self.spool), defaults=QueueConfig(**defaults), queues=queues)  # type: ignore[arg-type]
+
+    def _start(self) -> None:
+        self.commit = GroupCommit(self.clock)
+        self.collection = QueueCollection(self.files, self.clock, self.config, self.commit, self.log.append)
+        self.collection.recover()
+        self.upkeep = Upkeep(self.collection, lambda: None)
+
+    # What a server does
+
+    def configure(self, queues: Settings | None = None, **defaults: object) -> None:
+        """A reload."""
+        self.config = self._config(queues or {}, defaults)
+        self.collection.configure(self.config)
+
+    def end_turn(self) -> dict[Queue, JournalFailed]:
+        """Commit, then the upkeep that follows the replies; what failed."""
+        self.commit.run()
+        failed = self.commit.failed
+        self.upkeep.after_turn()
+        return failed
+
+    def tidy(self) -> None:
+        """A whole round of the upkeep that a timer does."""
+        for _ in self.upkeep.round():
+            pass
+        while self.upkeep.slice(1 << 62):
+            pass
+
+    def restart(self) -> None:
+        """A clean stop, and a new start on the same spool."""
+        self.commit.run()
+        self.collection.close()
+        self._start()
+
+    def crash(self) -> None:
+        """kill -9, and a new start: what was not written is gone."""
+        self.abandon()
+        self._start()
+
+    def abandon(self) -> None:
+        """Let go of the descriptors, as the kernel does for a process that died."""
+        for queue in self.collection.families.values():
+            if queue.journal is not None:
+                queue.journal.close()
+
+    # What clients do, in one line
+
+    def reader(self, name: str) -> Reader:
+        return self.collection.reader(name)
+
+    def queue(self, name: str) -> Queue:
+        """The family of that name."""
+        return self.collection.families[name]
+
+    def put(self, name: str, *items: bytes, expire_at_ms: int = 0, flags: int = 0) -> list[bool]:
+        """A SET of each item, within the turn."""
+        reader = self.reader(name)
+        only = reader if reader.label else None
+        return [reader.queue.put(data, expire_at_ms, flags, only) for data in items]
+
+    def take(self, name: str) -> bytes | None:
+        """A GET, within the turn: the item's data."""
+        record = self.reader(name).take(self.clock.wall_ms)
+        return None if record is None else item_data(record)
+
+    def drain(self, name: str) -> list[bytes]:
+        """GETs until the queue is empty, and the end of the turn."""
+        taken = []
+        while (data := self.take(name)) is not None:
+            taken.append(data)
+        self.end_turn()
+        return taken
+
+    def items(self, name: str) -> int:
+        reader = self.reader(name)
+        reader.queue.fold()
+        return reader.items
+
+    def segments(self, family: str) -> list[Path]:
+        return sorted((self.spool / f"{family}.journal").glob("*.seg"))

@@ -1,0 +1,64 @@
+"""kestrelctl as its users run it: a process of its own, alone or in a shell script."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+RUN_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: bytes
+    err: str
+
+
+class Kestrelctl:
+    """Runs kestrelctl against one server."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.address = address
+        program = folder / "kestrelctl"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kestrelctl "$@"\n')
+        program.chmod(0o755)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KESTREL")}
+        self.environment = {
+            **inherited,
+            "KESTRELCTL_SERVER": address,
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Outcome:
+        return self._run([sys.executable, "-m", "kestrelctl", *arguments], stdin, {})
+
+    def script(self, shell: str, script: str, **variables: str) -> Outcome:
+        """Run `script` under `set -eu`. Skips the test when the shell is missing."""
+        path = shutil.which(shell)
+        if path is None:
+            pytest.skip(f"{shell} is not installed")
+        return self._run([path, "-c", f"set -eu\n{script}"], b"", variables)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """A run to look at while it lasts. Its stdin and stdout are pipes."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "kestrelctl", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+        )
+
+    def _run(self, command: list[str], stdin: bytes, variables: dict[str, str]) -> Outcome:
+        run = subprocess.run(
+            command, input=stdin, capture_output=True, env={**self.environment, **variables}, timeout=RUN_S
+        )
+        return Outcome(run.returncode, run.stdout, run.stderr.decode())

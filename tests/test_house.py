@@ -1,0 +1,224 @@
+"""The house rules no linter knows: who may touch the system, what the documentation must mention, what lies where."""
+
+import ast
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestreld import __version__
+from kestreld.config import SETTINGS, load
+from kestreld.daemon import ExitCode
+from kestreld.journal.records import Done, Reason, done_record, put_record
+from tests.support.daemon import READY, running_daemon
+from tests.support.wire import connected
+
+ROOT: Final = Path(__file__).parents[1]
+TOP_LEVEL_FILES: Final = frozenset({".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"})
+TOP_LEVEL_FOLDERS: Final = frozenset(
+    {".ci", "benchmarks", "completions", "docs", "kestrelctl", "kestreld", "kestrelspark", "packaging", "tests", "tui"}
+)
+# Module -> the rooms of kestreld that may import it. All others get disk, network, time and chance handed in.
+MAY_IMPORT: Final = {
+    "asyncio": ("daemon.py", "server/"),
+    "uvloop": ("daemon.py",),
+    "concurrent": ("server/background.py",),
+    "threading": ("server/background.py",),
+    "signal": ("daemon.py",),
+    "os": ("daemon.py", "files.py", "net.py"),
+    "pathlib": ("daemon.py",),
+    "fcntl": ("files.py",),
+    "shutil": (),
+    "tempfile": (),
+    "io": (),
+    "mmap": (),
+    "socket": ("net.py",),
+    "select": ("net.py",),
+    "selectors": (),
+    "time": ("clock.py",),
+    "datetime": (),
+    "random": (),
+    "secrets": (),
+    "uuid": (),
+    "subprocess": (),
+    "multiprocessing": (),
+}
+# The last line of defence, where nobody is left to hand an error to.
+MAY_CATCH_ALL: Final = {"kestrelctl/app.py": 1}
+
+
+def sources(package: str) -> Iterator[tuple[str, ast.Module]]:
+    """Each module of a package, by its path from the root."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of each imported module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, (node.module or "").partition(".")[0]
+
+
+def document(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def code_blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", document(name), re.MULTILINE | re.DOTALL)
+
+
+def in_backticks(name: str) -> set[str]:
+    """Words that a document has in code, in line or in blocks."""
+    text = document(name)
+    code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^ {4}(\S.*)$", text, re.MULTILINE)
+    return {word for piece in code for word in re.findall(r"[A-Za-z_.]+", piece)}
+
+
+def test_the_system_is_reached_through_its_doors_only() -> None:
+    trespasses = [
+        f"{path}:{line}: {module}"
+        for path, tree in sources("kestreld")
+        for line, module in imports(tree)
+        if module in MAY_IMPORT and not path.removeprefix("kestreld/").startswith(MAY_IMPORT[module] or ("-",))
+    ]
+    assert trespasses == []
+
+
+def test_only_the_file_layer_opens_files() -> None:
+    opening = {
+        path
+        for path, tree in sources("kestreld")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
+    }
+    assert opening <= {"kestreld/files.py"}
+
+
+def test_nothing_catches_everything() -> None:
+    found: dict[str, int] = {}
+    for path, tree in [*sources("kestreld"), *sources("kestrelctl")]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler):
+                caught = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else set()
+                if node.type is None or caught & {"Exception", "BaseException"}:
+                    found[path] = found.get(path, 0) + 1
+    assert found == MAY_CATCH_ALL
+
+
+def test_every_version_is_the_same_one(tmp_path: Path) -> None:
+    project = tomllib.loads(document("pyproject.toml"))["project"]["version"]
+    newest = re.search(r"^## (\d\S*)", document("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert (project, newest[1]) == (__version__, __version__)
+    with running_daemon(tmp_path) as daemon, connected(daemon.address) as client:
+        client.ask(b"version\r\n", f"VERSION {__version__}\r\n".encode())
+
+
+def test_protocol_page_names_every_word_of_the_protocol() -> None:
+    (tree,) = [tree for path, tree in sources("kestreld") if path == "kestreld/protocol/memcache.py"]
+    literals = [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, bytes)
+    ]
+    words = {found[0].decode() for literal in literals if (found := re.match(rb"[A-Za-z_]{2,}(?=[ =\r]|$)", literal))}
+    assert {"get", "set", "flush_all_expired", "noreply", "peek", "STORED", "CLIENT_ERROR"} <= words
+    assert words - in_backticks("docs/protocol.md") == set()
+
+
+def test_protocol_page_names_every_stat(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon, connected(daemon.address) as client:
+        client.ask(b"set q 0 0 1\r\n1\r\nget q+child\r\n", b"STORED\r\nEND\r\n")
+        client.send(b"stats\r\n")
+        answer = client.read_until(b"END\r\n").decode()
+    keys = {
+        name.removeprefix("queue_q_") for name in re.findall(r"^STAT (\S+)", answer, re.MULTILINE) if "+" not in name
+    }
+    assert {"uptime", "items", "children"} <= keys
+    assert keys - in_backticks("docs/protocol.md") == set()
+
+
+def test_configuration_page_and_example_name_every_setting() -> None:
+    names = {setting.name for setting in SETTINGS}
+    assert names - in_backticks("docs/configuration.md") == set()
+    example = document("packaging/kestreld.yaml")
+    assert [name for name in sorted(names) if f"{name.rpartition('.')[2]}:" not in example] == []
+
+
+def test_configurations_shown_in_the_documentation_have_no_mistakes() -> None:
+    blocks = code_blocks("docs/configuration.md", "yaml")
+    assert blocks
+    for block in blocks:
+        load(block, "docs/configuration.md")
+
+
+def test_configuration_page_names_every_exit_code() -> None:
+    rows = {int(code) for code in re.findall(r"^\| (\d+) \|", document("docs/configuration.md"), re.MULTILINE)}
+    assert rows == set(ExitCode)
+
+
+def test_journal_page_shows_the_bytes_that_are_written() -> None:
+    put = put_record(1, 1_700_000_000_000, 0, 0, 0, b"hello")
+    done = done_record(Done(1, Reason.GOT, 1_700_000_000_250, 1, 5, [(1, 1)]))
+    shown = [
+        bytes.fromhex(block) for block in code_blocks("docs/journal.md", "") if re.fullmatch(r"[0-9a-f\s]+", block)
+    ]
+    assert shown == [put + done]
+
+
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    broken = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_top_level_holds_what_belongs_there() -> None:
+    listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs git and a checkout")
+    files = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert {file for file in files if "/" not in file} - TOP_LEVEL_FILES == set()
+    assert {file.partition("/")[0] for file in files if "/" in file} - TOP_LEVEL_FOLDERS == set()
+
+
+def test_first_use_in_the_readme_works_as_written(tmp_path: Path) -> None:
+    server, commands = code_blocks("README.md", "sh")
+    (program,) = code_blocks("README.md", "python")
+    config = tmp_path / "kestreld.yaml"
+    config.write_text(f"listen: {{memcache: 127.0.0.1:0, admin: null}}\nqueue_path: {tmp_path}/spool\n")
+    # Its .venv may be another than the one these tests run in.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "KESTRELD_CONFIG": str(config), "HOME": str(tmp_path)}
+
+    with subprocess.Popen(
+        ["sh", "-euc", server], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        try:
+            assert process.stderr is not None
+            ready = next(found for line in process.stderr if (found := READY.search(line)))
+            environment["KESTRELCTL_SERVER"] = ready[1]
+            done = subprocess.run(
+                ["sh", "-euc", commands], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.startswith("hello")
+            assert "got 1\ngot 2\ngot 3\n" in done.stdout
+            assert '127.0.0.1", 22133' in program
+            there = program.replace('"127.0.0.1", 22133', f'"127.0.0.1", {ready[1].rpartition(":")[2]}')
+            subprocess.run([sys.executable, "-c", there], cwd=tmp_path, env=environment, check=True, timeout=60)
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
