@@ -58,7 +58,7 @@ class JournalCorrupt(KestrelError):
 
 
 class NotImported(JournalCorrupt):
-    """Kestrel's files cannot become this queue's journal, or lie beside one that was not made from them. The queue stops."""
+    """Kestrel's files cannot become a journal, or lie beside one that was not made from them. The queue stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, 0, reason)

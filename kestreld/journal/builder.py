@@ -101,3 +101,7 @@ class JournalBuilder:
         self._journal.sync()
         self._journal.close()
         return self._state
+
+    def abandon(self) -> None:
+        """Let go of what is not going to be finished; its files stay."""
+        self._journal.close()

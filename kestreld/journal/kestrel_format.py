@@ -103,12 +103,21 @@ def find_queues(files: FileLayer, folder: str) -> tuple[dict[str, list[str]], li
     return queues, sorted(foreign)
 
 
-def read_queue(files: FileLayer, folder: str, name: str, now_ms: int) -> KestrelQueue:
+def queue_of(file_name: str) -> str | None:
+    """The queue whose file has this name. None: not a name that Kestrel gives."""
+    file = _file_name(file_name)
+    return None if file is None else file.queue
+
+
+def read_queue(
+    files: FileLayer, folder: str, name: str, now_ms: int, file_names: Sequence[str] | None = None
+) -> KestrelQueue:
     """The queue as Kestrel would serve it after a restart, and every whole item beyond that.
 
     Open reads are back at the head; expired items are still there. `now_ms` dates items without an add time.
+    `file_names` are the queue's where they are known, as from `find_queues`.
     """
-    before, replayed, after = _in_replay_order(files, folder, name)
+    before, replayed, after = _in_replay_order(files, folder, name, file_names)
     queue = KestrelQueue(name, [f"{folder}/{file}" for file in (*before, *replayed, *after)])
     replay = _Replay(now_ms)
     for file in replayed:
@@ -123,11 +132,13 @@ def read_queue(files: FileLayer, folder: str, name: str, now_ms: int) -> Kestrel
     return queue
 
 
-def _in_replay_order(files: FileLayer, folder: str, name: str) -> tuple[list[str], list[str], list[str]]:
+def _in_replay_order(
+    files: FileLayer, folder: str, name: str, file_names: Sequence[str] | None
+) -> tuple[list[str], list[str], list[str]]:
     """The queue's files: those a pack replaces, those to replay in order, those never finished."""
     own = [
         file
-        for file in map(_file_name, files.list_dir(folder))
+        for file in map(_file_name, files.list_dir(folder) if file_names is None else file_names)
         if file is not None and file.queue == name and not files.is_dir(f"{folder}/{file.name}")
     ]
     dated = sorted((file.at_ms, file.pack, file.name) for file in own if file.at_ms is not None)

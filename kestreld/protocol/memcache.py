@@ -41,6 +41,7 @@ ERROR: Final = b"ERROR\r\n"
 
 DATA_BYTES_MAX: Final = (1 << 31) - 1
 LINES_CACHED_MAX: Final = 32768
+SHORT_LINE_BYTES: Final = 64
 EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
 WAIT_MS_MAX: Final = 10**12
@@ -158,6 +159,7 @@ class MemcacheParser:
 
     def feed(self, data: bytes) -> list[Any]:
         """The commands that `data` completes, each SET followed by its data. After one that closes, nothing."""
+        whole = self._lines.whole
         batch: list[Any] = []
         at = 0
         if self._store is not None:
@@ -167,11 +169,14 @@ class MemcacheParser:
         elif self._rest:
             data = self._rest + data
             self._rest = b""
-        whole = self._lines.whole
+        elif len(data) < SHORT_LINE_BYTES:
+            command = whole.get(data)  # a line and nothing else: all that most consumers send at a time
+            if command is not None and command.data_bytes < 0:
+                return [command]
         find = data.find
         while True:
-            eol = find(b"\n", at)
-            if eol < 0:
+            eol = find(b"\n", at) + 1
+            if eol == 0:
                 break
             line = data[at:eol]
             command = whole.get(line)
@@ -179,7 +184,7 @@ class MemcacheParser:
                 command, size = self._look_up(line)
             else:
                 size = command.data_bytes
-            at = eol + 1
+            at = eol
             if size < 0:
                 batch.append(command)
                 if command.kind == REPLY and command.closes:
@@ -244,15 +249,14 @@ class MemcacheParser:
 
     def _look_up(self, line: bytes) -> tuple[Command, int]:
         """The command of a line that is not cached as a whole, and how much data follows it (-1 = none)."""
-        head, _, last = line.rpartition(b" ")
+        text = line[:-2] if line.endswith(b"\r\n") else line[:-1]
+        head, _, size_word = text.rpartition(b" ")
         known = self._lines.stores.get(head)
-        size_word = last[:-1] if last[-1:] == b"\r" else last
         if known is not None and size_word.isdigit() and len(size_word) < 10:
             size = int(size_word)
             limit = known.data_bytes
             if size <= limit:
                 return known, size
-        text = line[:-1] if line[-1:] == b"\r" else line
         if len(text) > self._line_bytes_max:
             return self._refuse("line too long", closes=True), -1
         command = self._parse(text)

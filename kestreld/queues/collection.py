@@ -7,6 +7,7 @@ from kestreld.config import Config, decode_queue_name, encode_queue_name, queue_
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
+from kestreld.journal.kestrel_import import import_at_start
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Kind, ReaderState
 from kestreld.journal.recovery import recover
@@ -213,11 +214,12 @@ class QueueCollection:
 
     def recover(self) -> None:
         """Bring back every journal in the spool. A damaged one stops its own queue; foreign files are reported."""
+        self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
         for name in self.files.list_dir(self.spool):
             path = f"{self.spool}/{name}"
-            if name.startswith("."):
+            if name.startswith(".") or not self.files.is_dir(path):
                 continue
-            if not name.endswith(FOLDER_SUFFIX) or not self.files.is_dir(path):
+            if not name.endswith(FOLDER_SUFFIX):
                 self.report(f"{path}: not a journal of kestreld; left alone")
                 continue
             parent = decode_queue_name(name[: -len(FOLDER_SUFFIX)])
@@ -225,7 +227,8 @@ class QueueCollection:
             if problem is not None or "+" in parent or encode_queue_name(parent) + FOLDER_SUFFIX != name:
                 self.report(f"{path}: not the name of a queue; left alone")
                 continue
-            self._recover_family(parent, path)
+            if parent not in self.broken:
+                self._recover_family(parent, path)
         self._empty_trash()
 
     def _recover_family(self, parent: str, path: str) -> None:
@@ -243,6 +246,7 @@ class QueueCollection:
             return
         for note in recovered.notes:
             self.report(f"{parent}: {note}")
+        self._last_journal_id = max(self._last_journal_id, recovered.journal.journal_id)
         queue = self._adopt_family(parent, recovered.journal)
         self._restore(queue, recovered.state)
         if recovered.replaced:

@@ -79,8 +79,8 @@ class Handler:
         self.waiter: Waiter | None = None
         self.asked: Command | None = None  # the command that waits
         self.held = False  # waits for the server itself (reload)
-        self.last_queue: Queue | None = None
-        self.touched: list[Queue] = []  # whose commit `out` depends on
+        self.last_queue: Queue | None = None  # whose commit `out` depends on,
+        self.touched: list[Queue] = []  # and those before it
         self.gone = False
 
     @property
@@ -88,65 +88,63 @@ class Handler:
         """Whether the next command has to wait."""
         return self.waiter is not None or self.held or self.closing or self.room_bytes < 0
 
-    def execute(self, commands: Iterator[Any]) -> None:
-        """Carry out commands until they end or one has to wait (`blocked`); the iterator then holds the rest."""
+    def execute(self, commands: Iterator[Any]) -> bool:
+        """Carry out commands until they end; True when one has to wait first and `commands` holds the rest.
+
+        The loop every command goes through, its commonest written out: most of the server's own time.
+        """
+        out = self.out
         while True:
             try:
-                self._execute(commands)
-                return
+                for command in commands:
+                    kind = command.kind
+                    if kind == _SET:
+                        data = next(commands)
+                        queue = (command.target or self._target(command)).queue
+                        if self.last_queue is not queue:
+                            self._touch(queue)
+                        if queue.put(data):
+                            out.append(_STORED)
+                        else:
+                            self.stats.refused_sets += 1
+                            out.append(wire.NOT_STORED)
+                        continue
+                    if kind == _GET and not self.open_reads:
+                        reader = command.target or self._target(command)
+                        window = reader.window
+                        if window and not reader.slow:
+                            record = window.popleft()
+                            queue = reader.queue
+                            if not queue.dirty:
+                                queue.touch()
+                            if self.last_queue is not queue:
+                                self._touch(queue)
+                            reader.taken.append(record)
+                            size = len(record)
+                            out.append(command.prefix + _lengths[size] + record[_DATA_AT:] + _VALUE_END)
+                            self.room_bytes -= size
+                            if self.room_bytes >= 0:
+                                continue
+                        else:
+                            self._fetch(command, reader)
+                    elif kind == _SET_WITH:
+                        self._set_otherwise(command, next(commands))
+                        continue
+                    elif kind == _NEXT:
+                        self._next(command)
+                    elif kind in _READS:
+                        self._read(command)
+                    else:
+                        self._other(command)
+                    if self.room_bytes < 0 or self.waiter is not None or self.held or self.closing:
+                        return True
+                return False
             except BadQueueName as problem:
                 self._answer_error(b"CLIENT_ERROR", str(problem))
             except JournalFailed as problem:
                 self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
             except JournalCorrupt as problem:
                 self._answer_error(b"SERVER_ERROR", f"corrupt {problem}")
-            if self.closing:
-                return
-
-    def _execute(self, commands: Iterator[Any]) -> None:
-        """The loop every command goes through, its commonest four written out: most of the server's own time."""
-        out = self.out
-        for command in commands:
-            kind = command.kind
-            if kind == _SET:
-                data = next(commands)
-                reader = command.target or self._target(command)
-                queue = reader.queue
-                if self.last_queue is not queue:
-                    self._touch(queue)
-                if queue.put(data):
-                    out.append(_STORED)
-                else:
-                    self.stats.refused_sets += 1
-                    out.append(wire.NOT_STORED)
-                continue
-            if kind == _GET and not self.open_reads:
-                reader = command.target or self._target(command)
-                window = reader.window
-                if window and not reader.slow:
-                    record = window.popleft()
-                    queue = reader.queue
-                    if not queue.dirty:
-                        queue.touch()
-                    if self.last_queue is not queue:
-                        self._touch(queue)
-                    reader.taken.append(record)
-                    size = len(record)
-                    out.append(command.prefix + _lengths[size] + record[_DATA_AT:] + _VALUE_END)
-                    self.room_bytes -= size
-                else:
-                    self._fetch(command, reader)
-            elif kind == _NEXT:
-                self._next(command)
-            elif kind == _SET_WITH:
-                self._set_otherwise(command, next(commands))
-                continue
-            elif kind in _READS:
-                self._read(command)
-            else:
-                self._other(command)
-            if self.room_bytes < 0 or self.waiter is not None or self.held or self.closing:
-                return
 
     def _target(self, command: Command) -> Reader:
         """The queue a command names, created if need be, remembered with the command's cached line."""
@@ -155,9 +153,14 @@ class Handler:
         return reader
 
     def _touch(self, queue: Queue) -> None:
+        """`out` depends on this queue's commit from now on."""
+        if self.last_queue is not None:
+            self.touched.append(self.last_queue)
         self.last_queue = queue
-        if queue not in self.touched:
-            self.touched.append(queue)
+
+    def depends_on(self) -> list[Queue]:
+        """The queues whose commits `out` depends on."""
+        return self.touched if self.last_queue is None else [*self.touched, self.last_queue]
 
     def _answer_error(self, word: bytes, reason: str) -> None:
         self.out.append(
@@ -425,9 +428,9 @@ class Handler:
     def sent(self) -> None:
         """What was in `out` has left."""
         self.room_bytes = OUTPUT_BYTES_MAX
+        self.last_queue = None
         if self.touched:
             self.touched = []
-            self.last_queue = None
 
     def failed(self, reason: str) -> None:
         """A commit that `out` depends on has failed: the outcome is unknown to the client, who is told just that."""
@@ -442,6 +445,5 @@ class Handler:
             self.waiter.reader.line.leave(self.waiter)
             self.waiter = self.asked = None
         reads, self.open_reads = self.open_reads, []
-        now_ms = self.shop.clock.wall_ms
-        for reader, opened in reversed(reads):
-            reader.abort(opened, now_ms)
+        for reader in dict.fromkeys([reader for reader, _ in reads]):
+            reader.abort_all([opened for one, opened in reads if one is reader], self.shop.clock.wall_ms)

@@ -123,18 +123,26 @@ class Reader(Window):
 
     def abort(self, opened: int, now_ms: int) -> None:
         """Give an open read back: it becomes the head, or moves on when it has come back too often."""
+        self.abort_all([opened], now_ms)
+
+    def abort_all(self, opened: list[int], now_ms: int) -> None:
+        """Give open reads back in one step: they are at the head in queue order before anybody who waits is served."""
+        back = [record for one in sorted(opened) if (record := self._come_back(one, now_ms)) is not None]
+        for record in reversed(back):
+            self.put_back(record)
+        if back and self.line.waiting:
+            self.line.serve(now_ms)
+
+    def _come_back(self, opened: int, now_ms: int) -> bytes | None:
+        """Take an item out of the open reads; None when it does not return to the queue."""
         record = self.open.pop(opened, None)
         if record is None:
-            return
+            return None
         self.open_bytes -= len(record) - ITEM_HEADER_BYTES
         self.aborted_items += 1
-        if self.deleted:
-            return
-        if self.config.max_retries is not None and self._give_up(opened, record, now_ms):
-            return
-        self.put_back(record)
-        if self.line.waiting:
-            self.line.serve(now_ms)
+        if self.deleted or (self.config.max_retries is not None and self._give_up(opened, record, now_ms)):
+            return None
+        return record
 
     def _give_up(self, opened: int, record: bytes, now_ms: int) -> bool:
         """Count an abort; True when the item went to move_failed_to instead of the head."""

@@ -1,12 +1,13 @@
 """Consumers that wait for an item, in the order they came, and the deadlines at which they stop."""
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from kestreld.queues.reader import Reader
 
+IDLE_WAITERS_MAX: Final = 64  # waiters that are over are cleared out beyond this and twice those that still wait
 PEEK: Final = 0
 TAKE: Final = 1
 OPEN: Final = 2
@@ -42,6 +43,8 @@ class Line:
         self.waiting = 0
 
     def add(self, waiter: Waiter) -> None:
+        if len(self._waiters) > 2 * self.waiting + IDLE_WAITERS_MAX:
+            self._waiters = deque([one for one in self._waiters if not one.over])
         self._waiters.append(waiter)
         self.waiting += 1
         self._reader.queue.waiting += 1
@@ -83,13 +86,18 @@ class Line:
 
 
 class Deadlines:
-    """When the next waiter's patience ends. Served waiters stay in the heap until their time comes."""
+    """When the next waiter's patience ends. Served waiters stay in the heap until it has doubled, at the latest."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Waiter]] = []
         self._count = 0
+        self._clear_out_at = IDLE_WAITERS_MAX
 
     def add(self, waiter: Waiter) -> None:
+        if len(self._heap) >= self._clear_out_at:
+            self._heap = [one for one in self._heap if not one[2].over]
+            heapify(self._heap)
+            self._clear_out_at = 2 * len(self._heap) + IDLE_WAITERS_MAX
         self._count += 1
         heappush(self._heap, (waiter.deadline_ms, self._count, waiter))
 

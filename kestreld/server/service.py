@@ -127,6 +127,8 @@ class Service:
         half_sent: dict[int, tuple[int, int]] = {}
         for fd, session in list(self.turn.sessions.items()):
             handler = session.handler
+            if session.heard:
+                session.heard, session.heard_at_ms = False, now_ms
             if session.parser.mid_command and config.request_timeout_ms:
                 executed, since_ms = self._half_sent.get(fd, (-1, now_ms))
                 if executed != session.executed:

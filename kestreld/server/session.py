@@ -30,10 +30,11 @@ class Session:
         self.interest = net.READ
         self.waiting: Iterator[Any] | None = None  # commands behind one that waits
         self.waiting_bytes = 0
-        self.unsent = b""
+        self.unsent: bytes | memoryview = b""
         self.ended = False  # the client sends no more
         self.closed = False
         self.executed = 0  # batches of commands, to tell a slow command from a busy client
+        self.heard = True  # since somebody last looked; when that was, for idle time-outs:
         self.heard_at_ms = shop.clock.monotonic_ms
         self._recv = connection.recv
         self._send = connection.send
@@ -54,15 +55,14 @@ class Session:
             return
         handler = self.handler
         self.stats.bytes_read += len(data)
-        self.heard_at_ms = self.shop.clock.monotonic_ms
+        self.heard = True
         batch = self.parser.feed(data)
         if self.waiting is not None or handler.waiter is not None or handler.held:
             self._keep(batch, len(data))
         elif batch:
             self.executed += 1
             commands = iter(batch)
-            handler.execute(commands)
-            if handler.blocked:
+            if handler.execute(commands):
                 self.waiting = commands
                 self.waiting_bytes = len(data)
         if handler.out or handler.closing:
@@ -81,8 +81,7 @@ class Session:
             return
         if self.waiting is not None:
             commands, self.waiting = self.waiting, None
-            handler.execute(commands)
-            if handler.blocked:
+            if handler.execute(commands):
                 self.waiting = commands
         if self.waiting is None:
             self.waiting_bytes = 0
@@ -152,19 +151,19 @@ class Session:
             data = b"".join(out) if len(out) > 1 else out[0]
             out.clear()
             if self.unsent:
-                self.unsent += data
+                self.unsent = bytes(self.unsent) + data
             else:
                 self._put_out(data)
+                if self.closed:
+                    return
         handler.sent()
-        if self.closed:
-            return
         if not self.unsent:
             if handler.closing:
                 self.close()
             elif self.waiting is not None and not handler.blocked:
                 self.turn.ready.append(self)
 
-    def _put_out(self, data: bytes) -> None:
+    def _put_out(self, data: bytes | memoryview) -> None:
         try:
             sent = self._send(data)
         except BlockingIOError:
@@ -174,7 +173,7 @@ class Session:
             return
         self.stats.bytes_written += sent
         if sent < len(data):
-            self.unsent = data[sent:]
+            self.unsent = memoryview(data)[sent:]  # not copied: a slow client takes a large item in many pieces
             self._watch(net.WRITE)
 
     def writable(self) -> None:

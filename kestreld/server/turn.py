@@ -119,7 +119,7 @@ class Turn:
         """Whoever's answers depend on a failed commit is told that the outcome is unknown, and hung up on."""
         failed = self.commit.failed
         for session in list(self.sessions.values()):
-            for queue in session.handler.touched:
+            for queue in session.handler.depends_on():
                 if queue in failed:
                     session.handler.failed(failed[queue].reason)
                     session.handler.disconnect()

@@ -1,0 +1,285 @@
+"""Kestrel's files become journals: those in a server's own spool at its start, or those of another spool offline.
+
+The unit is the family, a queue and its children: they are one journal. It is built under .tmp, says which files it was
+made from, and is renamed into the spool whole; only then do Kestrel's files move to .imported. So a crash leaves the
+files, or the journal, or both and the means to tell that they are the same items.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from kestreld.clock import Clock
+from kestreld.config import Config, encode_queue_name, queue_name_problem
+from kestreld.errors import JournalCorrupt, JournalFailed, NotImported
+from kestreld.files import FileLayer
+from kestreld.journal.builder import JournalBuilder
+from kestreld.journal.kestrel_format import KestrelItem, Unread, find_queues, read_queue
+from kestreld.journal.kestrel_ops import Unreadable, op_end
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    ImportedFile,
+    Kind,
+    ReaderState,
+    Type,
+    checked_end,
+    import_record,
+    put_record,
+    read_import,
+)
+from kestreld.journal.segment import decode_header, parse_segment_name
+from kestreld.journal.verify import FOLDER_SUFFIX
+
+BUILDING: Final = ".tmp"
+IMPORTED: Final = ".imported"
+HEADER_LOOK_BYTES: Final = 8192
+LONG_PAST_MS: Final = 1  # 0 would be never
+
+Report = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class ImportedQueue:
+    """What became of one queue. `unread` are the stretches of its files that could not be read."""
+
+    name: str
+    items: int = 0
+    data_bytes: int = 0
+    unread: list[Unread] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Look:
+    """A file as it is now."""
+
+    file: ImportedFile
+    reads_as_kestrels: bool  # it is empty, or begins with a whole op
+
+
+def import_at_start(files: FileLayer, clock: Clock, config: Config, report: Report) -> dict[str, NotImported]:
+    """Make journals of all Kestrel files in the server's spool; the families that must stop, and why."""
+    building = f"{config.queue_path}/{BUILDING}"
+    if files.exists(building):
+        _remove(files, building)
+    stopped: dict[str, NotImported] = {}
+    importing = KestrelImport(files, clock, config, config.queue_path, report)
+    for family in importing.families:
+        if not config.for_queue(family).journal:
+            report(f"{family}: has files of Kestrel's, but journal is off in the configuration; left alone")
+            continue
+        try:
+            importing.bring_in(family)
+        except NotImported as problem:
+            stopped[family] = problem
+            report(f"{family}: stopped: {problem}; the other queues serve")
+    return stopped
+
+
+def _remove(files: FileLayer, path: str) -> None:
+    """A file, or a folder and all that is in it."""
+    try:
+        files.unlink(path)
+    except IsADirectoryError:
+        for name in files.list_dir(path):
+            _remove(files, f"{path}/{name}")
+        files.remove_dir(path)
+
+
+class KestrelImport:
+    """The Kestrel families in the folder `source`, on their way into the spool of `config`."""
+
+    def __init__(self, files: FileLayer, clock: Clock, config: Config, source: str, report: Report) -> None:
+        self._files = files
+        self._clock = clock
+        self._config = config
+        self._spool = config.queue_path
+        self._source = source
+        self._report = report
+        self._moved_to = ""
+        # Family -> full name of each of its queues, the parent first -> names of its files.
+        self.families: dict[str, dict[str, list[str]]] = {}
+        self._find()
+
+    def _find(self) -> None:
+        queues, foreign = find_queues(self._files, self._source)
+        for queue, names in sorted(queues.items()):
+            problem = queue_name_problem(queue)
+            if problem is None and not all(self._files.is_file(f"{self._source}/{name}") for name in names):
+                problem = "not a plain file"
+            if problem is None:
+                self.families.setdefault(queue.partition("+")[0], {})[queue] = names
+            else:
+                self._leave_alone(names, problem)
+        self._leave_alone(foreign, "neither Kestrel's nor kestreld's")
+
+    def _leave_alone(self, names: list[str], reason: str) -> None:
+        for name in names:
+            self._report(f"{self._source}/{name}: {reason}; left alone")
+
+    def bring_in(self, family: str) -> list[ImportedQueue]:
+        """Make the family's journal; nothing when it was made before. Raises NotImported.
+
+        Files in the spool itself move to .imported once their journal is there; those of another folder stay.
+        """
+        folder = f"{self._spool}/{encode_queue_name(family)}{FOLDER_SUFFIX}"
+        try:
+            looks = {name: self._look(name) for file_names in self.families[family].values() for name in file_names}
+            if self._files.is_dir(folder) and self._files.list_dir(folder):
+                self._finish(family, folder, looks)
+                return []
+            return self._make(family, folder, looks)
+        except JournalFailed as failure:
+            raise NotImported(failure.path, failure.reason) from failure
+        except OSError as error:
+            path = error.filename or f"{self._source}/{family}"
+            raise NotImported(path, f"cannot be imported: {error.strerror}") from error
+
+    def _look(self, name: str) -> _Look:
+        content = self._files.read_file(f"{self._source}/{name}")
+        try:
+            reads_as_kestrels = not content or op_end(content, 0) > 0
+        except Unreadable:
+            reads_as_kestrels = False
+        return _Look(ImportedFile(name, len(content), xxh3_64_intdigest(content)), reads_as_kestrels)
+
+    def _is_kestrels(self, queue: str, names: list[str], looks: dict[str, _Look]) -> bool:
+        """Whether anything in the files is Kestrel's: other files may have names as queues have them."""
+        if any(looks[name].reads_as_kestrels for name in names):
+            return True
+        found = read_queue(self._files, self._source, queue, self._clock.wall_ms, names)
+        if not found.items:
+            self._leave_alone(names, "nothing in it reads as a journal of Kestrel's")
+        return bool(found.items)
+
+    # A journal that is there already
+
+    def _finish(self, family: str, folder: str, looks: dict[str, _Look]) -> None:
+        """Move away what the journal was made from. Raises NotImported when there is more."""
+        known = {file.name: file for file in files_imported(self._files, folder)}
+        matching = [name for name, look in looks.items() if known.get(name) == look.file]
+        self._move_away(family, matching)
+        for queue, names in self.families[family].items():
+            others = [name for name in names if name not in matching]
+            if others and self._is_kestrels(queue, others, looks):
+                raise NotImported(
+                    f"{self._source}/{others[0]}",
+                    f"a file of Kestrel's, but the journal {folder} was not made from it; move one of them away",
+                )
+
+    # A new journal
+
+    def _make(self, family: str, folder: str, looks: dict[str, _Look]) -> list[ImportedQueue]:
+        queues = {
+            queue: names for queue, names in self.families[family].items() if self._is_kestrels(queue, names, looks)
+        }
+        if not queues:
+            return []
+        file_names = [name for names in queues.values() for name in names]
+        building = f"{self._spool}/{BUILDING}/{encode_queue_name(family)}{FOLDER_SUFFIX}"
+        if self._files.exists(building):
+            _remove(self._files, building)
+        imported = self._build(family, building, queues, [looks[name].file for name in file_names])
+        self._files.rename(building, folder)
+        self._files.sync_dir(self._spool)
+        for queue in imported:
+            self._report(f"{queue.name}: {queue.items} items imported from Kestrel's files")
+            for unread in queue.unread:
+                self._report(
+                    f"{unread.path}: byte {unread.offset}: {unread.size_bytes} bytes cannot be read: {unread.reason}"
+                )
+        self._move_away(family, file_names)
+        return imported
+
+    def _build(
+        self, family: str, folder: str, queues: dict[str, list[str]], made_from: list[ImportedFile]
+    ) -> list[ImportedQueue]:
+        readers = [
+            ReaderState(number, Kind.QUEUE, queue.partition("+")[2]) for number, queue in enumerate(queues, start=1)
+        ]
+        builder = JournalBuilder(
+            self._files,
+            self._clock,
+            folder,
+            family,
+            self._clock.wall_ms,
+            readers,
+            segment_bytes_max=self._config.for_queue(family).max_journal_size_bytes,
+            next_reader=len(readers) + 1,
+        )
+        try:
+            builder.note(import_record(made_from))
+            imported = self._add_items(builder, readers, queues)
+            builder.finish()
+        finally:
+            builder.abandon()
+        return imported
+
+    def _add_items(
+        self, builder: JournalBuilder, readers: list[ReaderState], queues: dict[str, list[str]]
+    ) -> list[ImportedQueue]:
+        # What was put on the parent, and what its children got of it, are items of their own to Kestrel.
+        is_parent_alone = [reader.name for reader in readers] == [""]
+        imported = []
+        next_id = 1
+        for reader, (name, file_names) in zip(readers, queues.items(), strict=True):
+            found = read_queue(self._files, self._source, name, self._clock.wall_ms, file_names)
+            only_reader = 0 if is_parent_alone else reader.number
+            reader.head = next_id
+            queue = ImportedQueue(name, unread=found.unread)
+            for item in found.items:
+                builder.add(_record(next_id, only_reader, item))
+                next_id += 1
+                queue.data_bytes += len(item.data)
+            queue.items = len(found.items)
+            imported.append(queue)
+        return imported
+
+    # What is done with
+
+    def _move_away(self, family: str, names: list[str]) -> None:
+        """To .imported, all of this run into one folder there; files of another folder stay where they are."""
+        if self._source != self._spool or not names:
+            return
+        if not self._moved_to:
+            at_ms = self._clock.wall_ms
+            while self._files.exists(f"{self._spool}/{IMPORTED}/{at_ms}"):
+                at_ms += 1
+            self._moved_to = f"{self._spool}/{IMPORTED}/{at_ms}"
+            self._files.make_dir(self._moved_to)
+        # Unfinished ones first: alone, after a crash, they would not be known for the queue's.
+        for name in sorted(names, key=lambda name: "~~" not in name):
+            self._files.rename(f"{self._source}/{name}", f"{self._moved_to}/{name}")
+        for folder in (self._moved_to, f"{self._spool}/{IMPORTED}", self._spool):
+            self._files.sync_dir(folder)
+        self._report(f"{family}: {len(names)} files of Kestrel's moved to {self._moved_to}")
+
+
+def _record(item_id: int, only_reader: int, item: KestrelItem) -> bytes:
+    # A client's negative expiry can leave a time before 1970.
+    expire_at_ms = item.expire_at_ms if item.expire_at_ms >= 0 else LONG_PAST_MS
+    return put_record(item_id, max(item.add_at_ms, 0), expire_at_ms, 0, only_reader, item.data)
+
+
+def files_imported(files: FileLayer, folder: str) -> list[ImportedFile]:
+    """What the journal in `folder` was made from. None where it does not say, or that is damaged or gone."""
+    first = next((name for name in files.list_dir(folder) if parse_segment_name(name)), None)
+    if first is None:
+        return []
+    path = f"{folder}/{first}"
+    fd = files.open_read(path)
+    try:
+        _, at = decode_header(files.read_at(fd, HEADER_LOOK_BYTES, 0), path)
+        for expected in (Type.CHECKPOINT, Type.IMPORT):
+            body_bytes = int.from_bytes(files.read_at(fd, FRAME_BYTES, at)[:4], "little")
+            record = files.read_at(fd, FRAME_BYTES + body_bytes, at)
+            record_type, end = checked_end(record, 0)
+            if record_type != expected:
+                return []
+            at += end
+    except JournalCorrupt:
+        return []
+    finally:
+        files.close(fd)
+    return read_import(record[FRAME_BYTES:end])
