@@ -84,23 +84,27 @@ class KestrelClient(Client):  # type: ignore[misc]
 
     def put_many(self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int = 0) -> PutReport:
         """Add items in order, many in flight, until one is refused or the connection fails."""
+        return self.put_dated(queue, ([(item, expire_s) for item in batch] for batch in batches))
+
+    def put_dated(self, queue: bytes, batches: Iterable[list[tuple[bytes, int]]]) -> PutReport:
+        """As `put_many`, each item with an expiry of its own."""
         key = self._queue_key(queue)
         report = PutReport()
         try:
             for batch in batches:
                 for first in range(0, len(batch), BATCH_ITEMS_MAX):
-                    self._put_batch(key, batch[first : first + BATCH_ITEMS_MAX], expire_s, report)
+                    self._put_batch(key, batch[first : first + BATCH_ITEMS_MAX], report)
                     if report.failure is not None:
                         return report
         except Failure as failure:
             report.failure = report.failure or failure
         return report
 
-    def _put_batch(self, key: bytes, batch: list[bytes], expire_s: int, report: PutReport) -> None:
+    def _put_batch(self, key: bytes, batch: list[tuple[bytes, int]], report: PutReport) -> None:
         with self._answering():
             self._ensure_connected()
         report.sent += len(batch)
-        request = b"".join([b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(item), item) for item in batch])
+        request = b"".join([b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(item), item) for item, expire_s in batch])
         for line in self._answer_lines(request, lines=len(batch)):
             report.note(None if line == b"STORED" else self._refusal(key, line))
 

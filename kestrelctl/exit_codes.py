@@ -24,12 +24,13 @@ class ExitCode(IntEnum):
         "a negative answer: no item, no such queue, a truncated journal tail, a question answered no",
     )
     USAGE = 2, "the command line is wrong"
-    CORRUPT = 65, "journal-verify found a corrupt journal"
+    CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt"
     NO_INPUT = 66, "the file, spool or journal does not exist"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
     INTERNAL = 70, "a mistake in kestrelctl itself"
+    CANNOT_CREATE = 73, "journal import or export: there is a journal or file of that name already"
     IO = 74, "reading or writing failed, here or on the server's disk"
-    TRY_AGAIN = 75, "no answer within --timeout; try again"
+    TRY_AGAIN = 75, "no answer within --timeout, or a kestreld holds the spool; try again"
     PROTOCOL = 76, "what answered does not speak Kestrel's protocol"
     REFUSED = 77, "the server refused the command"
     CONFIG = 78, "reload: the configuration is bad, the old one stays in force"

@@ -14,6 +14,7 @@ from kestrelctl.commands import (
     flush_all_expired,
     flush_expired,
     get,
+    journal,
     journal_verify,
     peek,
     put,
@@ -89,6 +90,7 @@ app.command("reload")(reload.reload)
 app.command("version")(version.version)
 app.command("shutdown")(shutdown.shutdown)
 app.command("journal-verify")(journal_verify.journal_verify)
+app.add_typer(journal.journal, name="journal")
 
 
 def invoke(arguments: list[str]) -> int:

@@ -130,7 +130,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int)
     asyncio.set_event_loop(loop)
     clock, network = Clock(), Network()
     files = LoopFiles(loop)
-    commit = GroupCommit(clock)
+    commit = GroupCommit(clock, files)
     collection = QueueCollection(files, clock, config, commit, log)
     started_us = clock.stopwatch_us()
     try:

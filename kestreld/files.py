@@ -111,6 +111,14 @@ class FileLayer:
         """Whether a rename failed because the two names are on different file systems."""
         return error.errno == errno.EXDEV
 
+    def is_bad_block(self, error: OSError) -> bool:
+        """Whether the disk itself cannot read what was asked for."""
+        return error.errno == errno.EIO
+
+    def link(self, path: str, new_path: str) -> None:
+        """Give a file a second name."""
+        os.link(path, new_path, follow_symlinks=False)
+
     def rename(self, path: str, new_path: str) -> None:
         os.rename(path, new_path)
 
@@ -120,6 +128,12 @@ class FileLayer:
     def remove_dir(self, path: str) -> None:
         """Remove an empty folder."""
         os.rmdir(path)
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder of files."""
+        for name in self.list_dir(path):
+            self.unlink(f"{path}/{name}")
+        self.remove_dir(path)
 
     def lock(self, path: str) -> int | None:
         """Hold the file at `path` against other processes until the descriptor closes. None when one holds it."""

@@ -28,9 +28,8 @@ def duration_ms(value: str) -> int:
 
 def _given_before_the_verb(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
     """`kestrelctl -s X get Q` is `kestrelctl get Q -s X`."""
-    assert context.parent is not None
     assert parameter.name is not None
-    before: str = context.parent.params[parameter.name]
+    before: str = context.find_root().params[parameter.name]
     return value or before
 
 

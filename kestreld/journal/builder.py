@@ -37,8 +37,12 @@ class JournalBuilder:
         segment_bytes_max: int,
         next_reader: int,
         first_id: int = 1,
+        first_segment: int = 1,
+        syncs: bool = True,
     ) -> None:
+        """`syncs` False leaves the syncing to the caller, who then has to do it before the journal is put to use."""
         files.make_dir(folder)
+        self._syncs = syncs
         self._files = files
         self._journal = Journal(files, clock, OpenFiles(), folder, queue, journal_id)
         self._segment_bytes_max = segment_bytes_max
@@ -48,7 +52,7 @@ class JournalBuilder:
         self._parts: list[bytes] = []
         self._bytes = 0
         self._first_id = first_id
-        self._journal.start_segment(self._state)
+        self._journal.start_segment(self._state, skip=first_segment - 1)
 
     def note(self, record: bytes) -> None:
         """A record about the journal itself, such as an IMPORT, in the first segment."""
@@ -66,7 +70,7 @@ class JournalBuilder:
         if self._bytes >= WRITE_BYTES:
             self._write()
             if self._journal.grown_bytes() >= self._segment_bytes_max:
-                self._journal.sync()
+                self._sync()
                 self._journal.start_segment(self._state)
 
     def _count(self, record: bytes, added: int) -> None:
@@ -89,6 +93,15 @@ class JournalBuilder:
             self._journal.write(self._parts, self._first_id)
             self._parts, self._bytes = [], 0
 
+    def _sync(self) -> None:
+        if self._syncs:
+            self._journal.sync()
+
+    def count_before(self, put_items: int, put_bytes: int) -> None:
+        """So much was put on the queue in earlier times and is not among what is added."""
+        self._state.put_items += put_items
+        self._state.put_bytes += put_bytes
+
     def finish(self, next_id: int = 0) -> Checkpoint:
         """Everything on disk; what the journal now holds. `next_id` where ids above the last item were used before.
 
@@ -96,9 +109,9 @@ class JournalBuilder:
         """
         self._write()
         self._state.next_id = max(self._state.next_id, next_id)
-        self._journal.sync()
+        self._sync()
         self._journal.start_segment(self._state)
-        self._journal.sync()
+        self._sync()
         self._journal.close()
         return self._state
 

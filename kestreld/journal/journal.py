@@ -38,7 +38,7 @@ class Journal:
         self.folder_unsynced = False  # the folder itself was made since its parent was synced
         self.checkpoint_synced = False  # the live segment's CHECKPOINT is on disk: older segments may go
         self.retiring = False  # dead segments are being deleted or archived
-        self.syncing = False  # a sync runs in the background and uses the descriptor
+        self._borrowed: dict[int, int] = {}  # descriptors in use by syncs elsewhere, and by how many
         self.sync_us = 0  # how long the last sync took
         self._write_fd = -1
         self._read_fd = -1
@@ -115,7 +115,7 @@ class Journal:
 
         `skip` numbers are left free before it, for a compacted segment.
         """
-        number = self.live.number + 1 + skip if self.segments else 1
+        number = (self.live.number if self.segments else 0) + 1 + skip
         checkpoint.segment = number
         checkpoint.previous_bytes = self.live.used_bytes if self.segments else 0
         header = encode_header(Header(self.journal_id, number, checkpoint.next_id, self.clock.wall_ms, self.queue))
@@ -126,8 +126,7 @@ class Journal:
             fd = self._make_file(path, data)
         except OSError as error:
             raise self._fail(error, "making a segment") from error
-        if self._write_fd >= 0 and not self.syncing:
-            self.files.close(self._write_fd)
+        self._close_write()
         self._write_fd = fd
         self.segments.append(Segment(number, checkpoint.next_id, path, len(data), len(header)))
         self.checkpoint_bytes = len(data)
@@ -152,11 +151,8 @@ class Journal:
             raise
         return fd
 
-    def sync(self, cut_back_to: int = -1) -> None:
-        """Put all written so far on disk, names included. Raises JournalFailed; never tried again on this segment.
-
-        On failure the file is cut back to `cut_back_to`, unless that is -1.
-        """
+    def sync(self) -> None:
+        """Put all written so far on disk, names included. Raises JournalFailed; never tried again on this segment."""
         started_us = self.clock.stopwatch_us()
         try:
             self._ensure_open()
@@ -164,9 +160,6 @@ class Journal:
             for folder in self.unsynced_folders():
                 self.files.sync_dir(folder)
         except OSError as error:
-            if cut_back_to >= 0:
-                self._cut_back(cut_back_to)
-                self.live.used_bytes = cut_back_to
             raise self._fail(error, "sync") from error
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
@@ -188,10 +181,15 @@ class Journal:
         if used_bytes == self.live.used_bytes:
             self.unsynced = False
 
-    def sync_failed(self, number: int, error: OSError) -> None:
-        """A background sync of segment `number` has failed: what it covered may not be on disk."""
-        if number == self.live.number and self.failed is None:
-            self._fail(error, "sync")
+    def sync_failed(self, error: OSError) -> JournalFailed:
+        """A sync elsewhere has failed: what it covered may not be on disk. The segment is not appended to again."""
+        return self._fail(error, "sync")
+
+    def cut_back(self, number: int, used_bytes: int) -> None:
+        """Take back what a failed sync covered, if no segment has been begun since. Best effort."""
+        if self.live.number == number:
+            self._cut_back(used_bytes)
+            self.live.used_bytes = used_bytes
 
     # Reading
 
@@ -309,15 +307,29 @@ class Journal:
 
     # Descriptors
 
-    def open_for_sync(self) -> int:
-        """The live segment's descriptor, for a sync elsewhere. Raises OSError."""
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether a sync elsewhere is using a descriptor."""
+        return bool(self._borrowed)
+
+    def borrow(self) -> int:
+        """The live segment's descriptor, for a sync elsewhere; kept open until it is given back. Raises OSError."""
         self._ensure_open()
+        self._borrowed[self._write_fd] = self._borrowed.get(self._write_fd, 0) + 1
         return self._write_fd
 
-    def let_go(self, fd: int) -> None:
-        """A sync elsewhere has used `fd`; close it if the journal has moved on to another."""
-        if fd != self._write_fd:
-            self.files.close(fd)
+    def give_back(self, fd: int) -> None:
+        """The sync is over."""
+        self._borrowed[fd] -= 1
+        if not self._borrowed[fd]:
+            del self._borrowed[fd]
+            if fd != self._write_fd:
+                self.files.close(fd)
+
+    def _close_write(self) -> None:
+        if self._write_fd >= 0 and self._write_fd not in self._borrowed:
+            self.files.close(self._write_fd)
+        self._write_fd = -1
 
     def _close_read(self) -> None:
         if self._read_fd >= 0:
@@ -328,6 +340,4 @@ class Journal:
         """Let go of the descriptors; the next write or read opens them again."""
         self.open_files.forget(self)
         self._close_read()
-        if self._write_fd >= 0 and not self.syncing:
-            self.files.close(self._write_fd)
-        self._write_fd = -1
+        self._close_write()

@@ -70,11 +70,21 @@ def import_at_start(files: FileLayer, clock: Clock, config: Config, report: Repo
             report(f"{family}: has files of Kestrel's, but journal is off in the configuration; left alone")
             continue
         try:
-            importing.bring_in(family)
+            imported = importing.bring_in(family)
         except NotImported as problem:
             stopped[family] = problem
             report(f"{family}: stopped: {problem}; the other queues serve")
+        else:
+            for queue in imported:
+                report(f"{queue.name}: imported from Kestrel's files: items={queue.items} bytes={queue.data_bytes}")
+                for unread in queue.unread:
+                    report(f"{queue.name}: {unread_words(unread)}")
     return stopped
+
+
+def unread_words(unread: Unread) -> str:
+    """What could not be read, and where."""
+    return f"{unread.path}: byte {unread.offset}: {unread.reason}; unread_bytes={unread.size_bytes}"
 
 
 def _remove(files: FileLayer, path: str) -> None:
@@ -88,9 +98,11 @@ def _remove(files: FileLayer, path: str) -> None:
 
 
 class KestrelImport:
-    """The Kestrel families in the folder `source`, on their way into the spool of `config`."""
+    """The Kestrel families in the folder `source`, or the one `wanted`, on their way into the spool of `config`."""
 
-    def __init__(self, files: FileLayer, clock: Clock, config: Config, source: str, report: Report) -> None:
+    def __init__(
+        self, files: FileLayer, clock: Clock, config: Config, source: str, report: Report, wanted: str | None = None
+    ) -> None:
         self._files = files
         self._clock = clock
         self._config = config
@@ -100,11 +112,13 @@ class KestrelImport:
         self._moved_to = ""
         # Family -> full name of each of its queues, the parent first -> names of its files.
         self.families: dict[str, dict[str, list[str]]] = {}
-        self._find()
+        self._find(wanted)
 
-    def _find(self) -> None:
+    def _find(self, wanted: str | None) -> None:
         queues, foreign = find_queues(self._files, self._source)
         for queue, names in sorted(queues.items()):
+            if wanted not in (None, queue.partition("+")[0]):
+                continue
             problem = queue_name_problem(queue)
             if problem is None and not all(self._files.is_file(f"{self._source}/{name}") for name in names):
                 problem = "not a plain file"
@@ -112,7 +126,8 @@ class KestrelImport:
                 self.families.setdefault(queue.partition("+")[0], {})[queue] = names
             else:
                 self._leave_alone(names, problem)
-        self._leave_alone(foreign, "neither Kestrel's nor kestreld's")
+        if wanted is None:
+            self._leave_alone(foreign, "neither Kestrel's nor kestreld's")
 
     def _leave_alone(self, names: list[str], reason: str) -> None:
         for name in names:
@@ -158,7 +173,10 @@ class KestrelImport:
     def _finish(self, family: str, folder: str, looks: dict[str, _Look]) -> None:
         """Move away what the journal was made from. Raises NotImported when there is more."""
         known = {file.name: file for file in files_imported(self._files, folder)}
+        # A damaged file of Kestrel's may not look like one by itself: ask the journal first.
         matching = [name for name, look in looks.items() if known.get(name) == look.file]
+        if matching:
+            self._report(f"{family}: imported from Kestrel's files before")
         self._move_away(family, matching)
         for queue, names in self.families[family].items():
             others = [name for name in names if name not in matching]
@@ -183,12 +201,6 @@ class KestrelImport:
         imported = self._build(family, building, queues, [looks[name].file for name in file_names])
         self._files.rename(building, folder)
         self._files.sync_dir(self._spool)
-        for queue in imported:
-            self._report(f"{queue.name}: {queue.items} items imported from Kestrel's files")
-            for unread in queue.unread:
-                self._report(
-                    f"{unread.path}: byte {unread.offset}: {unread.size_bytes} bytes cannot be read: {unread.reason}"
-                )
         self._move_away(family, file_names)
         return imported
 
@@ -253,7 +265,7 @@ class KestrelImport:
             self._files.rename(f"{self._source}/{name}", f"{self._moved_to}/{name}")
         for folder in (self._moved_to, f"{self._spool}/{IMPORTED}", self._spool):
             self._files.sync_dir(folder)
-        self._report(f"{family}: {len(names)} files of Kestrel's moved to {self._moved_to}")
+        self._report(f"{family}: Kestrel's files moved to {self._moved_to}: files={len(names)}")
 
 
 def _record(item_id: int, only_reader: int, item: KestrelItem) -> bytes:

@@ -24,7 +24,7 @@ class OpenFiles:
 
     def _let_one_go(self) -> None:
         for journal in self._open:
-            if not journal.syncing:
+            if not journal.is_borrowed:
                 journal.close()
                 return
 

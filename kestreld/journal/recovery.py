@@ -114,6 +114,8 @@ def survey(files: FileLayer, folder: str) -> Survey:
         _must_be_torn(files, last)
         if found and found[-1].header.replaced and last.problem is not None:
             raise last.problem  # a compacted segment goes into place only behind a CHECKPOINT on disk
+        if not found and last.segment.number > 1 and last.problem is not None:
+            raise last.problem  # what stood before it went only once its CHECKPOINT was on disk
         aside.append(last.segment)
     stood_in_for = {number for one in found for number in one.header.replaced}
     replaced = [one.segment for one in found if one.segment.number in stood_in_for]
@@ -123,7 +125,10 @@ def survey(files: FileLayer, folder: str) -> Survey:
     for earlier, later in pairwise(found):
         follows = later.segment.number == earlier.segment.number + 1 and not earlier.segment.compacted
         if later.checkpoint is not None and follows:
-            earlier.segment.used_bytes = min(earlier.segment.used_bytes, later.checkpoint.previous_bytes)
+            size_bytes, used_bytes = earlier.segment.used_bytes, later.checkpoint.previous_bytes
+            if size_bytes < used_bytes:
+                raise JournalCorrupt(earlier.segment.path, size_bytes, f"the file ends here, not at byte {used_bytes}")
+            earlier.segment.used_bytes = used_bytes
     newest = found[-1]
     assert newest.checkpoint is not None
     buffer = files.read_file(newest.segment.path)
@@ -266,7 +271,7 @@ def _replay(state: Checkpoint, buffer: bytes, newest: _Found) -> int:
         items_before, bytes_before = joined[number]
         reader.items += shared_items - items_before
         reader.data_bytes += shared_bytes - bytes_before
-        _settle(reader, done[number])
+        settle(reader, done[number])
     state.readers = list(readers.values())
     return at
 
@@ -289,7 +294,7 @@ def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) ->
     return items, data_bytes
 
 
-def _settle(reader: ReaderState, done: list[Range]) -> None:
+def settle(reader: ReaderState, done: list[Range]) -> None:
     """Advance the head over what is done and keep the ranges ahead of it, merged and in order."""
     ahead = merged(done)
     while ahead and ahead[0][0] <= reader.head:

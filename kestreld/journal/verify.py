@@ -188,18 +188,18 @@ def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers
     done = {number: merged(ranges) for number, ranges in readers.done.items()}
     everywhere: list[Range] | None = None
     for ranges in done.values():
-        everywhere = ranges if everywhere is None else _common(everywhere, ranges)
+        everywhere = ranges if everywhere is None else common(everywhere, ranges)
     for report, found in zip(reports, contents, strict=True):
         if everywhere is not None:
             items = sum(last - first + 1 for first, last in found.shared)
-            gone = sum(last - first + 1 for first, last in _common(merged(found.shared), everywhere))
+            gone = sum(last - first + 1 for first, last in common(merged(found.shared), everywhere))
             report.live_items = items - gone
         for put_id, only in found.private:
             if only in done and not any(first <= put_id <= last for first, last in done[only]):
                 report.live_items += 1
 
 
-def _common(left: list[Range], right: list[Range]) -> list[Range]:
+def common(left: list[Range], right: list[Range]) -> list[Range]:
     """Where two lists of ranges, each in order, overlap."""
     common: list[Range] = []
     at = other = 0

@@ -103,11 +103,11 @@ class QueueCollection:
         self.families[parent] = queue
         return queue
 
-    def _move(self, destination: str, data: bytes) -> Queue | None:
+    def _move(self, destination: str, data: bytes, flags: int) -> Queue | None:
         """A SET on another queue, as if a client had sent it; which. None when it refuses or its journal fails."""
         try:
             reader = self.reader(destination)
-            stored = reader.queue.put(data, only=reader if reader.label else None)
+            stored = reader.queue.put(data, 0, flags, reader if reader.label else None)
         except (JournalFailed, JournalCorrupt, BadQueueName) as problem:
             self._report_move(destination, str(problem))
             return None

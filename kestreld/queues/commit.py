@@ -1,24 +1,51 @@
-"""The commit at the end of a turn: each dirty queue is written once, before any reply that depends on it leaves."""
+"""The commit at the end of a turn: each dirty queue is written once, before any reply that depends on it leaves.
 
-from typing import TYPE_CHECKING
+Where sync_journal says so the reply also waits for the disk. One sync of a journal is under way at a time; what comes
+meanwhile gathers and is written when it is over. Whoever waits for a commit holds its `Ticket`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalFailed
+from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
 
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
 
-class GroupCommit:
-    """The queues that changed in this turn, and what their syncs cost."""
+class Holder(Protocol):
+    """Somebody whose answers wait for commits to be on disk."""
 
-    def __init__(self, clock: Clock) -> None:
+    def released(self) -> None: ...
+
+
+class Ticket:
+    """One commit of a synced queue: pending until it is on disk, or has failed to get there."""
+
+    __slots__ = ("failure", "holders", "pending")
+
+    def __init__(self) -> None:
+        self.pending = True
+        self.failure: JournalFailed | None = None
+        self.holders: list[Holder] = []
+
+
+class GroupCommit:
+    """The queues that changed in this turn, the commits on their way to the disk, and what their syncs cost."""
+
+    def __init__(self, clock: Clock, files: FileLayer) -> None:
         self.clock = clock
+        self.files = files
+        self.wake: Callable[[], None] = lambda: None  # asks for a turn: there is something to commit
         self.dirty: list[Queue] = []
         self.rolling: list[Queue] = []  # their live segment is full: a new one is due after the replies
         self.sync_later: list[Queue] = []  # written, and to be synced within their sync_journal time
-        self.failed: dict[Queue, JournalFailed] = {}  # of the last run
+        self.failed: dict[Queue, JournalFailed] = {}  # since the last run began
+        self.moving: list[Queue] = []  # items have left them for queues whose commits are not on disk yet
+        self.tickets = 0  # pending ones
         self.syncs = 0
         self.sync_us_total = 0
         self.sync_us_max = 0
@@ -31,30 +58,127 @@ class GroupCommit:
         if self.failed:
             self.failed = {}
         dirty, self.dirty = self.dirty, []
-        moving = []
         for queue in dirty:
+            if queue.flight is not None:
+                self._gather(queue)
+                continue
             try:
                 queue.commit()
             except JournalFailed as failure:
-                self.failed[queue] = failure
-                queue.report(f"{queue.name}: {failure}")
-                continue
-            finally:
-                if queue.moving:
-                    moving.append(queue)
-            journal = queue.journal
-            if journal is not None and journal.segments:
-                if journal.grown_bytes() >= queue.segment_bytes_max:
-                    self.rolling.append(queue)
-                if queue.sync_ms and journal.unsynced and not queue.sync_due_at_ms:
-                    queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
-                    self.sync_later.append(queue)
-        for queue in moving:
-            queue.settle_moves(self.failed)
+                self._fail(queue, failure)
+            else:
+                if queue.journal is not None and queue.journal.segments:
+                    self._plan(queue, queue.journal)
+                if queue.flight is None and queue.ticket is not None:
+                    self._release(queue.ticket, None)  # what gathered came to nothing, or the queue has gone
+                    queue.ticket = None
+        self._settle_moves([*dirty, *self.moving])
 
-    def sync(self, journal: Journal, cut_back_to: int = -1) -> None:
-        """Sync one journal and time it. Raises JournalFailed: its segment is never appended to again."""
-        journal.sync(cut_back_to)
+    def _gather(self, queue: "Queue") -> None:
+        """Leave a queue dirty while its last commit is on its way to the disk."""
+        if queue.ticket is queue.flight:
+            queue.ticket = self._new_ticket()
+
+    def _new_ticket(self) -> Ticket:
+        self.tickets += 1
+        return Ticket()
+
+    def _plan(self, queue: "Queue", journal: Journal) -> None:
+        """What a written commit leaves to do: a sync now or in a while, a segment to roll."""
+        full = journal.grown_bytes() >= queue.segment_bytes_max
+        if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
+            self._launch(queue, journal, roll=full)
+            return
+        if full:
+            self.rolling.append(queue)
+        if queue.sync_ms and journal.unsynced and not queue.sync_due_at_ms:
+            queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
+            self.sync_later.append(queue)
+
+    def _settle_moves(self, queues: list["Queue"]) -> None:
+        self.moving = []
+        for queue in queues:
+            if queue.moving:
+                queue.settle_moves(self.failed)
+                if queue.moving:
+                    self.moving.append(queue)
+
+    def _fail(self, queue: "Queue", failure: JournalFailed) -> None:
+        self.failed[queue] = failure
+        queue.report(f"{queue.name}: {failure}")
+        if queue.ticket is not None:
+            self._release(queue.ticket, failure)
+            queue.ticket = None
+
+    # On the way to the disk
+
+    def _launch(self, queue: "Queue", journal: Journal, *, roll: bool) -> None:
+        """Sync what was just written, elsewhere; its ticket is released when that is over."""
+        started_us = self.clock.stopwatch_us()
+        ticket = queue.ticket or self._new_ticket()
+        queue.ticket = queue.flight = ticket
+        queue.flight_head = queue.lowest_head() if len(journal.segments) > 1 else 0
+        borrowed = []
+        try:
+            borrowed.append(journal.borrow())
+            if roll:
+                # The new segment's CHECKPOINT says what this commit did; both go to the disk together.
+                journal.start_segment(queue.checkpoint())
+                borrowed.append(journal.borrow())
+        except (OSError, JournalFailed) as error:
+            reason = error.reason if isinstance(error, JournalFailed) else str(error.strerror)
+            queue.report(f"{queue.name}: {reason}; the segment grows on")
+            if not borrowed:
+                self._landed(queue, journal, ticket, started_us, error if isinstance(error, OSError) else None)
+                return
+        number, used_bytes, folders = journal.live.number, journal.live.used_bytes, journal.unsynced_folders()
+
+        def work() -> None:
+            for fd in borrowed:
+                self.files.sync(fd)
+            for folder in folders:
+                self.files.sync_dir(folder)
+
+        def finished(error: OSError | None) -> None:
+            for fd in borrowed:
+                journal.give_back(fd)
+            if error is None:
+                journal.synced(number, used_bytes, started_us)
+                self._count_sync(journal.sync_us)
+            self._landed(queue, journal, ticket, started_us, error)
+
+        self.files.in_background(work, finished)
+
+    def _landed(self, queue: "Queue", journal: Journal, ticket: Ticket, started_us: int, error: OSError | None) -> None:
+        """The sync of a commit is over."""
+        queue.flight = None
+        if error is None:
+            queue.landed()
+            if queue.ticket is ticket:
+                queue.ticket = None
+            self._release(ticket, None)
+        else:
+            failure = journal.sync_failed(error)
+            queue.undo_flight()
+            self._fail(queue, failure)
+            if ticket.pending:
+                self._release(ticket, failure)
+        if self.moving:
+            self._settle_moves(self.moving)
+        if queue.dirty and queue not in self.dirty:
+            self.dirty.append(queue)
+        if self.dirty:
+            self.wake()
+
+    def _release(self, ticket: Ticket, failure: JournalFailed | None) -> None:
+        ticket.pending = False
+        ticket.failure = failure
+        self.tickets -= 1
+        holders, ticket.holders = ticket.holders, []
+        for holder in holders:
+            holder.released()
+
+    def _count_sync(self, sync_us: int) -> None:
         self.syncs += 1
-        self.sync_us_total += journal.sync_us
-        self.sync_us_max = max(self.sync_us_max, journal.sync_us)
+        self.sync_us_total += sync_us
+        self.sync_us_max = max(self.sync_us_max, sync_us)

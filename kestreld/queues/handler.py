@@ -13,6 +13,7 @@ from kestreld.journal.records import item_flags, item_id
 from kestreld.protocol import memcache as wire
 from kestreld.protocol.memcache import Command
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.commit import Ticket
 from kestreld.queues.figures import all_queue_figures, config_figures, server_figures
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
 from kestreld.queues.queue import Queue
@@ -283,8 +284,6 @@ class Handler:
         reader = command.target or self._target(command)
         if reader.queue.stopped is not None:
             raise reader.queue.stopped
-        if self.last_queue is not reader.queue:
-            self._touch(reader.queue)  # an item put in this turn is shown only once it is written
         record = reader.peek(self.shop.clock.wall_ms)
         if record is not None:
             self._answer_value(command, record)
@@ -428,6 +427,14 @@ class Handler:
     def sent(self) -> None:
         """What was in `out` has left."""
         self.room_bytes = OUTPUT_BYTES_MAX
+        self.turn_over()
+
+    def tickets(self) -> list[Ticket]:
+        """The commits on their way to the disk that `out` has to wait for."""
+        return [queue.ticket for queue in self.depends_on() if queue.ticket is not None and queue.ticket.pending]
+
+    def turn_over(self) -> None:
+        """What comes next depends on nothing so far."""
         self.last_queue = None
         if self.touched:
             self.touched = []

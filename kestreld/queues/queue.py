@@ -27,16 +27,17 @@ from kestreld.journal.records import (
     done_record,
     item_add_at_ms,
     item_data,
+    item_flags,
     item_id,
     item_oddities,
     put_record,
     reader_record,
 )
 from kestreld.queues.item import ITEM_HEADER_BYTES
-from kestreld.queues.reader import Reader, Stream
+from kestreld.queues.reader import Move, Reader, Stream
 
 if TYPE_CHECKING:
-    from kestreld.queues.commit import GroupCommit
+    from kestreld.queues.commit import GroupCommit, Ticket
 
 RETRY_FULL_DISK_MS: Final = 1000
 _pack_put = PUT.pack
@@ -58,7 +59,7 @@ class Queue:
         self.clock = clock
         self.commit_group = commit
         self.report = report
-        self.mover: Callable[[str, bytes], Queue | None] = lambda destination, data: None
+        self.mover: Callable[[str, bytes, int], Queue | None] = lambda destination, data, flags: None
 
         self.next_id = 1
         self.next_reader = 1
@@ -72,6 +73,13 @@ class Queue:
         self.moving = False  # items have left for other queues since the last commit
 
         self.dirty = False
+        # Of a queue that is synced before its replies: the commit under way to the disk, and the latest one
+        self.flight: Ticket | None = None
+        self.ticket: Ticket | None = None
+        self.in_flight: list[bytes] = []  # PUT records of the former
+        self.written_at = (0, 0)  # where it begins: segment number and offset
+        self.flight_head = 0  # the lowest head as it leaves it
+        self.safe_head = 0  # and as the last one on disk left it
         self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
         self.pending: list[bytes] = []  # PUT records since the last commit
         self.folded = 0
@@ -227,7 +235,7 @@ class Queue:
         room = 1 << 62
         for reader in self.readers.values():
             config = reader.config
-            left = config.max_memory_size_bytes - reader.mem_bytes
+            left = config.max_memory_size_bytes - reader.mem_bytes - reader.open_bytes
             if reader.attached and self.journal is not None:
                 if reader in targets and size > left and reader.window:
                     reader.detach()
@@ -256,12 +264,12 @@ class Queue:
 
     def move(self, reader: Reader, record: bytes, destination: str) -> bool:
         """Put an item that leaves `reader` on another queue; it is done here one commit later. False when refused."""
-        taker = self.mover(destination, item_data(record))
+        taker = self.mover(destination, item_data(record), item_flags(record))
         if taker is None:
             reader.move_refused += 1
             return False
         self.touch()
-        reader.moving.append((record, taker))
+        reader.moving.append(Move(record, taker))
         self.moving = True
         return True
 
@@ -297,10 +305,7 @@ class Queue:
                 reader.fold()
 
     def commit(self) -> None:
-        """Write everything since the last commit in one piece, and sync it before replies if so configured.
-
-        Raises JournalFailed with all of it undone.
-        """
+        """Write everything since the last commit in one piece. Raises JournalFailed with all of it undone."""
         self.dirty = False
         self.fold()
         now_ms = self.clock.wall_ms
@@ -315,6 +320,8 @@ class Queue:
                 except JournalFailed:
                     self._undo(first_new_id)
                     raise
+        if self.sync_ms == 0:
+            self.in_flight = self.pending
         if self.pending:
             self.pending = []
             self.folded = 0
@@ -330,15 +337,29 @@ class Queue:
             if self.pending:
                 raise journal.failed
             return  # gets go on; the next segment's CHECKPOINT will say what they did
-        start = journal.live.used_bytes
+        self.written_at = (journal.live.number, journal.live.used_bytes)
         offset = journal.write(parts, first_new_id) + sum(map(len, self.control))
-        if self.sync_ms == 0:
-            self.commit_group.sync(journal, start)
         for reader in self.readers.values():
             if reader.detached_at >= 0:
                 reader.segment = journal.live.number
                 reader.offset = offset + sum(map(len, self.pending[: reader.detached_at]))
                 reader.detached_at = -1
+
+    def landed(self) -> None:
+        """The commit in flight is on disk."""
+        self.safe_head = self.flight_head
+        self.in_flight = []
+        for reader in self.readers.values():
+            reader.in_flight = []
+
+    def undo_flight(self) -> None:
+        """The commit in flight did not get to the disk: it is undone, and all that has come since."""
+        self.fold()
+        if self.journal is not None:
+            self.journal.cut_back(*self.written_at)
+            self.pending, self.in_flight = self.in_flight + self.pending, []
+            self._undo(self.next_id - len(self.pending))
+            self.control = []
 
     def _undo(self, first_new_id: int) -> None:
         for record in self.pending:
@@ -356,7 +377,8 @@ class Queue:
         self.put_items -= len(self.pending)
         self.put_bytes -= sum(map(len, self.pending)) - len(self.pending) * ITEM_HEADER_BYTES
         self.next_id = first_new_id
-        self.pending, self.folded, self.private, self.room = [], 0, 0, -1
+        self.pending, self.folded, self.private = [], 0, 0
+        self.reattach()
 
     def settle_moves(self, failed: Container["Queue"]) -> None:
         """Every queue of the turn has been committed, but for `failed`: see to the items moved between them."""
@@ -364,6 +386,7 @@ class Queue:
         for reader in self.readers.values():
             if reader.moving:
                 reader.settle_moves(failed)
+                self.moving = self.moving or bool(reader.moving)
 
     def checkpoint(self) -> Checkpoint:
         """The whole state, between commits: what the next segment begins with."""

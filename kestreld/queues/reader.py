@@ -15,6 +15,7 @@ from kestreld.journal.records import (
     done_record,
     item_id,
 )
+from kestreld.queues.commit import Ticket
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired, is_odd
 from kestreld.queues.waiters import Line
 from kestreld.queues.window import Window
@@ -23,6 +24,24 @@ if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
 _unpack_id = struct.Struct("<Q").unpack_from
+
+
+class Move:
+    """An item on its way to another queue. `ticket` is of the commit that takes it there, where that is waited for."""
+
+    __slots__ = ("destination", "found", "record", "ticket")
+
+    def __init__(self, record: bytes, destination: "Queue") -> None:
+        self.record = record
+        self.destination = destination
+        self.ticket: Ticket | None = None
+        self.found = False
+
+    def find_ticket(self) -> None:
+        """Called after the commit of the turn that moved it."""
+        if not self.found:
+            self.found = True
+            self.ticket = self.destination.ticket
 
 
 class Reader(Window):
@@ -35,15 +54,14 @@ class Reader(Window):
         self.deleted = False
 
         self.open: dict[int, bytes] = {}
-        self.open_bytes = 0
-        # Put on another queue in this commit, and which; done here in the next
-        self.moving: list[tuple[bytes, Queue]] = []
+        self.moving: list[Move] = []
         self.retries: dict[int, int] = {}
 
         # Since the last commit
         self.taken: list[bytes] = []
         self.folded_taken = 0
         self.closed: list[bytes] = []
+        self.in_flight: list[bytes] = []  # taken or closed by a commit that is not on disk yet
         self.gone: dict[Reason, list[bytes]] = {}
         self.flushed: list[Done] = []
 
@@ -170,7 +188,7 @@ class Reader(Window):
 
     def expire_heads(self, now_ms: int, limit: int = -1) -> int:
         """Remove expired items from the head, moving them on if so configured; how many. Only heads expire."""
-        if not self.odd and not self.max_age_ms and (self.window or not self.behind_items):
+        if not self.odd and not self.max_age_ms and (self.window or self.attached):
             return 0
         count = 0
         while count != limit and (self.window or self.fill()):
@@ -260,6 +278,8 @@ class Reader(Window):
         if self.last_fetched is not None:
             self.age_ms = max(now_ms - int.from_bytes(self.last_fetched[17:25], "little"), 0)
             self.last_fetched = None
+        if self.queue.sync_ms == 0:
+            self.in_flight = [*self.taken, *self.closed]
         if self.taken:
             self.taken = []
             self.folded_taken = 0
@@ -272,21 +292,26 @@ class Reader(Window):
             self.flushed = []
 
     def settle_moves(self, failed: Container["Queue"]) -> None:
-        """The commit that wrote what moved is over: the items are done here next, or back where that failed."""
+        """Items moved to other queues are done here once they are written there, and on disk where that is asked for;
+        back where that failed.
+        """
         moving, self.moving = self.moving, []
-        for record, destination in reversed(moving):
-            if destination in failed:
-                self.put_back(record)
-        arrived = [record for record, destination in moving if destination not in failed]
-        if arrived:
-            self.gone[Reason.MOVED] = arrived
-            self.queue.touch()
+        for move in reversed(moving):
+            move.find_ticket()
+            ticket = move.ticket
+            if move.destination in failed or (ticket is not None and ticket.failure is not None):
+                self.put_back(move.record)
+            elif ticket is not None and ticket.pending:
+                self.moving.insert(0, move)
+            else:
+                self.gone.setdefault(Reason.MOVED, []).append(move.record)
+                self.queue.touch()
 
     def undo(self, first_new_id: int) -> None:
         """The commit failed: its puts leave, its takes and closes return to the head; the rest stays done."""
-        back = [record for record in [*self.taken, *self.closed] if item_id(record) < first_new_id]
-        back.extend([record for record, _ in self.moving if item_id(record) < first_new_id])
-        self.closed, self.moving = [], []
+        left = [*self.in_flight, *self.taken, *self.closed, *[move.record for move in self.moving]]
+        back = [record for record in left if item_id(record) < first_new_id]
+        self.closed, self.moving, self.in_flight = [], [], []
         self.taken, self.folded_taken, self.taken_in_order = [], 0, True
         for opened in [opened for opened in self.open if opened >= first_new_id]:
             self.open_bytes -= len(self.open.pop(opened)) - ITEM_HEADER_BYTES
@@ -340,7 +365,7 @@ class Reader(Window):
 
     def _on_the_move(self) -> list[bytes]:
         """Items put on another queue whose leaving this one is not written yet."""
-        return [record for record, _ in self.moving] + self.gone.get(Reason.MOVED, [])
+        return [move.record for move in self.moving] + self.gone.get(Reason.MOVED, [])
 
     def next_fresh(self) -> int:
         """The next id it has not seen yet."""

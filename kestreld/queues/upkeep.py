@@ -80,14 +80,13 @@ class Upkeep:
     def sync(self, queue: Queue) -> None:
         """Put a journal on disk without holding up a turn: a new CHECKPOINT, so that older segments may go."""
         journal = queue.journal
-        if journal is None or journal.failed is not None or journal.syncing or not journal.segments:
+        if journal is None or journal.failed is not None or journal.is_borrowed or not journal.segments:
             return
         try:
-            fd = journal.open_for_sync()
+            fd = journal.borrow()
         except OSError as error:
             self._report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
             return
-        journal.syncing = True
         number, used_bytes = journal.live.number, journal.live.used_bytes
         started_us = self._clock.stopwatch_us()
         folders = journal.unsynced_folders()
@@ -98,15 +97,14 @@ class Upkeep:
                 self._files.sync_dir(folder)
 
         def finished(error: OSError | None) -> None:
-            journal.syncing = False
-            journal.let_go(fd)
+            journal.give_back(fd)
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self.drop_dead(queue)
             else:
-                journal.sync_failed(number, error)
                 queue.room = -1
-                self._report(f"{queue.name}: sync failed: {error.strerror}; a new segment is needed")
+                if number == journal.live.number and journal.failed is None:
+                    self._report(f"{queue.name}: {journal.sync_failed(error)}")
 
         self._files.in_background(work, finished)
 
@@ -136,6 +134,7 @@ class Upkeep:
                     self.drop_dead(queue)
                 else:
                     self.sync(queue)
+                self._compact_if_due(queue, journal)
             yield
 
     # Dead segments
@@ -143,11 +142,11 @@ class Upkeep:
     def drop_dead(self, queue: Queue) -> None:
         """Let go of the segments that no reader needs any more. What a turn took is done only once it is written."""
         journal = queue.journal
-        if journal is None or journal.retiring or queue.dirty or queue.stopped is not None or queue in self._compacting:
+        if journal is None or journal.retiring or queue.stopped is not None or queue in self._compacting:
             return
         if len(journal.segments) > 1:
-            dead = journal.segments[: journal.dead_segments(queue.lowest_head())]
-            self.retire(queue, journal, dead)
+            head = queue.safe_head if queue.dirty or queue.flight is not None else queue.lowest_head()
+            self.retire(queue, journal, journal.segments[: journal.dead_segments(head)])
 
     def retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> None:
         """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
@@ -160,6 +159,8 @@ class Upkeep:
             yield
         journal.retiring = True
         for segment in dead:
+            if journal is not queue.journal:
+                return  # deleted meanwhile: these names may be those of a new journal by now
             try:
                 if self._archive is None or segment.compacted:
                     self._files.unlink(segment.path)

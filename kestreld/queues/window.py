@@ -32,6 +32,7 @@ class Window:
 
         self.window: deque[bytes] = deque()
         self.mem_bytes = 0  # data in the window, as of the last fold
+        self.open_bytes = 0  # data of open reads: it may come back, so the window leaves room for it
         self.odd = 0  # items in the window with flags, expiry or only_reader
         self.returned = 0  # items at the window's front that came back
         self.slow: bool = bool(self.max_age_ms)  # a plain get must look closer than window.popleft()
@@ -142,7 +143,7 @@ class Window:
         journal = self.queue.journal
         assert journal is not None
         at, start = 0, self.offset
-        limit_bytes = self.config.max_memory_size_bytes
+        limit_bytes = self.config.max_memory_size_bytes - self.open_bytes
         before = journal.segment(self.segment)
         while at < len(chunk):
             record_type, end = journal.check(chunk, at, self.segment, start)
@@ -180,12 +181,16 @@ class Window:
         return True
 
     def _follow(self) -> None:
-        """All that is written has been loaded: take what waits for the commit too, and attach."""
+        """All that is written has been loaded: take what waits for the commit too, and attach if all of it fits."""
         self.queue.fold()
-        for record in self.queue.pending[self.detached_at :]:
+        limit_bytes = self.config.max_memory_size_bytes - self.open_bytes
+        for index, record in enumerate(self.queue.pending[self.detached_at :], self.detached_at):
             found = item_id(record)
+            size = len(record) - ITEM_HEADER_BYTES
+            if self.window and self.mem_bytes + size > limit_bytes:
+                self.detached_at, self.next_unread = index, found
+                return
             if found >= self.next_unread and self._wants(found, record):
-                size = len(record) - ITEM_HEADER_BYTES
                 self.window.append(record)
                 self.mem_bytes += size
                 self.behind_items -= 1

@@ -62,6 +62,7 @@ class Service:
         self.upkeep = Upkeep(collection, self._work_soon)
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         collection.open_files.journals_max = max(network.descriptor_limit() * JOURNALS_SHARE // 100, 1)
+        collection.commit.wake = self._turn_again
         collection.names_changed.append(self.lines.clear)
         loop.add_reader(self.turn.poller.fileno(), self._run_turn)
         loop.call_later(UPKEEP_MS / 1000, self._upkeep)
@@ -236,7 +237,7 @@ class Service:
         """Wait a little for clients that still read, then leave."""
         self.clock.read()
         for session in list(self.turn.sessions.values()):
-            if not session.unsent:
+            if not session.unsent and not session.held:
                 session.close()
         if self.turn.sessions and self.clock.monotonic_ms < until_ms:
             self.loop.call_later(0.02, self._say_goodbye, until_ms)

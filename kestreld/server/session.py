@@ -1,5 +1,6 @@
 """One connection: bytes in, bytes out, and what waits in between. No protocol word, no queue word."""
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kestreld import net
 from kestreld.net import Connection
 from kestreld.protocol.memcache import MemcacheParser
+from kestreld.queues.commit import Ticket
 from kestreld.queues.handler import Handler, Shop
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class Session:
         self.interest = net.READ
         self.waiting: Iterator[Any] | None = None  # commands behind one that waits
         self.waiting_bytes = 0
+        self.commit = turn.commit
+        self.held: deque[tuple[bytes, list[Ticket]]] = deque()  # answers, and the commits they wait for
         self.unsent: bytes | memoryview = b""
         self.ended = False  # the client sends no more
         self.closed = False
@@ -137,7 +141,6 @@ class Session:
             self.waiting = None
             self.turn.forget(self)
             self.connection.close()
-            del self._recv, self._send
 
     # Out
 
@@ -150,18 +153,57 @@ class Session:
         if out:
             data = b"".join(out) if len(out) > 1 else out[0]
             out.clear()
+            if self.commit.tickets and self._must_hold(data):
+                return
             if self.unsent:
                 self.unsent = bytes(self.unsent) + data
             else:
                 self._put_out(data)
                 if self.closed:
                     return
+        if self.held:
+            handler.turn_over()
+            return
         handler.sent()
         if not self.unsent:
             if handler.closing:
                 self.close()
             elif self.waiting is not None and not handler.blocked:
                 self.turn.ready.append(self)
+
+    def _must_hold(self, data: bytes) -> bool:
+        """Keep answers back while commits they depend on, or answers before them do, are not on disk."""
+        tickets = self.handler.tickets()
+        if not tickets and not self.held:
+            return False
+        self.held.append((data, tickets))
+        for ticket in tickets:
+            ticket.holders.append(self)
+        self.handler.turn_over()
+        return True
+
+    def released(self) -> None:
+        """A commit has got to the disk, or failed to: send what has waited for no other."""
+        if self.closed:
+            return
+        ready: list[bytes] = []
+        while self.held and not any(ticket.pending for ticket in self.held[0][1]):
+            data, tickets = self.held.popleft()
+            failure = next((ticket.failure for ticket in tickets if ticket.failure is not None), None)
+            if failure is not None:
+                self.held.clear()
+                self.handler.failed(failure.reason)
+                self.handler.disconnect()
+                break
+            ready.append(data)
+        if ready:
+            if self.unsent:
+                self.unsent = b"".join((self.unsent, *ready))
+            else:
+                self._put_out(b"".join(ready))
+        self.flush()
+        if self.turn.ready:
+            self.commit.wake()
 
     def _put_out(self, data: bytes | memoryview) -> None:
         try:

@@ -9,7 +9,7 @@ import pytest
 from kestreld import __version__
 from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.queue_client import QueueClient
+from tests.support.queue_client import QueueClient, slow_reader
 
 # SET and GET
 
@@ -450,14 +450,15 @@ def test_thousands_of_pipelined_commands_are_answered_in_order(client: QueueClie
 def test_a_client_that_has_said_all_still_gets_its_answers(client: QueueClient, queue: str) -> None:
     client.send(b"set %b 0 0 2\r\nhi\r\nget %b\r\nversion\r\n" % (queue.encode(), queue.encode()))
     client.end_input()
-    client.expect_end(
-        b"STORED\r\nVALUE %b 0 2\r\nhi\r\nEND\r\nVERSION %b\r\n" % (queue.encode(), __version__.encode())
-    )
+    client.expect_end(b"STORED\r\nVALUE %b 0 2\r\nhi\r\nEND\r\nVERSION %b\r\n" % (queue.encode(), __version__.encode()))
 
 
-def test_a_client_that_has_said_all_gets_large_answers_whole(client: QueueClient, queue: str) -> None:
-    data, name = b"0123456789abcdef" * (1 << 19), queue.encode()
-    client.put(queue, data, b"small")
-    client.send(b"get %b\r\nget %b\r\n" % (name, name))
-    client.end_input()
-    client.expect_end(b"VALUE %b 0 %d\r\n%b\r\nEND\r\nVALUE %b 0 5\r\nsmall\r\nEND\r\n" % (name, len(data), data, name))
+def test_a_client_that_has_said_all_gets_large_answers_whole(daemon: Daemon, queue: str) -> None:
+    data, name = b"0123456789abcdef" * (1 << 21), queue.encode()
+    with slow_reader(daemon.port, 1 << 16) as client:
+        client.put(queue, data, b"small")
+        client.send(b"get %b\r\nget %b\r\n" % (name, name))
+        client.end_input()
+        client.expect_end(
+            b"VALUE %b 0 %d\r\n%b\r\nEND\r\nVALUE %b 0 5\r\nsmall\r\nEND\r\n" % (name, len(data), data, name)
+        )

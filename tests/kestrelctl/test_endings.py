@@ -23,7 +23,7 @@ def test_help_has_the_table_of_exit_codes(kestrelctl: Kestrelctl) -> None:
 def test_every_verb_explains_itself(kestrelctl: Kestrelctl) -> None:
     commands = kestrelctl("-h").out.decode().partition("Commands:\n")[2].partition("\n\n")[0]
     verbs = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
-    assert len(verbs) == 15
+    assert len(verbs) > 15
     for verb in ("get", "journal-verify"):
         assert verb in verbs
         assert kestrelctl(verb, "-h").out.startswith(f"Usage: kestrelctl {verb} ".encode())

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ class Daemon:
         self.address = ""  # HOST:PORT or unix:PATH, once it is ready
         self.log: list[str] = []
         self.process: subprocess.Popen[str] | None = None
+        self._log_reader = threading.Thread()
         folder.mkdir(parents=True, exist_ok=True)
         self.config_path.write_text(config)
 
@@ -64,20 +66,30 @@ class Daemon:
             code = self.process.wait()
             self.process = None
             raise AssertionError(f"kestreld exited with {code} before it was ready:\n" + "\n".join(self.log))
-        threading.Thread(target=self._read_log, args=(self.process,), daemon=True).start()
+        self._log_reader = threading.Thread(target=self._read_log, args=(self.process,), daemon=True)
+        self._log_reader.start()
 
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
         with process.stderr:
             self.log.extend(line.rstrip("\n") for line in process.stderr)
 
+    def logged(self, text: str) -> str:
+        """The first line of the log with `text` in it, as soon as there is one."""
+        until = time.monotonic() + STOP_S
+        while (line := next((line for line in list(self.log) if text in line), None)) is None:
+            assert time.monotonic() < until, f"no {text!r} in the log:\n" + "\n".join(self.log)
+            time.sleep(0.01)
+        return line
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """The exit code, once it has exited."""
+        """The exit code, once it has exited and its log is read to the end."""
         assert self.process is not None
         code = self.process.wait(STOP_S)
+        self._log_reader.join()
         self.process = None
         return code
 

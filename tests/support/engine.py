@@ -43,7 +43,7 @@ class LateFiles(QuickFiles):
 
 
 class Engine:
-    """A QueueCollection on `spool`. `log` is what it reported, over all its lives."""
+    """A QueueCollection on `spool`, which is made if need be. `log` is what it reported, over all its lives."""
 
     def __init__(
         self, spool: Path, files: FileLayer | None = None, clock: FakeClock | None = None, **defaults: object
@@ -53,14 +53,14 @@ class Engine:
         self.clock = clock if clock is not None else FakeClock()
         self.log: list[str] = []
         self.config = self._config({}, defaults)
-        spool.mkdir(parents=True, exist_ok=True)
+        self.files.make_dir(str(spool))
         self._start()
 
     def _config(self, queues: Settings, defaults: Mapping[str, object]) -> Config:
         return Config(queue_path=str(self.spool), defaults=QueueConfig(**defaults), queues=queues)  # type: ignore[arg-type]
 
     def _start(self) -> None:
-        self.commit = GroupCommit(self.clock)
+        self.commit = GroupCommit(self.clock, self.files)
         self.collection = QueueCollection(self.files, self.clock, self.config, self.commit, self.log.append)
         self.collection.recover()
         self.upkeep = Upkeep(self.collection, lambda: None)
@@ -73,18 +73,18 @@ class Engine:
         self.collection.configure(self.config)
 
     def end_turn(self) -> dict[Queue, JournalFailed]:
-        """Commit, then the upkeep that follows the replies; what failed."""
+        """Commit, then what follows the replies; what failed."""
         self.commit.run()
         failed = self.commit.failed
         self.upkeep.after_turn()
         return failed
 
-    def tidy(self) -> None:
-        """A whole round of the upkeep that a timer does."""
-        for _ in self.upkeep.round():
-            pass
-        while self.upkeep.slice(1 << 62):
-            pass
+    def work(self, slices: int = 1) -> None:
+        """The timer's round of upkeep, in so many slices, each as short as they come."""
+        self.upkeep.sync_due()
+        self.upkeep.start_round()
+        for _ in range(slices):
+            self.upkeep.slice(self.clock.stopwatch_us())
 
     def restart(self) -> None:
         """A clean stop, and a new start on the same spool."""
@@ -137,4 +137,5 @@ class Engine:
         return reader.items
 
     def segments(self, family: str) -> list[Path]:
+        """A family's segments on the real disk, in order."""
         return sorted((self.spool / f"{family}.journal").glob("*.seg"))

@@ -77,6 +77,7 @@ class ModelReader:
 class FamilyModel:
     readers: dict[str, ModelReader] = field(default_factory=dict)  # by label
     streams: dict[str, int] = field(default_factory=dict)  # name -> head
+    streams_since: dict[str, int] = field(default_factory=dict)  # name -> next id when it was added
     history: list[ModelItem] = field(default_factory=list)  # every item ever put
     next_id: int = 1
     next_reader: int = 1
@@ -86,7 +87,8 @@ class FamilyModel:
             label: ModelReader(one.config, one.number, list(one.waiting), dict(one.open))
             for label, one in self.readers.items()
         }
-        return FamilyModel(readers, dict(self.streams), list(self.history), self.next_id, self.next_reader)
+        streams = dict(self.streams), dict(self.streams_since)
+        return FamilyModel(readers, *streams, list(self.history), self.next_id, self.next_reader)
 
     def add_reader(self, label: str, config: QueueConfig) -> ModelReader:
         reader = self.readers[label] = ModelReader(config, self.next_reader)
@@ -115,8 +117,20 @@ class FamilyModel:
             reader.waiting.append(item)
         return True
 
+    def add_stream(self, name: str, at_id: int) -> None:
+        self.streams[name] = at_id
+        self.streams_since[name] = self.next_id
+        self.next_reader += 1
+
     def advance_stream(self, name: str, through: int) -> None:
         self.streams[name] = max(self.streams[name], min(through, self.next_id - 1) + 1)
+
+    def needed_ids(self) -> set[int]:
+        """Ids that some reader or stream has yet to finish; what a stream came too late for may be gone."""
+        ids = {item.item_id for reader in self.readers.values() for item in reader.undone()}
+        for name, head in self.streams.items():
+            ids.update(range(max(head, self.streams_since[name]), self.next_id))
+        return ids
 
     def restarted(self, configs: Mapping[str, QueueConfig]) -> "FamilyModel":
         """What a start makes of this: open reads are back in order, and the configuration is today's."""

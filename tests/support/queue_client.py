@@ -124,12 +124,14 @@ class QueueClient(WireClient):
         return {name: value for _, name, value in (line.split(" ", 2) for line in lines)}
 
     def queue_stats(self, queue: str) -> dict[str, str]:
-        """The STATS of one queue by the end of their names; empty when there is no such queue."""
-        start = f"queue_{queue}_"
-        return {name.removeprefix(start): value for name, value in self.stats().items() if name.startswith(start)}
+        """DUMP_STATS of one queue by name; empty when there is no such queue."""
+        self.send(b"dump_stats %b\r\n" % queue.encode("latin-1"))
+        lines = self.read_until(b"}\r\nEND\r\n").decode("latin-1").splitlines()[1:-2]
+        return dict(line.strip().split("=", 1) for line in lines if line.strip())
 
     def items(self, queue: str) -> int:
-        return int(self.queue_stats(queue)["items"])
+        """How many items wait; a queue that does not exist has none."""
+        return int(self.queue_stats(queue).get("items", 0))
 
 
 def slow_reader(port: int, receive_bytes: int) -> QueueClient:

@@ -11,6 +11,7 @@ from kestreld.journal.records import (
     Abort,
     Checkpoint,
     Done,
+    ImportedFile,
     Kind,
     ReaderChange,
     ReaderState,
@@ -21,6 +22,7 @@ from kestreld.journal.records import (
     checkpoint_record,
     done_record,
     find_whole_records,
+    import_record,
     item_add_at_ms,
     item_data,
     item_expire_at_ms,
@@ -31,6 +33,7 @@ from kestreld.journal.records import (
     read_abort,
     read_checkpoint,
     read_done,
+    read_import,
     read_reader,
     read_sync,
     reader_record,
@@ -40,6 +43,7 @@ from kestreld.journal.records import (
 
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 names = st.text(st.characters(max_codepoint=255), max_size=20)
+file_names = st.text(st.characters(codec="utf-8"), max_size=20)
 ranges = st.lists(st.tuples(u64, u64), max_size=5)
 dones = st.builds(Done, u32, st.sampled_from(Reason), u64, u32, u64, ranges)
 aborts = st.builds(Abort, u32, u64, u64, u16)
@@ -69,6 +73,7 @@ ONE_OF_EACH = {
     "abort": abort_record(Abort(2, 99, 17, 4)),
     "reader": reader_record(ReaderChange(2, False, Kind.STREAM, 99, 12, "audit")),
     "sync": sync_record(4096),
+    "import": import_record([ImportedFile("q", 22, 2**63), ImportedFile("q+caf\xe9", 0, 0)]),
     "checkpoint": checkpoint_record(
         Checkpoint(
             3, 900, 40, 5, 39, 390, [ReaderState(1, Kind.QUEUE, "", done=[(3, 4)], retries={2: 1}), ReaderState(4, Kind.STREAM, "spark")]
@@ -114,6 +119,11 @@ def test_a_reader_record_says_what_was_written(change):
 @given(u64)
 def test_a_sync_record_says_what_was_written(offset):
     assert read_sync(body(sync_record(offset), Type.SYNC)) == offset
+
+
+@given(st.lists(st.builds(ImportedFile, file_names, u64, u64), max_size=4))
+def test_an_import_record_says_what_was_written(imported):
+    assert read_import(body(import_record(imported), Type.IMPORT)) == imported
 
 
 @given(checkpoints)

@@ -1,0 +1,207 @@
+"""What was put and what arrived, and whether the one is the other."""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kestrelctl.bench.items import ItemMaker
+
+SENT: Final = 0  # its answer is outstanding, or was lost with the connection
+STORED: Final = 1
+REFUSED: Final = 2
+ARRIVALS_MAX: Final = 255
+
+
+class Written:
+    """The items of one writer, by number."""
+
+    def __init__(self) -> None:
+        self.answers = bytearray()  # SENT, STORED or REFUSED
+        self.arrivals = bytearray()  # how often it came
+        self.due_ns = array("q")  # when it was to be put
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of the items. Only `refused`, `unknown`, `forgiven`, `dropped` and `strangers` may be above 0."""
+
+    stored: int
+    arrived: int  # different ones
+    lost: int
+    doubled: int  # arrivals too many
+    damaged: int
+    unordered: int  # came to a client that had already had a later one of the same writer
+    ghosts: int  # came although the server refused them
+    refused: int
+    unknown: int  # put, never answered: they may arrive or not
+    forgiven: int  # not there, and may have gone to a client that was killed
+    dropped: int  # not there, and older than all of their writer's that are: the server keeps only so many
+    strangers: int  # arrived, and not from this run
+    first_bad: str  # "" = none
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.lost or self.doubled or self.damaged or self.unordered or self.ghosts)
+
+    def words(self) -> str:
+        """One line."""
+        besides = [
+            f"{count:,} {what}"
+            for count, what in (
+                (self.refused, "refused"),
+                (self.unknown, "put without an answer"),
+                (self.forgiven, "gone with killed clients"),
+                (self.dropped, "dropped by the server's limit"),
+                (self.strangers, "not from this run"),
+            )
+            if count
+        ]
+        tail = f" ({', '.join(besides)})" if besides else ""
+        if self.is_good:
+            return f"all good: {self.stored:,} items put, {self.arrived:,} arrived, each once and intact{tail}"
+        faults = [
+            f"{count:,} {what}"
+            for count, what in (
+                (self.lost, "lost"),
+                (self.doubled, "too many"),
+                (self.damaged, "damaged"),
+                (self.unordered, "out of order"),
+                (self.ghosts, "delivered though refused"),
+            )
+            if count
+        ]
+        return f"BAD: {self.stored:,} items put: {', '.join(faults)}; first {self.first_bad}{tail}"
+
+
+class Ledger:
+    """Keeps the account of one run. Writers and readers are numbers from 0."""
+
+    def __init__(self, maker: ItemMaker) -> None:
+        self._maker = maker
+        self._writers: list[Written] = []
+        self._last: dict[tuple[int, int], int] = {}  # (reader, writer) -> the number that came last
+        self.stored = 0
+        self.refused = 0
+        self.arrived = 0  # different ones
+        self._stored_and_arrived = 0
+        self._doubled = 0
+        self._damaged = 0
+        self._unordered = 0
+        self._strangers = 0
+        self._first_bad = ""
+
+    def new_writer(self) -> int:
+        self._writers.append(Written())
+        return len(self._writers) - 1
+
+    def next_item(self, writer: int, due_ns: int) -> bytes:
+        """The writer's next item, which is to be put at `due_ns`."""
+        written = self._writers[writer]
+        number = len(written.answers)
+        written.answers.append(SENT)
+        written.arrivals.append(0)
+        written.due_ns.append(due_ns)
+        return self._maker.make(writer, number)
+
+    def answered(self, writer: int, number: int, *, stored: bool) -> int:
+        """Note the answer to a put; returns when it was due."""
+        written = self._writers[writer]
+        written.answers[number] = STORED if stored else REFUSED
+        if stored:
+            self.stored += 1
+            if written.arrivals[number]:  # it can be with a reader before its writer knows that it is stored
+                self._stored_and_arrived += 1
+        else:
+            self.refused += 1
+        return written.due_ns[number]
+
+    def arrival(self, item: bytes, reader: int) -> int | None:
+        """Note an item that came; returns when its put was due. None = not an intact item of this run."""
+        identity = self._maker.read(item)
+        if identity is None or identity[0] >= len(self._writers):
+            self._not_readable(item)
+            return None
+        writer, number = identity
+        written = self._writers[writer]
+        if number >= len(written.answers):
+            self._not_readable(item)
+            return None
+        if written.arrivals[number]:
+            self._doubled += 1
+            self._note_bad(f"writer {writer} item {number}, which came again")
+            written.arrivals[number] = min(written.arrivals[number] + 1, ARRIVALS_MAX)
+            return written.due_ns[number]
+        written.arrivals[number] = 1
+        self.arrived += 1
+        if written.answers[number] == STORED:
+            self._stored_and_arrived += 1
+        if self._last.get((reader, writer), -1) > number:
+            self._unordered += 1
+            self._note_bad(f"writer {writer} item {number}, which came late")
+        else:
+            self._last[reader, writer] = number
+        return written.due_ns[number]
+
+    @property
+    def missing(self) -> int:
+        """Stored, and not arrived yet."""
+        return self.stored - self._stored_and_arrived
+
+    def verdict(self, *, may_lose: int = 0, reorders: bool = False, drops_oldest: bool = False) -> Verdict:
+        """The account, at the end.
+
+        `may_lose`: so many may be gone without blame. `reorders`: items came back on the way, so that their order
+        says nothing. `drops_oldest`: the server keeps only so many items, and drops the oldest.
+        """
+        dropped = sum(map(_dropped, self._writers)) if drops_oldest else 0
+        forgiven = min(max(self.missing - dropped, 0), may_lose)
+        lost = self.missing - dropped - forgiven
+        if lost and not self._first_bad:
+            self._note_bad(next(self._lost(drops_oldest)))
+        ghosts = sum(
+            1
+            for written in self._writers
+            for answer, arrivals in zip(written.answers, written.arrivals, strict=True)
+            if answer == REFUSED and arrivals
+        )
+        if ghosts:
+            self._note_bad("one that was refused")
+        return Verdict(
+            stored=self.stored,
+            arrived=self.arrived,
+            lost=lost,
+            doubled=self._doubled,
+            damaged=self._damaged,
+            unordered=0 if reorders else self._unordered,
+            ghosts=ghosts,
+            refused=self.refused,
+            unknown=sum(written.answers.count(SENT) for written in self._writers),
+            forgiven=forgiven,
+            dropped=dropped,
+            strangers=self._strangers,
+            first_bad=self._first_bad,
+        )
+
+    def _lost(self, drops_oldest: bool) -> Iterator[str]:
+        for writer, written in enumerate(self._writers):
+            first = _dropped(written) if drops_oldest else 0
+            for number in range(first, len(written.answers)):
+                if written.answers[number] == STORED and not written.arrivals[number]:
+                    yield f"writer {writer} item {number}, which is not there"
+
+    def _not_readable(self, item: bytes) -> None:
+        if self._maker.is_ours(item):
+            self._damaged += 1
+            self._note_bad(f"an item that begins {item[:24]!r}")
+        else:
+            self._strangers += 1
+
+    def _note_bad(self, words: str) -> None:
+        self._first_bad = self._first_bad or words
+
+
+def _dropped(written: Written) -> int:
+    """How many stored ones are missing before the first that arrived; all if none did."""
+    first = next((number for number, arrivals in enumerate(written.arrivals) if arrivals), len(written.arrivals))
+    return written.answers.count(STORED, 0, first)

@@ -1,0 +1,161 @@
+"""Many connections in one thread: whatever is readable is read, whatever is due is done."""
+
+import heapq
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import count, repeat
+from typing import Final
+
+from kestrelctl.bench.wire import Reply, ReplyParser
+from kestrelctl.client import parse_address
+from kestrelctl.exit_codes import ExitCode, Failure
+
+RECEIVE_BYTES: Final = 262_144
+LOOK_NS: Final = 100_000_000  # how often somebody looks whether all is well
+
+Answered = Callable[[Reply], None]
+
+
+class Loop:
+    """Time, timers and connections."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ns = timeout_ms * 1_000_000  # how long a server may take to answer
+        self.now_ns = time.monotonic_ns()
+        self.selector = selectors.DefaultSelector()
+        self.connections: set[Connection] = set()
+        self.on_look: Callable[[], None] = lambda: None  # called every LOOK_NS
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._timer_numbers = count()
+        self._look_at_ns = 0
+
+    def read_clock(self) -> int:
+        self.now_ns = time.monotonic_ns()
+        return self.now_ns
+
+    def call_at(self, at_ns: int, action: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (at_ns, next(self._timer_numbers), action))
+
+    def run(self, is_finished: Callable[[], bool]) -> None:
+        """Until then. Raises Failure when a server leaves or does not answer in time."""
+        while not is_finished():
+            next_ns = min(self._timers[0][0], self._look_at_ns) if self._timers else self._look_at_ns
+            for key, mask in self.selector.select(max(0, next_ns - self.read_clock()) / 1e9):
+                key.data.ready(mask)
+            self.read_clock()
+            while self._timers and self._timers[0][0] <= self.now_ns:
+                heapq.heappop(self._timers)[2]()
+            if self._look_at_ns <= self.now_ns:
+                self._look_at_ns = self.now_ns + LOOK_NS
+                for connection in self.connections:
+                    connection.check_patience()
+                self.on_look()
+
+    def forget_timers(self) -> None:
+        self._timers.clear()
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+        self.selector.close()
+
+
+class Connection:
+    """One connection: requests go out at once, each reply goes to whoever asked for it."""
+
+    def __init__(self, loop: Loop, address: str) -> None:
+        self._loop = loop
+        self._address = address
+        self._parser = ReplyParser()
+        self._waiting: deque[Answered] = deque()
+        self._wait_ns = 0
+        self._answer_by_ns = 0
+        self._unsent = b""
+        self._socket = _connect(address, loop.timeout_ns / 1e9)
+        loop.connections.add(self)
+        loop.selector.register(self._socket, selectors.EVENT_READ, self)
+
+    def ask(self, request: bytes, answered: Answered, *, replies: int = 1, wait_ms: int = 0) -> None:
+        """Send; `answered` gets each reply. `wait_ms`: how long the server was asked to wait before it answers."""
+        self._wait_ns = wait_ms * 1_000_000
+        if not self._waiting:
+            self._answer_by_ns = self._loop.now_ns + self._loop.timeout_ns + self._wait_ns
+        self._waiting.extend(repeat(answered, replies))
+        if self._unsent:
+            self._unsent += request
+        else:
+            self._send(request)
+
+    def ready(self, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._send(self._unsent)
+        if mask & selectors.EVENT_READ and self in self._loop.connections:
+            self._read()
+
+    def check_patience(self) -> None:
+        """Raises Failure if an answer is overdue."""
+        if self._waiting and self._answer_by_ns < self._loop.now_ns:
+            seconds = self._loop.timeout_ns / 1e9
+            raise Failure(
+                ExitCode.TRY_AGAIN,
+                f"no answer from {self._address} within {seconds:g}s; try again or raise --timeout",
+            )
+
+    def close(self) -> None:
+        self._loop.connections.discard(self)
+        self._loop.selector.unregister(self._socket)
+        self._socket.close()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise self._lost(error) from error
+        had_unsent = bool(self._unsent)
+        self._unsent = data[sent:]
+        if bool(self._unsent) != had_unsent:
+            interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            self._loop.selector.modify(self._socket, interest, self)
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise self._lost(error) from error
+        if not data:
+            raise Failure(ExitCode.UNREACHABLE, f"{self._address} closed the connection")
+        now_ns = self._loop.read_clock()
+        waiting = self._waiting
+        for reply in self._parser.feed(data):
+            if not waiting:
+                raise Failure(ExitCode.PROTOCOL, f"{self._address} answered unasked: {reply!r}")
+            waiting.popleft()(reply)
+        self._answer_by_ns = now_ns + self._loop.timeout_ns + self._wait_ns
+
+    def _lost(self, error: OSError) -> Failure:
+        reason = (error.strerror or str(error)).lower()
+        return Failure(ExitCode.UNREACHABLE, f"connection to {self._address} lost: {reason}")
+
+
+def _connect(address: str, timeout_s: float) -> socket.socket:
+    place = parse_address(address)
+    try:
+        if isinstance(place, tuple):
+            connected = socket.create_connection(place, timeout_s)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            connected = socket.socket(socket.AF_UNIX)
+            connected.settimeout(timeout_s)
+            connected.connect(place.removeprefix("unix:"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise Failure(ExitCode.UNREACHABLE, f"cannot reach {address}: {reason}") from error
+    connected.setblocking(False)
+    return connected

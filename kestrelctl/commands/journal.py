@@ -1,0 +1,95 @@
+"""kestrelctl journal import, kestrelctl journal export"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import (
+    FormatOption,
+    NoHeadersOption,
+    ServerOption,
+    TimeoutOption,
+    connect,
+)
+from kestrelctl.output import write_rows
+
+
+class JournalFormat(StrEnum):
+    KESTREL = "kestrel"
+
+
+journal = typer.Typer(help="Move queues between Kestrel's journal files and kestreld.", rich_markup_mode=None)
+
+
+@journal.command("import")
+def journal_import(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SPOOL|FILE", help="Kestrel's spool, or the file of one queue.", show_default=False),
+    ],
+    to: Annotated[
+        str | None, typer.Option(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Put FILE's items on this queue of a running server.")
+    ] = None,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Read journal files of Kestrel 1.x or 2.x. Stop that Kestrel first.
+
+    With --to they become journals in the spool of a stopped kestreld, with add times, expiry and order; of a FILE
+    its whole family, the queue and its children. Kestrel's own files are left as they are; those that lie in SPOOL
+    itself move to its .imported folder. (kestreld does the same for files in its own spool when it starts.)
+
+    With --queue the items of FILE's queue are put on a running server, which dates them anew; expired items are
+    left out.
+
+    Exit 65 something could not be read, stderr says where (all whole items are imported), 73 a queue was not
+    imported as there is a journal of it already, 75 a kestreld holds the spool, 81 only some items were stored.
+    """
+    if (to is None) == (queue is None):
+        raise typer.BadParameter("give either --to SPOOL or --queue QUEUE")
+    # The journal's code is of no use to the other verbs.
+    from kestrelctl.migrating import IMPORT_COLUMNS, PUT_COLUMNS, import_into_server, import_offline
+
+    if to is not None:
+        rows, code = import_offline(source, to)
+        write_rows(rows, IMPORT_COLUMNS, output, headers=not no_headers)
+    else:
+        assert queue is not None
+        rows, code = import_into_server(connect(server, timeout), source, queue)
+        write_rows(rows, PUT_COLUMNS, output, headers=not no_headers)
+    raise typer.Exit(code)
+
+
+@journal.command("export")
+def journal_export(
+    spool: Annotated[
+        str, typer.Argument(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
+    ],
+    to: Annotated[str, typer.Option(metavar="DIR", help="The folder for the files.", show_default=False)],
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="QUEUE", help="Only this queue and its children, or this child.", show_default=False),
+    ] = None,
+    format: Annotated[JournalFormat, typer.Option(help="Whose files to write.")] = JournalFormat.KESTREL,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+) -> None:
+    """Write the queues of a stopped kestreld as journal files of Kestrel 2.x, a file for each queue.
+
+    Add times, expiry and order are kept, flags are not: Kestrel has none. The spool is only read, and nothing in
+    DIR is overwritten.
+
+    Exit 65 a journal is damaged and was left out, 66 no such spool or queue, 73 DIR has files of the queue, 75 a
+    kestreld holds the spool.
+    """
+    from kestrelctl.migrating import EXPORT_COLUMNS, export
+
+    rows, code = export(spool, queue, to)
+    write_rows(rows, EXPORT_COLUMNS, output, headers=not no_headers)
+    raise typer.Exit(code)

@@ -1,0 +1,99 @@
+"""Who reads a damaged journal, and what each is done with: as far as its whole records say.
+
+Where that is not enough, an item is delivered again rather than not at all.
+"""
+
+from kestreld.journal.records import (
+    Checkpoint,
+    Kind,
+    Range,
+    ReaderState,
+    Type,
+    read_abort,
+    read_done,
+    read_reader,
+)
+from kestreld.journal.recovery import settle
+
+ID_MAX = (1 << 64) - 1
+
+
+class KnownReaders:
+    """Starts from a CHECKPOINT and is told the records behind it. `base` None: no CHECKPOINT is whole.
+
+    `from_start`: the journal's very first segment is there, so that every reader was added in what is left.
+    """
+
+    def __init__(self, base: Checkpoint | None, *, from_start: bool) -> None:
+        self.next_reader = base.next_reader if base is not None else 1
+        self._readers = {state.number: state for state in base.readers} if base is not None else {}
+        self._all_are_named = base is not None or from_start
+        self._first_new = self.next_reader
+        self._done: dict[int, list[Range]] = {number: list(state.done) for number, state in self._readers.items()}
+        self._dropped: set[int] = set()
+        self._met: set[int] = set()  # numbers that records speak of
+
+    def meet(self, number: int) -> None:
+        """An item is for this reader only."""
+        self._met.add(number)
+
+    def apply(self, record_type: int, body: bytes) -> None:
+        """A whole record behind the CHECKPOINT."""
+        if record_type == Type.DONE:
+            gone = read_done(body)
+            self._met.add(gone.reader)
+            self._done.setdefault(gone.reader, []).extend(gone.ranges)
+            if gone.reader in self._readers:
+                self._readers[gone.reader].ended[gone.reason] += gone.items
+        elif record_type == Type.ABORT:
+            abort = read_abort(body)
+            if abort.reader in self._readers:
+                self._readers[abort.reader].retries[abort.item_id] = abort.times
+        elif record_type == Type.READER:
+            self._change(body)
+
+    def _change(self, body: bytes) -> None:
+        change = read_reader(body)
+        number = change.reader
+        self.next_reader = max(self.next_reader, number + 1)
+        if change.dropped:
+            self._dropped.add(number)
+            self._readers.pop(number, None)
+        elif number >= self._first_new and number not in self._readers and number not in self._dropped:
+            self._readers[number] = ReaderState(number, change.kind, change.name, change.at_id, change.at_id)
+
+    def settled(self, first_id: int) -> list[ReaderState]:
+        """The readers, each with its head and what is done ahead of it. `first_id` is the lowest id left."""
+        unnamed = {
+            number
+            for number in self._met
+            if number >= self._first_new and number not in self._readers and number not in self._dropped
+        }
+        names = {state.name for state in self._readers.values() if state.kind == Kind.QUEUE}
+        if not names or (not self._all_are_named and "" not in names):
+            number = self.next_reader if 1 in self._readers or 1 in self._dropped else 1
+            unnamed.discard(number)
+            # Whether it was this reader that was done with items nobody can tell: it gets them all.
+            self._done[number] = []
+            self._add(number, "", first_id)
+        for number in sorted(unnamed):
+            self._add(number, f"reader-{number}", first_id)
+        for state in self._readers.values():
+            settle(state, self._done.get(state.number, []))
+            state.segment = state.offset = 0
+        return list(self._readers.values())
+
+    def _add(self, number: int, name: str, first_id: int) -> None:
+        self.next_reader = max(self.next_reader, number + 1)
+        self._readers[number] = ReaderState(number, Kind.QUEUE, name, first_id, first_id)
+
+
+def undone(state: ReaderState) -> list[Range]:
+    """The ids that a reader has yet to finish, without end."""
+    ranges, first = [], state.head
+    for done_first, done_last in state.done:
+        if first < done_first:
+            ranges.append((first, done_first - 1))
+        first = max(first, done_last + 1)
+    ranges.append((first, ID_MAX))
+    return ranges

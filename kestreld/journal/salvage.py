@@ -1,0 +1,190 @@
+"""What is whole in a damaged segment: its good records one by one, and behind a bad one wherever sense begins again.
+
+Pure. A record is believed for its checksum, and behind damage also for its place: items may hold records of other
+journals, and the ids of this one rise within the bounds of the segment.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    Type,
+    checked_end,
+    find_whole_records,
+    item_id,
+    read_reader,
+)
+
+READER_BYTES: Final = range(FRAME_BYTES + 22, 1024)  # a queue name is shorter
+UNKNOWN: Final = -1
+ID_END: Final = 1 << 64
+Piece = tuple[int, int, int]  # type of a whole record, or 0 for a stretch that holds none; start, end
+
+
+class Salvage:
+    """Reads one segment from `start` on. Ids in it are from `first_id` on, and below `end_id` where that is known."""
+
+    def __init__(self, buffer: bytes, start: int, first_id: int, end_id: int | None) -> None:
+        self._buffer = buffer
+        self._start = start
+        self._last = first_id - 1  # the highest id met
+        self._end_id = end_id
+        self._anchors: list[tuple[int, int]] | None = None  # start and id of the PUTs where reading may go on
+        self.mended: list[bytes] = []  # READER records that were whole but for one bit
+
+    def pieces(self) -> Iterator[Piece]:
+        """The segment from `start` to its end, in order."""
+        buffer, at = self._buffer, self._start
+        while at < len(buffer):
+            record_type, end = checked_end(buffer, at)
+            if record_type == Type.PUT:
+                found = self._id(at)
+                if self._end_id is not None and found >= self._end_id:
+                    return  # of a commit that failed: the next segment has its ids
+                if found <= self._last:
+                    record_type = 0
+                else:
+                    self._last = found
+            elif record_type == Type.CHECKPOINT and at != self._start:
+                record_type = 0
+            if record_type:
+                yield record_type, at, end
+            else:
+                is_search = False
+                if end < 0:
+                    end, is_search = self._resume(at)
+                yield 0, at, end
+                if is_search:
+                    yield from self._readers_within(at, end)
+            at = end
+
+    def _id(self, at: int) -> int:
+        return item_id(self._buffer[at : at + FRAME_BYTES + 8])
+
+    def _readers_within(self, at: int, end: int) -> Iterator[Piece]:
+        """READERs in a bad stretch: one too many does less harm than a queue forgotten."""
+        for record_type, start, stop in find_whole_records(self._buffer[at:end], 1):
+            if (
+                record_type == Type.READER
+                and not read_reader(self._buffer[at + start + FRAME_BYTES : at + stop]).dropped
+            ):
+                yield record_type, at + start, at + stop
+
+    # Where to go on behind a bad record
+
+    def _resume(self, at: int) -> tuple[int, bool]:
+        """Where sense begins again behind the bad record at `at`, and whether more than that record may lie between."""
+        buffer, size = self._buffer, len(self._buffer)
+        if at + FRAME_BYTES + 8 > size:
+            return size, False
+        is_next_item = self._id(at) == self._last + 1
+        end = at + FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little")
+        makes_sense = at + FRAME_BYTES < end <= size and (end == size or checked_end(buffer, end)[0] > 0)
+        following = self._next_id(end) if makes_sense else UNKNOWN
+        if following == self._last + 1 + is_next_item:
+            self._mend(at, end)
+            return end, False
+        # The length itself may be wrong, and by accident lead to the end of another record.
+        if true_end := self._end_with_other_length(at):
+            return true_end, False
+        if makes_sense and not self._holds_item(at + 1, end, following):
+            self._mend(at, end)
+            return end, False
+        anchor = self._next_anchor(at + 1, self._last + is_next_item)
+        if is_next_item and buffer[at + 8] == Type.PUT and end > size and not self._leads_to_end(anchor):
+            return size, False  # an item that was cut short: what looks like records is its data
+        return anchor, True
+
+    def _leads_to_end(self, at: int) -> bool:
+        """Whether whole records fill the segment from `at` on."""
+        while at < len(self._buffer):
+            record_type, end = checked_end(self._buffer, at)
+            if not record_type:
+                return False
+            at = end
+        return True
+
+    def _next_id(self, at: int) -> int:
+        """The id of the next item that whole records lead to from `at`, or UNKNOWN."""
+        buffer = self._buffer
+        while at < len(buffer):
+            record_type, end = checked_end(buffer, at)
+            if not record_type:
+                return UNKNOWN
+            if record_type == Type.PUT:
+                return self._id(at)
+            at = end
+        return UNKNOWN if self._end_id is None else self._end_id
+
+    def _end_with_other_length(self, at: int) -> int:
+        """Where the record at `at` ends if one bit of its length is wrong and nothing else; 0 when that is not so."""
+        buffer = self._buffer
+        written = int.from_bytes(buffer[at : at + 4], "little")
+        for bit in range(32):
+            body_bytes = written ^ (1 << bit)
+            end = at + FRAME_BYTES + body_bytes
+            if body_bytes and end <= len(buffer):
+                record = body_bytes.to_bytes(4, "little") + buffer[at + 4 : end]
+                record_type, _ = checked_end(record, 0)
+                if record_type:
+                    if record_type == Type.READER:
+                        self.mended.append(record)
+                    return end
+        return 0
+
+    def _holds_item(self, start: int, end: int, following: int) -> bool:
+        """Whether an item that belongs before `following` stands between `start` and `end`."""
+        end_id = ID_END if following == UNKNOWN else following
+        piece = self._buffer[start:end]
+        return any(
+            record_type == Type.PUT and self._last < item_id(piece[found : found + FRAME_BYTES + 8]) < end_id
+            for record_type, found, _ in find_whole_records(piece, 0)
+        )
+
+    def _next_anchor(self, start: int, last: int) -> int:
+        """The first PUT from `start` on that belongs here, or the end of the segment."""
+        if self._anchors is None:
+            self._anchors = self._find_anchors(start)
+        for anchor, anchor_id in self._anchors[bisect_left(self._anchors, (start, 0)) :]:
+            if anchor_id > last:
+                return anchor
+        return len(self._buffer)
+
+    def _find_anchors(self, start: int) -> list[tuple[int, int]]:
+        """The most PUTs behind `start` that stand in the order of their ids: those inside items do not fit in."""
+        end_id = ID_END if self._end_id is None else self._end_id
+        puts = [
+            (at, self._id(at))
+            for record_type, at, _ in find_whole_records(self._buffer, start)
+            if record_type == Type.PUT
+        ]
+        puts = [(at, found) for at, found in puts if self._last < found < end_id]
+        # The longest rising row, from its end: `tails` are the highest ids with which rows of each length can begin.
+        tails: list[int] = []
+        lengths = []
+        for _, found in reversed(puts):
+            length = bisect_left(tails, -found)
+            tails[length : length + 1] = [-found]
+            lengths.append(length)
+        lengths.reverse()
+        wanted = len(tails) - 1
+        last, row = 0, []
+        for put, length in zip(puts, lengths, strict=True):
+            if length == wanted and put[1] > last:
+                row.append(put)
+                last, wanted = put[1], wanted - 1
+        return row
+
+    def _mend(self, at: int, end: int) -> None:
+        """A READER with one wrong bit is worth the search: without it a queue, or its name, is gone."""
+        record = self._buffer[at:end]
+        if len(record) not in READER_BYTES or (record[8] ^ Type.READER).bit_count() > 1:
+            return
+        for bit in range(32, len(record) * 8):
+            byte = bit >> 3
+            mended = record[:byte] + bytes([record[byte] ^ (1 << (bit & 7))]) + record[byte + 1 :]
+            if checked_end(mended, 0)[0] == Type.READER:
+                self.mended.append(mended)
+                return

@@ -1,0 +1,399 @@
+"""Journals as crashes, bad disks and people leave them: what comes back, what is refused, and what is kept of the rest."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from kestreld.errors import JournalCorrupt
+from kestreld.journal.records import Type, find_whole_records, item_data, item_flags, item_id, read_sync
+from kestreld.journal.segment import decode_header, encode_header
+from kestreld.journal.verify import verify_journal
+from tests.support.clock import FakeClock
+from tests.support.engine import Engine
+from tests.support.memory_files import MemoryFiles
+
+FAMILY = "work"
+SPOOL = Path("/spool")
+FOLDER = f"{SPOOL}/{FAMILY}.journal"
+SETTINGS: dict[str, object] = {"max_retries": 5, "move_failed_to": "failed"}
+Files = dict[str, bytes]  # the segments of a journal by file name
+
+# A server in memory, started on given files
+
+
+class Planted(Engine):
+    """A server started on a journal of these files."""
+
+    def __init__(self, files: Files, clock: FakeClock | None = None, **settings: object) -> None:
+        self.disk = MemoryFiles()
+        self.disk.make_dir(FOLDER)
+        for name, data in files.items():
+            self.disk.files[f"{FOLDER}/{name}"] = bytearray(data)
+        super().__init__(SPOOL, self.disk, clock, **{**SETTINGS, **settings})
+
+    def left(self, what: str) -> Files:
+        """The files of the journal whose names have `what` in them."""
+        found = {path.rpartition("/")[2]: bytes(data) for path, data in self.disk.files.items()}
+        return {name: data for name, data in sorted(found.items()) if what in name}
+
+    @property
+    def segments_left(self) -> Files:
+        return {name: data for name, data in self.left(".seg").items() if name.endswith(".seg")}
+
+    @property
+    def torn(self) -> bytes:
+        return b"".join(self.left(".torn-").values())
+
+    @property
+    def stopped(self) -> bool:
+        return FAMILY in self.collection.broken
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the readers of a journal hold. `items` are (id, flags, data) by queue, in the order of delivery."""
+
+    items: dict[str, list[tuple[int, int, bytes]]]
+    streams: dict[str, int]
+    retries: dict[str, dict[int, int]]
+    next_id: int
+
+
+NOTHING = Content({}, {}, {}, 1)
+
+
+def content_of(engine: Engine) -> Content:
+    """Drains every queue. Raises JournalCorrupt when the journal is stopped, at start or on the way."""
+    if FAMILY in engine.collection.broken:
+        raise engine.collection.broken[FAMILY]
+    family = engine.collection.families.get(FAMILY)
+    if family is None:
+        return NOTHING
+    streams = {name: stream.head for name, stream in family.streams.items()}
+    retries = {reader.name: dict(reader.retries) for reader in family.readers.values()}
+    items: dict[str, list[tuple[int, int, bytes]]] = {}
+    for reader in family.readers.values():
+        taken = items[reader.name] = []
+        while record := reader.take(engine.clock.wall_ms):
+            taken.append((item_id(record), item_flags(record), item_data(record)))
+    return Content(items, streams, retries, family.next_id)
+
+
+# A history with every kind of record, every step a commit of its own
+
+
+@dataclass
+class History:
+    files: Files
+    states: list[tuple[int, int, Content]]  # segment number, its bytes, and the content they stand for; in order
+
+    @property
+    def live(self) -> str:
+        return max(self.files)
+
+    @property
+    def closed(self) -> list[str]:
+        return sorted(self.files)[:-1]
+
+    @property
+    def last(self) -> Content:
+        return self.states[-1][2]
+
+    def at(self, name: str, used_bytes: int) -> Content:
+        """What is left when the journal ends there."""
+        place = (int(name[:10]), used_bytes)
+        return [content for number, size, content in self.states if (number, size) <= place][-1]
+
+
+def open_two_and_close_the_second(engine: Engine) -> None:
+    reader = engine.reader("work")
+    reader.open_read(engine.clock.wall_ms)
+    second = reader.open_read(engine.clock.wall_ms)
+    assert second is not None
+    reader.close(second[0])
+
+
+def abort_what_is_open(engine: Engine) -> None:
+    reader = engine.reader("work")
+    for opened in list(reader.open):
+        reader.abort(opened, engine.clock.wall_ms)
+
+
+STEPS: list[Callable[[Engine], object]] = [
+    lambda engine: engine.reader("work"),
+    lambda engine: engine.put("work", b"one"),
+    lambda engine: engine.put("work", b"two", flags=7),
+    lambda engine: engine.reader("work+audit"),
+    lambda engine: engine.put("work", b"three", expire_at_ms=engine.clock.wall_ms + 10_000),
+    lambda engine: engine.put("work+audit", b"for audit only"),
+    lambda engine: engine.queue("work").add_stream("spark", 1),
+    lambda engine: engine.take("work"),
+    lambda engine: engine.put("work", b"four"),
+    open_two_and_close_the_second,
+    abort_what_is_open,
+    lambda engine: engine.queue("work").advance_stream("spark", 2),
+    lambda engine: engine.put("work", b""),
+    lambda engine: engine.reader("work+gone"),
+    lambda engine: engine.put("work", b"five"),
+    lambda engine: engine.collection.delete("work+gone"),
+    lambda engine: engine.collection.flush("work+audit"),
+    lambda engine: engine.put("work", b"six"),
+]
+
+
+def play(**settings: object) -> History:
+    engine = Planted({}, **settings)
+    states = [(0, 0, NOTHING)]
+    for step in STEPS:
+        step(engine)
+        engine.commit.run()
+        assert not engine.commit.failed
+        journal = engine.queue(FAMILY).journal
+        assert journal is not None
+        states.append((journal.live.number, journal.live.used_bytes, content_of(Planted(engine.segments_left))))
+        engine.upkeep.after_turn()
+    return History(engine.segments_left, states)
+
+
+ONE_SEGMENT = play()
+SYNCED = play(sync_journal_ms=0)  # every commit but the first begins with a SYNC
+# The stream, which stays behind, keeps them all.
+MANY_SEGMENTS = play(max_journal_size_bytes=220, max_journal_overflow=1000)
+histories = pytest.mark.parametrize(
+    "history", [ONE_SEGMENT, SYNCED, MANY_SEGMENTS], ids=["one segment", "synced", "many segments"]
+)
+
+
+def test_the_history_has_every_kind_of_record():
+    assert (len(ONE_SEGMENT.files), len(SYNCED.files), len(MANY_SEGMENTS.files)) == (1, 1, 4)
+    (data,) = SYNCED.files.values()
+    _, at = decode_header(data, "")
+    assert {kind for kind, _, _ in find_whole_records(data, at)} == set(Type) - {Type.IMPORT}
+    for history in (ONE_SEGMENT, SYNCED, MANY_SEGMENTS):
+        assert [data for _, _, data in history.last.items["work"]] == [b"two", b"four", b"", b"five", b"six"]
+        assert [data for _, _, data in history.last.items["work+audit"]] == [b"six"]
+        assert (history.last.retries["work"], history.last.streams) == ({2: 1}, {"spark": 3})
+
+
+# Cut short
+
+
+def must_go_on(engine: Engine, expected: Content) -> None:
+    """The recovered journal takes items, and they are there after the next crash."""
+    engine.put(FAMILY, b"later")
+    assert not engine.end_turn()
+    engine.clock.advance(1)
+    engine.crash()
+    before = expected.items.get(FAMILY, [])
+    assert content_of(engine).items[FAMILY] == [*before, (expected.next_id, 0, b"later")]
+
+
+@histories
+def test_a_journal_cut_at_any_byte_of_its_tail_comes_back_as_it_was_some_commits_ago(history):
+    whole = history.files[history.live]
+    for cut in range(len(whole)):
+        expected = history.at(history.live, cut)
+        files = {**history.files, history.live: whole[:cut]}
+        engine = Planted(files)
+        assert not engine.stopped, f"cut at {cut}"
+        if expected.items:  # else there never was a queue
+            assert engine.segments_left.get(history.live, b"") + engine.torn == whole[:cut], f"cut at {cut}"
+        engine.clock.advance(1)
+        engine.crash()  # nothing that the first start did may spoil the second
+        assert content_of(engine) == expected, f"cut at {cut}"
+        must_go_on(Planted(files), expected)
+
+
+@histories
+def test_every_byte_cut_off_is_kept_and_spoken_of_once(history):
+    whole = history.files[history.live]
+    _, at = decode_header(whole, "")
+    ends = {end for _, _, end in find_whole_records(whole, at)}
+    for cut in range(len(whole) - 60, len(whole)):
+        engine = Planted({**history.files, history.live: whole[:cut]})
+        assert len(engine.log) == (cut not in ends)
+        if engine.log:
+            assert f"torn tail of {len(engine.torn)} bytes cut off at byte {cut - len(engine.torn)}" in engine.log[0]
+            engine.clock.advance(1)
+            engine.crash()
+            assert len(engine.log) == 1
+
+
+def test_a_closed_segment_cut_anywhere_never_costs_an_item_unnoticed():
+    history = MANY_SEGMENTS
+    for name in history.closed:
+        whole = history.files[name]
+        for cut in range(len(whole)):
+            engine = Planted({**history.files, name: whole[:cut]})
+            with pytest.raises(JournalCorrupt):
+                content_of(engine)
+            assert "stopped" in engine.log[0]
+            assert engine.segments_left[name] == whole[:cut]
+
+
+def test_a_closed_segment_that_is_missing_is_spoken_of():
+    history = MANY_SEGMENTS
+    for name in history.closed:
+        engine = Planted({other: data for other, data in history.files.items() if other != name})
+        if content_of(engine) != history.last:
+            assert "fewer in the journal than counted" in engine.log[0]
+
+
+@histories
+def test_zeros_after_the_last_record_are_room_made_in_advance(history):
+    for zeros in (1, 8, 9, 5000):
+        engine = Planted({**history.files, history.live: history.files[history.live] + b"\0" * zeros})
+        assert (engine.segments_left, engine.torn) == (history.files, b"")
+        assert f"{zeros} unused bytes cut off" in engine.log[0]
+        assert content_of(engine) == history.last
+
+
+def test_what_follows_the_used_bytes_of_a_closed_segment_is_no_part_of_it():
+    history = MANY_SEGMENTS
+    for name in history.closed:
+        whole = history.files[name]
+        left_over = whole[-60:] + b"\0" * 40  # as a failed commit leaves it that could not be cut back
+        assert content_of(Planted({**history.files, name: whole + left_over})) == history.last
+
+
+# Segments in the making
+
+
+@pytest.mark.parametrize("name", ["0000000002-00000000000000000009.seg.new", "compacting.seg.new"])
+def test_a_segment_that_had_no_name_yet_is_swept_away(name):
+    engine = Planted({**ONE_SEGMENT.files, name: ONE_SEGMENT.files[ONE_SEGMENT.live][:100]})
+    assert engine.left(".new") == {}
+    assert content_of(engine) == ONE_SEGMENT.last
+
+
+def test_a_newest_segment_without_its_checkpoint_is_set_aside_for_the_one_before():
+    history = MANY_SEGMENTS
+    whole = history.files[history.live]
+    _, header_bytes = decode_header(whole, history.live)
+    for start in (b"", b"KEST", whole[:header_bytes], whole[: header_bytes + 30], b"\0" * len(whole)):
+        engine = Planted({**history.files, history.live: start})
+        assert list(engine.left(".torn-").values()) == [start]
+        assert "cut short while it was made" in engine.log[0]
+        before = history.closed[-1]
+        assert content_of(engine) == history.at(before, len(history.files[before]))
+
+
+def test_an_unfinished_segment_alone_does_not_pass_for_an_empty_journal():
+    # What stood before it is gone, so its CHECKPOINT was on disk once, and the readers with it.
+    history = MANY_SEGMENTS
+    whole = history.files[history.live]
+    _, header_bytes = decode_header(whole, history.live)
+    engine = Planted({history.live: whole[: header_bytes + 30]})
+    assert engine.stopped
+    assert engine.segments_left == {history.live: whole[: header_bytes + 30]}
+
+
+def test_a_first_segment_that_was_never_finished_holds_nothing():
+    whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
+    for cut in (0, 10, 60):
+        files = {ONE_SEGMENT.live: whole[:cut]}
+        assert content_of(Planted(files)) == NOTHING
+        must_go_on(Planted(files), NOTHING)
+
+
+# Damage
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    altered = bytearray(data)
+    altered[bit // 8] ^= 1 << bit % 8
+    return bytes(altered)
+
+
+def how_noticed(files: Files, history: History) -> str:
+    """What a start on a damaged journal makes of it. Nothing altered, out of order or silently lost in any case."""
+    engine = Planted(files)
+    try:
+        content = content_of(engine)
+    except JournalCorrupt:
+        assert "stopped" in engine.log[0]
+        assert engine.segments_left == files, "a journal that is not trusted is left as it was"
+        return "stopped"
+    if engine.log:
+        assert engine.torn
+        assert content in [earlier for _, _, earlier in history.states]
+        return "torn tail" if "torn tail" in engine.log[0] else "set aside"
+    assert content == history.last
+    return "unharmed"
+
+
+def verify_finds_it(files: Files) -> bool:
+    disk = Planted({}).disk
+    for name, data in files.items():
+        disk.files[f"{FOLDER}/{name}"] = bytearray(data)
+    return any(report.bad_offset is not None for report in verify_journal(disk, FOLDER, FAMILY))
+
+
+@histories
+def test_every_flipped_bit_is_noticed_and_none_is_delivered(history):
+    outcomes: Counter[str] = Counter()
+    for name, whole in history.files.items():
+        for bit in range(len(whole) * 8):
+            files = {**history.files, name: flipped(whole, bit)}
+            where = f"{name} byte {bit // 8} bit {bit % 8}"
+            noticed = how_noticed(files, history)
+            outcomes[noticed] += 1
+            if noticed == "unharmed":
+                # Of a closed segment a start reads only what somebody still needs; a check reads all of it.
+                assert name != history.live, where
+                assert verify_finds_it(files), where
+    assert outcomes["stopped"] > outcomes["torn tail"] > 0
+
+
+def test_no_flipped_bit_before_the_last_sync_passes_for_a_torn_tail():
+    (whole,) = SYNCED.files.values()
+    _, at = decode_header(whole, "")
+    synced = max(read_sync(whole[start + 9 : end]) for kind, start, end in find_whole_records(whole, at) if kind == Type.SYNC)
+    for bit in range(synced * 8):
+        assert how_noticed({SYNCED.live: flipped(whole, bit)}, SYNCED) == "stopped", f"byte {bit // 8} bit {bit % 8}"
+
+
+def test_a_damaged_record_on_disk_stops_the_queue_and_no_other():
+    engine = Planted({ONE_SEGMENT.live: flipped(ONE_SEGMENT.files[ONE_SEGMENT.live], 8 * 200)})
+    for name in ("work", "work+audit", "work+new"):
+        with pytest.raises(JournalCorrupt):
+            engine.reader(name)
+    engine.put("other", b"served")
+    assert not engine.end_turn()
+    assert engine.take("other") == b"served"
+
+
+def test_a_segment_of_a_later_version_is_refused_by_that_name():
+    whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
+    header, header_bytes = decode_header(whole, "")
+    later = bytearray(encode_header(header))
+    later[8] = 2
+    later[-4:] = (xxh3_64_intdigest(bytes(later[:-4])) & 0xFFFFFFFF).to_bytes(4, "little")
+    engine = Planted({ONE_SEGMENT.live: bytes(later) + whole[header_bytes:]})
+    assert "journal version 2; this kestreld reads version 1" in engine.log[0]
+    assert engine.stopped
+
+
+def test_a_segment_renamed_by_hand_is_refused():
+    whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
+    engine = Planted({"0000000007-00000000000000000001.seg": whole})
+    assert "a file renamed by hand?" in engine.log[0]
+    assert engine.stopped
+
+
+def test_foreign_files_in_the_spool_are_left_alone_and_spoken_of():
+    engine = Planted(ONE_SEGMENT.files)
+    disk = engine.disk
+    for name in ("notes.txt", "work.journal/README", "a%2Fb.journal/x"):
+        disk.files[f"{SPOOL}/{name}"] = bytearray(b"mine")
+    disk.make_dir(f"{SPOOL}/a%2Fb.journal")
+    before = {path: bytes(data) for path, data in disk.files.items()}
+    engine.crash()
+    assert {path: bytes(data) for path, data in disk.files.items()} == before
+    spoken_of = " ".join(engine.log)
+    assert all(f"{SPOOL}/{name}: " in spoken_of for name in ("a%2Fb.journal", "notes.txt"))
+    assert content_of(engine) == ONE_SEGMENT.last
