@@ -5,9 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+COMPILED := .venv-compiled
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all
+.PHONY: check help setup demo run lint test test-all compiled test-compiled
 
 check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
 
@@ -36,6 +37,16 @@ test: $(INSTALLED) ## the quick tests
 
 test-all: $(INSTALLED) ## every test, the long ones too
 	@$(BIN)/python -m pytest
+
+compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
+	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)
+	@KESTRELD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+	@echo "compiled: $(COMPILED)/bin/kestreld"
+
+test-compiled: compiled ## the quick tests on the compiled build, all but those of the source itself
+	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
+	@cp -r tests docs packaging completions pyproject.toml README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
+	@cd $(COMPILED)/checkout && ../bin/python -m pytest -m 'not long' --ignore tests/test_house.py
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	@echo "installing kestreld and its tools into $(VENV)"

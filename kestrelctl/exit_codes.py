@@ -21,7 +21,8 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     NEGATIVE = (
         1,
-        "a negative answer: no item, no such queue, a truncated journal tail, a question answered no",
+        "a negative answer: no item, no such queue, a truncated journal tail, a question answered no, "
+        "a bench worse than the old one",
     )
     USAGE = 2, "the command line is wrong"
     CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt"
@@ -40,6 +41,7 @@ class ExitCode(IntEnum):
     NO_RIGHTS = 83, "this user may not do that"
     QUEUE_STOPPED = 84, "the server stopped this queue, its journal is corrupt"
     COMMAND_FAILED = 85, "get --exec: the command failed, its item is back at the head of the queue"
+    NOT_INTACT = 86, "bench: items were lost, came twice, came damaged or out of order"
     WAIT_EXPIRED = 124, "--wait is over and there was no item"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"

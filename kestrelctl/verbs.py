@@ -6,6 +6,7 @@ import typer
 
 from kestrelctl import output
 from kestrelctl.commands import (
+    bench,
     delete,
     dump_config,
     dump_stats,
@@ -91,6 +92,7 @@ app.command("version")(version.version)
 app.command("shutdown")(shutdown.shutdown)
 app.command("journal-verify")(journal_verify.journal_verify)
 app.add_typer(journal.journal, name="journal")
+app.add_typer(bench.bench, name="bench")
 
 
 def invoke(arguments: list[str]) -> int:

@@ -98,6 +98,7 @@ class QueueConfig:
     move_expired_to: str | None = None  # None = expired items are dropped
     max_retries: int | None = None  # None = an item may come back for ever
     move_failed_to: str | None = None  # set exactly where max_retries is
+    trash_ms: int = 0  # how long what was deleted or flushed can be had back; 0 = not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +257,7 @@ SETTINGS: Final = (
     _queue_setting("move_expired_to", "move_expired_to", _queue, "none"),
     _queue_setting("max_retries", "max_retries", count_from(1), "infinite"),
     _queue_setting("move_failed_to", "move_failed_to", _queue, "none"),
+    _queue_setting("trash_seconds", "trash_ms", seconds_from(0, MAX_AGE_MS_MAX)),
 )
 _LISTEN: Final = {s.name.removeprefix("listen."): s for s in SETTINGS if s.name.startswith("listen.")}
 _TOP: Final = {s.name: s for s in SETTINGS if "." not in s.name}
@@ -275,6 +277,8 @@ def _written(setting: Setting, value: object) -> str:
         return "true" if value else "false"
     if setting.name == "sync_journal" and value == 0:
         return "true"
+    if setting.name == "trash_seconds" and isinstance(value, int):
+        return f"{value}ms" if value % 1000 else str(value // 1000)
     return str(value)
 
 
@@ -290,6 +294,16 @@ def needs_restart(old: Config, new: Config) -> list[str]:
         if named and old.for_queue(name).journal != new.for_queue(name).journal:
             changed.append(f"queues.{name}.journal")
     return changed
+
+
+def until_restart(running: Config, new: Config) -> Config:
+    """A new configuration with what takes effect only at the next start left as it is."""
+    kept: dict[str, Any] = {
+        setting.field: getattr(running, setting.field)
+        for setting in SETTINGS
+        if setting.restart and not setting.per_queue
+    }
+    return replace(new, **kept)
 
 
 # --- Reading.

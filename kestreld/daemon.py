@@ -7,9 +7,11 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -36,6 +38,7 @@ class ExitCode(IntEnum):
     SPOOL_UNUSABLE = 73
     SPOOL_LOCKED = 75
     BAD_CONFIG = 78
+    INTERNAL = 70
     KILLED_AT_ONCE = 130
 
 
@@ -43,6 +46,7 @@ EXIT_HELP = """exit codes:
   0    stopped as asked (SIGTERM, SIGINT, the shutdown command)
   2    wrong arguments
   69   an address cannot be listened on
+  70   a mistake in kestreld itself: it stops rather than go on with a state it cannot vouch for
   73   the spool cannot be read or written
   75   another kestreld holds the spool
   78   the configuration has mistakes
@@ -53,8 +57,9 @@ EXIT_HELP = """exit codes:
 def log(message: str) -> None:
     """One line an event, on stderr; whatever would break the line is escaped."""
     clean = message if message.isprintable() else message.encode("unicode_escape").decode("ascii")
-    sys.stderr.write(f"kestreld: {clean}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
+        sys.stderr.write(f"kestreld: {clean}\n")
+        sys.stderr.flush()
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -128,6 +133,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int)
     """Recover the queues, listen, and run until told to stop."""
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
+    loop.set_exception_handler(give_up)
     clock, network = Clock(), Network()
     files = LoopFiles(loop)
     commit = GroupCommit(clock, files)
@@ -145,23 +151,37 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int)
         log(f"cannot listen: {error.strerror or error}: {error.filename or ', '.join(map(str, config.memcache))}")
         return ExitCode.CANNOT_LISTEN
     files.replace_content(lock, f"pid {os.getpid()}, memcache={','.join(addresses)}\n".encode())
-    catch_signals(loop, service)
     # What has been loaded so far stays: leave it out of every later collection.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    log(
-        f"ready {__version__} memcache={','.join(addresses)} spool={config.queue_path} queues={len(collection.readers)}"
-        f" recovered_ms={recovered_ms} config={config.source!r} pid={os.getpid()}"
-    )
+
+    def begin() -> None:
+        catch_signals(loop, service)
+        log(
+            f"ready {__version__} memcache={','.join(addresses)} spool={config.queue_path}"
+            f" queues={len(collection.readers)} recovered_ms={recovered_ms} config={config.source!r} pid={os.getpid()}"
+        )
+
+    loop.call_soon(begin)  # not earlier: a signal that comes between its handler and the loop is never handled
     try:
         loop.run_until_complete(service.stopped)
     finally:
+        service.close()
         files.stop()
         collection.close()
         loop.close()
     log("stopped")
     return ExitCode.OK
+
+
+def give_up(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A turn or timer failed in a way nobody planned for: what is in memory may be wrong, the journals are not."""
+    log(f"internal error: {context.get('message')}: {context.get('exception')!r}")
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        traceback.print_exception(error)
+    os._exit(ExitCode.INTERNAL)
 
 
 def bind(network: Network, address: Address) -> ListeningSocket:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_SHORT = frozenset({errno.ENOSPC, errno.EDQUOT})  # removing files helps
 
 
 class FileLayer:
@@ -105,7 +106,7 @@ class FileLayer:
             finally:
                 os.close(target)
         finally:
-            os.close(source)
+            self.close(source)
 
     def is_other_disk(self, error: OSError) -> bool:
         """Whether a rename failed because the two names are on different file systems."""
@@ -160,4 +161,4 @@ class FileLayer:
         try:
             return self.read_at(fd, os.fstat(fd).st_size, 0)
         finally:
-            os.close(fd)
+            self.close(fd)

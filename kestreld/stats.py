@@ -1,7 +1,7 @@
 """Counters of the server as a whole, and the two shapes in which figures leave: STAT lines and `queue 'x' {` blocks."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 Figures = list[tuple[str, str]]
 
@@ -19,6 +19,20 @@ class ServerStats:
     missed_gets: int = 0  # GETs that found nothing
     peeks: int = 0
     refused_sets: int = 0
+    child_sets: int = 0  # SETs on a child, which its parent does not count
+
+
+@dataclass(slots=True)
+class Totals:
+    """What readers count over their lives. The server's are those of all readers, deleted ones too."""
+
+    put_items: int = 0
+    parent_items: int = 0  # those of them that parents count
+    fetched_items: int = 0
+    expired_items: int = 0
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 def stat_lines(figures: Iterable[tuple[str, str]]) -> bytes:

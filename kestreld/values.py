@@ -63,10 +63,10 @@ def size_bytes_from(lowest: int, highest: int = WHOLE_NUMBER_MAX) -> Callable[[N
     return number_from(expected, parse_size_bytes, lowest, highest)
 
 
-def seconds_from(lowest_ms: int) -> Callable[[Node], int]:
-    """Time for a timer, in ms; a plain number is seconds."""
+def seconds_from(lowest_ms: int, highest_ms: int = TIMER_MS_MAX) -> Callable[[Node], int]:
+    """Time in ms, by default for a timer; a plain number is seconds."""
     expected = "a duration (seconds, or such as 250ms, 30s, 1h30m)"
-    return number_from(expected, lambda text: parse_duration_ms(text, 1000), lowest_ms, TIMER_MS_MAX)
+    return number_from(expected, lambda text: parse_duration_ms(text, 1000), lowest_ms, highest_ms)
 
 
 def milliseconds_from(lowest_ms: int, highest_ms: int) -> Callable[[Node], int]:

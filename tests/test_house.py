@@ -207,8 +207,8 @@ def test_first_use_in_the_readme_works_as_written(tmp_path: Path) -> None:
     with subprocess.Popen(
         ["sh", "-euc", server], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, process_group=0
     ) as process:
+        assert process.stderr is not None
         try:
-            assert process.stderr is not None
             ready = next(found for line in process.stderr if (found := READY.search(line)))
             environment["KESTRELCTL_SERVER"] = ready[1]
             done = subprocess.run(
@@ -222,3 +222,5 @@ def test_first_use_in_the_readme_works_as_written(tmp_path: Path) -> None:
             subprocess.run([sys.executable, "-c", there], cwd=tmp_path, env=environment, check=True, timeout=60)
         finally:
             os.killpg(process.pid, signal.SIGTERM)
+            last_words = process.stderr.read()
+        assert last_words.endswith("kestreld: stopped\n")

@@ -14,12 +14,15 @@ ARRIVALS_MAX: Final = 255
 
 
 class Written:
-    """The items of one writer, by number."""
+    """The items of one writer, by number; what arrived, by number and destination."""
 
-    def __init__(self) -> None:
+    def __init__(self, destinations: int) -> None:
         self.answers = bytearray()  # SENT, STORED or REFUSED
-        self.arrivals = bytearray()  # how often it came
+        self.arrivals = bytearray()  # how often it came; item 0 at each destination, then item 1
         self.due_ns = array("q")  # when it was to be put
+        # For each destination: the highest number that has come to anybody there.
+        self.last = [-1] * destinations
+        self.last_of_old_readers = [-1] * destinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +30,18 @@ class Verdict:
     """What became of the items. Only `refused`, `unknown`, `forgiven`, `dropped` and `strangers` may be above 0."""
 
     stored: int
-    arrived: int  # different ones
+    arrived: int  # different ones, at each destination
     lost: int
     doubled: int  # arrivals too many
     damaged: int
-    unordered: int  # came to a client that had already had a later one of the same writer
+    unordered: int  # came after a later one of the same writer
     ghosts: int  # came although the server refused them
     refused: int
     unknown: int  # put, never answered: they may arrive or not
     forgiven: int  # not there, and may have gone to a client that was killed
     dropped: int  # not there, and older than all of their writer's that are: the server keeps only so many
     strangers: int  # arrived, and not from this run
+    destinations: int
     first_bad: str  # "" = none
 
     @property
@@ -59,7 +63,8 @@ class Verdict:
         ]
         tail = f" ({', '.join(besides)})" if besides else ""
         if self.is_good:
-            return f"all good: {self.stored:,} items put, {self.arrived:,} arrived, each once and intact{tail}"
+            where = f" in {self.destinations} queues" if self.destinations > 1 else ""
+            return f"all good: {self.stored:,} items put, {self.arrived:,} arrived{where}, each once and intact{tail}"
         faults = [
             f"{count:,} {what}"
             for count, what in (
@@ -75,15 +80,20 @@ class Verdict:
 
 
 class Ledger:
-    """Keeps the account of one run. Writers and readers are numbers from 0."""
+    """Keeps the account of one run. Writers, readers and destinations are numbers from 0.
 
-    def __init__(self, maker: ItemMaker) -> None:
+    Each item has to arrive once at each destination; with a fanout queue there are several.
+    """
+
+    def __init__(self, maker: ItemMaker, destinations: int = 1) -> None:
         self._maker = maker
+        self._destinations = destinations
+        self._not_come = bytes(destinations)
         self._writers: list[Written] = []
         self._last: dict[tuple[int, int], int] = {}  # (reader, writer) -> the number that came last
         self.stored = 0
         self.refused = 0
-        self.arrived = 0  # different ones
+        self.arrived = 0  # different ones, at each destination
         self._stored_and_arrived = 0
         self._doubled = 0
         self._damaged = 0
@@ -91,8 +101,14 @@ class Ledger:
         self._strangers = 0
         self._first_bad = ""
 
+    def readers_have_left(self) -> None:
+        """Whatever comes from now on comes to new readers, and later than all that came so far."""
+        self._last.clear()
+        for written in self._writers:
+            written.last_of_old_readers = written.last.copy()
+
     def new_writer(self) -> int:
-        self._writers.append(Written())
+        self._writers.append(Written(self._destinations))
         return len(self._writers) - 1
 
     def next_item(self, writer: int, due_ns: int) -> bytes:
@@ -100,7 +116,7 @@ class Ledger:
         written = self._writers[writer]
         number = len(written.answers)
         written.answers.append(SENT)
-        written.arrivals.append(0)
+        written.arrivals += self._not_come
         written.due_ns.append(due_ns)
         return self._maker.make(writer, number)
 
@@ -110,13 +126,18 @@ class Ledger:
         written.answers[number] = STORED if stored else REFUSED
         if stored:
             self.stored += 1
-            if written.arrivals[number]:  # it can be with a reader before its writer knows that it is stored
-                self._stored_and_arrived += 1
+            # It can be with a reader before its writer knows that it is stored.
+            self._stored_and_arrived += self._destinations - self._absent(written, number)
         else:
             self.refused += 1
         return written.due_ns[number]
 
-    def arrival(self, item: bytes, reader: int) -> int | None:
+    def _absent(self, written: Written, number: int) -> int:
+        """At how many destinations it has not arrived."""
+        first = number * self._destinations
+        return written.arrivals.count(0, first, first + self._destinations)
+
+    def arrival(self, item: bytes, reader: int, destination: int = 0) -> int | None:
         """Note an item that came; returns when its put was due. None = not an intact item of this run."""
         identity = self._maker.read(item)
         if identity is None or identity[0] >= len(self._writers):
@@ -127,16 +148,18 @@ class Ledger:
         if number >= len(written.answers):
             self._not_readable(item)
             return None
-        if written.arrivals[number]:
+        place = number * self._destinations + destination
+        if written.arrivals[place]:
             self._doubled += 1
             self._note_bad(f"writer {writer} item {number}, which came again")
-            written.arrivals[number] = min(written.arrivals[number] + 1, ARRIVALS_MAX)
+            written.arrivals[place] = min(written.arrivals[place] + 1, ARRIVALS_MAX)
             return written.due_ns[number]
-        written.arrivals[number] = 1
+        written.arrivals[place] = 1
         self.arrived += 1
         if written.answers[number] == STORED:
             self._stored_and_arrived += 1
-        if self._last.get((reader, writer), -1) > number:
+        written.last[destination] = max(written.last[destination], number)
+        if self._last.get((reader, writer), written.last_of_old_readers[destination]) > number:
             self._unordered += 1
             self._note_bad(f"writer {writer} item {number}, which came late")
         else:
@@ -145,25 +168,26 @@ class Ledger:
 
     @property
     def missing(self) -> int:
-        """Stored, and not arrived yet."""
-        return self.stored - self._stored_and_arrived
+        """Stored, and not arrived yet: at each destination, added up."""
+        return self.stored * self._destinations - self._stored_and_arrived
 
     def verdict(self, *, may_lose: int = 0, reorders: bool = False, drops_oldest: bool = False) -> Verdict:
         """The account, at the end.
 
         `may_lose`: so many may be gone without blame. `reorders`: items came back on the way, so that their order
-        says nothing. `drops_oldest`: the server keeps only so many items, and drops the oldest.
+        says nothing. `drops_oldest`: the server keeps only so many items, and drops the oldest; of one destination.
         """
+        assert self._destinations == 1 or not drops_oldest
         dropped = sum(map(_dropped, self._writers)) if drops_oldest else 0
         forgiven = min(max(self.missing - dropped, 0), may_lose)
         lost = self.missing - dropped - forgiven
         if lost and not self._first_bad:
             self._note_bad(next(self._lost(drops_oldest)))
         ghosts = sum(
-            1
+            self._destinations - self._absent(written, number)
             for written in self._writers
-            for answer, arrivals in zip(written.answers, written.arrivals, strict=True)
-            if answer == REFUSED and arrivals
+            for number, answer in enumerate(written.answers)
+            if answer == REFUSED
         )
         if ghosts:
             self._note_bad("one that was refused")
@@ -180,6 +204,7 @@ class Ledger:
             forgiven=forgiven,
             dropped=dropped,
             strangers=self._strangers,
+            destinations=self._destinations,
             first_bad=self._first_bad,
         )
 
@@ -187,7 +212,7 @@ class Ledger:
         for writer, written in enumerate(self._writers):
             first = _dropped(written) if drops_oldest else 0
             for number in range(first, len(written.answers)):
-                if written.answers[number] == STORED and not written.arrivals[number]:
+                if written.answers[number] == STORED and self._absent(written, number):
                     yield f"writer {writer} item {number}, which is not there"
 
     def _not_readable(self, item: bytes) -> None:

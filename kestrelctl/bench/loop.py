@@ -1,11 +1,13 @@
 """Many connections in one thread: whatever is readable is read, whatever is due is done."""
 
 import heapq
+import select
 import selectors
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count, repeat
 from typing import Final
 
@@ -14,7 +16,9 @@ from kestrelctl.client import parse_address
 from kestrelctl.exit_codes import ExitCode, Failure
 
 RECEIVE_BYTES: Final = 262_144
+MILLISECOND_NS: Final = 1_000_000
 LOOK_NS: Final = 100_000_000  # how often somebody looks whether all is well
+HANG_UP_NS: Final = 2_000_000_000
 
 Answered = Callable[[Reply], None]
 
@@ -25,7 +29,7 @@ class Loop:
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ns = timeout_ms * 1_000_000  # how long a server may take to answer
         self.now_ns = time.monotonic_ns()
-        self.selector = selectors.DefaultSelector()
+        self.selector = selectors.EpollSelector()
         self.connections: set[Connection] = set()
         self.on_look: Callable[[], None] = lambda: None  # called every LOOK_NS
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
@@ -42,8 +46,7 @@ class Loop:
     def run(self, is_finished: Callable[[], bool]) -> None:
         """Until then. Raises Failure when a server leaves or does not answer in time."""
         while not is_finished():
-            next_ns = min(self._timers[0][0], self._look_at_ns) if self._timers else self._look_at_ns
-            for key, mask in self.selector.select(max(0, next_ns - self.read_clock()) / 1e9):
+            for key, mask in self._select():
                 key.data.ready(mask)
             self.read_clock()
             while self._timers and self._timers[0][0] <= self.now_ns:
@@ -54,10 +57,25 @@ class Loop:
                     connection.check_patience()
                 self.on_look()
 
-    def forget_timers(self) -> None:
-        self._timers.clear()
+    def _select(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready before the next timer."""
+        next_ns = min(self._timers[0][0], self._look_at_ns) if self._timers else self._look_at_ns
+        wait_ns = max(0, next_ns - self.read_clock())
+        # epoll rounds up to milliseconds, and what we put late would look like a slow server: stop short of it.
+        if 0 < wait_ns < 2 * MILLISECOND_NS:
+            select.select([self.selector], [], [], wait_ns / 1e9)
+            wait_ns = 0
+        return self.selector.select((wait_ns // MILLISECOND_NS - 1) / 1e3 if wait_ns else 0)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Close all connections, once the server has done what it was asked on them or has had time enough."""
+        for connection in self.connections:
+            connection.say_goodbye()
+        until_ns = self.read_clock() + HANG_UP_NS
+        while self.connections and self.now_ns < until_ns:
+            for key, _ in self.selector.select((until_ns - self.now_ns) / 1e9):
+                key.data.wait_for_goodbye()
+            self.read_clock()
         for connection in list(self.connections):
             connection.close()
         self.selector.close()
@@ -90,9 +108,11 @@ class Connection:
             self._send(request)
 
     def ready(self, mask: int) -> None:
+        if self not in self._loop.connections:  # closed by what came before it in this round
+            return
         if mask & selectors.EVENT_WRITE:
             self._send(self._unsent)
-        if mask & selectors.EVENT_READ and self in self._loop.connections:
+        if mask & selectors.EVENT_READ:
             self._read()
 
     def check_patience(self) -> None:
@@ -108,6 +128,23 @@ class Connection:
         self._loop.connections.discard(self)
         self._loop.selector.unregister(self._socket)
         self._socket.close()
+
+    def say_goodbye(self) -> None:
+        """Nothing is asked any more."""
+        with suppress(OSError):  # it is lost already
+            self._socket.shutdown(socket.SHUT_WR)
+        self._loop.selector.modify(self._socket, selectors.EVENT_READ, self)
+
+    def wait_for_goodbye(self) -> None:
+        """After `say_goodbye`: close it when the server does, whatever it answers before that."""
+        try:
+            is_over = not self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            is_over = True
+        if is_over:
+            self.close()
 
     def _send(self, data: bytes) -> None:
         try:

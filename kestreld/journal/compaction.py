@@ -52,7 +52,7 @@ class Compaction:
         segment.path = f"{journal.folder}/{segment_name(self._number, first_id)}"
         header = encode_header(
             Header(
-                journal.journal_id, self._number, first_id, journal.clock.wall_ms, journal.queue, tuple(self.replaced)
+                journal.journal_id, self._number, first_id, journal.clock.wall_ms, journal.queue, self._dead_on_sight()
             )
         )
         segment.records_at = len(header)
@@ -65,6 +65,10 @@ class Compaction:
         self._parts = [header, self._checkpoint]
         self._bytes = len(header) + len(self._checkpoint)
         self._write()
+
+    def _dead_on_sight(self) -> tuple[int, ...]:
+        """What it replaces, and what those had replaced that is still there."""
+        return tuple(sorted(self._journal.leftover.union(self.replaced)))
 
     def _write(self) -> None:
         data = b"".join(self._parts)

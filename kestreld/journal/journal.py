@@ -4,11 +4,12 @@ It knows bytes, item ids and segments. What the readers hold in memory, and what
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
-from kestreld.files import DISK_FULL, FileLayer
+from kestreld.files import DISK_FULL, DISK_SHORT, FileLayer
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, checked_end, checkpoint_record, sync_record, why_bad
 from kestreld.journal.segment import Header, Segment, encode_header, segment_name
@@ -29,6 +30,7 @@ class Journal:
         self.folder = folder
         self.queue = queue
         self.journal_id = journal_id
+        self.make_room: Callable[[], bool] = lambda: False  # the disk is full: whether something could be let go of
         self.segments: list[Segment] = []
         self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
         self.failed_at_ms = 0
@@ -38,6 +40,7 @@ class Journal:
         self.folder_unsynced = False  # the folder itself was made since its parent was synced
         self.checkpoint_synced = False  # the live segment's CHECKPOINT is on disk: older segments may go
         self.retiring = False  # dead segments are being deleted or archived
+        self.leftover: set[int] = set()  # numbers of compacted segments whose files have yet to go
         self._borrowed: dict[int, int] = {}  # descriptors in use by syncs elsewhere, and by how many
         self.sync_us = 0  # how long the last sync took
         self._write_fd = -1
@@ -73,9 +76,7 @@ class Journal:
         data = b"".join(parts) if len(parts) > 1 else parts[0]
         try:
             self._ensure_open()
-            written = self.files.write(self._write_fd, data)
-            if written != len(data):
-                self._write_rest(data, written)
+            self._write_whole(self._write_fd, data)
         except OSError as error:
             self._cut_back(start)
             raise self._fail(error, "write") from error
@@ -90,9 +91,13 @@ class Journal:
         if self._write_fd < 0:
             self._write_fd = self.files.open_append(self.live.path)
 
-    def _write_rest(self, data: bytes, written: int) -> None:
-        while written < len(data):
-            written += self.files.write(self._write_fd, data[written:])
+    def _write_whole(self, fd: int, data: bytes) -> None:
+        while data:
+            try:
+                data = data[self.files.write(fd, data) :]
+            except OSError as error:
+                if error.errno not in DISK_SHORT or not self.make_room():
+                    raise
 
     def _cut_back(self, start: int) -> None:
         # Best effort: the next segment's CHECKPOINT says how many bytes of this one count.
@@ -141,9 +146,7 @@ class Journal:
             self.files.unlink(temporary)
         fd = self.files.create(temporary)
         try:
-            written = self.files.write(fd, data)
-            while written < len(data):
-                written += self.files.write(fd, data[written:])
+            self._write_whole(fd, data)
             self.files.rename(temporary, path)
         except OSError:
             self.files.close(fd)
@@ -289,6 +292,7 @@ class Journal:
         """A dead segment's file has gone."""
         if self._read_number == segment.number:
             self._close_read()
+        self.leftover.discard(segment.number)
         if segment in self.segments:
             self.segments.remove(segment)
 
@@ -298,6 +302,7 @@ class Journal:
         kept = [segment for segment in self.segments if segment.number not in numbers]
         self._close_read()
         self.segments = [compacted, *kept]
+        self.leftover.update(numbers)
         return replaced
 
     def adopt(self, checkpoint_bytes: int) -> None:

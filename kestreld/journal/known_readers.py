@@ -52,6 +52,11 @@ class KnownReaders:
         elif record_type == Type.READER:
             self._change(body)
 
+    def recall(self, body: bytes) -> None:
+        """A READER found where nothing is sure: believed if its number is the next, as an item may hold such records."""
+        if read_reader(body).reader == self.next_reader:
+            self._change(body)
+
     def _change(self, body: bytes) -> None:
         change = read_reader(body)
         number = change.reader
@@ -70,11 +75,13 @@ class KnownReaders:
             if number >= self._first_new and number not in self._readers and number not in self._dropped
         }
         names = {state.name for state in self._readers.values() if state.kind == Kind.QUEUE}
-        if not names or (not self._all_are_named and "" not in names):
-            number = self.next_reader if 1 in self._readers or 1 in self._dropped else 1
+        if "" not in names and (not names or not self._all_are_named or unnamed):
+            number = 1 if 1 not in self._readers and 1 not in self._dropped else self.next_reader
+            if self._all_are_named and unnamed:
+                number = min(unnamed)
+            else:
+                self._done[number] = []  # nobody can tell whether it was this one that was done with items
             unnamed.discard(number)
-            # Whether it was this reader that was done with items nobody can tell: it gets them all.
-            self._done[number] = []
             self._add(number, "", first_id)
         for number in sorted(unnamed):
             self._add(number, f"reader-{number}", first_id)

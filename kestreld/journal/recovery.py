@@ -102,6 +102,7 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
         return None
     journal = found.journal(files, clock, open_files, folder)
     journal.adopt(found.checkpoint_end)
+    journal.leftover = {segment.number for segment in found.replaced}
     return Recovered(journal, found.state, notes, found.replaced)
 
 
@@ -163,6 +164,9 @@ def _open_segment(files: FileLayer, segment: Segment) -> _Found:
     fd = files.open_read(segment.path)
     try:
         start = files.read_at(fd, 8192, 0)
+        stated_bytes = int.from_bytes(start[12:16], "little")
+        if len(start) < stated_bytes <= segment.used_bytes:
+            start = files.read_at(fd, stated_bytes + 8192, 0)  # a compacted segment may replace thousands
         try:
             header, header_bytes = decode_header(start, segment.path)
         except JournalCorrupt as damage:

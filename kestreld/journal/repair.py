@@ -15,6 +15,7 @@ from kestreld.config import decode_queue_name
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder
+from kestreld.journal.found_segments import FoundSegment, find_segments, read_segment
 from kestreld.journal.known_readers import KnownReaders, undone
 from kestreld.journal.records import (
     FRAME_BYTES,
@@ -26,24 +27,18 @@ from kestreld.journal.records import (
     ReaderState,
     Type,
     checked_end,
-    find_whole_records,
     merged,
-    read_checkpoint,
     whole_records,
     why_bad,
 )
 from kestreld.journal.recovery import settle, survey
 from kestreld.journal.salvage import Salvage
-from kestreld.journal.segment import Header, decode_header, encode_header, parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX, common
 
 DAMAGED: Final = ".damaged"
 BUILDING: Final = ".tmp"
 BUILT: Final = ".repaired"  # ends the name of a journal that is whole and on disk, but not in its place yet
 
-READ_BYTES: Final = 1 << 20
-PAGE_BYTES: Final = 4096
-HEADER_LOOK_BYTES: Final = 512
 PAUSE_RECORDS: Final = 256
 
 
@@ -114,21 +109,6 @@ def finish_repairs(files: FileLayer, spool: str) -> list[str]:
     return finished
 
 
-@dataclass(slots=True)
-class _Part:
-    """A segment of the damaged journal. `end` is what counts of the file, `missing_bytes` what it is too short by."""
-
-    path: str
-    number: int
-    first_id: int
-    end: int
-    header: Header | None = None
-    records_at: int = 0
-    checkpoint: Checkpoint | None = None
-    missing_bytes: int = 0
-    problem: str = ""
-
-
 class Repair:
     """`survey`, then `build`, `sync` and `put_in_place`. The first two are done in steps."""
 
@@ -141,7 +121,7 @@ class Repair:
         self._segment_bytes_max = segment_bytes_max
         self._building = f"{self._spool}/{BUILDING}/{self._name}"
         self.report = RepairReport(self._queue)
-        self._parts: list[_Part] = []
+        self._parts: list[FoundSegment] = []
         self._last_number = 0
         self._journal_id = 0
         self._readers: list[ReaderState] = []
@@ -184,11 +164,7 @@ class Repair:
 
     def _find_parts(self) -> None:
         """The segments that count, in the order of their items, and the journal they belong to."""
-        parts = [
-            self._look_at(name, *parsed)
-            for name in self._files.list_dir(self._folder)
-            if (parsed := parse_segment_name(name)) is not None
-        ]
+        parts = find_segments(self._files, self._folder, self._queue)
         self._last_number = max((part.number for part in parts), default=0)
         stood_in_for = {number for part in parts if part.header is not None for number in part.header.replaced}
         parts = [part for part in parts if part.number not in stood_in_for]
@@ -201,45 +177,10 @@ class Repair:
                 self._parts.append(part)
         self._parts.sort(key=lambda part: (part.first_id, part.number))
         for earlier, later in pairwise(self._parts):
-            follows = later.number == earlier.number + 1 and not (earlier.header and earlier.header.replaced)
+            follows = later.number == earlier.number + 1 and not earlier.is_compacted
             if follows and later.checkpoint is not None and later.checkpoint.previous_bytes:
                 counted = later.checkpoint.previous_bytes
                 earlier.end, earlier.missing_bytes = min(earlier.end, counted), max(counted - earlier.end, 0)
-
-    def _look_at(self, name: str, number: int, first_id: int) -> _Part:
-        path = f"{self._folder}/{name}"
-        part = _Part(path, number, first_id, self._files.size_bytes(path))
-        fd = self._files.open_read(path)
-        try:
-            start = self._read_at(fd, min(part.end, READ_BYTES), 0)
-            self._read_header(part, start)
-            body_bytes = int.from_bytes(start[part.records_at : part.records_at + 4], "little")
-            needed = part.records_at + FRAME_BYTES + body_bytes
-            if len(start) < needed <= part.end:
-                start = self._read_at(fd, needed, 0)
-        finally:
-            self._files.close(fd)
-        record_type, end = checked_end(start, part.records_at)
-        if record_type == Type.CHECKPOINT:
-            checkpoint = read_checkpoint(start[part.records_at + FRAME_BYTES : end])
-            if checkpoint.segment == part.number:
-                part.checkpoint = checkpoint
-        return part
-
-    def _read_header(self, part: _Part, start: bytes) -> None:
-        try:
-            part.header, part.records_at = decode_header(start, part.path)
-        except JournalCorrupt as problem:
-            if "version" in problem.reason:
-                raise
-            part.problem = problem.reason
-            part.header, part.records_at = _mended_header(start, part.path)
-        if part.header is None:
-            guess = len(encode_header(Header(0, part.number, part.first_id, 0, self._queue)))
-            part.records_at = _first_record(start, guess, part.number)
-        elif part.header.segment != part.number:
-            part.problem = f"the header says segment {part.header.segment}: a file renamed by hand?"
-            part.number, part.first_id = part.header.segment, part.header.first_id
 
     def _begin(self, base: int) -> None:
         from_start = self._parts[0].number == 1
@@ -255,14 +196,14 @@ class Repair:
         return self._parts[at + 1].first_id if at + 1 < len(self._parts) else None
 
     def _look_through(
-        self, part: _Part, end_id: int | None, found: list[Damage], *, after_base: bool
+        self, part: FoundSegment, end_id: int | None, found: list[Damage], *, after_base: bool
     ) -> Generator[None, None, bool]:
         """Take note of all that stands in a segment; whether whole records follow what is bad."""
         if part.problem:
             found.append(Damage(part.path, 0, part.records_at, part.problem))
-        buffer = yield from self._read(part)
+        buffer = yield from read_segment(self._files, part)
         salvage = Salvage(buffer, part.records_at, part.first_id, end_id)
-        is_counted = after_base and not (part.header and part.header.replaced)
+        is_counted = after_base and not part.is_compacted
         goes_on = False
         for count, (record_type, at, end) in enumerate(salvage.pieces()):
             goes_on = goes_on or (record_type > 0 and bool(found))
@@ -271,9 +212,9 @@ class Repair:
             elif record_type == 0:
                 self._suspect(Damage(part.path, at, end - at, _what_is_bad(buffer, at), self._may_be_item(buffer, at)))
                 found.append(self._suspects[-1])
-                for record in salvage.mended:
-                    self._known.apply(Type.READER, record[FRAME_BYTES:])
-                salvage.mended.clear()
+                for record in salvage.readers:
+                    self._known.recall(record[FRAME_BYTES:])
+                salvage.readers.clear()
             elif record_type == Type.IMPORT:
                 self._imports.append(buffer[at:end])
             elif after_base:
@@ -311,13 +252,13 @@ class Repair:
             self._suspects[0].lost.append((self._expected, item_id - 1))
         self._suspects = []
 
-    def _reach_end(self, part: _Part, following: _Part | None) -> None:
+    def _reach_end(self, part: FoundSegment, following: FoundSegment | None) -> None:
         """The end of a segment."""
         if following is None:
             self._reach_tail(part)
             return
         is_gap = following.first_id > self._expected and not self._suspects
-        if is_gap and following.number > part.number + 1 and not (part.header and part.header.replaced):
+        if is_gap and following.number > part.number + 1 and not part.is_compacted:
             missing = range(part.number + 1, following.number)
             numbers = f"{missing[0]}" if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
             self._suspect(Damage(self._folder, 0, 0, f"missing: segment {numbers}"))
@@ -325,7 +266,7 @@ class Repair:
         self._reach(following.first_id)
         self._expected = max(self._expected, following.first_id)
 
-    def _reach_tail(self, part: _Part) -> None:
+    def _reach_tail(self, part: FoundSegment) -> None:
         """The end of the journal: how many ids were given out behind the last whole item is not known for sure."""
         suspects = list(self._suspects)
         self._reach(self._state.next_id)
@@ -343,8 +284,7 @@ class Repair:
         first = self._parts[0]
         self._readers = self._known.settled(first.first_id)
         needed = merged([ids for state in self._readers if state.kind == Kind.QUEUE for ids in undone(state)])
-        is_compacted = first.header is not None and first.header.replaced
-        if not self.report.damages and not is_compacted and common([(0, first.first_id - 1)], needed):
+        if not self.report.damages and not first.is_compacted and common([(0, first.first_id - 1)], needed):
             lost = [(0, first.first_id - 1)]
             self.report.damages.append(
                 Damage(self._folder, 0, 0, f"missing: what stood before {first.path}", lost=lost)
@@ -386,7 +326,7 @@ class Repair:
         wanted = [(state.number, undone(state)) for state in self._readers if state.kind == Kind.QUEUE]
         last = items = data_bytes = 0
         for part_at, part in enumerate(self._parts):
-            buffer = yield from self._read(part)
+            buffer = yield from read_segment(self._files, part)
             pieces = Salvage(buffer, part.records_at, part.first_id, self._end_id(part_at)).pieces()
             for count, (record_type, at, end) in enumerate(pieces):
                 if record_type == Type.PUT:
@@ -453,32 +393,6 @@ class Repair:
         files.sync_dir(self._spool)
         self.report.kept_at = kept_at
 
-    # Reading
-
-    def _read(self, part: _Part) -> Generator[None, None, bytes]:
-        """What counts of a segment."""
-        fd = self._files.open_read(part.path)
-        try:
-            chunks = []
-            for offset in range(0, part.end, READ_BYTES):
-                chunks.append(self._read_at(fd, min(READ_BYTES, part.end - offset), offset))
-                yield
-        finally:
-            self._files.close(fd)
-        return b"".join(chunks)
-
-    def _read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
-        """As the disk gives it; pages that it cannot read any more are zeros."""
-        try:
-            return self._files.read_at(fd, size_bytes, offset)
-        except OSError as error:
-            if not self._files.is_bad_block(error):
-                raise
-        if size_bytes <= PAGE_BYTES:
-            return bytes(size_bytes)
-        half = -(-size_bytes // PAGE_BYTES // 2) * PAGE_BYTES
-        return self._read_at(fd, half, offset) + self._read_at(fd, size_bytes - half, offset + half)
-
 
 def _what_is_bad(buffer: bytes, at: int) -> str:
     code = checked_end(buffer, at)[1]
@@ -495,25 +409,3 @@ def _is_wanted(found: int, only: int, wanted: list[tuple[int, list[Range]]]) -> 
             del ranges[0]
         is_wanted = is_wanted or (only in (0, number) and ranges[0][0] <= found)
     return is_wanted
-
-
-def _mended_header(start: bytes, path: str) -> tuple[Header | None, int]:
-    """The header if all that is wrong with it is one bit."""
-    look = start[:HEADER_LOOK_BYTES]
-    for bit in range(len(look) * 8):
-        byte = bit >> 3
-        try:
-            return decode_header(look[:byte] + bytes([look[byte] ^ (1 << (bit & 7))]) + look[byte + 1 :], path)
-        except JournalCorrupt:
-            continue
-    return None, 0
-
-
-def _first_record(start: bytes, guess: int, number: int) -> int:
-    """Where the records of a segment begin whose header is gone."""
-    if checked_end(start, guess)[0]:
-        return guess
-    for record_type, at, end in find_whole_records(start, 0):
-        if record_type == Type.CHECKPOINT and read_checkpoint(start[at + FRAME_BYTES : end]).segment == number:
-            return at
-    return min(guess, len(start))

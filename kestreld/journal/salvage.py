@@ -10,6 +10,7 @@ from typing import Final
 
 from kestreld.journal.records import (
     FRAME_BYTES,
+    PUT_HEADER_BYTES,
     Type,
     checked_end,
     find_whole_records,
@@ -18,6 +19,7 @@ from kestreld.journal.records import (
 )
 
 READER_BYTES: Final = range(FRAME_BYTES + 22, 1024)  # a queue name is shorter
+OTHER_ENDS_MAX: Final = 256
 UNKNOWN: Final = -1
 ID_END: Final = 1 << 64
 Piece = tuple[int, int, int]  # type of a whole record, or 0 for a stretch that holds none; start, end
@@ -31,8 +33,9 @@ class Salvage:
         self._start = start
         self._last = first_id - 1  # the highest id met
         self._end_id = end_id
+        self._starts: list[int] | None = None  # of the whole records behind the first bad one
         self._anchors: list[tuple[int, int]] | None = None  # start and id of the PUTs where reading may go on
-        self.mended: list[bytes] = []  # READER records that were whole but for one bit
+        self.readers: list[bytes] = []  # READER records that a bad stretch may have held
 
     def pieces(self) -> Iterator[Piece]:
         """The segment from `start` to its end, in order."""
@@ -43,7 +46,7 @@ class Salvage:
                 found = self._id(at)
                 if self._end_id is not None and found >= self._end_id:
                     return  # of a commit that failed: the next segment has its ids
-                if found <= self._last:
+                if found <= self._last or not self._fits_in(at, found):
                     record_type = 0
                 else:
                     self._last = found
@@ -52,25 +55,21 @@ class Salvage:
             if record_type:
                 yield record_type, at, end
             else:
-                is_search = False
                 if end < 0:
                     end, is_search = self._resume(at)
+                    if is_search:
+                        self._find_readers(at, end)
                 yield 0, at, end
-                if is_search:
-                    yield from self._readers_within(at, end)
             at = end
 
     def _id(self, at: int) -> int:
         return item_id(self._buffer[at : at + FRAME_BYTES + 8])
 
-    def _readers_within(self, at: int, end: int) -> Iterator[Piece]:
-        """READERs in a bad stretch: one too many does less harm than a queue forgotten."""
-        for record_type, start, stop in find_whole_records(self._buffer[at:end], 1):
-            if (
-                record_type == Type.READER
-                and not read_reader(self._buffer[at + start + FRAME_BYTES : at + stop]).dropped
-            ):
-                yield record_type, at + start, at + stop
+    def _find_readers(self, at: int, end: int) -> None:
+        piece = self._buffer[at:end]
+        for record_type, start, stop in find_whole_records(piece, 1):
+            if record_type == Type.READER and not read_reader(piece[start + FRAME_BYTES : stop]).dropped:
+                self.readers.append(piece[start:stop])
 
     # Where to go on behind a bad record
 
@@ -92,19 +91,7 @@ class Salvage:
         if makes_sense and not self._holds_item(at + 1, end, following):
             self._mend(at, end)
             return end, False
-        anchor = self._next_anchor(at + 1, self._last + is_next_item)
-        if is_next_item and buffer[at + 8] == Type.PUT and end > size and not self._leads_to_end(anchor):
-            return size, False  # an item that was cut short: what looks like records is its data
-        return anchor, True
-
-    def _leads_to_end(self, at: int) -> bool:
-        """Whether whole records fill the segment from `at` on."""
-        while at < len(self._buffer):
-            record_type, end = checked_end(self._buffer, at)
-            if not record_type:
-                return False
-            at = end
-        return True
+        return self._next_anchor(at, is_item=is_next_item and buffer[at + 8] == Type.PUT), True
 
     def _next_id(self, at: int) -> int:
         """The id of the next item that whole records lead to from `at`, or UNKNOWN."""
@@ -119,20 +106,27 @@ class Salvage:
         return UNKNOWN if self._end_id is None else self._end_id
 
     def _end_with_other_length(self, at: int) -> int:
-        """Where the record at `at` ends if one bit of its length is wrong and nothing else; 0 when that is not so."""
-        buffer = self._buffer
+        """Where the record at `at` ends if nothing but its length is wrong; 0 when that is not so."""
+        buffer, size = self._buffer, len(self._buffer)
         written = int.from_bytes(buffer[at : at + 4], "little")
-        for bit in range(32):
-            body_bytes = written ^ (1 << bit)
-            end = at + FRAME_BYTES + body_bytes
-            if body_bytes and end <= len(buffer):
-                record = body_bytes.to_bytes(4, "little") + buffer[at + 4 : end]
+        ends = [at + FRAME_BYTES + (written ^ (1 << bit)) for bit in range(32)]
+        starts = self._whole_starts(at)
+        ends += [size, *starts[bisect_left(starts, at + 1) :][:OTHER_ENDS_MAX]]
+        for end in ends:
+            if at + FRAME_BYTES < end <= size:
+                record = (end - at - FRAME_BYTES).to_bytes(4, "little") + buffer[at + 4 : end]
                 record_type, _ = checked_end(record, 0)
                 if record_type:
                     if record_type == Type.READER:
-                        self.mended.append(record)
+                        self.readers.append(record)
                     return end
         return 0
+
+    def _whole_starts(self, at: int) -> list[int]:
+        """Where whole records stand behind `at`, be it inside of others."""
+        if self._starts is None:
+            self._starts = [start for _, start, _ in find_whole_records(self._buffer, at + 1)]
+        return self._starts
 
     def _holds_item(self, start: int, end: int, following: int) -> bool:
         """Whether an item that belongs before `following` stands between `start` and `end`."""
@@ -143,39 +137,45 @@ class Salvage:
             for record_type, found, _ in find_whole_records(piece, 0)
         )
 
-    def _next_anchor(self, start: int, last: int) -> int:
-        """The first PUT from `start` on that belongs here, or the end of the segment."""
+    def _next_anchor(self, at: int, *, is_item: bool) -> int:
+        """The first PUT behind `at` that belongs here, or the end of the segment.
+
+        `is_item`: what is bad at `at` says that it is the next item. Then no more can be missing than there is room
+        for, or the PUT is inside that item: a segment may be cut short in one.
+        """
         if self._anchors is None:
-            self._anchors = self._find_anchors(start)
-        for anchor, anchor_id in self._anchors[bisect_left(self._anchors, (start, 0)) :]:
-            if anchor_id > last:
+            self._anchors = self._find_anchors(self._whole_starts(at))
+        last = self._last + is_item
+        for anchor, anchor_id in self._anchors[bisect_left(self._anchors, (at + 1, 0)) :]:
+            if anchor_id > last and not (is_item and (anchor_id - last) * PUT_HEADER_BYTES > anchor - at):
                 return anchor
         return len(self._buffer)
 
-    def _find_anchors(self, start: int) -> list[tuple[int, int]]:
-        """The most PUTs behind `start` that stand in the order of their ids: those inside items do not fit in."""
+    def _fits_in(self, at: int, found: int) -> bool:
+        """Whether the PUT at `at` is one of the anchors, once these had to be looked for."""
+        if self._anchors is None:
+            return True
+        index = bisect_left(self._anchors, (at, 0))
+        return index < len(self._anchors) and self._anchors[index] == (at, found)
+
+    def _find_anchors(self, starts: list[int]) -> list[tuple[int, int]]:
+        """The most PUTs that stand in the order of their ids: those inside items do not fit in."""
         end_id = ID_END if self._end_id is None else self._end_id
-        puts = [
-            (at, self._id(at))
-            for record_type, at, _ in find_whole_records(self._buffer, start)
-            if record_type == Type.PUT
-        ]
+        puts = [(at, self._id(at)) for at in starts if self._buffer[at + 8] == Type.PUT]
         puts = [(at, found) for at, found in puts if self._last < found < end_id]
-        # The longest rising row, from its end: `tails` are the highest ids with which rows of each length can begin.
+        # The longest rising row: `tails` are the lowest ids with which rows of each length can end.
         tails: list[int] = []
         lengths = []
-        for _, found in reversed(puts):
-            length = bisect_left(tails, -found)
-            tails[length : length + 1] = [-found]
+        for _, found in puts:
+            length = bisect_left(tails, found)
+            tails[length : length + 1] = [found]
             lengths.append(length)
-        lengths.reverse()
-        wanted = len(tails) - 1
-        last, row = 0, []
-        for put, length in zip(puts, lengths, strict=True):
-            if length == wanted and put[1] > last:
+        wanted, before, row = len(tails) - 1, ID_END, []
+        for put, length in zip(reversed(puts), reversed(lengths), strict=True):
+            if length == wanted and put[1] < before:
                 row.append(put)
-                last, wanted = put[1], wanted - 1
-        return row
+                before, wanted = put[1], wanted - 1
+        return row[::-1]
 
     def _mend(self, at: int, end: int) -> None:
         """A READER with one wrong bit is worth the search: without it a queue, or its name, is gone."""
@@ -186,5 +186,5 @@ class Salvage:
             byte = bit >> 3
             mended = record[:byte] + bytes([record[byte] ^ (1 << (bit & 7))]) + record[byte + 1 :]
             if checked_end(mended, 0)[0] == Type.READER:
-                self.mended.append(mended)
+                self.readers.append(mended)
                 return

@@ -14,6 +14,7 @@ from kestreld.journal.records import (
     Range,
     Type,
     checked_end,
+    find_whole_records,
     merged,
     read_checkpoint,
     read_done,
@@ -46,6 +47,9 @@ class SegmentReport:
 class _Contents:
     """What the readers have to know of a segment to say which of its items are live."""
 
+    number: int = 0
+    replaced: tuple[int, ...] = ()
+    synced: bool = False  # a SYNC record was met
     shared: list[Range] = field(default_factory=list)
     private: list[tuple[int, int]] = field(default_factory=list)  # item id, reader number
 
@@ -115,7 +119,8 @@ def _read_segment(
 ) -> None:
     report.size_bytes = len(buffer)
     try:
-        _, at = decode_header(buffer, report.path)
+        header, at = decode_header(buffer, report.path)
+        found.number, found.replaced = header.segment, header.replaced
         record_type, end = checked_end(buffer, at)
         if record_type != Type.CHECKPOINT:
             reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
@@ -126,12 +131,14 @@ def _read_segment(
         if at < len(buffer):
             code = checked_end(buffer, at)[1]
             if is_last:
-                must_be_torn(buffer, at, report.path, synced=False)
+                must_be_torn(buffer, at, report.path, synced=found.synced)
                 report.torn = bool(buffer[at:].strip(b"\0"))
             if report.torn or not is_last:
                 report.bad_offset, report.reason = at, why_bad(code)
     except JournalCorrupt as problem:
         report.bad_offset, report.reason = problem.offset, problem.reason
+        # A newest segment in which nothing whole stands was cut short while it was made: a start sets it aside.
+        report.torn = is_last and not report.records and next(find_whole_records(buffer, 1), None) is None
 
 
 def _forgive_unused(previous: SegmentReport | None, checkpoint: Checkpoint) -> None:
@@ -161,6 +168,7 @@ def _read_records(
                     found.shared.append((start, last))
                 start = last = put_id
         else:
+            found.synced = found.synced or record_type == Type.SYNC
             _read_other(Type(record_type), buffer[at + FRAME_BYTES : end], readers, first=first)
         at = end
     if start >= 0:
@@ -189,7 +197,10 @@ def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers
     everywhere: list[Range] | None = None
     for ranges in done.values():
         everywhere = ranges if everywhere is None else common(everywhere, ranges)
+    stood_in_for = {number for found in contents for number in found.replaced}
     for report, found in zip(reports, contents, strict=True):
+        if found.number in stood_in_for:
+            continue  # a compacted segment has its live items
         if everywhere is not None:
             items = sum(last - first + 1 for first, last in found.shared)
             gone = sum(last - first + 1 for first, last in common(merged(found.shared), everywhere))

@@ -48,7 +48,8 @@ WAIT_MS_MAX: Final = 10**12
 
 _HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d")
 _NUMBER: Final = re.compile(rb"-?\d{1,19}")
-_STORAGE_WORDS: Final = frozenset([b"add", b"replace", b"append", b"prepend", b"cas"])
+# Storage commands that a queue does not have, and which of their words says how much data follows
+_STORAGE_WORDS: Final = {b"add": 4, b"replace": 4, b"append": 4, b"prepend": 4, b"cas": 4, b"ms": 2}
 _BARE: Final = {
     b"flush_all_expired": FLUSH_ALL_EXPIRED,
     b"version": VERSION,
@@ -109,6 +110,10 @@ class Command:
         self.words: list[bytes] = []
         self.parts: list[Command] = []
         self.target: Any = None
+
+
+_UNKNOWN: Final = Command(REPLY)
+_UNKNOWN.reply = ERROR
 
 
 class Lines:
@@ -287,26 +292,31 @@ class MemcacheParser:
         limit = self._item_bytes_max(name) if self._item_bytes_max is not None else None
         return DATA_BYTES_MAX if limit is None else min(int(limit), DATA_BYTES_MAX)
 
-    def _refuse(self, reason: str, *, closes: bool = False, word: bytes = b"CLIENT_ERROR") -> Command:
+    def _refuse(self, reason: str, *, closes: bool = False) -> Command:
         command = Command(REPLY)
-        command.reply = word + b"\r\n" if self._strict else word + b" " + reason.encode("latin-1") + b"\r\n"
+        command.reply = b"CLIENT_ERROR " + reason.encode("latin-1") + b"\r\n"
         command.closes = closes
+        return command
+
+    def _refuse_as_kestrel(self, reason: str, *, closes: bool = False) -> Command:
+        """Refuse what the original answers with a bare word, too: with `kestrel-1` that is the answer."""
+        command = self._refuse(reason, closes=closes)
+        if self._strict:
+            command.reply = b"CLIENT_ERROR\r\n"
         return command
 
     def _unknown(self) -> Command:
         """A word that is no command: Kestrel hangs up, memcached does not."""
         if self._strict:
-            return self._refuse("unknown command", closes=True)
-        command = Command(REPLY)
-        command.reply = ERROR
-        return command
+            return self._refuse_as_kestrel("unknown command", closes=True)
+        return _UNKNOWN
 
     def _parse(self, line: bytes) -> Command:
         words = line.split(b" ")
         while words and not words[-1]:
             words.pop()
         if not words:
-            return self._refuse("empty line", closes=True) if self._strict else self._unknown()
+            return self._refuse("a line of blanks") if line else self._unknown()
         verb = words[0].lower()
         if _HTTP.match(line):
             return self._refuse("this is not an HTTP port", closes=True)
@@ -324,12 +334,12 @@ class MemcacheParser:
             command.noreply = command.kind == FLUSH_ALL_EXPIRED and self._noreply(words, 1)
             return command
         if verb in _STORAGE_WORDS:
-            return self._swallow(words)
+            return self._swallow(words, _STORAGE_WORDS[verb])
         return self._unknown()
 
     def _parse_get(self, words: list[bytes], *, with_id: bool) -> Command:
         if len(words) < 2:
-            return self._refuse("get needs a queue name")
+            return self._refuse_as_kestrel("get needs a queue name")
         keys = words[1:2] if self._strict else words[1:]
         parts = [self._parse_read(key, with_id and not self._strict) for key in keys]
         if len(parts) == 1:
@@ -352,7 +362,9 @@ class MemcacheParser:
         command.with_id = with_id
         command.prefix = b"VALUE " + command.key + b" 0 "
         if not command.name:
-            return self._refuse("empty queue name", closes=self._strict and len(pieces) == 1)
+            # Kestrel splits at the slashes and drops empty pieces at the end: of slashes alone nothing is left.
+            slashes_only = bool(key) and not key.strip(b"/")
+            return self._refuse_as_kestrel("empty queue name", closes=self._strict and not slashes_only)
         for option in pieces[1:]:
             if option == b"open":
                 command.opens = True
@@ -368,16 +380,16 @@ class MemcacheParser:
                 command.wait_ms = min(int(option[2:]), WAIT_MS_MAX)
         if (command.peeks or command.aborts) and (command.opens or command.closes):
             word = "peek" if command.peeks else "abort"
-            return self._refuse(f"{word} does not go with open or close", closes=self._strict)
+            return self._refuse_as_kestrel(f"{word} does not go with open or close", closes=self._strict)
         if command.peeks and command.aborts:
-            return self._refuse("peek does not go with abort", closes=self._strict)
+            return self._refuse_as_kestrel("peek does not go with abort", closes=self._strict)
         if command.opens and command.closes and command.wait_ms <= 0 and not with_id:
             command.kind = NEXT
         return command
 
     def _parse_set(self, words: list[bytes]) -> Command:
         if len(words) < 5:
-            return self._refuse("set needs a queue name, flags, expiry and length", closes=True)
+            return self._refuse_as_kestrel("set needs a queue name, flags, expiry and length", closes=True)
         command = Command(SET)
         command.key, command.name = words[1], words[1].decode("latin-1")
         size = self._data_bytes(words[4])
@@ -418,20 +430,20 @@ class MemcacheParser:
     def _noreply(self, words: list[bytes], at: int) -> bool:
         return not self._strict and len(words) > at and words[-1] == b"noreply"
 
-    def _swallow(self, words: list[bytes]) -> Command:
+    def _swallow(self, words: list[bytes], length_at: int) -> Command:
         """A storage command that a queue does not have: take its data, if that can be told, and never run it."""
         if self._strict:
             return self._unknown()
-        size = self._data_bytes(words[4]) if len(words) >= 5 else -1
+        size = self._data_bytes(words[length_at]) if len(words) > length_at else -1
         if size < 0:
             return self._refuse("bad data length", closes=True)
-        command = self._unknown()
-        command.data_bytes = size
+        command = Command(REPLY)
+        command.reply, command.data_bytes = ERROR, size
         return command
 
     def _parse_named(self, kind: int, words: list[bytes]) -> Command:
         if len(words) < 2 or not words[1]:
-            return self._refuse(f"{words[0].decode('latin-1').lower()} needs a queue name")
+            return self._refuse_as_kestrel(f"{words[0].decode('latin-1').lower()} needs a queue name")
         command = Command(kind)
         command.key, command.name = words[1], words[1].decode("latin-1")
         command.noreply = self._noreply(words, 2)

@@ -11,13 +11,15 @@ from kestreld.journal.kestrel_import import import_at_start
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Kind, ReaderState
 from kestreld.journal.recovery import recover
+from kestreld.journal.repair import finish_repairs
 from kestreld.journal.segment import Segment
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader, Stream
+from kestreld.queues.trash import Note, Trash
+from kestreld.stats import Totals
 
 FOLDER_SUFFIX = ".journal"
-TRASH = ".trash"
 
 
 class QueueCollection:
@@ -38,12 +40,15 @@ class QueueCollection:
         self.report = report
         self.spool = config.queue_path
         self.open_files = OpenFiles()
+        self.trash = Trash(files, clock, self.spool, lambda name: self.config.for_queue(name).trash_ms, report)
         self.families: dict[str, Queue] = {}
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
         self.names_changed: list[Callable[[], None]] = []  # told when a queue is deleted or configured anew
         self.replaced: list[tuple[Queue, list[Segment]]] = []  # what compactions had replaced when the server stopped
         self.created = self.deleted = 0
+        self.moved_in = 0  # items that parents got without a SET
+        self.past = Totals()  # of deleted queues
         self.stopping = False
         self._last_journal_id = 0
         self._move_reported_at_ms: dict[str, int] = {}
@@ -97,6 +102,8 @@ class QueueCollection:
     def _adopt_family(self, parent: str, journal: Journal | None) -> Queue:
         queue = Queue(parent, journal, self.clock, self.commit, self.report)
         queue.mover = self._move
+        if journal is not None:
+            journal.make_room = self.trash.drop_all
         config = self.config.for_queue(parent)
         queue.sync_ms = config.sync_journal_ms
         queue.segment_bytes_max, queue.segments_max = config.max_journal_size_bytes, config.max_journal_overflow
@@ -111,6 +118,8 @@ class QueueCollection:
         except (JournalFailed, JournalCorrupt, BadQueueName) as problem:
             self._report_move(destination, str(problem))
             return None
+        if stored and not reader.label:
+            self.moved_in += 1
         return reader.queue if stored else None
 
     def _report_move(self, destination: str, problem: str) -> None:
@@ -129,47 +138,49 @@ class QueueCollection:
         if reader is None:
             return False
         queue = reader.queue
+        note = None
+        if len(queue.readers) == 1:
+            note = self.trash.note(reader, "delete")
+        else:
+            self.trash.keep(reader, "delete")
+        queue.fold()
         queue.drop_reader(reader.label)
         self.deleted += 1
+        self.past += reader.totals()
         if not queue.readers:
             del self.families[queue.name]
-            self._remove_journal(queue)
+            self._remove_journal(queue, name, note)
         self._tell()
         return True
 
-    def _remove_journal(self, queue: Queue) -> None:
-        """Out of sight in one step, then for good; a crash between leaves only trash."""
+    def _remove_journal(self, queue: Queue, name: str, note: Note | None = None) -> None:
+        """Into the trash; for good, unless `note` says what its items are."""
         journal = queue.journal
         queue.pending, queue.control = [], []
         queue.journal = None
         if journal is None:
             return
         journal.close()
-        trash = f"{self.spool}/{TRASH}"
-        aside = f"{trash}/{encode_queue_name(queue.name)}.{journal.journal_id}.{self.clock.wall_ms}"
         try:
-            self.files.make_dir(trash)
-            self.files.rename(journal.folder, aside)
-            if queue.sync_ms is not None:
-                self.files.sync_dir(self.spool)
-            self._empty(aside)
+            self.trash.throw_away(journal, name, note, sync=queue.sync_ms is not None)
         except OSError as error:
             raise JournalFailed(journal.folder, f"cannot be deleted: {error.strerror}") from error
-
-    def _empty(self, folder: str) -> None:
-        for name in self.files.list_dir(folder):
-            self.files.unlink(f"{folder}/{name}")
-        self.files.remove_dir(folder)
 
     def flush(self, name: str) -> int:
         """Drop the waiting items of a queue; how many. A queue that does not exist has none. Raises JournalCorrupt."""
         self._must_be_sound(name)
         reader = self.readers.get(name)
-        return reader.flush(self.clock.wall_ms) if reader else 0
+        if reader is None:
+            return 0
+        if reader.queue.stopped is not None:
+            raise reader.queue.stopped
+        self.trash.keep(reader, "flush")
+        return reader.flush(self.clock.wall_ms)
 
     def flush_all(self) -> None:
-        for reader in list(self.readers.values()):
-            reader.flush(self.clock.wall_ms)
+        for name, reader in list(self.readers.items()):
+            if reader.queue.stopped is None:
+                self.flush(name)
 
     def flush_expired(self, name: str) -> int:
         """Remove the expired items at the head of a queue; how many. Raises JournalCorrupt."""
@@ -203,7 +214,7 @@ class QueueCollection:
             queue.sync_ms = own.sync_journal_ms
             queue.segment_bytes_max, queue.segments_max = own.max_journal_size_bytes, own.max_journal_overflow
             queue.room = -1
-            if queue.journal is not None and queue.journal.failed is not None:
+            if queue.journal is not None and queue.journal.failed is not None and queue.stopped is None:
                 try:
                     queue.go_on()
                 except JournalFailed as failure:
@@ -214,6 +225,8 @@ class QueueCollection:
 
     def recover(self) -> None:
         """Bring back every journal in the spool. A damaged one stops its own queue; foreign files are reported."""
+        for folder in finish_repairs(self.files, self.spool):
+            self.report(f"{folder}: repaired before the last stop, now in its place")
         self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
         for name in self.files.list_dir(self.spool):
             path = f"{self.spool}/{name}"
@@ -228,10 +241,11 @@ class QueueCollection:
                 self.report(f"{path}: not the name of a queue; left alone")
                 continue
             if parent not in self.broken:
-                self._recover_family(parent, path)
-        self._empty_trash()
+                self.recover_family(parent, path)
+        self.trash.find()
 
-    def _recover_family(self, parent: str, path: str) -> None:
+    def recover_family(self, parent: str, path: str) -> None:
+        """Bring back the journal in folder `path`; a damaged one is `broken`. Raises JournalFailed, OSError."""
         try:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
@@ -248,19 +262,20 @@ class QueueCollection:
             self.report(f"{parent}: {note}")
         self._last_journal_id = max(self._last_journal_id, recovered.journal.journal_id)
         queue = self._adopt_family(parent, recovered.journal)
-        self._restore(queue, recovered.state)
+        self.restore(queue, recovered.state)
         if recovered.replaced:
             self.replaced.append((queue, recovered.replaced))
         if not queue.readers:
             del self.families[parent]
-            self._remove_journal(queue)
+            self._remove_journal(queue, parent)
 
     def _forget_empty(self, path: str) -> None:
         """A folder that a crash left before anything was written to its journal."""
         if not self.files.list_dir(path):
             self.files.remove_dir(path)
 
-    def _restore(self, queue: Queue, state: Checkpoint) -> None:
+    def restore(self, queue: Queue, state: Checkpoint) -> None:
+        """Make a queue what a journal says. Readers that it has already keep their open reads and figures."""
         queue.next_id = state.next_id
         queue.next_reader = state.next_reader
         queue.put_items, queue.put_bytes = state.put_items, state.put_bytes
@@ -275,7 +290,9 @@ class QueueCollection:
 
     def _restore_reader(self, queue: Queue, known: ReaderState) -> None:
         name = f"{queue.name}+{known.name}" if known.name else queue.name
-        reader = Reader(queue, known.name, known.number, known.at_id, self.config.for_queue(name))
+        reader = queue.readers.get(known.name)
+        if reader is None:
+            reader = Reader(queue, known.name, known.number, known.at_id, self.config.for_queue(name))
         reader.ended, reader.retries = known.ended, known.retries
         if known.items:
             assert queue.journal is not None
@@ -287,12 +304,6 @@ class QueueCollection:
             reader.next_unread = queue.next_id
         queue.readers[known.name] = reader
         self.readers[name] = reader
-
-    def _empty_trash(self) -> None:
-        trash = f"{self.spool}/{TRASH}"
-        if self.files.is_dir(trash):
-            for name in self.files.list_dir(trash):
-                self._empty(f"{trash}/{name}")
 
     def close(self) -> None:
         """Sync and close every journal. The last thing before the lock is let go."""

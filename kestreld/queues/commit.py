@@ -11,6 +11,7 @@ from kestreld.clock import Clock
 from kestreld.errors import JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
+from kestreld.journal.records import Checkpoint
 
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
@@ -61,18 +62,21 @@ class GroupCommit:
         for queue in dirty:
             if queue.flight is not None:
                 self._gather(queue)
-                continue
-            try:
-                queue.commit()
-            except JournalFailed as failure:
-                self._fail(queue, failure)
             else:
-                if queue.journal is not None and queue.journal.segments:
-                    self._plan(queue, queue.journal)
-                if queue.flight is None and queue.ticket is not None:
-                    self._release(queue.ticket, None)  # what gathered came to nothing, or the queue has gone
-                    queue.ticket = None
+                self._commit(queue)
         self._settle_moves([*dirty, *self.moving])
+
+    def _commit(self, queue: "Queue") -> None:
+        try:
+            queue.commit()
+        except JournalFailed as failure:
+            self._fail(queue, failure)
+            return
+        if queue.journal is not None and queue.journal.segments:
+            self._plan(queue, queue.journal)
+        if queue.ticket is not None and queue.flight is None:
+            self._release(queue.ticket, None)  # what gathered came to nothing, or the queue has gone
+            queue.ticket = None
 
     def _gather(self, queue: "Queue") -> None:
         """Leave a queue dirty while its last commit is on its way to the disk."""
@@ -118,38 +122,40 @@ class GroupCommit:
         ticket = queue.ticket or self._new_ticket()
         queue.ticket = queue.flight = ticket
         queue.flight_head = queue.lowest_head() if len(journal.segments) > 1 else 0
-        borrowed = []
+        # As this commit leaves it: what gathers meanwhile belongs to the next.
+        checkpoint = queue.checkpoint() if roll else None
         try:
-            borrowed.append(journal.borrow())
-            if roll:
-                # The new segment's CHECKPOINT says what this commit did; both go to the disk together.
-                journal.start_segment(queue.checkpoint())
-                borrowed.append(journal.borrow())
-        except (OSError, JournalFailed) as error:
-            reason = error.reason if isinstance(error, JournalFailed) else str(error.strerror)
-            queue.report(f"{queue.name}: {reason}; the segment grows on")
-            if not borrowed:
-                self._landed(queue, journal, ticket, started_us, error if isinstance(error, OSError) else None)
-                return
+            fd = journal.borrow()
+        except OSError as error:
+            self._landed(queue, journal, ticket, error)
+            return
         number, used_bytes, folders = journal.live.number, journal.live.used_bytes, journal.unsynced_folders()
 
         def work() -> None:
-            for fd in borrowed:
-                self.files.sync(fd)
+            self.files.sync(fd)
             for folder in folders:
                 self.files.sync_dir(folder)
 
         def finished(error: OSError | None) -> None:
-            for fd in borrowed:
-                journal.give_back(fd)
+            journal.give_back(fd)
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self._count_sync(journal.sync_us)
-            self._landed(queue, journal, ticket, started_us, error)
+                if checkpoint is not None and journal is queue.journal:
+                    self._roll(queue, journal, checkpoint)
+            self._landed(queue, journal, ticket, error)
 
         self.files.in_background(work, finished)
 
-    def _landed(self, queue: "Queue", journal: Journal, ticket: Ticket, started_us: int, error: OSError | None) -> None:
+    def _roll(self, queue: "Queue", journal: Journal, checkpoint: Checkpoint) -> None:
+        """Begin the next segment before what has gathered is written. Its CHECKPOINT goes to the disk with that."""
+        try:
+            journal.start_segment(checkpoint)
+        except JournalFailed as failure:
+            queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
+            queue.room = -1
+
+    def _landed(self, queue: "Queue", journal: Journal, ticket: Ticket, error: OSError | None) -> None:
         """The sync of a commit is over."""
         queue.flight = None
         if error is None:

@@ -73,30 +73,29 @@ def server_figures(collection: QueueCollection, stats: ServerStats) -> Figures:
     readers = list(collection.readers.values())
     for queue in collection.families.values():
         queue.fold()
-    puts = sum(reader.total_items for reader in readers)
-    sets = sum(reader.total_items for reader in readers if not reader.label) + stats.refused_sets
-    hits = sum(reader.taken_items + reader.opened_items for reader in readers)
+    totals = sum((reader.totals() for reader in readers), start=collection.past)
+    sets = totals.parent_items - collection.moved_in + stats.child_sets + stats.refused_sets
     journals = [queue.journal for queue in collection.families.values() if queue.journal is not None]
     figures = [
         ("uptime", (clock.wall_ms - stats.started_at_ms) // 1000),
         ("time", clock.wall_ms // 1000),
         ("version", __version__),
         ("curr_items", sum(reader.items for reader in readers)),
-        ("total_items", puts),
+        ("total_items", totals.put_items),
         ("bytes", sum(reader.data_bytes for reader in readers)),
         ("curr_connections", stats.curr_connections),
         ("total_connections", stats.total_connections),
-        ("cmd_get", hits + stats.missed_gets),
+        ("cmd_get", totals.fetched_items + stats.missed_gets),
         ("cmd_set", sets),
         ("cmd_peek", stats.peeks),
-        ("get_hits", hits),
+        ("get_hits", totals.fetched_items),
         ("get_misses", stats.missed_gets),
         ("bytes_read", stats.bytes_read),
         ("bytes_written", stats.bytes_written),
         ("rejected_connections", stats.rejected_connections),
         ("queue_creates", collection.created),
         ("queue_deletes", collection.deleted),
-        ("queue_expires", sum(reader.expired_items for reader in readers)),
+        ("expired_items", totals.expired_items),
         ("journal_bytes", sum(journal.disk_bytes for journal in journals)),
         ("journals_failed", sum(journal.failed is not None for journal in journals)),
         (

@@ -3,6 +3,7 @@
 It never waits. A GET that has to is a `Waiter`; the commands behind it stay where they are until it is served.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -19,7 +20,7 @@ from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
-from kestreld.stats import ServerStats, blocks, stat_lines
+from kestreld.stats import Figures, ServerStats, blocks, stat_lines
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # answers a session may have waiting before its commands wait too
 # Names of this module's own are found one step sooner than a module's attributes.
@@ -80,6 +81,7 @@ class Handler:
         self.waiter: Waiter | None = None
         self.asked: Command | None = None  # the command that waits
         self.held = False  # waits for the server itself (reload)
+        self.keys: deque[Command] = deque()  # of a GET of several, those still to be answered
         self.last_queue: Queue | None = None  # whose commit `out` depends on,
         self.touched: list[Queue] = []  # and those before it
         self.gone = False
@@ -97,6 +99,8 @@ class Handler:
         out = self.out
         while True:
             try:
+                if self.keys and self._answer_keys():
+                    return True
                 for command in commands:
                     kind = command.kind
                     if kind == _SET:
@@ -164,9 +168,7 @@ class Handler:
         return self.touched if self.last_queue is None else [*self.touched, self.last_queue]
 
     def _answer_error(self, word: bytes, reason: str) -> None:
-        self.out.append(
-            word + b"\r\n" if self.shop.strict else word + b" " + reason.encode("latin-1", "replace") + b"\r\n"
-        )
+        self.out.append(word + b" " + reason.encode("latin-1", "replace") + b"\r\n")
 
     # SET
 
@@ -186,6 +188,8 @@ class Handler:
             raise
         if not stored:
             self.stats.refused_sets += 1
+        elif only is not None:
+            self.stats.child_sets += 1
         if not command.noreply:
             self.out.append(_STORED if stored else wire.NOT_STORED)
 
@@ -307,15 +311,25 @@ class Handler:
 
     def _get_many(self, command: Command) -> None:
         """One VALUE for each queue that has an item, then END."""
-        for part in command.parts:
-            held = len(self.out)
-            self._read(part)
-            if self.closing or (len(self.out) > held and self.out[-1][:6] == b"CLIENT"):
-                return
+        self.keys.extend(command.parts)
+        self._answer_keys()
+
+    def _answer_keys(self) -> bool:
+        """Go on with a GET of several keys; True when the rest has to wait until more answers can be sent."""
+        keys, self.keys = self.keys, deque()  # an error is the last answer to it
+        while keys:
+            if self.room_bytes < 0:
+                self.keys = keys
+                return True
+            self._read(keys.popleft())
             last = self.out.pop()
+            if last[:6] == b"CLIENT":
+                self.out.append(last)
+                return False
             if last != _END:
                 self.out.append(last[: -len(_END)])
         self.out.append(_END)
+        return self.room_bytes < 0
 
     # Waiting
 
@@ -364,6 +378,7 @@ class Handler:
             found = wire.DELETED if there else wire.NOT_FOUND
             self._unless_quiet(command, _END if self.shop.strict else found)
         elif kind == wire.FLUSH:
+            self._name_as_kestrel(command)
             collection.flush(command.name)
             self._depend_on(command.name)
             self._unless_quiet(command, _END)
@@ -373,6 +388,7 @@ class Handler:
                 self._touch(queue)
             self._unless_quiet(command, b"Flushed all queues.\r\n" if self.shop.strict else wire.OK)
         elif kind == wire.FLUSH_EXPIRED:
+            self._name_as_kestrel(command)
             count = collection.flush_expired(command.name)
             self._depend_on(command.name)
             self._unless_quiet(command, b"%d\r\n" % count)
@@ -395,9 +411,9 @@ class Handler:
             out.append(stat_lines(figures))
         elif kind == wire.DUMP_STATS:
             names = [word.decode("latin-1") for word in command.words] if command.words and not shop.strict else None
-            out.append(blocks(all_queue_figures(shop.collection, names)))
+            out.append(self._blocks(all_queue_figures(shop.collection, names)))
         elif kind == wire.DUMP_CONFIG:
-            out.append(blocks(config_figures(shop.collection)))
+            out.append(self._blocks(config_figures(shop.collection)))
         elif kind == wire.QUIT:
             self.closing = True
         elif kind == wire.SHUTDOWN:
@@ -408,10 +424,19 @@ class Handler:
             shop.control.reload(self._reloaded)
         self.room_bytes -= len(out[-1]) if out else 0
 
+    def _blocks(self, queues: list[tuple[str, Figures]]) -> bytes:
+        # Kestrel puts a line end between what it lists and END, even if it lists nothing.
+        return b"\r\nEND\r\n" if self.shop.strict and not queues else blocks(queues)
+
     def _reloaded(self, reply: bytes) -> None:
         self.held = False
         self.out.append(reply)
         self.ready()
+
+    def _name_as_kestrel(self, command: Command) -> None:
+        """In Kestrel 1.x a queue that is to be flushed comes into being by that."""
+        if self.shop.strict:
+            self._target(command)
 
     def _unless_quiet(self, command: Command, reply: bytes) -> None:
         if not command.noreply:

@@ -3,6 +3,7 @@
 import struct
 from collections import deque
 from collections.abc import Container
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from kestreld.config import QueueConfig
@@ -19,6 +20,7 @@ from kestreld.queues.commit import Ticket
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired, is_odd
 from kestreld.queues.waiters import Line
 from kestreld.queues.window import Window
+from kestreld.stats import Totals
 
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
@@ -315,20 +317,26 @@ class Reader(Window):
         self.taken, self.folded_taken, self.taken_in_order = [], 0, True
         for opened in [opened for opened in self.open if opened >= first_new_id]:
             self.open_bytes -= len(self.open.pop(opened)) - ITEM_HEADER_BYTES
-        kept = [record for record in self.window if item_id(record) < first_new_id]
+        back += [self.window[index] for index in range(self.returned) if item_id(self.window[index]) < first_new_id]
+        fresh = [record for record in islice(self.window, self.returned, None) if item_id(record) < first_new_id]
         back.sort(key=item_id)
-        self.window = deque(back + kept)
-        self.returned = len(back) + min(self.returned, len(kept))
+        self.window = deque(back + fresh)
+        self.returned = len(back)
         self.mem_bytes = sum(map(len, self.window)) - len(self.window) * ITEM_HEADER_BYTES
         self.odd = sum(map(is_odd, self.window))
         self.next_unread = min(self.next_unread, first_new_id)
         self.look_again()
 
+    def totals(self) -> Totals:
+        """What it has counted since the server started. `queue.fold()` comes first."""
+        parent_items = 0 if self.label else self.total_items
+        return Totals(self.total_items, parent_items, self.taken_items + self.opened_items, self.expired_items)
+
     def state(self) -> ReaderState:
         """This reader as a CHECKPOINT keeps it. Between commits only."""
         journal = self.queue.journal
         assert journal is not None
-        fresh = item_id(self.window[self.returned]) if len(self.window) > self.returned else self.next_fresh()
+        fresh = self.fresh_id()
         undone = sorted(self._undone_ids())
         head = min(undone[0], fresh) if undone else fresh
         position = journal.position_before(head) if journal.segments else (0, 0)
@@ -371,15 +379,19 @@ class Reader(Window):
         """The next id it has not seen yet."""
         return self.queue.next_id if self.attached else self.next_unread
 
+    def fresh_id(self) -> int:
+        """The next id it has not delivered to anybody yet."""
+        return item_id(self.window[self.returned]) if len(self.window) > self.returned else self.next_fresh()
+
     def head(self) -> int:
         """The lowest id not done."""
-        fresh = item_id(self.window[self.returned]) if len(self.window) > self.returned else self.next_fresh()
+        fresh = self.fresh_id()
         return (
             min(self._undone_ids(), default=fresh) if self.open or self.returned or self.moving or self.gone else fresh
         )
 
     def _lowest_waiting(self) -> int:
-        fresh = item_id(self.window[self.returned]) if len(self.window) > self.returned else self.next_fresh()
+        fresh = self.fresh_id()
         return min([fresh, *(item_id(self.window[index]) for index in range(self.returned))])
 
 

@@ -60,64 +60,80 @@ class Upkeep:
         rolling, self._collection.commit.rolling = self._collection.commit.rolling, []
         for queue in rolling:
             journal = queue.journal
-            if journal is None or journal.failed is not None or queue.dirty:
+            if journal is None or journal.failed is not None or queue.dirty or queue.flight is not None:
                 continue
             if self._roll(queue, journal):
-                self.sync(queue)
                 self._compact_if_due(queue, journal)
 
     def _roll(self, queue: Queue, journal: Journal, skip: int = 0) -> bool:
+        """Begin a new segment; it and the one before go to the disk together, in the background."""
+        filled: list[int] = []
         try:
+            if journal.unsynced:
+                filled.append(journal.borrow())
             journal.start_segment(queue.checkpoint(), skip=skip)
-        except JournalFailed as failure:
-            self._report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
+        except (JournalFailed, OSError) as problem:
+            for fd in filled:
+                journal.give_back(fd)
+            self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be made")
             queue.room = -1
             return False
+        self._sync(queue, journal, filled)
         return True
 
     # Syncs in the background
 
-    def sync(self, queue: Queue) -> None:
-        """Put a journal on disk without holding up a turn: a new CHECKPOINT, so that older segments may go."""
+    def sync(self, queue: Queue) -> bool:
+        """Put a journal on disk without holding up a turn. False when one is under way already: ask again."""
         journal = queue.journal
-        if journal is None or journal.failed is not None or journal.is_borrowed or not journal.segments:
-            return
+        if journal is None or journal.failed is not None or not journal.segments:
+            return True
+        if journal.is_borrowed:
+            return False
+        self._sync(queue, journal, [])
+        return True
+
+    def _sync(self, queue: Queue, journal: Journal, borrowed: list[int]) -> None:
+        """Sync the live segment, and before it the borrowed descriptors."""
         try:
-            fd = journal.borrow()
+            borrowed.append(journal.borrow())
         except OSError as error:
             self._report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
-            return
         number, used_bytes = journal.live.number, journal.live.used_bytes
         started_us = self._clock.stopwatch_us()
         folders = journal.unsynced_folders()
 
         def work() -> None:
-            self._files.sync(fd)
+            for fd in borrowed:
+                self._files.sync(fd)
             for folder in folders:
                 self._files.sync_dir(folder)
 
         def finished(error: OSError | None) -> None:
-            journal.give_back(fd)
+            for fd in borrowed:
+                journal.give_back(fd)
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self.drop_dead(queue)
             else:
                 queue.room = -1
-                if number == journal.live.number and journal.failed is None:
+                if journal.failed is None:
                     self._report(f"{queue.name}: {journal.sync_failed(error)}")
 
         self._files.in_background(work, finished)
 
-    def sync_due(self) -> None:
-        """Sync the journals whose sync_journal time has come."""
+    def sync_due(self) -> int | None:
+        """Sync the journals whose sync_journal time has come; when the next is due, on the monotonic clock."""
         waiting = []
         for queue in self._collection.commit.sync_later:
             if queue.sync_due_at_ms > self._clock.monotonic_ms:
                 waiting.append(queue)
             else:
                 queue.sync_due_at_ms = 0
-                self.sync(queue)
+                if not self.sync(queue):
+                    waiting.append(queue)
         self._collection.commit.sync_later = waiting
+        return min((queue.sync_due_at_ms for queue in waiting), default=None)
 
     def start_round(self) -> None:
         """Begin a round, unless the last one is still under way."""
@@ -230,11 +246,10 @@ class Upkeep:
 
     def _compact(self, queue: Queue, journal: Journal) -> Iterator[None]:
         """Rewrite the live items of all closed segments into one, which then takes their place."""
-        while queue.dirty:
+        while queue.dirty or queue.flight is not None:
             yield
         compaction = None
         if journal is queue.journal and journal.failed is None and self._roll(queue, journal, skip=1):
-            self.sync(queue)
             compaction = Compaction(journal, queue.checkpoint())
             try:
                 for record in live_records(queue, journal.live.first_id):

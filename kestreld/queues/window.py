@@ -102,6 +102,12 @@ class Window:
         self.attached = False
         self.segment, self.offset, self.next_unread = segment, offset, next_unread
 
+    def start_over(self) -> None:
+        """Forget what is in memory and where reading had come to: the journal has been repaired."""
+        self.window.clear()
+        self.taken_in_order = True
+        self.attach_at_end()
+
     def moved_to(self, replaced: list[int], compacted: Segment) -> None:
         """The segments it was to read from have been compacted into one."""
         if not self.attached and self.segment in replaced:
@@ -189,6 +195,7 @@ class Window:
             size = len(record) - ITEM_HEADER_BYTES
             if self.window and self.mem_bytes + size > limit_bytes:
                 self.detached_at, self.next_unread = index, found
+                self.look_again()
                 return
             if found >= self.next_unread and self._wants(found, record):
                 self.window.append(record)

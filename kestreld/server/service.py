@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config import Config, needs_restart
+from kestreld.config import Config, needs_restart, until_restart
 from kestreld.errors import ConfigError
 from kestreld.net import ListeningSocket, Network
 from kestreld.protocol.memcache import Lines
@@ -43,6 +43,7 @@ class Service:
         self.network = network
         self.clock = clock
         self.collection = collection
+        self.started_with = collection.config
         self.load_config = load_config
         self.report = report
         self.stats = ServerStats(started_at_ms=clock.wall_ms)
@@ -59,6 +60,7 @@ class Service:
         self._deadline_at_ms: int | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._working = False
+        self._sync_planned = False
         self.upkeep = Upkeep(collection, self._work_soon)
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         collection.open_files.journals_max = max(network.descriptor_limit() * JOURNALS_SHARE // 100, 1)
@@ -85,6 +87,8 @@ class Service:
         self.turn.run()
         if self.deadlines.pending:
             self._plan_deadline()
+        if self.collection.commit.sync_later and not self._sync_planned:
+            self._sync_due()
 
     def _turn_again(self) -> None:
         if not self._again:
@@ -112,12 +116,20 @@ class Service:
 
     # Timers
 
+    def _sync_due(self) -> None:
+        """Start the syncs of journals whose sync_journal time has come, and plan the next."""
+        self._sync_planned = False
+        self.clock.read()
+        next_at_ms = self.upkeep.sync_due()
+        if next_at_ms is not None and not self._stopping:
+            self._sync_planned = True
+            self.loop.call_later(max(next_at_ms - self.clock.monotonic_ms, 1) / 1000, self._sync_due)
+
     def _upkeep(self) -> None:
         """Once a second: time-outs, syncs that are due, dead segments, paused listeners."""
         self.clock.read()
         self.loop.call_later(UPKEEP_MS / 1000, self._upkeep)
         self._cut_off_the_slow()
-        self.upkeep.sync_due()
         self.upkeep.start_round()
         for listener in self.listeners:
             listener.resume()
@@ -130,7 +142,7 @@ class Service:
             handler = session.handler
             if session.heard:
                 session.heard, session.heard_at_ms = False, now_ms
-            if session.parser.mid_command and config.request_timeout_ms:
+            if session.half_sent and config.request_timeout_ms:
                 executed, since_ms = self._half_sent.get(fd, (-1, now_ms))
                 if executed != session.executed:
                     since_ms = now_ms
@@ -202,8 +214,8 @@ class Service:
 
     def _apply(self, config: Config) -> bytes:
         self.clock.read()
-        waiting = needs_restart(self.collection.config, config)
-        self.collection.configure(config)
+        waiting = needs_restart(self.started_with, config)
+        self.collection.configure(until_restart(self.started_with, config))
         self.shop.max_open_reads = config.max_open_reads
         if not waiting:
             self.report(f"reloaded {config.source}")
@@ -224,6 +236,7 @@ class Service:
         self.report("shutting down")
         for listener in self.listeners:
             listener.close()
+        self.listeners.clear()
         self.loop.call_soon(self._last_turn)
 
     def _last_turn(self) -> None:
@@ -245,7 +258,10 @@ class Service:
         for session in list(self.turn.sessions.values()):
             session.close()
         self.turn.finish()
-        self.loop.remove_reader(self.turn.poller.fileno())
-        self.turn.poller.close()
         if not self.stopped.done():
             self.stopped.set_result(None)
+
+    def close(self) -> None:
+        """Let go of the loop. Not before it has stopped: what is planned on it still looks at the poller."""
+        self.loop.remove_reader(self.turn.poller.fileno())
+        self.turn.poller.close()

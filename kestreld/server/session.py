@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from kestreld import net
@@ -30,7 +29,8 @@ class Session:
         self.stats = shop.stats
         self.handler = Handler(shop, self._ready)
         self.interest = net.READ
-        self.waiting: Iterator[Any] | None = None  # commands behind one that waits
+        self.waiting: Iterator[Any] | None = None  # commands behind one that waits,
+        self.later: list[Any] = []  # and those that came since
         self.waiting_bytes = 0
         self.commit = turn.commit
         self.held: deque[tuple[bytes, list[Ticket]]] = deque()  # answers, and the commits they wait for
@@ -42,6 +42,11 @@ class Session:
         self.heard_at_ms = shop.clock.monotonic_ms
         self._recv = connection.recv
         self._send = connection.send
+
+    @property
+    def half_sent(self) -> bool:
+        """Whether the client owes the rest of a command: nothing else keeps it from being read and carried out."""
+        return self.parser.mid_command and self.interest == net.READ and not self.handler.blocked
 
     # In
 
@@ -73,20 +78,25 @@ class Session:
             self.turn.outgoing.append(self)
 
     def _keep(self, batch: list[Any], size_bytes: int) -> None:
-        self.waiting = chain(self.waiting, batch) if self.waiting is not None else iter(batch)
+        self.later += batch
+        if self.waiting is None:
+            self._next_waiting()
         self.waiting_bytes += size_bytes
         if self.waiting_bytes > WAITING_BYTES_MAX:
             self._watch(net.HANG_UP_ONLY)
+
+    def _next_waiting(self) -> None:
+        self.waiting, self.later = iter(self.later), []
 
     def go_on(self) -> None:
         """Carry out what waited, now that nothing stands before it."""
         handler = self.handler
         if self.closed or handler.blocked or self.unsent:
             return
-        if self.waiting is not None:
-            commands, self.waiting = self.waiting, None
-            if handler.execute(commands):
-                self.waiting = commands
+        while self.waiting is not None and not handler.execute(self.waiting):
+            self.waiting = None
+            if self.later:
+                self._next_waiting()
         if self.waiting is None:
             self.waiting_bytes = 0
             self.executed += 1
@@ -107,7 +117,7 @@ class Session:
         """The client sends no more; it may still read what its commands answer."""
         self.ended = True
         if self.handler.waiter is not None:
-            self.waiting = None  # nobody is there for what the wait would bring
+            self.waiting, self.later = None, []  # nobody is there for what the wait would bring
             self._leave()
         elif self.waiting is None and not self.handler.held:
             self._leave()
@@ -138,7 +148,7 @@ class Session:
         if not self.closed:
             self.closed = True
             self.handler.disconnect()
-            self.waiting = None
+            self.waiting, self.later = None, []
             self.turn.forget(self)
             self.connection.close()
 
@@ -150,22 +160,21 @@ class Session:
             return
         handler = self.handler
         out = handler.out
+        all_sent = not self.unsent
         if out:
             data = b"".join(out) if len(out) > 1 else out[0]
             out.clear()
             if self.commit.tickets and self._must_hold(data):
                 return
-            if self.unsent:
-                self.unsent = bytes(self.unsent) + data
+            if all_sent:
+                all_sent = self._put_out(data)
             else:
-                self._put_out(data)
-                if self.closed:
-                    return
+                self.unsent = bytes(self.unsent) + data
         if self.held:
             handler.turn_over()
             return
         handler.sent()
-        if not self.unsent:
+        if all_sent:
             if handler.closing:
                 self.close()
             elif self.waiting is not None and not handler.blocked:
@@ -205,25 +214,26 @@ class Session:
         if self.turn.ready:
             self.commit.wake()
 
-    def _put_out(self, data: bytes | memoryview) -> None:
+    def _put_out(self, data: bytes | memoryview) -> bool:
+        """Send what the client takes now; whether that is all of it."""
         try:
             sent = self._send(data)
         except BlockingIOError:
             sent = 0
         except OSError:
             self.hung_up()
-            return
+            return False
         self.stats.bytes_written += sent
-        if sent < len(data):
-            self.unsent = memoryview(data)[sent:]  # not copied: a slow client takes a large item in many pieces
-            self._watch(net.WRITE)
+        if sent == len(data):
+            return True
+        self.unsent = memoryview(data)[sent:]  # not copied: a slow client takes a large item in many pieces
+        self._watch(net.WRITE)
+        return False
 
     def writable(self) -> None:
         """The client reads again."""
         data, self.unsent = self.unsent, b""
-        if data:
-            self._put_out(data)
-        if not self.unsent and not self.closed:
+        if not data or self._put_out(data):
             self._watch(net.HANG_UP_ONLY if self.ended or self.waiting_bytes > WAITING_BYTES_MAX else net.READ)
             if self.ended:
                 self._watch(0)

@@ -1,4 +1,4 @@
-"""What the tests over real sockets share: one daemon a module, a queue name a test, and as many clients as it asks for."""
+"""What tests over real sockets share: one daemon a module, a queue name a test, and clients as it asks for them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

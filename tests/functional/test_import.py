@@ -1,6 +1,7 @@
 """A real kestreld started on the spools of real Kestrels serves what they did, and what they lost."""
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from typing import Final
 
 import pytest
 
+from kestreld.config import load
 from kestreld.journal.kestrel_ops import ADDX, Op, encode
-from tests.support.daemon import Daemon, running_daemon
+from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.queue_client import QueueClient
+from tests.support.shell import Kestrelctl
 
 JOURNALS: Final = Path(__file__).parents[1] / "golden" / "journals"
 SETS: Final = sorted(path.name for path in JOURNALS.iterdir() if path.is_dir())
@@ -107,3 +110,34 @@ def test_a_queue_whose_files_lie_beside_another_journal_is_stopped_and_the_other
             assert f"{daemon.spool}/q: " in answer
             assert f"{daemon.spool}/q.journal" in answer
             assert client.drain("other") == [b"x"]
+
+
+def shown(language: str) -> list[str]:
+    """The code blocks of the migration page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs/migration.md").read_text(), re.M | re.S)
+
+
+def test_the_commands_on_the_migration_page_work_as_written(tmp_path: Path) -> None:
+    into_spool, into_server, back = shown("sh")
+    kestrel = tmp_path / "kestrel"
+    shutil.copytree(JOURNALS / "j_readbehind" / "files", kestrel)
+    for path in list(kestrel.iterdir()):
+        path.rename(kestrel / path.name.replace("j_readbehind", "work"))
+    items = [data.encode() for data in expected("j_readbehind")["j_readbehind"]]
+    with running_daemon(tmp_path / "running") as daemon, QueueClient(daemon.port) as client:
+        for number, command in enumerate((into_spool, into_server, back)):
+            here = command.replace("/var/spool", str(tmp_path)).replace("127.0.0.1:22133", daemon.address)
+            run = Kestrelctl("127.0.0.1:1", tmp_path).script("sh", here)
+            assert (run.code, run.err) == (0, ""), number
+        assert client.drain("work") == items
+    shutil.copytree(tmp_path / "kestrel-again", tmp_path / "last" / "spool")
+    with running_daemon(tmp_path / "last") as daemon, QueueClient(daemon.port) as client:
+        assert client.drain("work") == items
+
+
+def test_the_configuration_on_the_migration_page_has_no_mistakes_and_says_the_same() -> None:
+    (block,) = shown("yaml")
+    config = load(block, "docs/migration.md")
+    assert (str(config.memcache[0]), config.queue_path) == ("0.0.0.0:22133", "/var/spool/kestrel")
+    work = config.for_queue("work")
+    assert (work.max_items, work.max_age_ms, work.move_expired_to) == (100_000, 60_000, "late")

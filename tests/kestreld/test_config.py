@@ -94,7 +94,7 @@ def test_every_queue_setting_reaches_its_field_as_default_and_in_a_queues_block(
     lines = (
         "max_items: 5\nmax_size: 1KiB\nmax_item_size: 10\ndiscard_old_when_full: true\njournal: no\n"
         "sync_journal: 50\nmax_journal_size: 1MiB\nmax_memory_size: 2GiB\nmax_age: 1h30m\n"
-        "move_expired_to: late\nmax_retries: 3\nmove_failed_to: dead\n"
+        "move_expired_to: late\nmax_retries: 3\nmove_failed_to: dead\ntrash_seconds: 60\n"
     )
     expected = QueueConfig(
         max_items=5,
@@ -109,6 +109,7 @@ def test_every_queue_setting_reaches_its_field_as_default_and_in_a_queues_block(
         move_expired_to="late",
         max_retries=3,
         move_failed_to="dead",
+        trash_ms=60_000,
     )
     assert queue(lines) == expected
     block = "queues:\n  work:\n" + "".join(f"    {line}\n" for line in lines.splitlines())
@@ -570,9 +571,12 @@ def test_every_setting_of_a_queue_is_listed_with_its_true_value():
         ("move_expired_to", "none"),
         ("max_retries", "infinite"),
         ("move_failed_to", "none"),
+        ("trash_seconds", "0"),
     ]
     assert dict(queue_setting_lines(QueueConfig(sync_journal_ms=0)))["sync_journal"] == "true"
     assert dict(queue_setting_lines(QueueConfig(sync_journal_ms=5)))["sync_journal"] == "5"
+    assert dict(queue_setting_lines(QueueConfig(trash_ms=86_400_000)))["trash_seconds"] == "86400"
+    assert dict(queue_setting_lines(QueueConfig(trash_ms=250)))["trash_seconds"] == "250ms"
 
 
 limits = st.none() | st.integers(1, SIZE_BYTES_MAX)
@@ -592,6 +596,7 @@ plain_settings = st.fixed_dictionaries(
         "max_memory_size_bytes": st.integers(1, SIZE_BYTES_MAX),
         "max_age_ms": st.none() | st.integers(1, 36_500 * 86_400_000),
         "move_expired_to": st.none() | simple_names,
+        "trash_ms": st.integers(0, 36_500 * 86_400_000),
     }
 )
 

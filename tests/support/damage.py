@@ -1,23 +1,48 @@
-"""A small journal with something of everything in it, copies of it with something wrong, and what is left of it."""
+"""A small spool with something of everything in it, copies of it with something wrong, and what they deliver."""
 
-import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import Type, item_data, item_id, item_oddities, whole_records
+from kestreld.journal.records import (
+    Done,
+    Kind,
+    ReaderChange,
+    Reason,
+    Type,
+    done_record,
+    item_id,
+    put_record,
+    reader_record,
+    whole_records,
+)
 from kestreld.journal.segment import decode_header
-from tests.support.engine import Engine, QuickFiles
+from tests.support.engine import Engine
+from tests.support.memory_files import MemoryFiles
 
-FAMILY = "work"
-OTHER = "idle"
+SPOOL: Final = Path("/spool")
+FAMILY: Final = "work"
+OTHER: Final = "idle"
+FOLDER: Final = f"{SPOOL}/{FAMILY}.journal"
+RECORDS: Final = b"".join(  # an item may hold records, as a copy of a journal does
+    [
+        put_record(13, 1, 0, 0, 0, b"phantom"),
+        done_record(Done(1, Reason.GOT, 1, 20, 20, [(1, 20)])),
+        reader_record(ReaderChange(9, False, Kind.QUEUE, 1, 1, "phantom")),
+        put_record(1000, 1, 0, 0, 0, b"phantom"),
+    ]
+)
+Contents = Mapping[str, bytes]  # of files, by path
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A whole record of the sound journal; of a PUT also its bytes."""
+    """A whole record of the sound journal."""
 
-    segment: str
+    path: str
     start: int
     end: int
     record_type: int
@@ -25,85 +50,104 @@ class Place:
 
 
 class Sample:
-    """The spool in `folder` with two readers, `work` and `work+audit`, in a few segments, and a queue that is sound."""
+    """A spool with the readers `work`, `work+audit` and the stream `spark` on a journal of a few segments, and with a
+    queue `idle` that holds one item. The process that made it has died, with an item open.
 
-    def __init__(self, folder: Path, segment_bytes_max: int = 600) -> None:
-        self.spool = folder
-        self._fill(segment_bytes_max)
-        self.places = [place for path in self.segments() for place in _places(path)]
+    `undone` are the ids that each queue has yet to deliver, in order.
+    """
+
+    def __init__(self, segment_bytes_max: int = 600) -> None:
+        disk = MemoryFiles()
+        _fill(Engine(SPOOL, disk, max_journal_size_bytes=segment_bytes_max, max_retries=2, move_failed_to="failed"))
+        self.files: Contents = {path: bytes(content) for path, content in disk.files.items()}
+        self.segments = sorted(path for path in self.files if path.startswith(FOLDER))
+        self.places = [place for path in self.segments for place in _places(path, self.files[path])]
         self.puts = {item_id(place.record): place for place in self.places if place.record_type == Type.PUT}
-        self.undone = {name: [item_id(record) for record in records] for name, records in drained(folder).items()}
+        self.undone = {name: list(map(item_id, records)) for name, records in drained(self.disk()).items()}
 
-    def segments(self) -> list[Path]:
-        return sorted((self.spool / f"{FAMILY}.journal").glob("*.seg"))
+    def disk(self, changes: Mapping[str, bytes | None] | None = None) -> MemoryFiles:
+        """A copy with other contents for some files; None = that file is missing."""
+        disk = MemoryFiles()
+        for path, content in {**self.files, **(changes or {})}.items():
+            if content is not None:
+                disk.make_dir(path.rpartition("/")[0])
+                disk.files[path] = bytearray(content)
+        return disk
 
-    def _fill(self, segment_bytes_max: int) -> None:
-        engine = Engine(self.spool, QuickFiles(), max_journal_size_bytes=segment_bytes_max, max_retries=2)
-        engine.put(OTHER, b"sound")
-        engine.reader("work+audit")
-        engine.put(FAMILY, b"one", b"two", b"three" * 5)
-        engine.queue(FAMILY).add_stream("spark", 1)
-        engine.end_turn()
-        engine.put("work+audit", b"for the audit only")
-        engine.put(FAMILY, b"with flags", flags=7)
-        engine.put(FAMILY, b"with expiry", expire_at_ms=1 << 42)
-        engine.take(FAMILY)
-        engine.end_turn()
-        journal = engine.queue(FAMILY).journal
-        assert journal is not None
-        journal.sync()
-        for number in range(12):
-            engine.put(FAMILY, b"item %d" % number, b"x" * 23)  # records of 64 bytes, and others
-            if number % 4 == 1:
-                engine.take(FAMILY)
-                engine.take("work+audit")
-                opened = engine.reader(FAMILY).open_read(engine.clock.wall_ms)
-                assert opened is not None
-                engine.reader(FAMILY).abort(opened[0], engine.clock.wall_ms)
-            if number == 5:
-                held = engine.reader(FAMILY).open_read(engine.clock.wall_ms)
-                assert held is not None
-                engine.take(FAMILY)
-            engine.end_turn()
-        engine.queue(FAMILY).advance_stream("spark", 3)
-        engine.take("work+audit")
-        engine.end_turn()
-        journal.sync()
-        engine.put(FAMILY, b"last but one", b"last")
-        engine.take(FAMILY)
-        engine.end_turn()
-        engine.abandon()
+    @cached_property
+    def bits(self) -> list[tuple[str, int]]:
+        """Every bit of the journal."""
+        return [(path, bit) for path in self.segments for bit in range(len(self.files[path]) * 8)]
 
-    def damaged_at(self, segment: str, offset: int) -> Place | None:
+    @cached_property
+    def cuts(self) -> list[tuple[str, int]]:
+        """Every length that a segment can be cut to."""
+        return [(path, size) for path in self.segments for size in range(len(self.files[path]))]
+
+    def flipped(self, path: str, bit: int) -> bytes:
+        content = bytearray(self.files[path])
+        content[bit // 8] ^= 1 << bit % 8
+        return bytes(content)
+
+    def place_at(self, path: str, offset: int) -> Place | None:
         """The record that the byte is in; None for a header."""
-        for place in self.places:
-            if place.segment == segment and place.start <= offset < place.end:
-                return place
-        return None
-
-    def copy(self, target: Path) -> Path:
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self.spool, target)
-        return target
+        return next((place for place in self.places if place.path == path and place.start <= offset < place.end), None)
 
 
-def _places(path: Path) -> list[Place]:
-    content = path.read_bytes()
-    _, start = decode_header(content, str(path))
+def _fill(engine: Engine) -> None:
+    engine.put(OTHER, b"sound")
+    engine.reader("work+audit")
+    engine.put(FAMILY, b"one", b"two", b"three" * 5)
+    engine.queue(FAMILY).add_stream("spark", 1)
+    engine.end_turn()
+    engine.put("work+audit", b"for the audit only")
+    engine.put(FAMILY, b"with flags", flags=7)
+    engine.put(FAMILY, b"with expiry", expire_at_ms=1 << 42)
+    engine.take(FAMILY)
+    engine.end_turn()
+    journal = engine.queue(FAMILY).journal
+    assert journal is not None
+    journal.sync()
+    engine.put(FAMILY, RECORDS)
+    for number in range(10):
+        engine.put(FAMILY, b"item %d" % number, b"x" * 23)  # records of 64 bytes, and others
+        if number % 4 == 1:
+            engine.take(FAMILY)
+            engine.take("work+audit")
+            opened = engine.reader(FAMILY).open_read(engine.clock.wall_ms)
+            assert opened is not None
+            engine.reader(FAMILY).abort(opened[0], engine.clock.wall_ms)
+        if number == 8:
+            engine.put("work+audit", b"for the audit only, too")
+        if number == 5:
+            engine.reader(FAMILY).open_read(engine.clock.wall_ms)
+            engine.take(FAMILY)
+        engine.end_turn()
+    engine.queue(FAMILY).advance_stream("spark", 3)
+    engine.take("work+audit")
+    engine.end_turn()
+    journal.sync()
+    engine.put(FAMILY, b"last but one", b"last")
+    engine.take(FAMILY)
+    engine.end_turn()
+
+
+def _places(path: str, content: bytes) -> list[Place]:
+    _, start = decode_header(content, path)
     return [
-        Place(path.name, at, end, record_type, content[at:end])
-        for record_type, at, end in whole_records(content, start, str(path))
+        Place(path, at, end, record_type, content[at:end])
+        for record_type, at, end in whole_records(content, start, path)
     ]
 
 
-def drained(spool: Path) -> dict[str, list[bytes]]:
-    """Every item that a start on a copy of the spool delivers, as PUT records; a queue that is stopped ends early."""
-    copy = spool.with_name(spool.name + "-drained")
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(spool, copy)
-    engine = Engine(copy, QuickFiles())
+def drained(disk: MemoryFiles) -> dict[str, list[bytes]]:
+    """Every item that a start on the disk delivers, as PUT records; a queue that is stopped ends early, or is not there.
+
+    `idle` has to be, whatever has become of the others.
+    """
+    engine = Engine(SPOOL, disk)
     found: dict[str, list[bytes]] = {}
-    for name in [OTHER, *(name for name in engine.collection.readers if name != OTHER)]:
+    for name in dict.fromkeys([OTHER, *engine.collection.readers]):
         records = found[name] = []
         try:
             while (record := engine.reader(name).take(engine.clock.wall_ms)) is not None:
@@ -112,13 +156,4 @@ def drained(spool: Path) -> dict[str, list[bytes]]:
             continue
         finally:
             engine.end_turn()
-    engine.abandon()
-    shutil.rmtree(copy)
     return found
-
-
-def is_for(record: bytes, number: int) -> bool:
-    return item_oddities(record)[2] in (0, number)
-
-
-__all__ = ["FAMILY", "OTHER", "Place", "Sample", "drained", "is_for", "item_data"]

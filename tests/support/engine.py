@@ -20,6 +20,33 @@ Settings = Mapping[str, Mapping[str, object]]  # queue name -> QueueConfig field
 class QuickFiles(FileLayer):
     """The real disk without the wait for it: what is written survives a kill -9 all the same."""
 
+    def __init__(self) -> None:
+        self.open_now: set[int] = set()
+
+    def create(self, path: str) -> int:
+        fd = super().create(path)
+        self.open_now.add(fd)
+        return fd
+
+    def open_append(self, path: str) -> int:
+        fd = super().open_append(path)
+        self.open_now.add(fd)
+        return fd
+
+    def open_read(self, path: str) -> int:
+        fd = super().open_read(path)
+        self.open_now.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_now.remove(fd)
+        super().close(fd)
+
+    def die(self) -> None:
+        """The process that used this disk has gone: nothing of its is done any more, and nothing stays open."""
+        for fd in list(self.open_now):
+            self.close(fd)
+
     def sync(self, fd: int) -> None:
         """Nothing: no test here cuts the power."""
 
@@ -31,6 +58,7 @@ class LateFiles(QuickFiles):
     """As a server's disk thread: background work is done when the test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.under_way: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
 
     def in_background(self, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
@@ -40,6 +68,10 @@ class LateFiles(QuickFiles):
         under_way, self.under_way = self.under_way, []
         for work, finished in under_way:
             super().in_background(work, finished)
+
+    def die(self) -> None:
+        self.under_way.clear()
+        super().die()
 
 
 class Engine:
@@ -88,7 +120,10 @@ class Engine:
 
     def restart(self) -> None:
         """A clean stop, and a new start on the same spool."""
-        self.commit.run()
+        self.end_turn()
+        while isinstance(self.files, LateFiles) and self.files.under_way:
+            self.files.finish_background()
+            self.end_turn()
         self.collection.close()
         self._start()
 
@@ -99,6 +134,9 @@ class Engine:
 
     def abandon(self) -> None:
         """Let go of the descriptors, as the kernel does for a process that died."""
+        if isinstance(self.files, QuickFiles):
+            self.files.die()
+            return
         for queue in self.collection.families.values():
             if queue.journal is not None:
                 queue.journal.close()

@@ -3,26 +3,36 @@
 import errno
 import os
 
-from tests.support.engine import QuickFiles
+from tests.support.engine import LateFiles
 
 MAKING = ("make_dir", "create", "rename")
 ALL = (*MAKING, "write", "truncate", "sync", "sync_dir", "unlink")
 FULL = (*MAKING, "write")  # what a full disk refuses
 
 
-class FaultyFiles(QuickFiles):
-    """The real disk but for one call. `failed` is whether that has come; `calls` counts those of the given kinds."""
+class FaultyFiles(LateFiles):
+    """The real disk but for one call. `calls` counts those of the given kinds."""
 
     def __init__(
-        self, fail_at: int, error: int = errno.EIO, kinds: tuple[str, ...] = ALL, *, stays: bool = False, short: bool = False
+        self, error: int = errno.EIO, kinds: tuple[str, ...] = ALL, *, stays: bool = False, short: bool = False
     ) -> None:
-        self.fail_at = fail_at
+        super().__init__()
         self.error = error
         self.kinds = kinds
         self.stays = stays  # every later call of these kinds fails too, until `mend`
         self.short = short  # a failing write takes half of its bytes first
         self.calls = 0
-        self.failed = False
+        self.fail_at = 0
+        self.refused: set[str] = set()  # kinds of call that have failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether that call has come."""
+        return bool(self.refused)
+
+    def fail_from(self, call: int) -> None:
+        """Count from here, and let that call fail."""
+        self.calls, self.fail_at = 0, call
 
     def mend(self) -> None:
         self.fail_at = 0
@@ -32,8 +42,8 @@ class FaultyFiles(QuickFiles):
         if kind not in self.kinds:
             return
         self.calls += 1
-        if self.calls == self.fail_at or (self.stays and self.failed):
-            self.failed = True
+        if self.calls == self.fail_at or (self.stays and self.refused):
+            self.refused.add(kind)
             raise OSError(self.error, os.strerror(self.error))
 
     def write(self, fd: int, data: bytes) -> int:

@@ -21,10 +21,14 @@ class MemoryFiles(FileLayer):
         return self.files[path]
 
     def make_dir(self, path: str) -> None:
-        self.folders.add(path)
+        while path not in self.folders and len(path) > 1:
+            self.folders.add(path)
+            path = path.rpartition("/")[0]
 
     def list_dir(self, path: str) -> list[str]:
-        inside = {one[len(path) + 1 :].partition("/")[0] for one in [*self.files, *self.folders] if one.startswith(path + "/")}
+        inside = {
+            one[len(path) + 1 :].partition("/")[0] for one in [*self.files, *self.folders] if one.startswith(path + "/")
+        }
         return sorted(inside)
 
     def is_dir(self, path: str) -> bool:
@@ -86,6 +90,8 @@ class MemoryFiles(FileLayer):
             self.files[new_path + inside[len(path) :]] = self.files.pop(inside)
 
     def unlink(self, path: str) -> None:
+        if path in self.folders:
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         self._there(path)
         del self.files[path]
 

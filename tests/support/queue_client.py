@@ -4,7 +4,7 @@ import socket
 from types import TracebackType
 from typing import Final
 
-from tests.support.wire import PATIENCE_S, WireClient
+from tests.support.wire import PATIENCE_S, HungUp, WireClient
 
 PUTS_AT_ONCE: Final = 100
 
@@ -27,7 +27,9 @@ class QueueClient(WireClient):
         parts, missing = [self.heard], size_bytes - len(self.heard)
         while missing > 0:
             data = self.socket.recv(1 << 16)
-            assert data, f"waited for {size_bytes} bytes, heard {size_bytes - missing} and the end of the connection"
+            if not data:
+                heard_bytes = size_bytes - missing
+                raise HungUp(f"waited for {size_bytes} bytes, heard {heard_bytes} and the end of the connection")
             parts.append(data)
             missing -= len(data)
         heard = b"".join(parts)

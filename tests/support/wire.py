@@ -8,6 +8,10 @@ from typing import Final
 PATIENCE_S: Final = 10.0
 
 
+class HungUp(AssertionError):
+    """The server ended the connection where an answer was due."""
+
+
 class WireClient:
     """One connection. `address` is a port of this machine, HOST:PORT or unix:PATH."""
 
@@ -84,7 +88,8 @@ class WireClient:
             data = self.socket.recv(65536)
         except TimeoutError:
             raise AssertionError(f"waited for {waited_for!r}, heard {self.heard!r}") from None
-        assert data, f"waited for {waited_for!r}, heard {self.heard!r} and the end of the connection"
+        if not data:
+            raise HungUp(f"waited for {waited_for!r}, heard {self.heard!r} and the end of the connection")
         self.heard += data
 
 

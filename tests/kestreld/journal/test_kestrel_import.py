@@ -12,7 +12,8 @@ from kestreld.journal.kestrel_ops import ADD, ADDX, REMOVE, REMOVE_TENTATIVE_XID
 from kestreld.journal.records import item_oddities, item_times_ms
 from tests.support.clock import START_WALL_MS
 from tests.support.engine import Engine, QuickFiles
-from tests.support.faulty_files import Killed, MortalFiles
+from tests.support.faulty_files import FaultyFiles
+from tests.support.mortal_files import Killed, MortalFiles
 
 
 def items(*datas: bytes) -> bytes:
@@ -279,3 +280,20 @@ def test_an_import_killed_at_any_step_loses_nothing_and_repeats_nothing(tmp_path
         assert engine.collection.broken == {}
         engine.abandon()
     assert steps > 30
+
+
+def test_a_disk_that_refuses_at_any_step_stops_the_queue_and_the_next_start_imports(tmp_path: Path) -> None:
+    for fail_at in count(2):  # the first is the making of the spool
+        spool = spool_of(tmp_path / str(fail_at), q_100=items(b"1"), q=items(b"2"), q__a=items(b"A"))
+        files = FaultyFiles()
+        files.fail_from(fail_at)
+        engine = Engine(spool, files)
+        engine.abandon()
+        if not files.failed:
+            break
+        assert list(engine.collection.broken) == ["q"]
+        engine = engine_on(spool)
+        assert (engine.drain("q"), engine.drain("q+a")) == ([b"1", b"2"], [b"A"])
+        assert set(imported(spool)) == {"q", "q.100", "q+a"}
+        engine.abandon()
+    assert fail_at > 20

@@ -76,7 +76,8 @@ ONE_OF_EACH = {
     "import": import_record([ImportedFile("q", 22, 2**63), ImportedFile("q+caf\xe9", 0, 0)]),
     "checkpoint": checkpoint_record(
         Checkpoint(
-            3, 900, 40, 5, 39, 390, [ReaderState(1, Kind.QUEUE, "", done=[(3, 4)], retries={2: 1}), ReaderState(4, Kind.STREAM, "spark")]
+            3, 900, 40, 5, 39, 390,
+            [ReaderState(1, Kind.QUEUE, "", done=[(3, 4)], retries={2: 1}), ReaderState(4, Kind.STREAM, "spark")],
         )
     ),
 }  # fmt: skip

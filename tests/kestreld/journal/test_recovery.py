@@ -1,8 +1,8 @@
-"""Journals as crashes, bad disks and people leave them: what comes back, what is refused, and what is kept of the rest."""
+"""Journals as crashes, bad disks and people leave them: what comes back, what is refused, what is kept of the rest."""
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -352,7 +352,9 @@ def test_every_flipped_bit_is_noticed_and_none_is_delivered(history):
 def test_no_flipped_bit_before_the_last_sync_passes_for_a_torn_tail():
     (whole,) = SYNCED.files.values()
     _, at = decode_header(whole, "")
-    synced = max(read_sync(whole[start + 9 : end]) for kind, start, end in find_whole_records(whole, at) if kind == Type.SYNC)
+    synced = max(
+        read_sync(whole[start + 9 : end]) for kind, start, end in find_whole_records(whole, at) if kind == Type.SYNC
+    )
     for bit in range(synced * 8):
         assert how_noticed({SYNCED.live: flipped(whole, bit)}, SYNCED) == "stopped", f"byte {bit // 8} bit {bit % 8}"
 
@@ -396,4 +398,14 @@ def test_foreign_files_in_the_spool_are_left_alone_and_spoken_of():
     assert {path: bytes(data) for path, data in disk.files.items()} == before
     spoken_of = " ".join(engine.log)
     assert all(f"{SPOOL}/{name}: " in spoken_of for name in ("a%2Fb.journal", "notes.txt"))
+    assert content_of(engine) == ONE_SEGMENT.last
+
+
+def test_a_segment_that_replaces_thousands_is_read_all_the_same():
+    whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
+    header, header_bytes = decode_header(whole, "")
+    renumbered = replace(header, segment=5001, replaced=tuple(range(2, 5000)))
+    name = "0000005001-00000000000000000001.seg"
+    dead = {"0000000007-00000000000000000001.seg": b"dead on sight"}
+    engine = Planted({**dead, name: encode_header(renumbered) + whole[header_bytes:]})
     assert content_of(engine) == ONE_SEGMENT.last

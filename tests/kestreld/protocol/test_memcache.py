@@ -1,5 +1,6 @@
 """Bytes to commands: whatever comes, in whatever pieces, and nothing that was sent as data is ever a command."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -66,14 +67,35 @@ def replies(stream: bytes, compat: Compat = Compat.NONE) -> list[bytes]:
 # What clients send, well formed and not
 
 names = st.sampled_from([b"work", b"work+audit", b"q", b"", b"a/b", b"x" * 70])
-options = st.sampled_from([b"", b"/t=250", b"/open", b"/close/open", b"/abort", b"/peek", b"/t=", b"/odd", b"/peek/open"])
+options = st.sampled_from(
+    [b"", b"/t=250", b"/open", b"/close/open", b"/abort", b"/peek", b"/t=", b"/odd", b"/peek/open"]
+)
 numbers = st.sampled_from([b"0", b"5", b"-1", b"007", b"99999999999999999999", b"x", b""])
 sizes = st.integers(0, 30)
 endings = st.sampled_from([b"\r\n", b"\r\n", b"\n"])
 datas = st.binary(max_size=30) | st.sampled_from([b"flush_all\r\n", b"\r\n", b"shutdown\r\nget q", b"x\r\nset q 0 0 1"])
 verbs = st.sampled_from(
-    [b"get", b"GET", b"gets", b"delete", b"flush", b"flush_expired", b"flush_all", b"stats", b"dump_stats", b"version"]
-    + [b"quit", b"shutdown", b"reload", b"dump_config", b"flush_all_expired", b"nonsense", b"", b" ", b"\0"]
+    [
+        b"get",
+        b"GET",
+        b"gets",
+        b"delete",
+        b"flush",
+        b"flush_expired",
+        b"flush_all",
+        b"flush_all_expired",
+        b"stats",
+        b"dump_stats",
+        b"dump_config",
+        b"version",
+        b"quit",
+        b"shutdown",
+        b"reload",
+        b"nonsense",
+        b"",
+        b" ",
+        b"\x00",
+    ]
 )
 sets = st.builds(
     lambda verb, name, flags, expiry, data, tail, ending: b"".join(
@@ -88,7 +110,10 @@ sets = st.builds(
     endings,
 )
 lying_sets = st.builds(
-    lambda name, size, data: b"set %b 0 0 %b\r\n%b\r\n" % (name, size, data), names, numbers | sizes.map(b"%d".__mod__), datas
+    lambda name, size, data: b"set %b 0 0 %b\r\n%b\r\n" % (name, size, data),
+    names,
+    numbers | sizes.map(b"%d".__mod__),
+    datas,
 )
 others = st.builds(
     lambda verb, words, ending: b" ".join([verb, *words]) + ending,
@@ -102,7 +127,7 @@ compats = st.sampled_from(Compat)
 
 def pieces_of(stream: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    return [stream[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [stream[start:end] for start, end in itertools.pairwise(places)]
 
 
 # Any stream, in any pieces
@@ -140,7 +165,9 @@ def test_lines_seen_before_mean_the_same_as_lines_seen_first(seen, stream, compa
     assert parse([stream], compat, lines) == parse([stream], compat, Lines())
 
 
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), datas), max_size=10), st.lists(st.integers(0, 500), max_size=5))
+@given(
+    st.lists(st.tuples(st.sampled_from([b"a", b"b"]), datas), max_size=10), st.lists(st.integers(0, 500), max_size=5)
+)
 def test_items_of_mixed_sizes_through_the_line_cache_are_the_items_sent(items, cuts):
     stream = b"".join(b"set %b 0 0 %d\r\n%b\r\n" % (name, len(data), data) for name, data in items)
     got = parse(pieces_of(stream, cuts))
@@ -274,7 +301,12 @@ def test_an_unknown_word_is_an_error_in_memcache_and_hangs_up_in_kestrel_1():
 
 
 def test_noreply_is_honoured_except_in_kestrel_1():
-    for line in (b"set q 0 0 1 noreply\r\nx\r\n", b"delete q noreply\r\n", b"flush_all noreply\r\n", b"flush_all 0 noreply\r\n"):
+    for line in (
+        b"set q 0 0 1 noreply\r\nx\r\n",
+        b"delete q noreply\r\n",
+        b"flush_all noreply\r\n",
+        b"flush_all 0 noreply\r\n",
+    ):
         assert [value[5] for value in parse([line])] == [True]
         assert [value[5] for value in parse([line], Compat.KESTREL_1)] == [False]
 

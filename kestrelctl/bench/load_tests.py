@@ -1,0 +1,258 @@
+"""The load tests by the names that Kestrel and libkestrel gave them. Each says what it is and how it runs.
+
+A test is its options; what they mean is said where they are declared, in commands/bench.py. `queues` are flushed
+before the run, and what is left in them is taken and checked after it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from kestrelctl.bench.clients import Putter, Taker, putters
+from kestrelctl.bench.ledger import Verdict
+from kestrelctl.bench.trial import Trial
+
+PREFILL_IN_FLIGHT: Final = 64
+FLOOD_WAIT_MS: Final = 250
+CROWD_WAIT_MS: Final = 1000  # Kestrel's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flood:
+    """Items through one queue as fast as they go, or at a rate."""
+
+    name: ClassVar[str] = "flood"
+    queue: bytes
+    items: int | None  # None = for `run_ms`
+    run_ms: int | None
+    item_bytes: int
+    prefill: int
+    producers: int
+    consumers: int
+    rollup: int
+    poll_percent: int
+    target: int | None  # None = producers never slow down
+    transactions: bool
+    monitor: bool
+    rate: float  # items a second; 0 = as fast as they can
+
+    @property
+    def queues(self) -> list[bytes]:
+        return [self.queue]
+
+    def run(self, trial: Trial) -> None:
+        if self.prefill:
+            trial.run([Putter(trial, self.queue, items=self.prefill, in_flight=PREFILL_IN_FLIGHT)], [], measured=False)
+        trial.planned_items = self.prefill + (self.items or 0)
+        trial.planned_ns = (self.run_ms or 0) * 1_000_000
+        producers = putters(
+            trial,
+            self.queues * self.producers,
+            items=self.items,
+            rate=self.rate,
+            in_flight=self.rollup,
+            for_ms=self.run_ms,
+            waiting_max=None if self.target is None else self.target + self.prefill,
+        )
+
+        def wait_ms() -> int:
+            return 0 if trial.random.randrange(100) < self.poll_percent else FLOOD_WAIT_MS
+
+        consumers = [
+            Taker(
+                trial,
+                self.queue,
+                wait_ms=wait_ms,
+                in_flight=self.rollup,
+                confirms=self.transactions,
+                monitors=self.monitor,
+            )
+            for _ in range(self.consumers)
+        ]
+        trial.run(producers, consumers, leave=self.prefill)
+
+    def verdict(self, trial: Trial) -> Verdict:
+        return trial.ledger.verdict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyClients:
+    """One producer lets items trickle, and a crowd of waiting clients gets them."""
+
+    name: ClassVar[str] = "many-clients"
+    queue: bytes
+    items: int
+    item_bytes: int
+    sleep_ms: int
+    clients: int
+    kill_percent: int
+    transactions: bool
+    monitor: bool
+
+    @property
+    def queues(self) -> list[bytes]:
+        return [self.queue]
+
+    def run(self, trial: Trial) -> None:
+        trial.planned_items = self.items
+        producer = Putter(trial, self.queue, items=self.items, interval_ns=self.sleep_ms * 1_000_000)
+        crowd = [
+            Taker(
+                trial,
+                self.queue,
+                wait_ms=lambda: CROWD_WAIT_MS,
+                confirms=self.transactions,
+                monitors=self.monitor,
+                kill_percent=self.kill_percent,
+            )
+            for _ in range(self.clients)
+        ]
+        trial.run([producer], crowd)
+
+    def verdict(self, trial: Trial) -> Verdict:
+        # What a killed client was sent is gone with it, unless it was only opened.
+        may_lose = 0 if self.transactions or self.monitor else trial.kills
+        return trial.ledger.verdict(may_lose=may_lose, reorders=self.kill_percent > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutMany:
+    """Many clients put as fast as they can. What they put is taken and checked, and measured too if asked."""
+
+    name: ClassVar[str] = "put-many"
+    prefix: bytes
+    queue_count: int
+    clients: int
+    items: int
+    item_bytes: int
+    rollup: int
+    cycles: int
+    get: bool
+    limit: int | None  # the server keeps so many items of a queue, and drops the oldest; None = it keeps all
+    rate: float
+
+    @property
+    def queues(self) -> list[bytes]:
+        if self.queue_count == 1:
+            return [self.prefix]
+        return [b"%b%d" % (self.prefix, number) for number in range(self.queue_count)]
+
+    def run(self, trial: Trial) -> None:
+        trial.planned_items = self.items * self.cycles
+        queues = [self.queues[number % self.queue_count] for number in range(self.clients)]
+        for _ in range(self.cycles):
+            trial.run(putters(trial, queues, items=self.items, rate=self.rate, in_flight=self.rollup), [])
+            if self.get:
+                trial.run([], [Taker(trial, queue, in_flight=self.rollup) for queue in queues])
+            else:
+                trial.drain(self.queues, to_the_end=False)
+
+    def verdict(self, trial: Trial) -> Verdict:
+        return trial.ledger.verdict(drops_oldest=self.limit is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """A queue that has fallen behind and stays behind: cycles of putting and taking, with pauses."""
+
+    name: ClassVar[str] = "packing"
+    queue: bytes
+    items: int
+    item_bytes: int
+    pause_ms: int
+    cycles: int
+    transactions: bool
+    monitor: bool
+
+    @property
+    def queues(self) -> list[bytes]:
+        return [self.queue]
+
+    def run(self, trial: Trial) -> None:
+        trial.planned_items = self.items * (self.cycles + 1)
+        trial.run([Putter(trial, self.queue, items=self.items)], [])
+        for cycle in range(self.cycles):
+            if cycle:
+                trial.pause(self.pause_ms)
+            consumer = Taker(trial, self.queue, confirms=self.transactions, monitors=self.monitor)
+            trial.run([Putter(trial, self.queue, items=self.items)], [consumer], leave=self.items)
+        trial.run([], [Taker(trial, self.queue, confirms=self.transactions, monitors=self.monitor)])
+
+    def verdict(self, trial: Trial) -> Verdict:
+        return trial.ledger.verdict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout:
+    """Items at a slow rate, while a stampede of readers waits a short and random time for each."""
+
+    name: ClassVar[str] = "timeout"
+    queue: bytes
+    run_ms: int
+    item_bytes: int
+    writers: int
+    readers: int
+    delay_ms: int
+    low_ms: int
+    high_ms: int
+
+    @property
+    def queues(self) -> list[bytes]:
+        return [self.queue]
+
+    def run(self, trial: Trial) -> None:
+        trial.planned_ns = self.run_ms * 1_000_000
+        rate = self.writers * 1000 / self.delay_ms
+        writers = putters(trial, self.queues * self.writers, items=None, rate=rate, for_ms=self.run_ms)
+        readers = [
+            Taker(trial, self.queue, wait_ms=lambda: trial.random.randint(self.low_ms, self.high_ms))
+            for _ in range(self.readers)
+        ]
+        trial.run(writers, readers)
+
+    def verdict(self, trial: Trial) -> Verdict:
+        return trial.ledger.verdict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fanout:
+    """Items through a queue and all its children: each of them has to deliver every item."""
+
+    name: ClassVar[str] = "fanout"
+    queue: bytes
+    children: int
+    items: int
+    item_bytes: int
+    producers: int
+    consumers: int  # of each queue
+    rollup: int
+    transactions: bool
+    rate: float
+
+    @property
+    def queues(self) -> list[bytes]:
+        """The children first: they can be deleted in this order."""
+        return [*(b"%b+%d" % (self.queue, number) for number in range(self.children)), self.queue]
+
+    def run(self, trial: Trial) -> None:
+        trial.create(self.queues)
+        trial.planned_items = self.items
+        producers = putters(
+            trial, [self.queue] * self.producers, items=self.items, rate=self.rate, in_flight=self.rollup
+        )
+        consumers = [
+            Taker(
+                trial,
+                queue,
+                wait_ms=lambda: FLOOD_WAIT_MS,
+                in_flight=self.rollup,
+                confirms=self.transactions,
+            )
+            for queue in self.queues * self.consumers
+        ]
+        trial.run(producers, consumers)
+
+    def verdict(self, trial: Trial) -> Verdict:
+        return trial.ledger.verdict()
+
+
+LoadTest = Flood | ManyClients | PutMany | Packing | Timeout | Fanout

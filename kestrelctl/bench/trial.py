@@ -1,0 +1,182 @@
+"""One run of a load test: what all its clients share, and when it is over."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kestrelctl.bench.items import ItemMaker
+from kestrelctl.bench.latencies import Latencies
+from kestrelctl.bench.ledger import Ledger
+from kestrelctl.bench.loop import Connection, Loop
+from kestrelctl.bench.process import cpu_us
+from kestrelctl.bench.wire import EMPTY, Reply
+from kestrelctl.exit_codes import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from kestrelctl.bench.clients import Putter, Taker
+
+# An item that has not come although every taker found its queue empty, and this long nothing came, is lost.
+QUIET_NS: Final = 1_000_000_000
+DRAIN_IN_FLIGHT: Final = 64
+
+
+class Trial:
+    """The clients of one run meet here. Times are taken, and operations counted, only while it is `measuring`."""
+
+    def __init__(
+        self,
+        address: str,
+        timeout_ms: int,
+        *,
+        seed: int,
+        item_bytes: int,
+        server_pid: int | None,
+        fanout: Sequence[bytes] = (),
+    ) -> None:
+        """`fanout`: the queues that every item has to arrive in. Empty = each item goes to one queue."""
+        self.address = address
+        self.random = random.Random(seed)
+        self.loop = Loop(timeout_ms)
+        self.destinations = {queue: number for number, queue in enumerate(fanout)}
+        self.ledger = Ledger(ItemMaker(seed, item_bytes), max(1, len(fanout)))
+        self.server_pid = server_pid  # None = its processor time is not known
+        self.on_progress: Callable[[float, int], None] = lambda fraction, operations: None
+        # Progress is by time where this is not 0, by number of items else.
+        self.planned_ns = 0
+        self.planned_items = 0
+        self.measuring = False
+        self.measured_ns = 0
+        self.server_cpu_us = 0
+        self.client_cpu_ns = 0
+        self.puts = 0
+        self.takes = 0
+        self.misses = 0
+        self.kills = 0
+        self.last_arrival_ns = 0
+        # Put: from when it was due to its answer. Get: of those that asked for no wait and got an item. Delivery:
+        # from when the put was due to the arrival. Late: how much longer than asked an empty get waited.
+        self.latencies = {name: Latencies() for name in ("put", "get", "delivery", "late")}
+        self._readers = 0
+        self._started_ns = self.loop.read_clock()
+        self.loop.on_look = self._look
+
+    def connect(self) -> Connection:
+        return Connection(self.loop, self.address)
+
+    def new_reader(self) -> int:
+        self._readers += 1
+        return self._readers - 1
+
+    # Running clients
+
+    def run(
+        self, putters: "Sequence[Putter]", takers: "Sequence[Taker]", *, leave: int = 0, measured: bool = True
+    ) -> None:
+        """Until all putters are through and all that is stored has arrived, but for `leave` items.
+
+        It ends early when nothing comes any more. Then the takers give back or confirm what they hold.
+        """
+        self.ledger.readers_have_left()
+        self.last_arrival_ns = begun_ns = self.loop.read_clock()
+        begun_cpu_us, begun_client_ns = self._server_cpu_us(), time.process_time_ns()
+        self.measuring = measured
+        clients: list[Putter | Taker] = [*takers, *putters]
+        for client in clients:
+            client.start()
+
+        def finished() -> bool:
+            return all(putter.is_done for putter in putters) and (
+                not takers or self.ledger.missing <= leave or self._is_quiet(takers)
+            )
+
+        self.loop.run(finished)
+        if measured:
+            self.measuring = False
+            self.measured_ns += self.loop.read_clock() - begun_ns
+            self.server_cpu_us += self._server_cpu_us() - begun_cpu_us
+            self.client_cpu_ns += time.process_time_ns() - begun_client_ns
+        for client in clients:
+            client.stop()
+        self.loop.run(lambda: all(client.is_stopped for client in clients))
+
+    def _is_quiet(self, takers: "Sequence[Taker]") -> bool:
+        now_ns = self.loop.now_ns
+        return now_ns - self.last_arrival_ns > QUIET_NS and all(
+            taker.found_empty_ns > self.last_arrival_ns for taker in takers
+        )
+
+    def pause(self, pause_ms: int) -> None:
+        over: list[bool] = []
+        self.loop.call_at(self.loop.read_clock() + pause_ms * 1_000_000, lambda: over.append(True))
+        self.loop.run(lambda: bool(over))
+
+    def _server_cpu_us(self) -> int:
+        if self.server_pid is None:
+            return 0
+        try:
+            return cpu_us(self.server_pid)
+        except ProcessLookupError as error:
+            raise Failure(ExitCode.USAGE, f"{error}: --pid is not the server's") from error
+
+    def _look(self) -> None:
+        now_ns = self.loop.now_ns
+        if self.planned_ns:
+            fraction = (now_ns - self._started_ns) / self.planned_ns
+        else:
+            operations = self.planned_items * (1 + max(1, len(self.destinations)))
+            fraction = (self.ledger.stored + self.ledger.arrived) / max(1, operations)
+        self.on_progress(min(1.0, fraction), self.puts + self.takes)
+
+    # Queues before and after
+
+    def flush(self, queues: Sequence[bytes]) -> None:
+        """Empty them; a server that has no flush has them emptied by gets."""
+        for queue in queues:
+            if self._ask_once(b"flush " + queue) not in (EMPTY, b"OK"):
+                self._empty(queue, lambda item: None)
+
+    def create(self, queues: Sequence[bytes]) -> None:
+        """Make them if they are not there: a get does."""
+        for queue in queues:
+            if self._ask_once(b"get " + queue) != EMPTY:
+                raise Failure(ExitCode.REFUSED, f"{self.address}: {queue.decode(errors='replace')} cannot be emptied")
+
+    def drain(self, queues: Sequence[bytes], *, to_the_end: bool) -> None:
+        """Take what the test has left. `to_the_end`: even if all has arrived, to see whether there is more."""
+        self.ledger.readers_have_left()
+        for queue in queues:
+            if to_the_end or self.ledger.missing:
+                reader = self.new_reader()
+                destination = self.destinations.get(queue, 0)
+                self._empty(queue, partial(self.ledger.arrival, reader=reader, destination=destination))
+
+    def _ask_once(self, command: bytes) -> Reply:
+        replies: list[Reply] = []
+        connection = self.connect()
+        connection.ask(command + b"\r\n", replies.append)
+        self.loop.run(lambda: bool(replies))
+        connection.close()
+        return replies[0]
+
+    def _empty(self, queue: bytes, arrived: Callable[[bytes], object]) -> None:
+        connection = self.connect()
+        request = b"get %b\r\n" % queue * DRAIN_IN_FLIGHT
+        answers = 0
+        empty = False
+
+        def answered(reply: Reply) -> None:
+            nonlocal answers, empty
+            answers += 1
+            if isinstance(reply, bytes):
+                raise Failure(ExitCode.REFUSED, f"{self.address} refused a get: {reply!r}")
+            empty = not reply
+            for item in reply:
+                arrived(item)
+            if answers % DRAIN_IN_FLIGHT == 0 and not empty:
+                connection.ask(request, answered, replies=DRAIN_IN_FLIGHT)
+
+        connection.ask(request, answered, replies=DRAIN_IN_FLIGHT)
+        self.loop.run(lambda: empty and answers % DRAIN_IN_FLIGHT == 0)
+        connection.close()

@@ -1,0 +1,443 @@
+"""kestrelctl bench: the load tests, each a command of its own.
+
+Names and letters are those of Kestrel's and libkestrel's tools wherever kestrelctl leaves them free: -s is the
+server and -h the help in all its commands.
+"""
+
+import os
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kestrelctl.commands.options import SERVER_DEFAULT, ServerOption, TimeoutOption, duration_ms
+
+if TYPE_CHECKING:
+    from kestrelctl.bench.load_tests import LoadTest
+
+TOLERANCE_DEFAULT: Final = "10%"
+TARGET_DEFAULT: Final = 10_000
+FLOOD_ITEMS_DEFAULT: Final = 10_000
+KILOBYTE: Final = 1024
+
+bench = typer.Typer(
+    help="Load tests. Every item is checked to arrive exactly once and intact; what is not is named and exit 86.",
+    rich_markup_mode=None,
+)
+
+
+def _share(value: str) -> float:
+    """`10%` or `0.1`."""
+    try:
+        share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError as error:
+        raise typer.BadParameter(f"{value!r} is not a share: write 10% or 0.1") from error
+    if not 0 <= share < float("inf"):
+        raise typer.BadParameter(f"{value!r} is less than nothing")
+    return share
+
+
+# What all of them understand
+
+HostOption = Annotated[
+    str | None, typer.Option(metavar="HOST", help="With -p, instead of -s: the server.", show_default=False)
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option("--port", "-p", min=1, max=65535, help="With --host, instead of -s: the server.", show_default=False),
+]
+NoFlushOption = Annotated[
+    bool, typer.Option("--no-flush", "-F", help="Do not flush the queue first, nor take what others put there.")
+]
+PidOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="PID", help="The server's process on this machine, for its processor time per operation."
+    ),
+]
+SeedOption = Annotated[
+    int | None, typer.Option(metavar="N", help="The same seed puts the same items (default: a new one).")
+]
+BenchFormatOption = Annotated[
+    str, typer.Option("--output", "-o", metavar="table|json", help="How to print the figures.")
+]
+BenchJsonOption = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+CompareOption = Annotated[
+    str | None,
+    typer.Option("--compare", metavar="OLD.json", help="Beside the figures of a run that -o json printed."),
+]
+ToleranceOption = Annotated[
+    float,
+    typer.Option(parser=_share, metavar="SHARE", help="With --compare: exit 1 if a figure is worse by more."),
+]
+QueueOption = Annotated[str, typer.Option("--queue", "-q", metavar="NAME", help="The queue. It is emptied first.")]
+RateOption = Annotated[
+    float,
+    typer.Option(
+        min=0, metavar="ITEMS", help="Put so many a second; times count from when a put was due. 0 = all it can."
+    ),
+]
+TransactionsOption = Annotated[bool, typer.Option("--transactions", "-x", help="Reliable reads: /close/open.")]
+MonitorOption = Annotated[
+    bool, typer.Option("--monitor", "-M", help="Take with Kestrel 2's MONITOR and CONFIRM instead of GET.")
+]
+RollupOption = Annotated[
+    int, typer.Option("--rollup", "-r", min=1, metavar="ITEMS", help="So many items in one piece, put and taken.")
+]
+KilobytesOption = Annotated[int, typer.Option("--kilobytes", "-k", min=0, metavar="KB", help="Size of an item.")]
+BytesOption = Annotated[
+    int | None, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item, if not whole KB.")
+]
+
+
+def _conduct(
+    test: "LoadTest",
+    server: str,
+    host: str | None,
+    port: int | None,
+    timeout: str,
+    no_flush: bool,
+    seed: int | None,
+    pid: int | None,
+    output: str,
+    as_json: bool,
+    compare: str | None,
+    tolerance: float,
+) -> None:
+    from kestrelctl.bench.conduct import BenchFormat, Conditions, conduct
+
+    if output not in tuple(BenchFormat):
+        raise typer.BadParameter(f"--output is table or json, not {output!r}")
+    if host is not None or port is not None:
+        default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
+        server = f"{host or default_host}:{port or default_port}"
+    conditions = Conditions(
+        address=server,
+        timeout_ms=max(1, duration_ms(timeout)),
+        flush=not no_flush,
+        seed=seed,
+        server_pid=pid,
+        form=BenchFormat.JSON if as_json else BenchFormat(output),
+        old=compare,
+        tolerance=tolerance,
+    )
+    raise typer.Exit(conduct(test, conditions))
+
+
+@bench.command("flood")
+def flood(
+    items: Annotated[
+        int | None,
+        typer.Option("--items", "-n", min=0, metavar="ITEMS", help=f"In all (default {FLOOD_ITEMS_DEFAULT})."),
+    ] = None,
+    run_ms: Annotated[
+        int | None,
+        typer.Option("--time", "-t", min=1, metavar="MS", help="Put for so long instead, and take the rest."),
+    ] = None,
+    kilobytes: KilobytesOption = 1,
+    size: BytesOption = None,
+    queue: QueueOption = "spam",
+    prefill: Annotated[
+        int, typer.Option("--prefill", "-P", min=0, metavar="ITEMS", help="So many wait there all the time.")
+    ] = 0,
+    producers: Annotated[
+        int, typer.Option("--producers", "-R", "--writers", "-w", min=1, metavar="CLIENTS", help="Clients that put.")
+    ] = 1,
+    consumers: Annotated[
+        int, typer.Option("--consumers", "-C", "--readers", min=1, metavar="CLIENTS", help="Clients that take.")
+    ] = 1,
+    rollup: RollupOption = 1,
+    blocking: Annotated[bool, typer.Option("--blocking", "-B", help="Gets wait for an item: --poll 0.")] = False,
+    poll: Annotated[
+        int, typer.Option(min=0, max=100, metavar="PERCENT", help="So many of the gets do not wait.")
+    ] = 100,
+    target: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="ITEMS",
+            help=f"Producers slow down when so many wait (default {TARGET_DEFAULT} with -t).",
+        ),
+    ] = None,
+    transactions: TransactionsOption = False,
+    monitor: MonitorOption = False,
+    rate: RateOption = 0,
+    validate: Annotated[bool, typer.Option("--validate", "-V", help="Is always done.", hidden=True)] = True,
+    no_flush: NoFlushOption = False,
+    seed: SeedOption = None,
+    pid: PidOption = None,
+    output: BenchFormatOption = "table",
+    as_json: BenchJsonOption = False,
+    compare: CompareOption = None,
+    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
+    server: ServerOption = "",
+    host: HostOption = None,
+    port: PortOption = None,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Put items into a queue and take them out again as fast as it goes."""
+    from kestrelctl.bench.load_tests import Flood
+
+    if items is not None and run_ms is not None:
+        raise typer.BadParameter("-n and -t exclude each other")
+    test = Flood(
+        queue=os.fsencode(queue),
+        items=(FLOOD_ITEMS_DEFAULT if items is None else items) if run_ms is None else None,
+        run_ms=run_ms,
+        item_bytes=kilobytes * KILOBYTE if size is None else size,
+        prefill=prefill,
+        producers=producers,
+        consumers=consumers,
+        rollup=rollup,
+        poll_percent=0 if blocking else poll,
+        target=TARGET_DEFAULT if target is None and run_ms is not None else target,
+        transactions=transactions,
+        monitor=monitor,
+        rate=rate,
+    )
+    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+
+
+def _server_or_sleep(given: list[str]) -> tuple[str, int | None]:
+    """Kestrel's many-clients has -s for the pause: a plain number cannot be a server."""
+    servers = [word for word in given if not word.isdecimal()]
+    pauses = [int(word) for word in given if word.isdecimal()]
+    return servers[-1] if servers else "", pauses[-1] if pauses else None
+
+
+@bench.command("many-clients")
+def many_clients(
+    context: typer.Context,
+    server_or_sleep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server",
+            "-s",
+            metavar="HOST:PORT|unix:PATH|MS",
+            help="The server; a plain number is --sleep, as in Kestrel's.",
+            show_default=False,
+        ),
+    ] = None,
+    sleep: Annotated[int, typer.Option(min=0, metavar="MS", help="Between two puts.")] = 100,
+    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 100,
+    size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
+    queue: QueueOption = "spam",
+    clients: Annotated[
+        int, typer.Option("--clients", "-c", min=1, metavar="CLIENTS", help="How many wait for each item.")
+    ] = 100,
+    kill: Annotated[
+        int,
+        typer.Option("--kill", "-k", min=0, max=99, metavar="PERCENT", help="So many hang up before the answer comes."),
+    ] = 0,
+    transactions: TransactionsOption = False,
+    monitor: MonitorOption = False,
+    no_flush: NoFlushOption = False,
+    seed: SeedOption = None,
+    pid: PidOption = None,
+    output: BenchFormatOption = "table",
+    as_json: BenchJsonOption = False,
+    compare: CompareOption = None,
+    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
+    host: HostOption = None,
+    port: PortOption = None,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Let items trickle into a queue on which a crowd of clients waits.
+
+    Without -x or -M an item that was sent to a killed client is gone, and is not blamed on the server.
+    """
+    from kestrelctl.bench.load_tests import ManyClients
+
+    server, pause_ms = _server_or_sleep(server_or_sleep or [])
+    test = ManyClients(
+        queue=os.fsencode(queue),
+        items=items,
+        item_bytes=size,
+        sleep_ms=sleep if pause_ms is None else pause_ms,
+        clients=clients,
+        kill_percent=kill,
+        transactions=transactions,
+        monitor=monitor,
+    )
+    server = server or str(context.find_root().params["server"])
+    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+
+
+@bench.command("put-many")
+def put_many(
+    clients: Annotated[
+        int, typer.Option("--clients", "-c", "--threads", "-t", min=1, metavar="CLIENTS", help="Clients that put.")
+    ] = 100,
+    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
+    size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
+    rollup: RollupOption = 1,
+    queue: Annotated[
+        str, typer.Option("--queue", "-q", metavar="PREFIX", help="The queue, or how the queues' names begin.")
+    ] = "spam",
+    queues: Annotated[int, typer.Option("--queues", "-Q", min=1, metavar="QUEUES", help="On so many queues.")] = 1,
+    cycles: Annotated[int, typer.Option("--cycles", "-C", min=1, metavar="N", help="So many times over.")] = 1,
+    get: Annotated[bool, typer.Option("--get", "-g", help="Measure the taking afterwards too.")] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            "-L",
+            min=1,
+            metavar="ITEMS",
+            help="The queue keeps so many and drops the oldest (max_items, discard_old_when_full): check what is left.",
+        ),
+    ] = None,
+    rate: RateOption = 0,
+    no_flush: NoFlushOption = False,
+    seed: SeedOption = None,
+    pid: PidOption = None,
+    output: BenchFormatOption = "table",
+    as_json: BenchJsonOption = False,
+    compare: CompareOption = None,
+    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
+    server: ServerOption = "",
+    host: HostOption = None,
+    port: PortOption = None,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Have many clients put items at once. They are taken and checked afterwards."""
+    from kestrelctl.bench.load_tests import PutMany
+
+    test = PutMany(
+        prefix=os.fsencode(queue),
+        queue_count=queues,
+        clients=clients,
+        items=items,
+        item_bytes=size,
+        rollup=rollup,
+        cycles=cycles,
+        get=get,
+        limit=limit,
+        rate=rate,
+    )
+    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+
+
+@bench.command("packing")
+def packing(
+    queue: QueueOption = "spam",
+    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In a cycle.")] = 25_000,
+    kilobytes: KilobytesOption = 1,
+    size: BytesOption = None,
+    pause: Annotated[float, typer.Option("--pause", "-t", min=0, metavar="SECONDS", help="Between two cycles.")] = 1,
+    cycles: Annotated[int, typer.Option("--cycles", "-c", min=1, metavar="N", help="So many times over.")] = 100,
+    transactions: TransactionsOption = False,
+    monitor: MonitorOption = False,
+    no_flush: NoFlushOption = False,
+    seed: SeedOption = None,
+    pid: PidOption = None,
+    output: BenchFormatOption = "table",
+    as_json: BenchJsonOption = False,
+    compare: CompareOption = None,
+    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
+    server: ServerOption = "",
+    host: HostOption = None,
+    port: PortOption = None,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Let a queue fall behind, then put and take in cycles while it stays behind."""
+    from kestrelctl.bench.load_tests import Packing
+
+    test = Packing(
+        queue=os.fsencode(queue),
+        items=items,
+        item_bytes=kilobytes * KILOBYTE if size is None else size,
+        pause_ms=round(pause * 1000),
+        cycles=cycles,
+        transactions=transactions,
+        monitor=monitor,
+    )
+    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+
+
+@bench.command("timeout")
+def timeout_test(
+    writers: Annotated[int, typer.Option("--writers", "-w", min=1, metavar="CLIENTS", help="Clients that put.")] = 1,
+    readers: Annotated[int, typer.Option("--readers", "-r", min=1, metavar="CLIENTS", help="Clients that take.")] = 100,
+    delay: Annotated[
+        int, typer.Option("--delay", "-d", min=1, metavar="MS", help="Between two puts of a writer.")
+    ] = 10,
+    low: Annotated[int, typer.Option("--low", "-L", min=1, metavar="MS", help="A get waits at least so long.")] = 5,
+    high: Annotated[int, typer.Option("--high", "-H", min=1, metavar="MS", help="A get waits at most so long.")] = 15,
+    run_ms: Annotated[int, typer.Option("--time", "-t", min=1, metavar="MS", help="Put for so long.")] = 10_000,
+    size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 0,
+    queue: QueueOption = "spam",
+    no_flush: NoFlushOption = False,
+    seed: SeedOption = None,
+    pid: PidOption = None,
+    output: BenchFormatOption = "table",
+    as_json: BenchJsonOption = False,
+    compare: CompareOption = None,
+    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
+    server: ServerOption = "",
+    host: HostOption = None,
+    port: PortOption = None,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Put items at a slow rate while a stampede of readers waits a short, random time for each."""
+    from kestrelctl.bench.load_tests import Timeout
+
+    if low > high:
+        raise typer.BadParameter(f"--low {low} is more than --high {high}")
+    test = Timeout(
+        queue=os.fsencode(queue),
+        run_ms=run_ms,
+        item_bytes=size,
+        writers=writers,
+        readers=readers,
+        delay_ms=delay,
+        low_ms=low,
+        high_ms=high,
+    )
+    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+
+
+@bench.command("fanout")
+def fanout(
+    children: Annotated[
+        int, typer.Option("--children", "-c", min=1, metavar="QUEUES", help="So many children beside the queue itself.")
+    ] = 4,
+    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
+    kilobytes: KilobytesOption = 1,
+    size: BytesOption = None,
+    queue: QueueOption = "spam",
+    producers: Annotated[
+        int, typer.Option("--producers", "-R", min=1, metavar="CLIENTS", help="Clients that put.")
+    ] = 1,
+    consumers: Annotated[
+        int, typer.Option("--consumers", "-C", min=1, metavar="CLIENTS", help="Clients that take from each queue.")
+    ] = 1,
+    rollup: RollupOption = 1,
+    transactions: TransactionsOption = False,
+    rate: RateOption = 0,
+    no_flush: NoFlushOption = False,
+    seed: SeedOption = None,
+    pid: PidOption = None,
+    output: BenchFormatOption = "table",
+    as_json: BenchJsonOption = False,
+    compare: CompareOption = None,
+    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
+    server: ServerOption = "",
+    host: HostOption = None,
+    port: PortOption = None,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Put items into a queue and take all of them from it and from each of its children, while they come."""
+    from kestrelctl.bench.load_tests import Fanout
+
+    test = Fanout(
+        queue=os.fsencode(queue),
+        children=children,
+        items=items,
+        item_bytes=kilobytes * KILOBYTE if size is None else size,
+        producers=producers,
+        consumers=consumers,
+        rollup=rollup,
+        transactions=transactions,
+        rate=rate,
+    )
+    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)

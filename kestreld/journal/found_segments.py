@@ -1,0 +1,129 @@
+"""The segment files of a damaged journal: what their headers and names say, and what of them can still be read."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
+
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.records import FRAME_BYTES, Checkpoint, Type, checked_end, find_whole_records, read_checkpoint
+from kestreld.journal.segment import Header, decode_header, encode_header, parse_segment_name
+
+READ_BYTES: Final = 1 << 20
+PAGE_BYTES: Final = 4096
+HEADER_LOOK_BYTES: Final = 512
+
+
+@dataclass(slots=True)
+class FoundSegment:
+    """A segment as it is found. `end` is what counts of the file, `missing_bytes` what it is too short by.
+
+    `header` and `checkpoint` are None where they are not whole; `problem` is what is wrong with the header, or "".
+    """
+
+    path: str
+    number: int
+    first_id: int
+    end: int
+    header: Header | None = None
+    records_at: int = 0
+    checkpoint: Checkpoint | None = None
+    missing_bytes: int = 0
+    problem: str = ""
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.header is not None and bool(self.header.replaced)
+
+
+def find_segments(files: FileLayer, folder: str, queue: str) -> list[FoundSegment]:
+    """All of a folder, by name. Raises JournalCorrupt where a newer kestreld wrote one; OSError."""
+    found = []
+    for name in files.list_dir(folder):
+        if (parsed := parse_segment_name(name)) is not None:
+            segment = FoundSegment(f"{folder}/{name}", *parsed, files.size_bytes(f"{folder}/{name}"))
+            _look_at(files, segment, queue)
+            found.append(segment)
+    return found
+
+
+def read_segment(files: FileLayer, segment: FoundSegment) -> Generator[None, None, bytes]:
+    """What counts of a segment, read in steps. Raises OSError."""
+    fd = files.open_read(segment.path)
+    try:
+        chunks = []
+        for offset in range(0, segment.end, READ_BYTES):
+            chunks.append(_read_at(files, fd, min(READ_BYTES, segment.end - offset), offset))
+            yield
+    finally:
+        files.close(fd)
+    return b"".join(chunks)
+
+
+def _read_at(files: FileLayer, fd: int, size_bytes: int, offset: int) -> bytes:
+    """As the disk gives it; pages that it cannot read any more are zeros."""
+    try:
+        return files.read_at(fd, size_bytes, offset)
+    except OSError as error:
+        if not files.is_bad_block(error):
+            raise
+    if size_bytes <= PAGE_BYTES:
+        return bytes(size_bytes)
+    half = -(-size_bytes // PAGE_BYTES // 2) * PAGE_BYTES
+    return _read_at(files, fd, half, offset) + _read_at(files, fd, size_bytes - half, offset + half)
+
+
+def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
+    fd = files.open_read(segment.path)
+    try:
+        start = _read_at(files, fd, min(segment.end, READ_BYTES), 0)
+        _read_header(segment, start, queue)
+        body_bytes = int.from_bytes(start[segment.records_at : segment.records_at + 4], "little")
+        needed = segment.records_at + FRAME_BYTES + body_bytes
+        if len(start) < needed <= segment.end:
+            start = _read_at(files, fd, needed, 0)
+    finally:
+        files.close(fd)
+    record_type, end = checked_end(start, segment.records_at)
+    if record_type == Type.CHECKPOINT:
+        checkpoint = read_checkpoint(start[segment.records_at + FRAME_BYTES : end])
+        if checkpoint.segment == segment.number:
+            segment.checkpoint = checkpoint
+
+
+def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:
+    try:
+        segment.header, segment.records_at = decode_header(start, segment.path)
+    except JournalCorrupt as problem:
+        if "version" in problem.reason:
+            raise
+        segment.problem = problem.reason
+        segment.header, segment.records_at = _mended_header(start, segment.path)
+    if segment.header is None:
+        guess = len(encode_header(Header(0, segment.number, segment.first_id, 0, queue)))
+        segment.records_at = _first_record(start, guess, segment.number)
+    elif segment.header.segment != segment.number:
+        segment.problem = f"the header says segment {segment.header.segment}: a file renamed by hand?"
+        segment.number, segment.first_id = segment.header.segment, segment.header.first_id
+
+
+def _mended_header(start: bytes, path: str) -> tuple[Header | None, int]:
+    """The header if all that is wrong with it is one bit."""
+    look = start[:HEADER_LOOK_BYTES]
+    for bit in range(len(look) * 8):
+        byte = bit >> 3
+        try:
+            return decode_header(look[:byte] + bytes([look[byte] ^ (1 << (bit & 7))]) + look[byte + 1 :], path)
+        except JournalCorrupt:
+            continue
+    return None, 0
+
+
+def _first_record(start: bytes, guess: int, number: int) -> int:
+    """Where the records of a segment begin whose header is gone."""
+    if checked_end(start, guess)[0]:
+        return guess
+    for record_type, at, end in find_whole_records(start, 0):
+        if record_type == Type.CHECKPOINT and read_checkpoint(start[at + FRAME_BYTES : end]).segment == number:
+            return at
+    return min(guess, len(start))

@@ -1,0 +1,64 @@
+"""The compiled build, for those who ask for it: `KESTRELD_COMPILE=1 pip install .` has mypyc compile the hot modules.
+
+The same source runs either way. What is compiled is what runs once a command or more often; a build without the
+variable is pure Python and needs no compiler.
+"""
+
+import os
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+MODULES = [
+    "kestreld/protocol/memcache.py",
+    "kestreld/journal/records.py",
+    "kestreld/journal/segment.py",
+    "kestreld/journal/journal.py",
+    "kestreld/queues/item.py",
+    "kestreld/queues/waiters.py",
+    "kestreld/queues/window.py",
+    "kestreld/queues/reader.py",
+    "kestreld/queues/queue.py",
+    "kestreld/queues/commit.py",
+    "kestreld/queues/handler.py",
+    "kestreld/server/session.py",
+    "kestreld/server/turn.py",
+]
+
+
+class CompileHook(BuildHookInterface[Any]):
+    """Puts the extension modules beside the Python modules they stand for."""
+
+    def _wanted(self) -> bool:
+        return os.environ.get("KESTRELD_COMPILE") == "1"
+
+    def dependencies(self) -> list[str]:
+        return ["mypy>=1.14", "setuptools", "types-PyYAML"] if self._wanted() else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if not self._wanted() or version == "editable":
+            return
+        # Only a build that compiles has these.
+        from mypyc.build import mypycify
+        from setuptools import Distribution
+
+        self.work = TemporaryDirectory(prefix="kestreld-compile-")
+        built = Path(self.work.name) / "built"
+        options = ["--config-file=", "--cache-dir=/dev/null", "--ignore-missing-imports"]
+        with chdir(self.root):
+            modules = mypycify([*options, *MODULES], opt_level="3", target_dir=self.work.name)
+            build = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
+            build.build_lib, build.build_temp = str(built), self.work.name
+            build.ensure_finalized()
+            build.run()
+        for module in built.rglob("*.so"):
+            build_data["force_include"][str(module)] = str(module.relative_to(built))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if self._wanted() and version != "editable":
+            self.work.cleanup()

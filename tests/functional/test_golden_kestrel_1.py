@@ -1,0 +1,73 @@
+"""`compat: kestrel-1` against what a real Kestrel 1.3 answered, byte for byte (tests/golden/kestrel1)."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.daemon import running_daemon
+from tests.support.transcripts import play
+
+RECORDED: Final = {path.stem: path for path in sorted((Path(__file__).parents[1] / "golden/kestrel1").glob("*.json"))}
+# Where kestreld answers otherwise on purpose: docs/compatibility.md says what, and test_differences.py tests it.
+DIFFERENT: Final = frozenset(
+    {
+        "dot_name_13",
+        "dump_config",
+        "fanout_parent_full",
+        "get_no_key",
+        "set_negative_size_minus1",
+        "set_nonnumeric_size",
+        "set_size_too_small",
+        "set_terminator_unchecked",
+        "space_only_line",
+    }
+)
+FOR_ALL_QUEUES: Final = frozenset({"flush_all", "flush_all_expired"})
+CONFIG: Final = """
+listen: {admin: null}
+compat: kestrel-1
+queues:
+  gq_maxitems: {max_items: 3}
+  gq_maxsize: {max_size: 10}
+  gq_maxitemsize: {max_item_size: 5}
+  gq_discard: {max_items: 3, discard_old_when_full: true}
+  gq_discardsize: {max_size: 10, discard_old_when_full: true}
+  gq_maxage: {max_age: 1000}
+  gq_expto: {move_expired_to: gq_expdest}
+  gq_nojournal: {journal: false}
+  gq_fanlim: {max_items: 2}
+"""
+
+Outcomes = dict[str, "Future[None]"]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
+    """How each conversation goes. Most of their time is waiting, so they go on side by side."""
+    folder = tmp_path_factory.mktemp("kestreld")
+    with (
+        running_daemon(folder / "shared", config=CONFIG) as shared,
+        running_daemon(folder / "own", config=CONFIG) as own,
+        ThreadPoolExecutor(16) as many,
+        ThreadPoolExecutor(1) as one_by_one,
+    ):
+        yield {
+            name: one_by_one.submit(play, path, own.port, name)
+            if name in FOR_ALL_QUEUES
+            else many.submit(play, path, shared.port, name)
+            for name, path in RECORDED.items()
+        }
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if name not in DIFFERENT])
+def test_answers_are_those_of_kestrel_1(outcomes: Outcomes, name: str) -> None:
+    outcomes[name].result(20)
+
+
+@pytest.mark.parametrize("name", sorted(DIFFERENT))
+def test_what_differs_on_purpose_does_differ(outcomes: Outcomes, name: str) -> None:
+    with pytest.raises(AssertionError, match=name):
+        outcomes[name].result(20)

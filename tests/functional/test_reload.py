@@ -1,0 +1,223 @@
+"""The configuration: what a wrong one does at the start, and how a new one takes effect while the server runs."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.functional.conftest import Connect
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.queue_client import QueueClient
+
+CONFIG = """
+listen: {admin: null}
+queues:
+  work: {max_items: 3}
+"""
+BROKEN = """listen: {admin: null}
+queues:
+  work:
+    max_itms: 5
+    max_size: lots
+  bad/name: {}
+"""
+
+
+def configure(daemon: Daemon, text: str) -> None:
+    daemon.config_path.write_text(text)
+
+
+def run(daemon: Daemon, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run kestreld as `daemon` is run, with further arguments, to its end."""
+    return subprocess.run([*daemon.command(), *arguments], capture_output=True, text=True, timeout=20)
+
+
+# At the start
+
+
+def test_a_wrong_configuration_ends_the_start_naming_every_mistake(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, config=BROKEN)
+    ended = run(daemon)
+    assert ended.returncode == 78
+    path = daemon.config_path
+    assert f"{path}:4:5: unknown setting 'max_itms'; did you mean max_items?" in ended.stderr
+    assert f"{path}:5:15: max_size: " in ended.stderr
+    assert f"{path}:6:3: 'bad/name': " in ended.stderr
+    assert ended.stderr.count("\n") == 3
+    assert not daemon.spool.exists(), "nothing is made before the configuration is right"
+
+
+@pytest.mark.parametrize(
+    "text", ["queues: [1, 2", "\t- x", "just words", "- a\n- list", "queues: {work: 5}", "timeout: -1", "\x00"]
+)
+def test_nonsense_is_no_configuration(tmp_path: Path, text: str) -> None:
+    daemon = Daemon(tmp_path, config=text)
+    ended = run(daemon)
+    assert ended.returncode == 78
+    assert ended.stderr.startswith(f"kestreld: {daemon.config_path}:1:")
+
+
+def test_wrong_words_on_the_command_line_end_the_start(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path)
+    assert run(daemon, "--set", "max_itms=5").returncode == 78
+    assert run(daemon, "--set", "nonsense").returncode == 78
+    assert run(daemon, "--config", str(tmp_path / "missing.yaml")).returncode == 78
+    assert run(daemon, "--sideways").returncode == 2
+    assert run(daemon, "word").returncode == 2
+
+
+def test_check_config_says_whether_a_configuration_is_right(tmp_path: Path) -> None:
+    right = run(Daemon(tmp_path / "right", config=CONFIG), "--check-config")
+    assert (right.returncode, right.stderr) == (0, "")
+    assert right.stdout.endswith(": ok\n")
+    wrong = run(Daemon(tmp_path / "wrong", config=BROKEN), "--check-config")
+    assert wrong.returncode == 78
+    assert wrong.stderr.count("\n") == 3
+    assert not (tmp_path / "right" / "spool").exists()
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "queues.work.max_items=1", config=CONFIG) as own, QueueClient(own.port) as client:
+        client.put("work", b"1")
+        assert client.offer("work", b"2") == b"NOT_STORED"
+
+
+# While it runs
+
+
+@pytest.fixture(scope="module")
+def daemon_config() -> str:
+    return CONFIG
+
+
+@pytest.fixture
+def reloaded(daemon: Daemon, client: QueueClient) -> QueueClient:
+    """A client of a daemon with CONFIG in force and nothing queued."""
+    configure(daemon, CONFIG)
+    client.do(b"reload", b"Reloaded config.\r\n")
+    client.do(b"flush_all", b"OK\r\n")
+    return client
+
+
+def test_hup_and_reload_put_a_new_configuration_into_force(daemon: Daemon, reloaded: QueueClient) -> None:
+    reloaded.put("work", b"1", b"2", b"3")
+    assert reloaded.offer("work", b"4") == b"NOT_STORED"
+    configure(daemon, CONFIG.replace("3", "5"))
+    daemon.log.clear()
+    daemon.signal(signal.SIGHUP)
+    daemon.logged("reloaded ")
+    reloaded.put("work", b"4", b"5")
+    assert reloaded.offer("work", b"6") == b"NOT_STORED"
+    configure(daemon, CONFIG.replace("3", "6"))
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    reloaded.put("work", b"6")
+
+
+def test_a_limit_below_what_is_there_discards_nothing_until_the_next_put(daemon: Daemon, reloaded: QueueClient) -> None:
+    reloaded.put("work", b"1", b"2", b"3")
+    configure(daemon, CONFIG.replace("max_items: 3", "max_items: 2, discard_old_when_full: true"))
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    assert reloaded.items("work") == 3
+    reloaded.put("work", b"4")
+    assert reloaded.drain("work") == [b"3", b"4"]
+
+
+def test_every_setting_of_a_queue_changes_while_it_is_in_use(daemon: Daemon, reloaded: QueueClient) -> None:
+    reloaded.put("work", b"older than a moment", b"x")
+    reloaded.put("work+child", b"x")
+    assert reloaded.get("pause/t=30") is None
+    changed = "work: {max_age: 20, max_item_size: 5, move_expired_to: late, max_memory_size: 1000, max_size: 1MiB}"
+    configure(daemon, CONFIG.replace("work: {max_items: 3}", changed))
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    assert reloaded.get("work") is None
+    assert reloaded.get("late") == b"older than a moment"
+    assert reloaded.offer("work", b"123456") == b"NOT_STORED"
+    reloaded.put("work", b"12345")
+    reloaded.send(b"dump_config\r\n")
+    text = reloaded.read_until(b"}\r\nEND\r\n").decode()
+    for name in ("work", "work+child"):
+        block = text.partition(f"queue '{name}' {{")[2].partition("}")[0]
+        assert "max_age=20\r\n" in block
+        assert "max_items=infinite\r\n" in block
+        assert "move_expired_to=late\r\n" in block
+
+
+def test_a_put_sent_again_and_again_meets_the_new_limit(daemon: Daemon, reloaded: QueueClient) -> None:
+    """What is remembered of a command line is forgotten with the configuration it was made under."""
+    for _ in range(3):
+        assert reloaded.offer("other", b"123456") == b"STORED"
+    configure(daemon, CONFIG + "max_item_size: 5\n")
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    assert reloaded.offer("other", b"123456") == b"NOT_STORED"
+    configure(daemon, CONFIG)
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    assert reloaded.offer("other", b"123456") == b"STORED"
+
+
+def test_settings_of_the_server_change_too(daemon: Daemon, reloaded: QueueClient, connect: Connect) -> None:
+    configure(daemon, CONFIG + "max_open_reads: 2\nexpiration_timer_frequency_seconds: 1\n")
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    reloaded.put("work", b"1", b"2")
+    assert reloaded.get("work/open") == b"1"
+    assert reloaded.get("work/open") == b"2"
+    reloaded.put("swept", b"x", expiry_s=-1)
+    while reloaded.items("swept"):
+        pass  # the timer is on
+    for _ in range(2):
+        reloaded.do(b"get work/close", b"END\r\n")
+
+
+def test_what_needs_a_restart_is_named(daemon: Daemon, reloaded: QueueClient, tmp_path: Path) -> None:
+    configure(daemon, CONFIG + f"compat: kestrel-1\narchive_path: {tmp_path}\n")
+    daemon.log.clear()
+    reloaded.send(b"reload\r\n")
+    line = reloaded.expect_line(b"Reloaded config.")
+    assert b"compat" in line
+    assert b"archive_path" in line
+    assert "compat" in daemon.logged("needs a restart")
+    reloaded.do(b"frobnicate", b"ERROR\r\n")
+
+
+def test_a_broken_configuration_changes_nothing(daemon: Daemon, reloaded: QueueClient) -> None:
+    reloaded.put("work", b"1", b"2", b"3")
+    configure(daemon, BROKEN)
+    daemon.log.clear()
+    daemon.signal(signal.SIGHUP)
+    assert f"{daemon.config_path}:4:5: " in daemon.logged("max_itms")
+    assert f"{daemon.config_path}:6:3: " in daemon.logged("bad/name")
+    reloaded.send(b"reload\r\n")
+    assert b":4:5: " in reloaded.expect_line(b"SERVER_ERROR ")
+    assert reloaded.offer("work", b"4") == b"NOT_STORED"
+    daemon.config_path.unlink()
+    reloaded.send(b"reload\r\n")
+    reloaded.expect_line(b"SERVER_ERROR ")
+    assert reloaded.offer("work", b"4") == b"NOT_STORED"
+    configure(daemon, CONFIG.replace("3", "4"))
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    reloaded.put("work", b"4")
+    assert reloaded.drain("work") == [b"1", b"2", b"3", b"4"]
+
+
+def test_commands_behind_a_reload_come_after_it(daemon: Daemon, reloaded: QueueClient) -> None:
+    reloaded.put("work", b"1", b"2", b"3")
+    configure(daemon, CONFIG.replace("3", "4"))
+    reloaded.send(b"set work 0 0 1\r\nx\r\nreload\r\nset work 0 0 1\r\n4\r\nversion\r\n")
+    reloaded.expect(b"NOT_STORED\r\nReloaded config.\r\nSTORED\r\n")
+    reloaded.expect_line(b"VERSION ")
+
+
+def test_a_reload_disturbs_no_waiter_and_no_open_read(daemon: Daemon, reloaded: QueueClient, connect: Connect) -> None:
+    waiter, worker = connect(), connect()
+    reloaded.put("work", b"held")
+    assert worker.get("work/open") == b"held"
+    waiter.ask_for("quiet/t=20000")
+    while reloaded.queue_stats("quiet").get("waiters") != "1":
+        pass
+    configure(daemon, CONFIG + "max_age: 1h\n")
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    waiter.expect_no_answer_yet()
+    worker.do(b"get work/abort", b"END\r\n")
+    reloaded.put("quiet", b"x")
+    assert waiter.read_value() == b"x"
+    assert reloaded.drain("work") == [b"held"]

@@ -1,0 +1,289 @@
+"""A disk that refuses: the n-th call fails, for every n. What was acknowledged stays, what was not is undone."""
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kestreld.errors import JournalFailed
+from kestreld.journal.records import item_data
+from kestreld.queues.commit import Ticket
+from tests.support.engine import Engine
+from tests.support.faulty_files import FULL, FaultyFiles
+
+WORK, AUDIT = "work", "work+audit"
+NAMES = (WORK, AUDIT)
+SETTINGS: dict[str, object] = {
+    "max_memory_size_bytes": 60,
+    "max_journal_size_bytes": 400,
+    "max_journal_overflow": 3,
+}
+
+
+@dataclass
+class Turn:
+    """What one turn's clients did and do not know the outcome of yet."""
+
+    puts: list[tuple[str, bytes]] = field(default_factory=list)
+    gets: list[tuple[str, bytes]] = field(default_factory=list)
+    ticket: Ticket | None = None
+
+
+class Clients:
+    """They keep books: `there` is what was acknowledged and not taken since, by queue and in order."""
+
+    def __init__(self, engine: Engine, files: FaultyFiles, disk_takes_turns: int) -> None:
+        self.engine = engine
+        self.files = files
+        self.disk_takes_turns = disk_takes_turns  # so many turns go by until a sync is over
+        self.turns = 0
+        self.there: dict[str, list[bytes]] = {}
+        self.unsure: set[bytes] = set()  # put by a commit that failed
+        self.unsure_gets: set[tuple[str, bytes]] = set()  # taken by a commit that failed
+        self.may_be_gone: set[tuple[str, bytes]] = set()  # taken by a commit whose outcome nobody has heard
+        self.may_return: set[tuple[str, bytes]] = set()  # taken while there was no journal to say so in
+        self.turn = Turn()
+        self.unanswered: list[Turn] = []
+        self.numbers = 0
+
+    def make(self, name: str) -> bool:
+        """The queue, unless the disk refuses its folder."""
+        try:
+            self.engine.reader(name)
+        except JournalFailed:
+            return False
+        self.there.setdefault(name, [])
+        return True
+
+    def put(self, name: str = WORK, size: int = 20) -> bool:
+        """A SET; False when it is refused."""
+        self.numbers += 1
+        data = (b"%d" % self.numbers).ljust(size, b".")
+        try:
+            if not self.make(name) or not all(self.engine.put(name, data)):
+                return False
+        except JournalFailed:
+            return False
+        self.turn.puts.extend([(one, data) for one in ([*self.there] if name == WORK else [name])])
+        return True
+
+    def take(self, name: str = WORK) -> None:
+        data = self.engine.take(name) if self.make(name) else None
+        if data is not None:
+            self.turn.gets.append((name, data))
+
+    def open_and_close(self, name: str = WORK) -> None:
+        """Two open reads, the second of which is confirmed and the first given back."""
+        if not self.make(name):
+            return
+        reader, now_ms = self.engine.reader(name), self.engine.clock.wall_ms
+        opened = [one for one in (reader.open_read(now_ms), reader.open_read(now_ms)) if one is not None]
+        if len(opened) == 2:
+            reader.close(opened[1][0])
+            self.turn.gets.append((name, item_data(opened[1][1])))
+        if opened:
+            reader.abort(opened[0][0], now_ms)
+
+    def end_turn(self) -> None:
+        """Commit; the answers come now or when the disk is done."""
+        turn, self.turn = self.turn, Turn()
+        failed = self.engine.end_turn()
+        queue = self.engine.collection.families.get(WORK)
+        if queue is not None:
+            turn.ticket = queue.ticket
+            if turn.ticket is None:
+                self.answered(turn, failed=queue in failed)
+            else:
+                self.unanswered.append(turn)
+        self.turns += 1
+        if self.turns % self.disk_takes_turns == 0:
+            self.files.finish_background()
+        if queue is not None:
+            self.hear()
+
+    def wait_for_answers(self) -> None:
+        while self.unanswered:
+            self.end_turn()
+
+    def hear(self) -> None:
+        """Answers to turns whose commits are on disk by now, or never will be."""
+        while self.unanswered and not (ticket := self.unanswered[0].ticket).pending:
+            self.answered(self.unanswered.pop(0), failed=ticket.failure is not None)
+        if not self.unanswered:
+            self.must_agree()
+
+    def answered(self, turn: Turn, *, failed: bool) -> None:
+        journal = self.engine.queue(WORK).journal
+        if failed:
+            self.unsure.update(data for _, data in turn.puts)
+            self.unsure_gets.update(turn.gets)
+            return
+        for name, data in turn.puts:
+            self.there[name].append(data)
+        for name, data in turn.gets:
+            self.there[name].remove(data)
+            if journal is None or journal.failed is not None:
+                self.may_return.add((name, data))
+
+    def crash(self) -> None:
+        """The answers still out will never come: what those turns did may be there after it or not."""
+        self.files.mend()
+        for turn in self.unanswered:
+            self.unsure.update(data for _, data in turn.puts)
+            self.may_be_gone.update(turn.gets)
+        self.unanswered.clear()
+        self.engine.crash()
+
+    def must_agree(self) -> None:
+        """The engine holds what the books say: a failed commit has left no trace in memory."""
+        self.engine.queue(WORK).fold()
+        for name, there in self.there.items():
+            reader = self.engine.reader(name)
+            assert reader.items == len(there)
+            assert reader.data_bytes == sum(map(len, there))
+            assert reader.mem_bytes == sum(len(item_data(record)) for record in reader.window)
+
+
+def story(clients: Clients):
+    """Turns of a family that outgrows its memory and its segments. Yields after each."""
+    clients.make(WORK)
+    clients.put()
+    clients.put()
+    yield
+    clients.make(AUDIT)
+    clients.put()
+    clients.put(AUDIT)
+    yield
+    clients.put(size=70)
+    clients.take()
+    yield
+    clients.open_and_close()
+    clients.take(AUDIT)
+    yield
+    for round_ in range(5):
+        clients.put()
+        clients.put(size=30)
+        clients.take()
+        clients.take(AUDIT)
+        yield
+        clients.put(AUDIT)
+        if round_ % 2:
+            clients.open_and_close(AUDIT)
+            clients.take(WORK)
+        yield
+
+
+def go_on(clients: Clients) -> None:
+    """After the fault: gets always go on, puts once there is a segment again that may be trusted."""
+    engine, files = clients.engine, clients.files
+    engine.work(3)
+    queue = engine.collection.families.get(WORK)
+    if queue is None or queue.journal is None or queue.journal.failed is None:
+        files.mend()
+        return
+    clients.take()
+    clients.end_turn()
+    clients.wait_for_answers()
+    for _ in range(2):
+        assert not clients.put()
+        engine.clock.advance(999)
+        if queue.journal.failed is not None and queue.journal.failed.disk_full:
+            break
+        engine.clock.advance(10_000)
+    files.mend()
+    if files.error == errno.ENOSPC:
+        engine.clock.advance(1)
+    else:
+        engine.configure(**SETTINGS, sync_journal_ms=queue.sync_ms)
+    assert clients.put()
+    clients.end_turn()
+    clients.wait_for_answers()
+    assert queue.journal.failed is None
+
+
+def tell(clients: Clients, *, to_the_end: bool) -> None:
+    """The story up to the fault, and on to its end if wanted."""
+    handled = False
+    for _ in story(clients):
+        clients.end_turn()
+        if clients.files.failed and not to_the_end:
+            return
+        if clients.files.failed and not handled:
+            handled = True
+            go_on(clients)
+    clients.wait_for_answers()
+
+
+FAULTS = {
+    "one error": {"error": errno.EIO},
+    "one error, of a full disk": {"error": errno.ENOSPC},
+    "an error in the middle of a record": {"error": errno.EIO, "short": True, "kinds": ("write",)},
+    "a full disk in the middle of a record": {"error": errno.ENOSPC, "short": True, "kinds": ("write",), "stays": True},
+    "a full disk for a while": {"error": errno.ENOSPC, "kinds": FULL, "stays": True},
+    "a dead disk for a while": {"error": errno.EIO, "stays": True},
+}
+every_fault = pytest.mark.parametrize("fault", FAULTS)
+every_sync = pytest.mark.parametrize(
+    ("sync_ms", "disk_takes_turns"),
+    [(None, 1), (0, 1), (0, 3), (20, 2)],
+    ids=["not synced", "synced", "synced by a slow disk", "synced now and then"],
+)
+
+
+def all_clients(fault: str, sync_ms: int | None, disk_takes_turns: int, folder: Path):
+    """Clients of an engine whose n-th disk call fails, for n from 1 until none does."""
+    for fail_at in range(1, 1000):
+        files = FaultyFiles(**FAULTS[fault])
+        spool = folder / str(fail_at)
+        spool.mkdir()
+        engine = Engine(spool, files, **SETTINGS, sync_journal_ms=sync_ms)
+        files.fail_from(fail_at)
+        yield fail_at, Clients(engine, files, disk_takes_turns)
+        engine.abandon()
+        if not files.failed:
+            assert fail_at > 10
+            return
+    raise AssertionError("there is no end to the calls")
+
+
+@every_sync
+@every_fault
+def test_after_any_failed_call_memory_holds_exactly_what_was_acknowledged(fault, sync_ms, disk_takes_turns, tmp_path):
+    for fail_at, clients in all_clients(fault, sync_ms, disk_takes_turns, tmp_path):
+        tell(clients, to_the_end=True)
+        for name, there in clients.there.items():
+            assert clients.engine.drain(name) == there, f"call {fail_at}"
+
+
+def must_be_kept(clients: Clients, fail_at: int) -> None:
+    """After a crash nothing acknowledged is missing, and nothing is there but what may be."""
+    engine = clients.engine
+    for name, there in clients.there.items():
+        found = engine.drain(name)
+        numbers = [int(data.rstrip(b".")) for data in found]
+        assert numbers == sorted(set(numbers)), f"call {fail_at}: out of order or twice"
+        # Their clients know no better either; but a disk that lets the file be cut back brings them all back.
+        may_be_gone = clients.may_be_gone | (clients.unsure_gets if "truncate" in clients.files.refused else set())
+        lost = [data for data in there if data not in found and (name, data) not in may_be_gone]
+        assert lost == [], f"call {fail_at}: lost from {name}"
+        allowed = clients.unsure | {data for one, data in clients.may_return if one == name}
+        assert [data for data in found if data not in there and data not in allowed] == [], f"call {fail_at}"
+
+
+@every_sync
+@every_fault
+def test_a_crash_right_after_any_failed_call_loses_nothing_acknowledged(fault, sync_ms, disk_takes_turns, tmp_path):
+    for fail_at, clients in all_clients(fault, sync_ms, disk_takes_turns, tmp_path):
+        tell(clients, to_the_end=False)
+        clients.crash()
+        must_be_kept(clients, fail_at)
+
+
+@every_sync
+@every_fault
+def test_a_crash_long_after_any_failed_call_loses_nothing_acknowledged(fault, sync_ms, disk_takes_turns, tmp_path):
+    for fail_at, clients in all_clients(fault, sync_ms, disk_takes_turns, tmp_path):
+        tell(clients, to_the_end=True)
+        clients.crash()
+        must_be_kept(clients, fail_at)
