@@ -8,13 +8,13 @@ INSTALLED := $(VENV)/.installed
 COMPILED := .venv-compiled
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all compiled test-compiled
+.PHONY: check help setup demo run lint test test-all compiled test-compiled bench bench-growth bench-compiled bench-report
 
 check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
-	    printf '  make %-9s %s\n' "$$name" "$$what"; done
+	    printf '  make %-14s %s\n' "$$name" "$$what"; done
 
 setup: $(INSTALLED) ## make .venv and install kestreld and its tools into it; nothing to do when that is done
 	@:
@@ -45,8 +45,24 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 
 test-compiled: compiled ## the quick tests on the compiled build, all but those of the source itself
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
-	@cp -r tests docs packaging completions pyproject.toml README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
+	@cp -r tests docs packaging completions benchmarks pyproject.toml README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
 	@cd $(COMPILED)/checkout && ../bin/python -m pytest -m 'not long' --ignore tests/test_house.py
+
+# ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth" chooses, QUICK=1 only shows that it works.
+MEASURE := $(BIN)/python -m benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
+
+bench: $(INSTALLED) ## kestreld beside memcached, redis and beanstalkd, and beside itself with more to carry
+	@$(MEASURE) $(PARTS)
+
+bench-growth: ## only what an operation costs with more queues, items and connections
+	@$(MAKE) bench PARTS=growth
+
+bench-compiled: $(INSTALLED) compiled ## as bench, with the compiled kestreld beside the pure one
+	@$(MEASURE) --kestreld kestreld= --kestreld compiled=$(COMPILED)/bin/kestreld $(PARTS)
+
+bench-report: $(INSTALLED) ## docs/benchmarks.md and its plots, from benchmarks/results
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@$(BIN)/python -m benchmarks.report
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	@echo "installing kestreld and its tools into $(VENV)"

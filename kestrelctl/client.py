@@ -3,6 +3,7 @@
 What an answer means is decided here; nothing above reads protocol words. Every failure leaves as a `Failure`.
 """
 
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,10 +23,12 @@ from pymemcache.exceptions import (  # type: ignore[import-untyped]
 
 from kestrelctl.blocks import QueueBlock, parse_blocks, text
 from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.repairs import RepairAnswer
 
 PORT_DEFAULT: Final = 22133
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512
+MENDING_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
 
 
 def parse_address(address: str) -> tuple[str, int] | str:
@@ -170,6 +173,33 @@ class KestrelClient(Client):  # type: ignore[misc]
         answer = self._expect(b"delete " + self._queue_key(queue), b"DELETED", b"NOT_FOUND", b"END")
         return answer != b"NOT_FOUND"
 
+    def undo(self, queue: bytes) -> tuple[int, int] | None:
+        """Bring back what the latest flush or delete dropped: items back, and items left. None = there is nothing."""
+        answer = self._ask(b"undo " + self._queue_key(queue), wait_ms=MENDING_MS)
+        if answer == b"NOT_FOUND":
+            return None
+        if not (counts := re.fullmatch(rb"UNDONE (\d+) (\d+)", answer)):
+            raise self._failure(MemcacheUnknownError(answer), ExitCode.REFUSED)
+        return int(counts[1]), int(counts[2])
+
+    def repair_queue(self, queue: bytes) -> RepairAnswer | None:
+        """Have the server check the journal of a queue, and build it anew if it is damaged. None = no such queue."""
+        damages: list[str] = []
+        for line in self._answer_lines(b"repair " + self._queue_key(queue) + b"\r\n", wait_ms=MENDING_MS):
+            with self._answering():
+                self._raise_errors(line, b"repair")
+            if line.startswith(b"DAMAGE "):
+                damages.append(text(line.removeprefix(b"DAMAGE ")))
+            elif line == b"NOT_FOUND":
+                return None
+            elif line == b"SOUND":
+                return RepairAnswer()
+            elif done := re.fullmatch(rb"REPAIRED (\d+) (\d+) (.*)", line):
+                return RepairAnswer(damages, int(done[1]), int(done[2]), text(done[3]))
+            else:
+                raise self._failure(MemcacheUnknownError(line), ExitCode.REFUSED)
+        raise AssertionError("the answer has no end")
+
     def reload(self) -> str:
         """Have the server read its configuration again. What it says beside "done", or ""."""
         answer = self._ask(b"reload", server_error=ExitCode.CONFIG)
@@ -210,8 +240,8 @@ class KestrelClient(Client):  # type: ignore[misc]
 
     # One command and its answer
 
-    def _ask(self, command: bytes, server_error: ExitCode = ExitCode.REFUSED) -> bytes:
-        with self._answering(server_error=server_error):
+    def _ask(self, command: bytes, server_error: ExitCode = ExitCode.REFUSED, wait_ms: int = 0) -> bytes:
+        with self._answering(wait_ms, server_error):
             answer: bytes = self._misc_cmd([command + b"\r\n"], command.split()[0], False)[0]
             return answer
 
@@ -239,14 +269,14 @@ class KestrelClient(Client):  # type: ignore[misc]
             block.append(line)
         return b"".join([line + b"\n" for line in block])
 
-    def _answer_lines(self, request: bytes, lines: int | None = None) -> Iterator[bytes]:
+    def _answer_lines(self, request: bytes, lines: int | None = None, wait_ms: int = 0) -> Iterator[bytes]:
         """Send, then yield the answer line by line. `lines` None = as long as the caller asks."""
-        with self._answering():
+        with self._answering(wait_ms):
             self._ensure_connected()
             self.sock.sendall(request)
             reader = self.sock.makefile("rb")
         while lines is None or lines > 0:
-            with self._answering():
+            with self._answering(wait_ms):
                 line = reader.readline()
                 if not line.endswith(b"\n"):
                     raise MemcacheUnexpectedCloseError

@@ -21,8 +21,8 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     NEGATIVE = (
         1,
-        "a negative answer: no item, no such queue, a truncated journal tail, a question answered no, "
-        "a bench worse than the old one",
+        "a negative answer: no item, no such queue, a truncated journal tail, items that a repair could not save, "
+        "a question answered no, a bench worse than the old one",
     )
     USAGE = 2, "the command line is wrong"
     CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt"
@@ -35,8 +35,8 @@ class ExitCode(IntEnum):
     PROTOCOL = 76, "what answered does not speak Kestrel's protocol"
     REFUSED = 77, "the server refused the command"
     CONFIG = 78, "reload: the configuration is bad, the old one stays in force"
-    FULL = 80, "put: refused, the queue is full or the item too big"
-    PARTLY_STORED = 81, "put: some of the items are stored, then one was refused or the server went away"
+    FULL = 80, "put, undo: refused, the queue is full or the item too big"
+    PARTLY_STORED = 81, "put, undo: some of the items are stored, then one was refused or the server went away"
     AUTHENTICATION = 82, "the server wants a user and password, or did not accept them"
     NO_RIGHTS = 83, "this user may not do that"
     QUEUE_STOPPED = 84, "the server stopped this queue, its journal is corrupt"

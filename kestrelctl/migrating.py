@@ -1,6 +1,5 @@
 """Kestrel's files into a stopped spool or into a running server, and a stopped spool back into Kestrel's files."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from kestrelctl.blocks import Cell, text
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import say
 from kestrelctl.putting import explain
+from kestrelctl.spools import held, kept_still
 from kestreld.clock import Clock
 from kestreld.config import Config
 from kestreld.errors import NotImported
@@ -35,7 +35,7 @@ def import_offline(path: str, spool: str) -> tuple[Rows, ExitCode]:
     source, queue = _locate(path)
     rows: Rows = []
     code = ExitCode.OK
-    with _failing_to(f"import {path}"), _to_ourselves(spool):
+    with _failing_to(f"import {path}"), held(spool, "kestrelctl journal import"):
         config = Config(queue_path=os.path.realpath(spool))
         wanted = None if queue is None else queue.partition("+")[0]
         importing = KestrelImport(FileLayer(), Clock(), config, source, say, wanted)
@@ -89,7 +89,7 @@ def export(spool: str, queue: str | None, folder: str) -> tuple[Rows, ExitCode]:
     rows: Rows = []
     code = ExitCode.OK
     name = None if queue is None else os.fsencode(queue).decode("latin-1")
-    with _failing_to(f"export {spool}"), _kept_still(spool):
+    with _failing_to(f"export {spool}"), kept_still(spool):
         for one in export_spool(FileLayer(), Clock(), spool, name, folder):
             if one.problem is not None:
                 say(f"{_shown(one.name)}: not exported: {one.problem}")
@@ -148,42 +148,3 @@ def _failing_to(do: str) -> Iterator[None]:
         # Those that kestreld raises itself have no number, but words.
         reason = f"{error.filename or ''}: {(error.strerror or '').lower()}" if error.errno else str(error)
         raise Failure(code, f"cannot {do}: {reason.removeprefix(': ')}") from error
-
-
-@contextmanager
-def _to_ourselves(spool: str) -> Iterator[None]:
-    """No kestreld runs on the spool, and none can start. Raises Failure that names the one there is."""
-    files = FileLayer()
-    files.make_dir(spool)
-    lock = files.lock(f"{spool}/.lock")
-    if lock is None:
-        raise _in_use(spool)
-    try:
-        files.replace_content(lock, f"pid {os.getpid()}, kestrelctl journal import\n".encode())
-        yield
-    finally:
-        files.close(lock)
-
-
-@contextmanager
-def _kept_still(spool: str) -> Iterator[None]:
-    """As `_to_ourselves`, but nothing is written to the spool, and several may read it."""
-    try:
-        lock = os.open(f"{spool}/.lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield  # nobody has ever run on it
-        return
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _in_use(spool) from error
-        yield
-    finally:
-        os.close(lock)
-
-
-def _in_use(spool: str) -> Failure:
-    with open(f"{spool}/.lock", encoding="utf-8", errors="replace") as file:
-        holder = file.readline().strip() or "another process"
-    return Failure(ExitCode.TRY_AGAIN, f"{spool}: in use by {holder}; stop it first")

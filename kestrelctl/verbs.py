@@ -20,8 +20,11 @@ from kestrelctl.commands import (
     peek,
     put,
     reload,
+    repair,
     shutdown,
     stats,
+    top,
+    undo,
     version,
 )
 from kestrelctl.commands.options import SERVER_DEFAULT, TIMEOUT_DEFAULT
@@ -80,17 +83,20 @@ app.command("put")(put.put)
 app.command("get")(get.get)
 app.command("peek")(peek.peek)
 app.command("stats")(stats.stats)
+app.command("top")(top.top)
 app.command("flush")(flush.flush)
 app.command("flush-all")(flush_all.flush_all)
 app.command("flush-expired")(flush_expired.flush_expired)
 app.command("flush-all-expired")(flush_all_expired.flush_all_expired)
 app.command("delete")(delete.delete)
+app.command("undo")(undo.undo)
 app.command("dump-config")(dump_config.dump_config)
 app.command("dump-stats")(dump_stats.dump_stats)
 app.command("reload")(reload.reload)
 app.command("version")(version.version)
 app.command("shutdown")(shutdown.shutdown)
 app.command("journal-verify")(journal_verify.journal_verify)
+app.command("repair")(repair.repair)
 app.add_typer(journal.journal, name="journal")
 app.add_typer(bench.bench, name="bench")
 

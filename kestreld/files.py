@@ -102,7 +102,7 @@ class FileLayer:
             try:
                 while os.sendfile(target, source, None, 1 << 24):
                     pass
-                os.fsync(target)
+                self.sync(target)
             finally:
                 os.close(target)
         finally:

@@ -175,6 +175,16 @@ def test_journal_page_shows_the_bytes_that_are_written() -> None:
     assert shown == [put + done]
 
 
+def test_every_difference_from_kestrel_on_its_page_has_a_test_and_every_test_a_row() -> None:
+    text = document("docs/compatibility.md").partition("## What differs")[2]
+    rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
+    named = [found[1] for row in rows[1:] if (found := re.fullmatch(r"`(test_\w+)`", row))]
+    (tree,) = [tree for path, tree in sources("tests/functional") if path.endswith("/test_differences.py")]
+    tests = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    assert len(named) == len(rows[1:])
+    assert sorted(named) == sorted(tests)
+
+
 def test_links_in_the_documentation_lead_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
     broken = [

@@ -52,6 +52,7 @@ class JournalBuilder:
         self._parts: list[bytes] = []
         self._bytes = 0
         self._first_id = first_id
+        self._done_at: dict[int, int] = {}  # by reader number, how many of its done ranges are passed
         self._journal.start_segment(self._state, skip=first_segment - 1)
 
     def note(self, record: bytes) -> None:
@@ -80,13 +81,21 @@ class JournalBuilder:
         for reader in state.readers:
             if reader.kind == Kind.STREAM or only not in (0, reader.number):
                 continue
-            if added < reader.head or any(first <= added <= last for first, last in reader.done):
+            if added < reader.head or self._is_done(reader, added):
                 continue
             reader.items += 1
             reader.data_bytes += size
         state.put_items += 1
         state.put_bytes += size
         state.next_id = added + 1
+
+    def _is_done(self, reader: ReaderState, added: int) -> bool:
+        """Whether it is ahead of the reader's head, and done. Ids rise from call to call."""
+        at = self._done_at.get(reader.number, 0)
+        while at < len(reader.done) and reader.done[at][1] < added:
+            at += 1
+        self._done_at[reader.number] = at
+        return at < len(reader.done) and reader.done[at][0] <= added
 
     def _write(self) -> None:
         if self._parts:

@@ -15,7 +15,7 @@ WRITE_BYTES: Final = 256 * 1024
 
 
 class Compaction:
-    """Add the live records in order, `close`, `put_in_place`. Raises JournalFailed where the disk refuses."""
+    """Add the live records in order, `close`, `sync`, `put_in_place`. Raises JournalFailed where the disk refuses."""
 
     def __init__(self, journal: Journal, checkpoint: Checkpoint) -> None:
         """`checkpoint` is what the live segment, just begun, says."""
@@ -68,7 +68,7 @@ class Compaction:
 
     def _dead_on_sight(self) -> tuple[int, ...]:
         """What it replaces, and what those had replaced that is still there."""
-        return tuple(sorted(self._journal.leftover.union(self.replaced)))
+        return tuple(sorted({*self._journal.leftover, *self.replaced}))
 
     def _write(self) -> None:
         data = b"".join(self._parts)
@@ -88,18 +88,28 @@ class Compaction:
         if self._parts:
             self._write()
 
-    def put_in_place(self) -> None:
-        """Sync it and give it its name. Off the loop; raises OSError."""
+    def sync(self) -> None:
+        """Put it on disk, yet without its name. Off the loop; raises OSError."""
         self._files.sync(self._fd)
+
+    def put_in_place(self) -> None:
+        """Give it its name. Off the loop; raises OSError."""
         self._files.rename(self._path, self.segment.path)
         self._files.sync_dir(self._journal.folder)
-        self._files.close(self._fd)
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        self._files.close(fd)
 
     def abandon(self) -> None:
         """Leave no trace. Best effort: a leftover is removed at the next start."""
         if self._fd >= 0:
             try:
-                self._files.close(self._fd)
-                self._files.unlink(self._path)
+                self._close()
+                # The second: named, but perhaps not for good, where the sync of the folder failed.
+                for path in (self._path, self.segment.path):
+                    if self._files.exists(path):
+                        self._files.unlink(path)
             except OSError:
                 return

@@ -1,6 +1,6 @@
 """The segment files of a damaged journal: what their headers and names say, and what of them can still be read."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,16 +35,19 @@ class FoundSegment:
     def is_compacted(self) -> bool:
         return self.header is not None and bool(self.header.replaced)
 
+    def count_only(self, used_bytes: int) -> None:
+        """So much was written to it: what lies behind is not part of it, and what it is short of is missing."""
+        self.missing_bytes = max(used_bytes - self.end, 0)
+        self.end = min(self.end, used_bytes)
 
-def find_segments(files: FileLayer, folder: str, queue: str) -> list[FoundSegment]:
+
+def find_segments(files: FileLayer, folder: str, queue: str) -> Iterator[FoundSegment]:
     """All of a folder, by name. Raises JournalCorrupt where a newer kestreld wrote one; OSError."""
-    found = []
     for name in files.list_dir(folder):
         if (parsed := parse_segment_name(name)) is not None:
             segment = FoundSegment(f"{folder}/{name}", *parsed, files.size_bytes(f"{folder}/{name}"))
             _look_at(files, segment, queue)
-            found.append(segment)
-    return found
+            yield segment
 
 
 def read_segment(files: FileLayer, segment: FoundSegment) -> Generator[None, None, bytes]:

@@ -5,6 +5,7 @@ It knows bytes, item ids and segments. What the readers hold in memory, and what
 
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from kestreld.clock import Clock
@@ -12,7 +13,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import DISK_FULL, DISK_SHORT, FileLayer
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, checked_end, checkpoint_record, sync_record, why_bad
-from kestreld.journal.segment import Header, Segment, encode_header, segment_name
+from kestreld.journal.segment import REPLACED_MAX, UNSYNCED_MARK, Header, Segment, encode_header, segment_name
 
 FRAME_LOOK_BYTES: Final = 16
 Position = tuple[int, int]  # segment number, offset of a record in it
@@ -34,13 +35,19 @@ class Journal:
         self.segments: list[Segment] = []
         self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
         self.failed_at_ms = 0
+        self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
         self.unsynced = False  # something was written since the last sync
+        self.written_to = False  # something was written since the start
         self.names_unsynced = False  # a segment was made or renamed since the folder was synced
         self.folder_unsynced = False  # the folder itself was made since its parent was synced
-        self.checkpoint_synced = False  # the live segment's CHECKPOINT is on disk: older segments may go
+        self.synced_number = 0  # the newest segment whose CHECKPOINT is on disk: those before it may go
         self.retiring = False  # dead segments are being deleted or archived
-        self.leftover: set[int] = set()  # numbers of compacted segments whose files have yet to go
+        self.compact_again_at_ms = 0  # after a compaction that was given up: not before
+        self.begun_with: Checkpoint | None = None  # what the live segment begins with, if a number before it is free
+        self.leftover: dict[int, Segment] = {}  # replaced by a compacted one, but their files have yet to go
+        self.syncing = False  # a background sync is under way
+        self.filled: list[int] = []  # descriptors, borrowed, of full segments that the next one covers
         self._borrowed: dict[int, int] = {}  # descriptors in use by syncs elsewhere, and by how many
         self.sync_us = 0  # how long the last sync took
         self._write_fd = -1
@@ -56,7 +63,8 @@ class Journal:
 
     @property
     def disk_bytes(self) -> int:
-        return sum(segment.used_bytes for segment in self.segments)
+        segments = [*self.segments, *self.leftover.values()]
+        return sum([segment.used_bytes for segment in segments])
 
     def grown_bytes(self) -> int:
         """What the live segment holds beyond its CHECKPOINT."""
@@ -81,7 +89,7 @@ class Journal:
             self._cut_back(start)
             raise self._fail(error, "write") from error
         self._sync_note = -1
-        self.unsynced = True
+        self.unsynced = self.written_to = True
         live.used_bytes = start + len(data)
         live.mark(first_put_id, at)
         return at
@@ -135,9 +143,9 @@ class Journal:
         self._write_fd = fd
         self.segments.append(Segment(number, checkpoint.next_id, path, len(data), len(header)))
         self.checkpoint_bytes = len(data)
+        self.begun_with = checkpoint if skip else None
         self.failed = None
         self.unsynced = self.names_unsynced = True
-        self.checkpoint_synced = False
         self._sync_note = -1
 
     def _make_file(self, path: str, data: bytes) -> int:
@@ -163,8 +171,16 @@ class Journal:
             for folder in self.unsynced_folders():
                 self.files.sync_dir(folder)
         except OSError as error:
-            raise self._fail(error, "sync") from error
+            raise self.sync_failed(error) from error
         self.synced(self.live.number, self.live.used_bytes, started_us)
+
+    def seal(self, next_id: int) -> None:
+        """Say at a stop that all is on disk: what is bad at the next start is damage then, and no torn tail.
+
+        Raises JournalFailed.
+        """
+        if self._sync_note >= 0 and self.written_to:
+            self.write([], next_id)
 
     def unsynced_folders(self) -> list[str]:
         """The folders whose names have to be synced with the live segment."""
@@ -176,16 +192,19 @@ class Journal:
     def synced(self, number: int, used_bytes: int, started_us: int) -> None:
         """A sync that covered the first `used_bytes` of segment `number` has succeeded."""
         self.sync_us = self.clock.stopwatch_us() - started_us
+        self.synced_number = max(self.synced_number, number)
         if number != self.live.number:
             return
         self.names_unsynced = self.folder_unsynced = False
-        self.checkpoint_synced = True
         self._sync_note = used_bytes
         if used_bytes == self.live.used_bytes:
             self.unsynced = False
 
     def sync_failed(self, error: OSError) -> JournalFailed:
-        """A sync elsewhere has failed: what it covered may not be on disk. The segment is not appended to again."""
+        """A sync has failed: what it covered may not be on disk. The segment is not appended to again."""
+        # Not by the next process either, to which the kernel gives all of it, and no error any more.
+        with suppress(OSError):  # it is there already, or the disk takes nothing
+            self.files.close(self.files.create(self.live.path + UNSYNCED_MARK))
         return self._fail(error, "sync")
 
     def cut_back(self, number: int, used_bytes: int) -> None:
@@ -281,34 +300,42 @@ class Journal:
 
     def dead_segments(self, lowest_head: int) -> int:
         """How many segments at the start hold only items below `lowest_head` and may go."""
-        if not self.checkpoint_synced:
-            return 0
         dead = 0
-        while dead + 1 < len(self.segments) and self.segments[dead + 1].first_id <= lowest_head:
+        for following in self.segments[1:]:
+            if following.number > self.synced_number or following.first_id > lowest_head:
+                break
             dead += 1
         return dead
+
+    @property
+    def checkpoint_synced(self) -> bool:
+        """Whether the live segment's CHECKPOINT is on disk."""
+        return self.synced_number == self.live.number
 
     def forget(self, segment: Segment) -> None:
         """A dead segment's file has gone."""
         if self._read_number == segment.number:
             self._close_read()
-        self.leftover.discard(segment.number)
+        self.leftover.pop(segment.number, None)
         if segment in self.segments:
             self.segments.remove(segment)
 
-    def replace(self, numbers: list[int], compacted: Segment) -> list[Segment]:
-        """Put a compacted segment in the place of those it stands for; returns them, to be let go of."""
-        replaced = [segment for segment in self.segments if segment.number in numbers]
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are more files than the header of a compacted segment can name."""
+        return len(self.segments) + len(self.leftover) > REPLACED_MAX
+
+    def replace(self, numbers: list[int], compacted: Segment) -> None:
+        """Put a compacted segment in the place of those it stands for, which are `leftover` from now on."""
+        self.leftover.update({segment.number: segment for segment in self.segments if segment.number in numbers})
         kept = [segment for segment in self.segments if segment.number not in numbers]
         self._close_read()
         self.segments = [compacted, *kept]
-        self.leftover.update(numbers)
-        return replaced
 
     def adopt(self, checkpoint_bytes: int) -> None:
-        """Take up a recovered journal: the last segment is live, and its CHECKPOINT may not be on disk yet."""
+        """Take up a recovered journal: the last segment is live, and neither it nor any name need be on disk yet."""
         self.checkpoint_bytes = checkpoint_bytes
-        self.unsynced = self.names_unsynced = True
+        self.unsynced = self.names_unsynced = self.folder_unsynced = True
 
     # Descriptors
 

@@ -132,6 +132,11 @@ def read_queue(
     return queue
 
 
+def replayed_files(files: FileLayer, folder: str, name: str) -> list[str]:
+    """Names of the queue's files that count, in order: not those that a pack replaces, nor unfinished ones."""
+    return _in_replay_order(files, folder, name, None)[1]
+
+
 def _in_replay_order(
     files: FileLayer, folder: str, name: str, file_names: Sequence[str] | None
 ) -> tuple[list[str], list[str], list[str]]:

@@ -53,7 +53,7 @@ class KnownReaders:
             self._change(body)
 
     def recall(self, body: bytes) -> None:
-        """A READER found where nothing is sure: believed if its number is the next, as an item may hold such records."""
+        """A READER found where nothing is sure: believed if its number is the next, as an item may hold others."""
         if read_reader(body).reader == self.next_reader:
             self._change(body)
 
@@ -66,6 +66,19 @@ class KnownReaders:
             self._readers.pop(number, None)
         elif number >= self._first_new and number not in self._readers and number not in self._dropped:
             self._readers[number] = ReaderState(number, change.kind, change.name, change.at_id, change.at_id)
+
+    def learn(self, next_reader: int, readers: list[ReaderState]) -> None:
+        """A running server says who there is: these and nobody else."""
+        known, self._readers = self._readers, {}
+        for state in readers:
+            found = known.get(state.number) or ReaderState(
+                state.number, state.kind, state.name, state.at_id, state.at_id
+            )
+            found.name, found.head = state.name, max(found.head, state.head)
+            self._readers[state.number] = found
+        self.next_reader = max(self.next_reader, next_reader)
+        self._all_are_named = True
+        self._met.clear()
 
     def settled(self, first_id: int) -> list[ReaderState]:
         """The readers, each with its head and what is done ahead of it. `first_id` is the lowest id left."""

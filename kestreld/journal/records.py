@@ -431,10 +431,14 @@ def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[
 _MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x07])")
 
 
-def find_whole_records(buffer: bytes, start: int) -> Iterator[tuple[int, int, int]]:
-    """(type, start, end) of every whole record at or after `start`, at any byte: for judging what follows a bad one."""
+def find_whole_records(buffer: bytes, start: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:
+    """(type, start, end) of every whole record at or after `start`, at any byte: for judging what follows a bad one.
+
+    Those that begin at or after `stop` are left out.
+    """
     at = start
-    while match := _MAY_START_RECORD.search(buffer, at):
+    look_end = len(buffer) if stop is None else min(stop + FRAME_BYTES - 1, len(buffer))
+    while match := _MAY_START_RECORD.search(buffer, at, look_end):
         found = match.start()
         body_bytes = int.from_bytes(match.group(1), "little")
         if 0 < body_bytes <= len(buffer) - found - FRAME_BYTES:

@@ -34,22 +34,18 @@ from kestreld.journal.records import (
     read_sync,
     why_bad,
 )
-from kestreld.journal.segment import TORN_MARK, Header, Segment, decode_header, parse_segment_name
+from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Header, Segment, decode_header, parse_segment_name
 
 Report = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Recovered:
-    """A journal ready to be appended to, and the state it stands for.
-
-    `notes` are for the log; `replaced` are segments that a compacted one stands in for, still there.
-    """
+    """A journal ready to be appended to, and the state it stands for. `notes` are for the log."""
 
     journal: Journal
     state: Checkpoint
     notes: list[str] = field(default_factory=list)
-    replaced: list[Segment] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -91,9 +87,11 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
     Raises JournalCorrupt when what is there cannot be trusted; then nothing was changed.
     """
     found = survey(files, folder)
+    newest = found.segments[-1].path if found.segments else ""
     for name in files.list_dir(folder):
-        if name.endswith(".seg.new"):
-            files.unlink(f"{folder}/{name}")  # a roll that a crash cut short, never part of the journal
+        is_past = name.endswith(UNSYNCED_MARK) and f"{folder}/{name}" != newest + UNSYNCED_MARK
+        if is_past or name.endswith(".seg.new"):
+            files.unlink(f"{folder}/{name}")  # a roll that a crash cut short was never part of the journal
     notes = []
     if found.end < len(found.buffer):
         notes.append(_cut_tail(files, clock, found.segments[-1], found.buffer, found.end))
@@ -102,8 +100,9 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
         return None
     journal = found.journal(files, clock, open_files, folder)
     journal.adopt(found.checkpoint_end)
-    journal.leftover = {segment.number for segment in found.replaced}
-    return Recovered(journal, found.state, notes, found.replaced)
+    journal.distrusted = files.exists(newest + UNSYNCED_MARK)
+    journal.leftover = {segment.number: segment for segment in found.replaced}
+    return Recovered(journal, found.state, notes)
 
 
 def survey(files: FileLayer, folder: str) -> Survey:
@@ -127,7 +126,11 @@ def survey(files: FileLayer, folder: str) -> Survey:
         follows = later.segment.number == earlier.segment.number + 1 and not earlier.segment.compacted
         if later.checkpoint is not None and follows:
             size_bytes, used_bytes = earlier.segment.used_bytes, later.checkpoint.previous_bytes
-            if size_bytes < used_bytes:
+            is_bad = size_bytes < used_bytes or earlier.problem is not None
+            if is_bad and earlier.segment.first_id == later.segment.first_id:
+                # Nothing was put in it: its first commit failed, and the CHECKPOINT before that was never synced.
+                used_bytes = earlier.segment.records_at
+            elif size_bytes < used_bytes:
                 raise JournalCorrupt(earlier.segment.path, size_bytes, f"the file ends here, not at byte {used_bytes}")
             earlier.segment.used_bytes = used_bytes
     newest = found[-1]

@@ -5,7 +5,7 @@ journals, and the ids of this one rise within the bounds of the segment.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from kestreld.journal.records import (
@@ -20,9 +20,13 @@ from kestreld.journal.records import (
 
 READER_BYTES: Final = range(FRAME_BYTES + 22, 1024)  # a queue name is shorter
 OTHER_ENDS_MAX: Final = 256
+LONG_BYTES: Final = 256 * 1024
 UNKNOWN: Final = -1
 ID_END: Final = 1 << 64
+SCAN_BYTES: Final = 32 * 1024
+SCAN_RECORDS: Final = 1024
 Piece = tuple[int, int, int]  # type of a whole record, or 0 for a stretch that holds none; start, end
+PAUSE: Final[Piece] = (-1, 0, 0)  # nothing yet: a search goes on
 
 
 class Salvage:
@@ -33,12 +37,12 @@ class Salvage:
         self._start = start
         self._last = first_id - 1  # the highest id met
         self._end_id = end_id
-        self._starts: list[int] | None = None  # of the whole records behind the first bad one
+        self._whole: list[Piece] | None = None  # whole records behind the first bad one, be they inside of others
         self._anchors: list[tuple[int, int]] | None = None  # start and id of the PUTs where reading may go on
         self.readers: list[bytes] = []  # READER records that a bad stretch may have held
 
     def pieces(self) -> Iterator[Piece]:
-        """The segment from `start` to its end, in order."""
+        """The segment from `start` to its end, in order; PAUSE now and then."""
         buffer, at = self._buffer, self._start
         while at < len(buffer):
             record_type, end = checked_end(buffer, at)
@@ -56,7 +60,7 @@ class Salvage:
                 yield record_type, at, end
             else:
                 if end < 0:
-                    end, is_search = self._resume(at)
+                    end, is_search = yield from self._resume(at)
                     if is_search:
                         self._find_readers(at, end)
                 yield 0, at, end
@@ -66,14 +70,13 @@ class Salvage:
         return item_id(self._buffer[at : at + FRAME_BYTES + 8])
 
     def _find_readers(self, at: int, end: int) -> None:
-        piece = self._buffer[at:end]
-        for record_type, start, stop in find_whole_records(piece, 1):
-            if record_type == Type.READER and not read_reader(piece[start + FRAME_BYTES : stop]).dropped:
-                self.readers.append(piece[start:stop])
+        for record_type, start, stop in self._within(at + 1, end):
+            if record_type == Type.READER and not read_reader(self._buffer[start + FRAME_BYTES : stop]).dropped:
+                self.readers.append(self._buffer[start:stop])
 
     # Where to go on behind a bad record
 
-    def _resume(self, at: int) -> tuple[int, bool]:
+    def _resume(self, at: int) -> Generator[Piece, None, tuple[int, bool]]:
         """Where sense begins again behind the bad record at `at`, and whether more than that record may lie between."""
         buffer, size = self._buffer, len(self._buffer)
         if at + FRAME_BYTES + 8 > size:
@@ -85,13 +88,39 @@ class Salvage:
         if following == self._last + 1 + is_next_item:
             self._mend(at, end)
             return end, False
+        if self._whole is None:
+            self._whole = yield from self._scan(at + 1)
         # The length itself may be wrong, and by accident lead to the end of another record.
         if true_end := self._end_with_other_length(at):
             return true_end, False
         if makes_sense and not self._holds_item(at + 1, end, following):
             self._mend(at, end)
             return end, False
+        if self._anchors is None:
+            self._anchors = yield from self._find_anchors(at + 1)
         return self._next_anchor(at, is_item=is_next_item and buffer[at + 8] == Type.PUT), True
+
+    def _scan(self, at: int) -> Generator[Piece, None, list[Piece]]:
+        """The whole records from `at` on, at any byte."""
+        whole: list[Piece] = []
+        while at < len(self._buffer):
+            stop = at + SCAN_BYTES
+            for piece in find_whole_records(self._buffer, at, stop):
+                whole.append(piece)
+                at = piece[2]
+            at = max(at, stop)
+            yield PAUSE
+        return whole
+
+    def _within(self, start: int, end: int) -> Iterator[Piece]:
+        """The whole records between `start` and `end`, once they had to be looked for."""
+        whole = self._whole or []
+        for index in range(bisect_left(whole, start, key=_start), len(whole)):
+            piece = whole[index]
+            if piece[1] >= end:
+                return
+            if piece[2] <= end:
+                yield piece
 
     def _next_id(self, at: int) -> int:
         """The id of the next item that whole records lead to from `at`, or UNKNOWN."""
@@ -110,10 +139,11 @@ class Salvage:
         buffer, size = self._buffer, len(self._buffer)
         written = int.from_bytes(buffer[at : at + 4], "little")
         ends = [at + FRAME_BYTES + (written ^ (1 << bit)) for bit in range(32)]
-        starts = self._whole_starts(at)
-        ends += [size, *starts[bisect_left(starts, at + 1) :][:OTHER_ENDS_MAX]]
+        whole = self._whole or []
+        behind = bisect_left(whole, at + 1, key=_start)
+        ends += [size, *map(_start, whole[behind : behind + OTHER_ENDS_MAX])]
         for end in ends:
-            if at + FRAME_BYTES < end <= size:
+            if at + FRAME_BYTES < end <= size and self._may_end(at, end):
                 record = (end - at - FRAME_BYTES).to_bytes(4, "little") + buffer[at + 4 : end]
                 record_type, _ = checked_end(record, 0)
                 if record_type:
@@ -122,19 +152,20 @@ class Salvage:
                     return end
         return 0
 
-    def _whole_starts(self, at: int) -> list[int]:
-        """Where whole records stand behind `at`, be it inside of others."""
-        if self._starts is None:
-            self._starts = [start for _, start, _ in find_whole_records(self._buffer, at + 1)]
-        return self._starts
+    def _may_end(self, at: int, end: int) -> bool:
+        """Whether it is worth the time to look if the record at `at` ends there: a long one only before a whole one."""
+        if end - at <= LONG_BYTES:
+            return True
+        if end == len(self._buffer):
+            return not any(self._within(at + 1, end))
+        return checked_end(self._buffer, end)[0] > 0
 
     def _holds_item(self, start: int, end: int, following: int) -> bool:
         """Whether an item that belongs before `following` stands between `start` and `end`."""
         end_id = ID_END if following == UNKNOWN else following
-        piece = self._buffer[start:end]
         return any(
-            record_type == Type.PUT and self._last < item_id(piece[found : found + FRAME_BYTES + 8]) < end_id
-            for record_type, found, _ in find_whole_records(piece, 0)
+            record_type == Type.PUT and self._last < self._id(found) < end_id
+            for record_type, found, _ in self._within(start, end)
         )
 
     def _next_anchor(self, at: int, *, is_item: bool) -> int:
@@ -143,10 +174,10 @@ class Salvage:
         `is_item`: what is bad at `at` says that it is the next item. Then no more can be missing than there is room
         for, or the PUT is inside that item: a segment may be cut short in one.
         """
-        if self._anchors is None:
-            self._anchors = self._find_anchors(self._whole_starts(at))
         last = self._last + is_item
-        for anchor, anchor_id in self._anchors[bisect_left(self._anchors, (at + 1, 0)) :]:
+        anchors = self._anchors or []
+        for index in range(bisect_left(anchors, (at + 1, 0)), len(anchors)):
+            anchor, anchor_id = anchors[index]
             if anchor_id > last and not (is_item and (anchor_id - last) * PUT_HEADER_BYTES > anchor - at):
                 return anchor
         return len(self._buffer)
@@ -158,23 +189,30 @@ class Salvage:
         index = bisect_left(self._anchors, (at, 0))
         return index < len(self._anchors) and self._anchors[index] == (at, found)
 
-    def _find_anchors(self, starts: list[int]) -> list[tuple[int, int]]:
-        """The most PUTs that stand in the order of their ids: those inside items do not fit in."""
+    def _find_anchors(self, at: int) -> Generator[Piece, None, list[tuple[int, int]]]:
+        """The most PUTs from `at` on that stand in the order of their ids: those inside items do not fit in."""
         end_id = ID_END if self._end_id is None else self._end_id
-        puts = [(at, self._id(at)) for at in starts if self._buffer[at + 8] == Type.PUT]
-        puts = [(at, found) for at, found in puts if self._last < found < end_id]
+        whole = self._whole or []
         # The longest rising row: `tails` are the lowest ids with which rows of each length can end.
+        puts: list[tuple[int, int]] = []
         tails: list[int] = []
         lengths = []
-        for _, found in puts:
-            length = bisect_left(tails, found)
-            tails[length : length + 1] = [found]
-            lengths.append(length)
+        for index in range(bisect_left(whole, at, key=_start), len(whole)):
+            record_type, start, _ = whole[index]
+            if record_type == Type.PUT and self._last < (found := self._id(start)) < end_id:
+                puts.append((start, found))
+                length = bisect_left(tails, found)
+                tails[length : length + 1] = [found]
+                lengths.append(length)
+            if index % SCAN_RECORDS == 0:
+                yield PAUSE
         wanted, before, row = len(tails) - 1, ID_END, []
-        for put, length in zip(reversed(puts), reversed(lengths), strict=True):
+        for count, (put, length) in enumerate(zip(reversed(puts), reversed(lengths), strict=True)):
             if length == wanted and put[1] < before:
                 row.append(put)
                 before, wanted = put[1], wanted - 1
+            if count % SCAN_RECORDS == 0:
+                yield PAUSE
         return row[::-1]
 
     def _mend(self, at: int, end: int) -> None:
@@ -188,3 +226,7 @@ class Salvage:
             if checked_end(mended, 0)[0] == Type.READER:
                 self.readers.append(mended)
                 return
+
+
+def _start(piece: Piece) -> int:
+    return piece[1]

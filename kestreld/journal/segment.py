@@ -19,7 +19,9 @@ MAGIC: Final = b"KESTRELJ"
 VERSION: Final = 1
 SUFFIX: Final = ".seg"
 TORN_MARK: Final = ".torn-"
+UNSYNCED_MARK: Final = ".unsynced"  # beside a segment: a sync of it has failed
 MARK_EVERY_BYTES: Final = 256 * 1024
+REPLACED_MAX: Final = 0xFFFF
 
 _FIXED: Final = struct.Struct("<8sHHIQIQQHH")
 _NUMBER: Final = struct.Struct("<I")

@@ -70,21 +70,37 @@ class _Readers:
                 self.done[state.number].extend(state.done)
 
 
-def verify_spool(files: FileLayer, spool: str, queue: str | None = None) -> Iterator[SegmentReport]:
-    """A report for every segment of every journal in the spool, or of one queue's.
-
-    Raises FileNotFoundError when there is no such spool or queue, other OSErrors when a file cannot be read.
-    """
+def journal_folders(files: FileLayer, spool: str, queue: str | None = None) -> Iterator[tuple[str, str]]:
+    """Family and folder of every journal in the spool, or of one queue's. Raises OSError."""
     if queue is not None:
-        folder = f"{spool}/{encode_queue_name(queue.partition('+')[0])}{FOLDER_SUFFIX}"
-        if not files.is_dir(folder):
-            raise FileNotFoundError(f"{folder}: no such journal")
-        yield from verify_journal(files, folder, queue.partition("+")[0])
+        family = queue.partition("+")[0]
+        folder = f"{spool}/{encode_queue_name(family)}{FOLDER_SUFFIX}"
+        if files.is_dir(folder):
+            yield family, folder
         return
     for name in files.list_dir(spool):
         folder = f"{spool}/{name}"
         if name.endswith(FOLDER_SUFFIX) and not name.startswith(".") and files.is_dir(folder):
-            yield from verify_journal(files, folder, decode_queue_name(name[: -len(FOLDER_SUFFIX)]))
+            yield decode_queue_name(name.removesuffix(FOLDER_SUFFIX)), folder
+
+
+def archived_folders(files: FileLayer, archive: str, queue: str | None = None) -> Iterator[tuple[str, str]]:
+    """Family and folder of every journal in an archive, <queue>/<journal_id>, or of one queue's. Raises OSError."""
+    wanted = None if queue is None else encode_queue_name(queue.partition("+")[0])
+    for name in files.list_dir(archive):
+        if name.startswith(".") or name.endswith(FOLDER_SUFFIX) or wanted not in (None, name):
+            continue
+        folder = f"{archive}/{name}"
+        for journal_id in files.list_dir(folder) if files.is_dir(folder) else []:
+            if journal_id.isdecimal() and files.is_dir(f"{folder}/{journal_id}"):
+                yield decode_queue_name(name), f"{folder}/{journal_id}"
+
+
+def verify_spool(files: FileLayer, spool: str, queue: str | None = None) -> Iterator[SegmentReport]:
+    """A report for every segment of every journal in the spool or archive, or of one queue's. Raises OSError."""
+    for find in (journal_folders, archived_folders):
+        for family, folder in find(files, spool, queue):
+            yield from verify_journal(files, folder, family)
 
 
 def verify_journal(files: FileLayer, folder: str, queue: str) -> list[SegmentReport]:
@@ -135,6 +151,8 @@ def _read_segment(
                 report.torn = bool(buffer[at:].strip(b"\0"))
             if report.torn or not is_last:
                 report.bad_offset, report.reason = at, why_bad(code)
+            if report.torn and (whole := sum(1 for _ in find_whole_records(buffer, at + 1))):
+                report.reason = f"{why_bad(code)}, and {whole} whole records follow, which a repair would keep"
     except JournalCorrupt as problem:
         report.bad_offset, report.reason = problem.offset, problem.reason
         # A newest segment in which nothing whole stands was cut short while it was made: a start sets it aside.

@@ -30,6 +30,8 @@ DUMP_STATS: Final = 16
 QUIT: Final = 17
 REPLY: Final = 18  # nothing to do but answer `reply`, then close if `closes`
 TOO_LARGE: Final = 19  # a SET whose data was thrown away unread: larger than the queue takes
+REPAIR: Final = 20
+UNDO: Final = 21
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -60,7 +62,13 @@ _BARE: Final = {
     b"dump_stats": DUMP_STATS,
     b"quit": QUIT,
 }
-_NAMED: Final = {b"delete": DELETE, b"flush": FLUSH, b"flush_expired": FLUSH_EXPIRED}
+_NAMED: Final = {
+    b"delete": DELETE,
+    b"flush": FLUSH,
+    b"flush_expired": FLUSH_EXPIRED,
+    b"repair": REPAIR,
+    b"undo": UNDO,
+}
 
 
 class Command:

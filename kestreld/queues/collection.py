@@ -9,14 +9,15 @@ from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel_import import import_at_start
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import Checkpoint, Kind, ReaderState
+from kestreld.journal.records import Checkpoint, Kind, ReaderState, merged
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import finish_repairs
-from kestreld.journal.segment import Segment
 from kestreld.queues.commit import GroupCommit
+from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader, Stream
-from kestreld.queues.trash import Note, Trash
+from kestreld.queues.trash import Trash
+from kestreld.queues.trash_note import DELETE, FLUSH, Note
 from kestreld.stats import Totals
 
 FOLDER_SUFFIX = ".journal"
@@ -45,10 +46,11 @@ class QueueCollection:
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
         self.names_changed: list[Callable[[], None]] = []  # told when a queue is deleted or configured anew
-        self.replaced: list[tuple[Queue, list[Segment]]] = []  # what compactions had replaced when the server stopped
         self.created = self.deleted = 0
         self.moved_in = 0  # items that parents got without a SET
         self.past = Totals()  # of deleted queues
+        # Queues whose journal has come to its limit while it is compacted -> who is told when there is room again
+        self.crowded: dict[Queue, list[Callable[[], None]]] = {}
         self.stopping = False
         self._last_journal_id = 0
         self._move_reported_at_ms: dict[str, int] = {}
@@ -140,9 +142,9 @@ class QueueCollection:
         queue = reader.queue
         note = None
         if len(queue.readers) == 1:
-            note = self.trash.note(reader, "delete")
+            note = self.trash.note(reader, DELETE)
         else:
-            self.trash.keep(reader, "delete")
+            self.trash.keep(reader, DELETE)
         queue.fold()
         queue.drop_reader(reader.label)
         self.deleted += 1
@@ -174,7 +176,7 @@ class QueueCollection:
             return 0
         if reader.queue.stopped is not None:
             raise reader.queue.stopped
-        self.trash.keep(reader, "flush")
+        self.trash.keep(reader, FLUSH)
         return reader.flush(self.clock.wall_ms)
 
     def flush_all(self) -> None:
@@ -242,7 +244,15 @@ class QueueCollection:
                 continue
             if parent not in self.broken:
                 self.recover_family(parent, path)
+        self._take_up_trash()
+
+    def _take_up_trash(self) -> None:
         self.trash.find()
+        for parent in dict.fromkeys([entry.queue.partition("+")[0] for entry in self.trash.entries]):
+            if parent not in self.broken:
+                self.trash.settle(parent, self.families.get(parent))
+        for _ in self.trash.expire():
+            pass
 
     def recover_family(self, parent: str, path: str) -> None:
         """Bring back the journal in folder `path`; a damaged one is `broken`. Raises JournalFailed, OSError."""
@@ -263,8 +273,11 @@ class QueueCollection:
         self._last_journal_id = max(self._last_journal_id, recovered.journal.journal_id)
         queue = self._adopt_family(parent, recovered.journal)
         self.restore(queue, recovered.state)
-        if recovered.replaced:
-            self.replaced.append((queue, recovered.replaced))
+        if recovered.journal.distrusted:
+            try:
+                recovered.journal.start_segment(queue.checkpoint())
+            except JournalFailed as failure:
+                self.report(f"{parent}: {failure}; puts are refused until a new segment can be made")
         if not queue.readers:
             del self.families[parent]
             self._remove_journal(queue, parent)
@@ -274,8 +287,11 @@ class QueueCollection:
         if not self.files.list_dir(path):
             self.files.remove_dir(path)
 
-    def restore(self, queue: Queue, state: Checkpoint) -> None:
-        """Make a queue what a journal says. Readers that it has already keep their open reads and figures."""
+    def restore(self, queue: Queue, state: Checkpoint, is_lost: Callable[[int], bool] = lambda item: False) -> None:
+        """Make a queue what a journal says. Readers that it has already keep their open reads and figures.
+
+        `is_lost` says of an item that is open whether the journal has it no more.
+        """
         queue.next_id = state.next_id
         queue.next_reader = state.next_reader
         queue.put_items, queue.put_bytes = state.put_items, state.put_bytes
@@ -285,20 +301,21 @@ class QueueCollection:
                 stream.head, stream.ended = known.head, known.ended
                 queue.streams[known.name] = stream
             else:
-                self._restore_reader(queue, known)
+                self._restore_reader(queue, known, is_lost)
         queue.reattach()
 
-    def _restore_reader(self, queue: Queue, known: ReaderState) -> None:
+    def _restore_reader(self, queue: Queue, known: ReaderState, is_lost: Callable[[int], bool]) -> None:
         name = f"{queue.name}+{known.name}" if known.name else queue.name
         reader = queue.readers.get(known.name)
         if reader is None:
             reader = Reader(queue, known.name, known.number, known.at_id, self.config.for_queue(name))
         reader.ended, reader.retries = known.ended, known.retries
-        if known.items:
+        opened = [len(record) - ITEM_HEADER_BYTES for one, record in reader.open.items() if not is_lost(one)]
+        if known.items > len(opened):
             assert queue.journal is not None
             position = max((known.segment, known.offset), queue.journal.position_before(known.head))
-            reader.behind_items, reader.behind_bytes = known.items, known.data_bytes
-            reader.skip = known.done
+            reader.behind_items, reader.behind_bytes = known.items - len(opened), known.data_bytes - sum(opened)
+            reader.skip = merged([*known.done, *((one, one) for one in reader.open)]) if reader.open else known.done
             reader.resume_at(*position, known.head)
         else:
             reader.next_unread = queue.next_id
@@ -311,9 +328,11 @@ class QueueCollection:
             journal = queue.journal
             if journal is None or not journal.segments:
                 continue
-            if journal.failed is None and journal.unsynced:
+            if journal.failed is None:
                 try:
-                    journal.sync()
+                    if journal.unsynced:
+                        journal.sync()
+                    journal.seal(queue.next_id)
                 except JournalFailed as failure:
                     self.report(f"{queue.name}: {failure}")
             journal.close()

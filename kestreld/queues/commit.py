@@ -89,7 +89,8 @@ class GroupCommit:
 
     def _plan(self, queue: "Queue", journal: Journal) -> None:
         """What a written commit leaves to do: a sync now or in a while, a segment to roll."""
-        full = journal.grown_bytes() >= queue.segment_bytes_max
+        full = journal.grown_bytes() >= queue.segment_bytes_max or queue.roll_wanted
+        full = full and queue.stopped is None
         if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
             self._launch(queue, journal, roll=full)
             return
@@ -104,8 +105,8 @@ class GroupCommit:
         for queue in queues:
             if queue.moving:
                 queue.settle_moves(self.failed)
-                if queue.moving:
-                    self.moving.append(queue)
+            if queue.moving and queue not in self.moving:
+                self.moving.append(queue)
 
     def _fail(self, queue: "Queue", failure: JournalFailed) -> None:
         self.failed[queue] = failure
@@ -150,10 +151,13 @@ class GroupCommit:
     def _roll(self, queue: "Queue", journal: Journal, checkpoint: Checkpoint) -> None:
         """Begin the next segment before what has gathered is written. Its CHECKPOINT goes to the disk with that."""
         try:
-            journal.start_segment(checkpoint)
+            journal.start_segment(checkpoint, skip=int(queue.roll_wanted))
         except JournalFailed as failure:
             queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
             queue.room = -1
+        else:
+            queue.roll_wanted = False
+            self.rolling.append(queue)  # its journal may have become too long
 
     def _landed(self, queue: "Queue", journal: Journal, ticket: Ticket, error: OSError | None) -> None:
         """The sync of a commit is over."""

@@ -9,14 +9,16 @@ from typing import Any, Final, Protocol
 
 from kestreld import __version__
 from kestreld.config import Compat
-from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
+from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, KestrelError
 from kestreld.journal.records import item_flags, item_id
+from kestreld.journal.repair import RepairReport
 from kestreld.protocol import memcache as wire
 from kestreld.protocol.memcache import Command
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import Ticket
 from kestreld.queues.figures import all_queue_figures, config_figures, server_figures
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
+from kestreld.queues.mending import RepairDone, UndoDone, Undone
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
@@ -51,6 +53,10 @@ class ServerControl(Protocol):
 
     def reload(self, done: Callable[[bytes], None]) -> None: ...
 
+    def repair(self, name: str, done: RepairDone) -> None: ...
+
+    def undo(self, name: str, done: UndoDone) -> None: ...
+
 
 class Shop:
     """What all sessions share: the queues, the counters, the deadlines and the server's own switches."""
@@ -80,7 +86,8 @@ class Handler:
         self.open_reads: list[tuple[Reader, int]] = []
         self.waiter: Waiter | None = None
         self.asked: Command | None = None  # the command that waits
-        self.held = False  # waits for the server itself (reload)
+        self.held = False  # waits for the server itself (reload, room on the disk)
+        self.crowded = shop.collection.crowded
         self.keys: deque[Command] = deque()  # of a GET of several, those still to be answered
         self.last_queue: Queue | None = None  # whose commit `out` depends on,
         self.touched: list[Queue] = []  # and those before it
@@ -143,19 +150,24 @@ class Handler:
                         self._other(command)
                     if self.room_bytes < 0 or self.waiter is not None or self.held or self.closing:
                         return True
+                if self.crowded:
+                    self._hold_back()
                 return False
-            except BadQueueName as problem:
-                self._answer_error(b"CLIENT_ERROR", str(problem))
-            except JournalFailed as problem:
-                self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
-            except JournalCorrupt as problem:
-                self._answer_error(b"SERVER_ERROR", f"corrupt {problem}")
+            except (BadQueueName, JournalFailed, JournalCorrupt) as problem:
+                self._answer_problem(problem)
 
     def _target(self, command: Command) -> Reader:
         """The queue a command names, created if need be, remembered with the command's cached line."""
         reader = self.shop.collection.reader(command.name)
         command.target = reader
         return reader
+
+    def _hold_back(self) -> None:
+        """Who fills a journal that is being compacted waits: what it has sent meanwhile is carried out afterwards."""
+        for queue in self.depends_on():
+            if queue in self.crowded and queue.pending and not self.held:
+                self.held = True
+                self.crowded[queue].append(self._let_go)
 
     def _touch(self, queue: Queue) -> None:
         """`out` depends on this queue's commit from now on."""
@@ -166,6 +178,14 @@ class Handler:
     def depends_on(self) -> list[Queue]:
         """The queues whose commits `out` depends on."""
         return self.touched if self.last_queue is None else [*self.touched, self.last_queue]
+
+    def _answer_problem(self, problem: KestrelError) -> None:
+        if isinstance(problem, JournalFailed):
+            self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
+        elif isinstance(problem, JournalCorrupt):
+            self._answer_error(b"SERVER_ERROR", f"corrupt {problem}")
+        else:
+            self._answer_error(b"CLIENT_ERROR", str(problem))
 
     def _answer_error(self, word: bytes, reason: str) -> None:
         self.out.append(word + b" " + reason.encode("latin-1", "replace") + b"\r\n")
@@ -421,17 +441,49 @@ class Handler:
             shop.control.shutdown()
         elif kind == wire.RELOAD:
             self.held = True
-            shop.control.reload(self._reloaded)
+            shop.control.reload(self._answer_late)
+        elif kind == wire.REPAIR:
+            self.held = True
+            shop.control.repair(command.name, self._repaired)
+        elif kind == wire.UNDO:
+            self.held = True
+            shop.control.undo(command.name, self._undone)
         self.room_bytes -= len(out[-1]) if out else 0
 
     def _blocks(self, queues: list[tuple[str, Figures]]) -> bytes:
         # Kestrel puts a line end between what it lists and END, even if it lists nothing.
         return b"\r\nEND\r\n" if self.shop.strict and not queues else blocks(queues)
 
-    def _reloaded(self, reply: bytes) -> None:
-        self.held = False
+    def _answer_late(self, reply: bytes) -> None:
         self.out.append(reply)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The server has done what this session was held for."""
+        self.held = False
         self.ready()
+
+    def _repaired(self, outcome: RepairReport | KestrelError | None) -> None:
+        if isinstance(outcome, RepairReport):
+            lines = [f"DAMAGE {damage}" for damage in outcome.damages]
+            lines.append(f"REPAIRED {outcome.restored} {outcome.lost} {outcome.kept_at}" if lines else "SOUND")
+            reply = "".join([line + "\r\n" for line in lines])
+            self._answer_late(reply.encode("utf-8", "surrogateescape"))
+        else:
+            self._not_mended(outcome)
+
+    def _undone(self, outcome: Undone | KestrelError | None) -> None:
+        if isinstance(outcome, tuple):
+            self._answer_late(b"UNDONE %d %d\r\n" % outcome)
+        else:
+            self._not_mended(outcome)
+
+    def _not_mended(self, problem: KestrelError | None) -> None:
+        if problem is None:
+            self.out.append(wire.NOT_FOUND)
+        else:
+            self._answer_problem(problem)
+        self._let_go()
 
     def _name_as_kestrel(self, command: Command) -> None:
         """In Kestrel 1.x a queue that is to be flushed comes into being by that."""

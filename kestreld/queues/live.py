@@ -17,7 +17,7 @@ def live_records(queue: Queue, end_id: int) -> Iterator[bytes | None]:
     """
     sources: list[Iterator[bytes]] = []
     for reader in queue.readers.values():
-        sources.append(iter(sorted(reader.unfinished(), key=item_id)))
+        sources.append(iter(sorted([*reader.unfinished(), *reader.ended_in_memory()], key=item_id)))
         sources.append(iter(list(islice(reader.window, reader.returned, None))))
         if not reader.attached:
             sources.append(_on_disk(queue, reader.next_unread, end_id, reader, list(reader.skip)))

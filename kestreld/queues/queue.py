@@ -78,6 +78,7 @@ class Queue:
         self.ticket: Ticket | None = None
         self.in_flight: list[bytes] = []  # PUT records of the former
         self.written_at = (0, 0)  # where it begins: segment number and offset
+        self.undone_from = 0  # the lowest id that a failed commit has taken back, for whoever sets a higher one
         self.flight_head = 0  # the lowest head as it leaves it
         self.safe_head = 0  # and as the last one on disk left it
         self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
@@ -88,6 +89,7 @@ class Queue:
         self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else every so many ms
         self.segment_bytes_max = 1 << 24
         self.segments_max = 10  # so many times segment_bytes_max before the journal is compacted
+        self.roll_wanted = False  # a compaction waits for a new segment, with a number left free before it
         self.sync_due_at_ms = 0  # with sync_ms above 0: when the next sync is due; 0 = nothing to sync
 
     # Readers
@@ -322,8 +324,8 @@ class Queue:
                     raise
         if self.sync_ms == 0:
             self.in_flight = self.pending
-        if self.pending:
-            self.pending = []
+        if self.pending or self.sync_ms == 0:
+            self.pending = []  # a new one, even where it is empty: the old one is in flight
             self.folded = 0
         if self.control:
             self.control = []
@@ -373,10 +375,14 @@ class Queue:
             reader.undo(first_new_id)
             if reader.detached_at >= 0:
                 reader.detached_at = -1
-                reader.segment, reader.offset = self.journal.live.number, self.journal.live.used_bytes
+                if self.journal.segments:
+                    reader.segment, reader.offset = self.journal.live.number, self.journal.live.used_bytes
+                else:
+                    reader.attached = True  # nothing was ever written that it could read back
         self.put_items -= len(self.pending)
         self.put_bytes -= sum(map(len, self.pending)) - len(self.pending) * ITEM_HEADER_BYTES
         self.next_id = first_new_id
+        self.undone_from = min(self.undone_from, first_new_id)
         self.pending, self.folded, self.private = [], 0, 0
         self.reattach()
 
@@ -402,6 +408,7 @@ class Queue:
             self.report(f"{self.name}: stopped: {problem}")
             for reader in self.readers.values():
                 reader.window.clear()
+                reader.returned = 0
                 reader.slow = True
                 reader.line.send_away(f"corrupt {problem}")
 
@@ -413,13 +420,18 @@ class Queue:
         heads.extend([stream.head for stream in self.streams.values()])
         return min(heads, default=self.next_id)
 
-    def live_bytes(self) -> int:
-        """About how much of the journal is still needed by somebody."""
+    def live_bytes(self) -> tuple[int, int]:
+        """About how much data in the journal is still needed by somebody; the same with what stands around it."""
         self.fold()
-        needed = [reader.data_bytes + reader.open_bytes for reader in self.readers.values()]
-        if self.journal is not None:
-            needed.extend([self.journal.needed_bytes(stream.head) for stream in self.streams.values()])
-        return max(needed, default=0)
+        data_bytes = record_bytes = 0
+        for reader in self.readers.values():
+            own_bytes = reader.data_bytes + reader.open_bytes
+            data_bytes = max(data_bytes, own_bytes)
+            record_bytes = max(record_bytes, own_bytes + (reader.items + len(reader.open)) * ITEM_HEADER_BYTES)
+        if self.journal is not None and self.streams:
+            needed_bytes = max(self.journal.needed_bytes(stream.head) for stream in self.streams.values())
+            data_bytes, record_bytes = max(data_bytes, needed_bytes), max(record_bytes, needed_bytes)
+        return data_bytes, record_bytes
 
     def first_id(self) -> int:
         """The lowest id that can still be read back; next_id when there is none."""

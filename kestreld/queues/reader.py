@@ -1,6 +1,7 @@
 """A reader: a named position on a journal, its window of items, and what it has done since the last commit."""
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Container
 from itertools import islice
@@ -345,7 +346,11 @@ class Reader(Window):
         passed = sum(1 for one in self.skip if one[1] < head)
         del self.skip[:passed]
         self.skip_at = max(self.skip_at - passed, 0)
-        done = _gaps(head, fresh, undone) + [one for one in self.skip if one[0] >= fresh]
+        done = _gaps(head, fresh, undone)
+        for first, last in self.skip:
+            if first >= fresh:
+                # Since a repair open reads may be among them.
+                done += _gaps(first, last + 1, undone[bisect_left(undone, first) : bisect_right(undone, last)])
         moved = self._on_the_move()
         return ReaderState(
             self.number,
@@ -370,6 +375,11 @@ class Reader(Window):
         """Items out of the window's order that are not done: open, come back, or on their way to another queue."""
         back = [self.window[index] for index in range(self.returned)]
         return [*self.open.values(), *back, *self._on_the_move()]
+
+    def ended_in_memory(self) -> list[bytes]:
+        """Items that are done here, but not yet in the journal, or not yet on disk where that is asked for."""
+        gone = [record for records in self.gone.values() for record in records]
+        return [*self.taken, *self.closed, *gone, *self.in_flight]
 
     def _on_the_move(self) -> list[bytes]:
         """Items put on another queue whose leaving this one is not written yet."""

@@ -1,82 +1,49 @@
 """What was deleted or flushed and can still be had back: folders of segments, each with a note of the items it is for.
 
 A deleted journal's folder moves here whole. Of a journal that lives on, the segments are linked: their files stay as
-long as either side needs them.
+long as either side needs them. What a note says is true after a kill at any moment, if `settle` is asked at start.
 """
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import (
-    Range,
-    Type,
-    checked_end,
-    item_id,
-    item_oddities,
-    merged,
-    why_bad,
-)
-from kestreld.journal.segment import decode_header, parse_segment_name
+from kestreld.journal.record_reader import Found, bare_records, segment_records
+from kestreld.journal.records import Type, item_id, item_oddities
+from kestreld.journal.segment import parse_segment_name
+from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.trash_note import (
+    DELETE,
+    UNWRITTEN,
+    Note,
+    Putting,
+    note_of,
+    read_note,
+    write_first_note,
+    write_note,
+)
 
 TRASH: Final = ".trash"
-NOTE: Final = "note.json"
-UNWRITTEN: Final = "unwritten"  # PUT records that were in no segment yet
-READ_BYTES: Final = 256 * 1024
-HEADER_LOOK_BYTES: Final = 8192
-CUT_SHORT: Final = -1  # of `checked_end`
-
-
-@dataclass(slots=True)
-class Note:
-    """Which items of a journal were dropped, and how: by a `delete` or a `flush`."""
-
-    queue: str
-    reader: int
-    journal_id: int
-    what: str
-    at_ms: int
-    items: int
-    ranges: list[Range] = field(default_factory=list)
-    unwritten: list[bytes] = field(default_factory=list)
-
-
-def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
-    """What a reader holds now: what waits, and with a `delete` what is open too."""
-    queue = reader.queue
-    queue.fold()
-    ids = [item_id(reader.window[index]) for index in range(reader.returned)]
-    items = reader.items
-    if what == "delete":
-        ids += reader.open
-        items += len(reader.open)
-    returned = merged([(one, one) for one in ids])
-    fresh, ranges = reader.fresh_id(), []
-    for first, last in reader.skip:
-        if first >= fresh:
-            ranges.append((fresh, first - 1))
-            fresh = last + 1
-    ranges.append((fresh, queue.next_id - 1))
-    ranges = merged([*returned, *((first, last) for first, last in ranges if first <= last)])
-    unwritten = [record for record in queue.pending if item_oddities(record)[2] in (0, reader.number)]
-    return Note(reader.name, reader.number, journal.journal_id, what, now_ms, items, ranges, unwritten)
 
 
 @dataclass(slots=True)
 class Entry:
-    """A folder of the trash, of a queue by its full name. `busy` while its items are being put back."""
+    """A folder of the trash, of a queue by its full name. `busy` while its items are being put back.
+
+    `note` once it has been asked for: from then on it is that rather than what a full disk let be written.
+    """
 
     path: str
     queue: str
     at_ms: int
     busy: bool = False
+    note: Note | None = None
 
 
 class Trash:
@@ -101,8 +68,27 @@ class Trash:
                 queue = decode_queue_name(encoded.rpartition(".")[0])
                 self.entries.append(Entry(f"{self._folder}/{name}", queue, int(at_ms) if at_ms.isdecimal() else 0))
             self.entries.sort(key=lambda entry: entry.at_ms)
-        for _ in self.expire():
-            pass
+
+    def settle(self, family: str, queue: Queue | None) -> None:
+        """A family has been recovered, or is not there: what a crash cut short is finished, or has never been.
+
+        Asked before anything is put on it.
+        """
+        for entry in [one for one in self.entries if one.queue.partition("+")[0] == family]:
+            note = read_note(self._files, entry.path)
+            if note is None:
+                continue  # of no use, and gone when its time has come
+            if queue is not None and _never_was(note, queue):
+                self.remove(entry)
+            elif note.putting is not None:
+                journal = queue.journal if queue is not None else None
+                is_same = journal is not None and journal.journal_id == note.putting.journal_id
+                written = max(queue.next_id - note.putting.first_id, 0) if queue is not None and is_same else 0
+                try:
+                    self.put_back(entry, note, written)
+                except OSError as error:
+                    self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
+                    self.remove(entry)
 
     def expire(self) -> Iterator[None]:
         """Remove what is too old, one folder a step."""
@@ -113,8 +99,9 @@ class Trash:
 
     def remove(self, entry: Entry) -> None:
         """Remove a folder for good; what will not go is reported and tried again at the next start."""
-        if entry in self.entries:
-            self.entries.remove(entry)
+        if entry not in self.entries:
+            return
+        self.entries.remove(entry)
         try:
             self._files.remove_folder(entry.path)
         except OSError as error:
@@ -137,26 +124,27 @@ class Trash:
         """
         entry = self._entry(queue, journal.journal_id)
         self._files.make_dir(self._folder)
+        if note is not None and (not note.items or not self._wrote_first(note, journal.folder)):
+            note = None
         self._files.rename(journal.folder, entry.path)
         if sync:
             self._files.sync_dir(self._spool)
         if note is None:
             self._files.remove_folder(entry.path)
-            return
-        self.entries.append(entry)
-        self._write_note(entry, note)
+        else:
+            self.entries.append(entry)
 
     def keep(self, reader: Reader, what: str) -> None:
         """Link what a reader is about to lose, if its queue is kept at all. That it cannot be is no reason to fail."""
         note = self.note(reader, what)
         journal = reader.queue.journal
-        if note is None or journal is None or not note.items:
+        if note is None or journal is None or not note.items or not note.ranges:
             return
         entry = self._entry(reader.name, journal.journal_id)
         self.entries.append(entry)
         try:
             self._files.make_dir(entry.path)
-            if journal.segments and note.ranges:
+            if journal.segments:
                 first = journal.position_before(note.ranges[0][0])[0]
                 for segment in journal.segments:
                     if segment.number >= first:
@@ -165,7 +153,8 @@ class Trash:
             self._report(f"{reader.name}: cannot be kept for undo: {error.strerror}")
             self.remove(entry)
             return
-        self._write_note(entry, note)
+        if not self._wrote_first(note, entry.path):
+            self.remove(entry)
 
     def note(self, reader: Reader, what: str) -> Note | None:
         """What to write down of a reader; None where nothing is kept, or its journal cannot be trusted."""
@@ -180,86 +169,89 @@ class Trash:
             at_ms += 1
         return Entry(path, queue, at_ms)
 
-    def _write_note(self, entry: Entry, note: Note) -> None:
-        words = {
-            name: getattr(note, name) for name in ("queue", "reader", "journal_id", "what", "at_ms", "items", "ranges")
-        }
+    def _wrote_first(self, note: Note, folder: str) -> bool:
         try:
-            self._write(f"{entry.path}/{UNWRITTEN}", b"".join(note.unwritten))
-            self._write(f"{entry.path}/{NOTE}", json.dumps(words).encode())
+            write_first_note(self._files, folder, note)
         except OSError as error:
             self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
-            self.remove(entry)
-
-    def _write(self, path: str, data: bytes) -> None:
-        if self._files.exists(path):
-            self._files.unlink(path)
-        fd = self._files.create(path)
-        try:
-            while data:
-                data = data[self._files.write(fd, data) :]
-        finally:
-            self._files.close(fd)
+            return False
+        return True
 
     # Taking out
 
-    def of(self, queue: str) -> list[tuple[Entry, Note]]:
-        """What can be had back of a queue, the latest first."""
-        found = []
+    def latest(self, queue: str) -> tuple[Entry, Note] | None:
+        """What was dropped last of a queue and can be had back."""
         for entry in reversed(self.entries):
-            if entry.queue == queue and (note := self._read_note(entry)) is not None:
-                found.append((entry, note))
-        return found
+            if entry.queue == queue:
+                entry.note = entry.note or read_note(self._files, entry.path)
+                if entry.note is not None:
+                    return entry, entry.note
+        return None
 
-    def _read_note(self, entry: Entry) -> Note | None:
-        try:
-            words: Any = json.loads(self._files.read_file(f"{entry.path}/{NOTE}"))
-            words["ranges"] = [(first, last) for first, last in words["ranges"]]
-            return Note(**words)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None  # a power cut came between
+    def putting(self, entry: Entry, note: Note, journal_id: int, first_id: int, ids: list[int]) -> None:
+        """The items `ids` are about to be put on the queue, to get new ids from `first_id` on. Raises OSError."""
+        note.putting = Putting(journal_id, first_id, ids)
+        write_note(self._files, entry.path, note)
+
+    def put_back(self, entry: Entry, note: Note, count: int) -> None:
+        """So many of those are in the queue's journal. The entry goes with the last of its items. Raises OSError."""
+        assert note.putting is not None
+        ids, note.putting = note.putting.ids[:count], None
+        if ids:
+            note.items = max(note.items - len(ids), 0)
+            note.ranges = [(max(first, ids[-1] + 1), last) for first, last in note.ranges if last > ids[-1]]
+        if note.ranges:
+            write_note(self._files, entry.path, note)
+        else:
+            self.remove(entry)
 
     def records(self, entry: Entry, note: Note) -> Iterator[bytes | None]:
         """The PUT records that a note is about, in order; None now and then. Raises OSError."""
+        ranges = list(note.ranges)
         last = 0
         for record in self._all_records(entry):
             if record is None:
                 yield None
                 continue
             found = item_id(record)
-            while note.ranges and note.ranges[0][1] < found:
-                del note.ranges[0]
+            while ranges and ranges[0][1] < found:
+                del ranges[0]
+            if not ranges:
+                return  # the rest was put since
             is_its = item_oddities(record)[2] in (0, note.reader)
-            if found > last and note.ranges and note.ranges[0][0] <= found and is_its:
+            if found > last and ranges[0][0] <= found and is_its:
                 last = found
                 yield record
 
     def _all_records(self, entry: Entry) -> Iterator[bytes | None]:
-        names = self._files.list_dir(entry.path)
-        for name in [*(name for name in names if parse_segment_name(name)), UNWRITTEN]:
-            path = f"{entry.path}/{name}"
-            fd = self._files.open_read(path)
-            try:
-                at = 0
-                if name != UNWRITTEN:
-                    at = decode_header(self._files.read_at(fd, HEADER_LOOK_BYTES, 0), path)[1]
-                yield from self._puts(fd, path, at)
-            except JournalCorrupt as problem:
-                self._report(f"{entry.queue}: undo: {problem}; what follows there is not put back")
-            finally:
-                self._files.close(fd)
+        names = [name for name in self._files.list_dir(entry.path) if parse_segment_name(name)]
+        first_ids = [int(name[11:31]) for name in names]
+        for at, name in enumerate(names):
+            # What stands behind these was of a commit that failed.
+            end_id = min([first for first in first_ids[at + 1 :] if first >= first_ids[at]], default=None)
+            yield from self._puts(entry, segment_records(self._files, f"{entry.path}/{name}"), end_id)
+        yield from self._puts(entry, bare_records(self._files, f"{entry.path}/{UNWRITTEN}"), None)
 
-    def _puts(self, fd: int, path: str, offset: int) -> Iterator[bytes | None]:
-        buffer = b""
-        while chunk := self._files.read_at(fd, READ_BYTES, offset + len(buffer)):
-            buffer += chunk
-            at, end = 0, 0
-            while end >= 0:
-                record_type, end = checked_end(buffer, at)
-                if record_type == Type.PUT:
-                    yield buffer[at:end]
-                at = max(at, end)
-            if end != CUT_SHORT:
-                raise JournalCorrupt(path, offset + at, why_bad(end))
-            buffer, offset = buffer[at:], offset + at
-            yield None
+    def _puts(self, entry: Entry, records: Iterator[Found | None], end_id: int | None) -> Iterator[bytes | None]:
+        try:
+            for found in records:
+                if found is None:
+                    yield None
+                elif found[0] == Type.PUT:
+                    if end_id is not None and item_id(found[1]) >= end_id:
+                        return
+                    yield found[1]
+        except JournalCorrupt as problem:
+            self._report(f"{entry.queue}: undo: {problem}; what follows there is not put back")
+
+
+def _never_was(note: Note, queue: Queue) -> bool:
+    """Whether a crash came before the queue's journal said that the items are gone."""
+    if queue.journal is None or queue.journal.journal_id != note.journal_id:
+        return False
+    reader = next((reader for reader in queue.readers.values() if reader.number == note.reader), None)
+    if reader is None or reader.name != note.queue:
+        return False
+    first = note.ranges[0][0]
+    is_done = first < reader.fresh_id() or any(start <= first <= last for start, last in reader.skip)
+    return note.what == DELETE or not is_done

@@ -15,7 +15,7 @@ from kestreld.queues.collection import QueueCollection
 from kestreld.queues.live import live_records
 from kestreld.queues.queue import Queue
 
-HEADROOM_SEGMENTS: Final = 2  # compaction starts this much before the limit, since items flow on meanwhile
+COMPACT_AGAIN_MS: Final = 60_000
 
 
 class Upkeep:
@@ -32,9 +32,8 @@ class Upkeep:
         self._round: Iterator[None] | None = None
         self._compacting: set[Queue] = set()
         self._archive_reported_at_ms = -60_000
-        for queue, replaced in collection.replaced:
-            if queue.journal is not None:
-                self.retire(queue, queue.journal, replaced)
+        for queue in collection.families.values():
+            self.drop_dead(queue)  # what a compaction had replaced when the server stopped
 
     # Slices
 
@@ -49,7 +48,8 @@ class Upkeep:
             self._work.remove(work)
         return False
 
-    def _take_on(self, work: Iterator[None]) -> None:
+    def take_on(self, work: Iterator[None]) -> None:
+        """Do a piece of long work, a slice at a time."""
         self._work.append(work)
         self._wake()
 
@@ -60,25 +60,34 @@ class Upkeep:
         rolling, self._collection.commit.rolling = self._collection.commit.rolling, []
         for queue in rolling:
             journal = queue.journal
-            if journal is None or journal.failed is not None or queue.dirty or queue.flight is not None:
+            if journal is None or journal.failed is not None:
                 continue
-            if self._roll(queue, journal):
+            if queue.stopped is not None:
+                continue  # its windows are empty: a CHECKPOINT would say that everything is done
+            # Full no more: a synced queue's journal was rolled before its next commit was written.
+            full = queue.roll_wanted or journal.grown_bytes() >= queue.segment_bytes_max
+            idle = not queue.dirty and queue.flight is None
+            if not full or (idle and self._roll(queue, journal)):
                 self._compact_if_due(queue, journal)
+                self._keep_within_limit(queue, journal)
 
-    def _roll(self, queue: Queue, journal: Journal, skip: int = 0) -> bool:
+    def _roll(self, queue: Queue, journal: Journal) -> bool:
         """Begin a new segment; it and the one before go to the disk together, in the background."""
-        filled: list[int] = []
+        filled = -1
         try:
             if journal.unsynced:
-                filled.append(journal.borrow())
-            journal.start_segment(queue.checkpoint(), skip=skip)
+                filled = journal.borrow()
+            journal.start_segment(queue.checkpoint(), skip=int(queue.roll_wanted))
         except (JournalFailed, OSError) as problem:
-            for fd in filled:
-                journal.give_back(fd)
+            if filled >= 0:
+                journal.give_back(filled)
             self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be made")
             queue.room = -1
             return False
-        self._sync(queue, journal, filled)
+        queue.roll_wanted = False
+        if filled >= 0:
+            journal.filled.append(filled)
+        self._sync(queue, journal)
         return True
 
     # Syncs in the background
@@ -90,11 +99,15 @@ class Upkeep:
             return True
         if journal.is_borrowed:
             return False
-        self._sync(queue, journal, [])
+        self._sync(queue, journal)
         return True
 
-    def _sync(self, queue: Queue, journal: Journal, borrowed: list[int]) -> None:
-        """Sync the live segment, and before it the borrowed descriptors."""
+    def _sync(self, queue: Queue, journal: Journal) -> None:
+        """Sync the full segments and the live one. One at a time: what comes meanwhile is for the next."""
+        if journal.syncing:
+            return
+        journal.syncing = True
+        borrowed, journal.filled = journal.filled, []
         try:
             borrowed.append(journal.borrow())
         except OSError as error:
@@ -110,6 +123,7 @@ class Upkeep:
                 self._files.sync_dir(folder)
 
         def finished(error: OSError | None) -> None:
+            journal.syncing = False
             for fd in borrowed:
                 journal.give_back(fd)
             if error is None:
@@ -119,6 +133,13 @@ class Upkeep:
                 queue.room = -1
                 if journal.failed is None:
                     self._report(f"{queue.name}: {journal.sync_failed(error)}")
+            if not journal.filled:
+                return
+            if journal is queue.journal and journal.failed is None:
+                self._sync(queue, journal)
+                return
+            while journal.filled:
+                journal.give_back(journal.filled.pop())
 
         self._files.in_background(work, finished)
 
@@ -139,19 +160,20 @@ class Upkeep:
         """Begin a round, unless the last one is still under way."""
         if self._round is None or self._round not in self._work:
             self._round = self.round()
-            self._take_on(self._round)
+            self.take_on(self._round)
 
     def round(self) -> Iterator[None]:
-        """Look after every family once, one a step: segments that have died since they were rolled."""
+        """Look after every family once, one a step: segments that have died since they were rolled; and the trash."""
         for queue in list(self._collection.families.values()):
             journal = queue.journal
-            if journal is not None and len(journal.segments) > 1:
+            if journal is not None and (len(journal.segments) > 1 or journal.leftover):
                 if journal.checkpoint_synced:
                     self.drop_dead(queue)
                 else:
                     self.sync(queue)
                 self._compact_if_due(queue, journal)
             yield
+        yield from self._collection.trash.expire()
 
     # Dead segments
 
@@ -160,20 +182,17 @@ class Upkeep:
         journal = queue.journal
         if journal is None or journal.retiring or queue.stopped is not None or queue in self._compacting:
             return
+        dead = list(journal.leftover.values())
         if len(journal.segments) > 1:
             head = queue.safe_head if queue.dirty or queue.flight is not None else queue.lowest_head()
-            self.retire(queue, journal, journal.segments[: journal.dead_segments(head)])
-
-    def retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> None:
-        """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
+            dead += journal.segments[: journal.dead_segments(head)]
         if dead:
-            self._take_on(self._retire(queue, journal, dead))
+            journal.retiring = True
+            self.take_on(self._retire(queue, journal, dead))
 
     def _retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> Iterator[None]:
+        """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
         # One file a step: letting go of a large one takes milliseconds.
-        while journal.retiring:
-            yield
-        journal.retiring = True
         for segment in dead:
             if journal is not queue.journal:
                 return  # deleted meanwhile: these names may be those of a new journal by now
@@ -182,15 +201,16 @@ class Upkeep:
                     self._files.unlink(segment.path)
                 elif not self._archived(queue, journal, segment):
                     return  # goes on in the background
-            except FileNotFoundError:
-                journal.forget(segment)  # somebody has tidied up by hand: it had to go anyway
-                continue
             except OSError as error:
-                self._report_archive(f"{segment.path}: cannot be removed: {error.strerror}; tried again later")
-                break
+                # When somebody has tidied up by hand: it had to go anyway.
+                if self._files.exists(segment.path):
+                    self._report_archive(f"{segment.path}: cannot be removed: {error.strerror}; tried again later")
+                    journal.retiring = False
+                    return
             journal.forget(segment)
             yield
         journal.retiring = False
+        self.drop_dead(queue)  # what has died meanwhile
 
     def _archived(self, queue: Queue, journal: Journal, segment: Segment) -> bool:
         """Move a segment to the archive; False when that takes a copy, which goes on in the background."""
@@ -208,15 +228,25 @@ class Upkeep:
 
     def _copy_to_archive(self, queue: Queue, journal: Journal, segment: Segment, path: str) -> None:
         def work() -> None:
-            self._files.copy(segment.path, path + ".new")
+            try:
+                self._files.copy(segment.path, path + ".new")
+            except OSError:
+                if self._files.exists(path + ".new"):
+                    self._files.unlink(path + ".new")  # a disk that is full needs the room
+                raise
             self._files.rename(path + ".new", path)
             self._files.sync_dir(path.rpartition("/")[0])
-            self._files.unlink(segment.path)
 
         def finished(error: OSError | None) -> None:
             journal.retiring = False
-            if error is not None:
-                self._report_archive(f"{path}: cannot be written: {error.strerror}; tried again later")
+            if journal is not queue.journal:
+                return  # deleted meanwhile: its path may be that of a new journal's segment by now
+            try:
+                if error is not None:
+                    raise error
+                self._files.unlink(segment.path)
+            except OSError as problem:
+                self._report_archive(f"{path}: cannot be archived: {problem.strerror}; tried again later")
                 return
             journal.forget(segment)
             self.drop_dead(queue)
@@ -231,26 +261,48 @@ class Upkeep:
 
     # Compaction
 
+    def is_compacting(self, queue: Queue) -> bool:
+        return queue in self._compacting
+
     def _compact_if_due(self, queue: Queue, journal: Journal) -> None:
         """The guide's second rule: the journal is many times its size, and the queue's contents are less than one."""
         size_max = queue.segment_bytes_max
-        limit = size_max * queue.segments_max
-        start_at = max(limit - HEADROOM_SEGMENTS * size_max, limit // 2)
+        # Half-way to the limit: items flow on meanwhile, and of small segments many are filled during a sync.
+        start_at = size_max * queue.segments_max // 2
         if queue in self._compacting or queue.stopped is not None or journal.disk_bytes <= start_at:
             return
-        closed_bytes = journal.disk_bytes - journal.live.used_bytes
-        live_bytes = queue.live_bytes()
-        if live_bytes < size_max and closed_bytes > 2 * live_bytes:
+        pinned_bytes = journal.needed_bytes(queue.lowest_head())  # the others only wait for a sync or the archive
+        if pinned_bytes <= start_at:
+            return
+        if self._clock.monotonic_ms < journal.compact_again_at_ms:
+            return
+        # It must be worth it: what was compacted before is not made much smaller again.
+        fresh_bytes = sum(segment.used_bytes for segment in journal.segments[:-1] if not segment.compacted)
+        data_bytes, record_bytes = queue.live_bytes()
+        if data_bytes < size_max <= fresh_bytes and fresh_bytes > record_bytes and not journal.is_crowded:
             self._compacting.add(queue)
-            self._take_on(self._compact(queue, journal))
+            self.take_on(self._compact(queue, journal))
+
+    def _keep_within_limit(self, queue: Queue, journal: Journal) -> None:
+        """Where segments are filled faster than the disk takes a compacted one, those who fill them have to wait."""
+        full_at = queue.segment_bytes_max * (queue.segments_max - 1)
+        if queue in self._compacting and journal.disk_bytes > full_at:
+            self._collection.crowded.setdefault(queue, [])
+
+    def _compaction_over(self, queue: Queue) -> None:
+        self._compacting.discard(queue)
+        held_back = self._collection.crowded.pop(queue, None)
+        if held_back:
+            for tell in held_back:
+                tell()
+            self._collection.commit.wake()
 
     def _compact(self, queue: Queue, journal: Journal) -> Iterator[None]:
         """Rewrite the live items of all closed segments into one, which then takes their place."""
-        while queue.dirty or queue.flight is not None:
-            yield
         compaction = None
-        if journal is queue.journal and journal.failed is None and self._roll(queue, journal, skip=1):
-            compaction = Compaction(journal, queue.checkpoint())
+        yield from self._roll_for_compaction(queue, journal)
+        if journal.begun_with is not None and self._may_compact(queue, journal):
+            compaction = Compaction(journal, journal.begun_with)
             try:
                 for record in live_records(queue, journal.live.first_id):
                     if record is not None:
@@ -258,30 +310,60 @@ class Upkeep:
                     if compaction.wants_a_pause or record is None:
                         yield
                 compaction.close()
-                while not journal.checkpoint_synced and journal.failed is None:
-                    yield  # nothing older goes before the CHECKPOINT that stands without it
-            except (JournalCorrupt, JournalFailed) as problem:
-                self._report(f"{queue.name}: compaction given up: {problem}")
+                yield from self._get_to_disk(journal, compaction)
+            except JournalCorrupt as problem:
+                queue.stop(problem)
+                self._collection.commit.wake()  # those who waited have been told
                 compaction.abandon()
                 compaction = None
-        if compaction is None or journal.failed is not None or journal is not queue.journal:
+            except JournalFailed as problem:
+                self._give_up(queue, journal, compaction, problem.reason)
+                compaction = None
+        if compaction is None or not self._may_compact(queue, journal):
             if compaction is not None:
                 compaction.abandon()
-            self._compacting.discard(queue)
+            self._compaction_over(queue)
             return
         self._put_in_place(queue, journal, compaction)
 
+    def _get_to_disk(self, journal: Journal, compaction: Compaction) -> Iterator[None]:
+        """Wait until it is there, and the CHECKPOINT behind it: nothing older goes before. Raises JournalFailed."""
+        outcome: list[OSError | None] = []
+        self._files.in_background(compaction.sync, outcome.append)
+        while not outcome or (journal.synced_number <= compaction.segment.number and journal.failed is None):
+            yield
+        if outcome[0] is not None:
+            raise JournalFailed(compaction.segment.path, f"sync failed: {outcome[0].strerror}")
+
+    def _roll_for_compaction(self, queue: Queue, journal: Journal) -> Iterator[None]:
+        """Begin a new segment with a number left free before it: the compacted one's."""
+        queue.roll_wanted, number = True, journal.live.number
+        while journal.live.number == number and self._may_compact(queue, journal):
+            if queue.dirty or queue.flight is not None:
+                yield  # a synced queue may never be seen idle: its next commit rolls
+            else:
+                self._roll(queue, journal)
+        queue.roll_wanted = False
+
+    def _may_compact(self, queue: Queue, journal: Journal) -> bool:
+        return journal is queue.journal and journal.failed is None and queue.stopped is None
+
+    def _give_up(self, queue: Queue, journal: Journal, compaction: Compaction, reason: str) -> None:
+        # Not at every round: each try begins a segment, and a disk that is full has no room for them.
+        journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS
+        self._report(f"{queue.name}: compaction given up: {reason}; tried again in a minute")
+        compaction.abandon()
+
     def _put_in_place(self, queue: Queue, journal: Journal, compaction: Compaction) -> None:
         def finished(error: OSError | None) -> None:
-            self._compacting.discard(queue)
             if error is not None or journal is not queue.journal:
-                reason = error.strerror if error is not None else "the queue was deleted"
-                self._report(f"{queue.name}: compaction given up: {reason}")
-                compaction.abandon()
-                return
-            replaced = journal.replace(compaction.replaced, compaction.segment)
-            for reader in queue.readers.values():
-                reader.moved_to(compaction.replaced, compaction.segment)
-            self.retire(queue, journal, replaced)
+                reason = str(error.strerror) if error is not None else "the queue was deleted"
+                self._give_up(queue, journal, compaction, reason)
+            else:
+                journal.replace(compaction.replaced, compaction.segment)
+                for reader in queue.readers.values():
+                    reader.moved_to(compaction.replaced, compaction.segment)
+            self._compaction_over(queue)
+            self.drop_dead(queue)
 
         self._files.in_background(compaction.put_in_place, finished)

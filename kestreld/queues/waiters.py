@@ -4,6 +4,8 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
+from kestreld.errors import JournalCorrupt
+
 if TYPE_CHECKING:
     from kestreld.queues.reader import Reader
 
@@ -60,6 +62,12 @@ class Line:
 
     def serve(self, now_ms: int) -> None:
         """Hand waiting items out: the head to every waiting peek, then items to the gets in their order."""
+        try:
+            self._serve(now_ms)
+        except JournalCorrupt:
+            return  # the queue has stopped, and with that sent everybody away
+
+    def _serve(self, now_ms: int) -> None:
         record = self._reader.peek(now_ms)
         if record is None:
             return

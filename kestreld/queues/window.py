@@ -130,9 +130,10 @@ class Window:
             if self.detached_at >= 0:
                 self._follow()
                 break
-            if self.segment < (first := journal.segments[0]).number:
-                # Its own had been read to the end, and deleted since.
-                self.segment, self.offset = first.number, first.records_at
+            there = journal.after(self.segment - 1)
+            if there is not None and there.number != self.segment:
+                # Its own had been read to the end, and deleted since. A power cut may keep that and not the DONEs.
+                self.segment, self.offset = there.number, there.records_at
             chunk = journal.read(self.segment, self.offset, FILL_BYTES)
             if chunk:
                 self._load(chunk)

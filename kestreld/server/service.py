@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from kestreld.clock import Clock
 from kestreld.config import Config, needs_restart, until_restart
-from kestreld.errors import ConfigError
+from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.net import ListeningSocket, Network
 from kestreld.protocol.memcache import Lines
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.handler import Shop
+from kestreld.queues.mending import Mender, RepairDone, UndoDone
 from kestreld.queues.reader import Reader
 from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
@@ -18,6 +20,7 @@ from kestreld.server.listener import Listener
 from kestreld.server.turn import Turn
 from kestreld.stats import ServerStats
 
+T = TypeVar("T")
 UPKEEP_MS: Final = 1000
 SLICE_US: Final = 2000  # long work gives way to a turn after this
 SLICE_PAUSE_S: Final = 0.001
@@ -62,6 +65,7 @@ class Service:
         self._working = False
         self._sync_planned = False
         self.upkeep = Upkeep(collection, self._work_soon)
+        self.mender = Mender(collection, self.upkeep)
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         collection.open_files.journals_max = max(network.descriptor_limit() * JOURNALS_SHARE // 100, 1)
         collection.commit.wake = self._turn_again
@@ -172,7 +176,8 @@ class Service:
         self.clock.read()
         until_us = self.clock.stopwatch_us() + SLICE_US
         for reader in readers:
-            self.collection.sweep(reader)
+            with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
+                self.collection.sweep(reader)
             if self.clock.stopwatch_us() > until_us:
                 self.loop.call_soon(self._sweep_queues, readers)
                 self.turn.finish()
@@ -225,6 +230,18 @@ class Service:
             return b"Reloaded config.\r\n"
         return f"Reloaded config. Needs a restart: {', '.join(waiting)}\r\n".encode("latin-1", "replace")
 
+    def repair(self, name: str, done: RepairDone) -> None:
+        """Check a queue's journal and mend it, between turns."""
+        self.mender.repair(name, lambda outcome: self._then_a_turn(done, outcome))
+
+    def undo(self, name: str, done: UndoDone) -> None:
+        """Put back what the latest delete or flush of a queue dropped, between turns."""
+        self.mender.undo(name, lambda outcome: self._then_a_turn(done, outcome))
+
+    def _then_a_turn(self, done: Callable[[T], None], outcome: T) -> None:
+        done(outcome)
+        self._turn_again()
+
     def reload_on_signal(self) -> None:
         self.reload(lambda reply: None)
 
@@ -252,7 +269,8 @@ class Service:
         for session in list(self.turn.sessions.values()):
             if not session.unsent and not session.held:
                 session.close()
-        if self.turn.sessions and self.clock.monotonic_ms < until_ms:
+        # What was put without asking for an answer may still wait for the sync of the commit before it.
+        if (self.turn.sessions or self.collection.commit.tickets) and self.clock.monotonic_ms < until_ms:
             self.loop.call_later(0.02, self._say_goodbye, until_ms)
             return
         for session in list(self.turn.sessions.values()):

@@ -93,7 +93,7 @@ class Session:
         handler = self.handler
         if self.closed or handler.blocked or self.unsent:
             return
-        while self.waiting is not None and not handler.execute(self.waiting):
+        while self.waiting is not None and not handler.held and not handler.execute(self.waiting):
             self.waiting = None
             if self.later:
                 self._next_waiting()

@@ -59,7 +59,7 @@ STAYS: Final = {
     "a get of options alone": (b"get /open\r\n", REFUSED),
     "a name made empty by two blanks": (b"set  0 0 9\r\nflush_all\r\n", REFUSED),
     "an empty line": (b"\r\n", UNKNOWN),
-    "a line of blanks": (b"    \r\n", UNKNOWN),
+    "a line of blanks": (b"    \r\n", REFUSED),
     "a leading blank": (b" get q\r\n", UNKNOWN),
     "line ends alone": (b"\n\n\r\n", UNKNOWN * 3),
     "unknown words": (b"frobnicate\r\nincr q 1\r\nmonitor q 1 1\r\n", UNKNOWN * 3),
@@ -226,22 +226,34 @@ def garbled(rng: random.Random) -> bytes:
     return bytes(stream)
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_garbled_commands_harm_nobody_else(daemon: Daemon, connect: Connect, queue: str, count: int) -> None:
-    rng = random.Random(3)
-    other = connect()
-    for number in range(count):
-        with QueueClient(daemon.port) as noisy:
-            try:
-                noisy.send(garbled(rng))
-                noisy.end_input()
-                if number % 3:
-                    noisy.read_all()  # else it hangs up without a look at its answers
-            except ConnectionError:
-                pass
-        other.put(queue, b"%d" % number)
-        assert other.get(queue) == b"%d" % number
-    assert int(other.stats()["curr_connections"]) < 10
+def make_noise(daemon: Daemon, other: QueueClient, seed: int, rounds: int) -> None:
+    """Garbled commands from ten clients at a time, while `other` goes about its business."""
+    rng = random.Random(seed)
+    for number in range(rounds):
+        with ExitStack() as clients:
+            noisy = [clients.enter_context(QueueClient(daemon.port)) for _ in range(10)]
+            for client in noisy:
+                with suppress(ConnectionError):
+                    client.send(garbled(rng))
+                    client.end_input()
+            for client in noisy[: rng.randrange(11)]:
+                client.read_all()  # the others hang up without a look at their answers
+        other.put("undisturbed", b"%d" % number)
+        assert other.get("undisturbed") == b"%d" % number
+
+
+def test_garbled_commands_harm_nobody_else(daemon: Daemon, connect: Connect) -> None:
+    make_noise(daemon, connect(), seed=3, rounds=40)
+
+
+@pytest.mark.long
+def test_thousands_of_garbled_streams_harm_nobody_else(tmp_path: Path) -> None:
+    for seed in range(12):  # of a daemon each: they make queues without end, and STATS names every one
+        with running_daemon(tmp_path / f"{seed}") as daemon, QueueClient(daemon.port) as other:
+            make_noise(daemon, other, seed, rounds=100)
+            while int(other.stats()["curr_connections"]) > 1:
+                pass  # as soon as it has seen the last ones go
+            assert daemon.stop() == 0
 
 
 # Clients that do not read
@@ -251,10 +263,10 @@ def never_read(client: QueueClient, commands: bytes) -> threading.Thread:
     """Send for as long as the server takes it; the thread ends when the client is closed."""
 
     def send() -> None:
-        client.socket.settimeout(None)
         with suppress(OSError):
             client.send(commands)
 
+    client.socket.settimeout(None)
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
     return thread
@@ -278,32 +290,30 @@ def test_a_client_that_never_reads_costs_little_memory_and_nobody_elses_time(
     commands = ASKED_FOR[what]
     before_bytes = resident_bytes(daemon.pid)
     sending = never_read(deaf, commands.replace(b"%b", queue.encode()))
-    slowest_s, rounds, most_bytes = 0.0, 0, 0
+    slowest_ms, rounds, most_bytes = 0, 0, 0
     started = time.monotonic()
-    while time.monotonic() < started + 0.7:
-        begun = time.monotonic()
+    while rounds < 5 or time.monotonic() < started + 0.3:
+        begun_ms = cpu_ms(daemon.pid)  # the server's own time: the machine may be busy with other things
         other.put(f"{queue}-other", b"x")
         assert other.get(f"{queue}-other") == b"x"
-        slowest_s = max(slowest_s, time.monotonic() - begun)
+        slowest_ms = max(slowest_ms, cpu_ms(daemon.pid) - begun_ms)
         most_bytes = max(most_bytes, resident_bytes(daemon.pid))
         rounds += 1
     deaf.close()
     sending.join(10)
     assert most_bytes - before_bytes < 16 << 20
-    assert slowest_s < 0.5
-    assert rounds > 5
+    assert slowest_ms < 300
 
 
 def test_a_client_that_reads_late_gets_everything(connect: Connect, queue: str) -> None:
     late, other = connect(), connect()
     data = random.Random(4).randbytes(1 << 20)
     other.put(queue, data)
-    sending = never_read(late, b"get %b/peek\r\n" % queue.encode() * 80 + b"version\r\n")
+    late.send(b"get %b/peek\r\n" % queue.encode() * 80 + b"version\r\n")
     other.expect_nothing_more()
     for _ in range(80):
         assert late.read_value() == data
     late.expect_line(b"VERSION ")
-    sending.join(10)
 
 
 # Clients that dawdle
@@ -311,14 +321,10 @@ def test_a_client_that_reads_late_gets_everything(connect: Connect, queue: str) 
 
 def test_half_commands_and_idle_clients_are_cut_off_and_busy_ones_are_not(tmp_path: Path) -> None:
     """All at once, for each takes seconds."""
-    with running_daemon(tmp_path, "request_timeout=1", "timeout=3") as daemon, ExitStack() as clients:
+    with running_daemon(tmp_path, "request_timeout=1", "timeout=2") as daemon, ExitStack() as clients:
 
         def connect() -> QueueClient:
             return clients.enter_context(QueueClient(daemon.port))
-
-        def gone_after_s(client: QueueClient) -> float:
-            client.expect_end()
-            return time.monotonic() - started
 
         waiting, holding, piping, steady, other = (connect() for _ in range(5))
         other.put("held", b"held")
@@ -331,12 +337,13 @@ def test_half_commands_and_idle_clients_are_cut_off_and_busy_ones_are_not(tmp_pa
         spent.put("q2", b"x")
         waiting.send(b"get empty/t=60000\r\nget hal")  # the rest comes when the wait is over
         piping.send(b"get empty/t=60000\r\n" + b"set piped 0 0 100\r\n%b\r\n" % (b"x" * 100) * 3000)
-        while time.monotonic() < started + 5:
-            steady.expect_nothing_more()
+        while (left := int(steady.stats()["curr_connections"])) > 4:
+            waited_s = time.monotonic() - started
+            assert left == 107 or waited_s > 0.9, "not before its time"
+            assert waited_s < 10
             time.sleep(0.1)
-        assert all(gone_after_s(half) > 0.9 for half in halves)
-        assert gone_after_s(idle) > 0.9
-        assert gone_after_s(spent) > 0.9
+        for gone in (*halves, idle, spent, other):
+            gone.expect_end()
         with QueueClient(daemon.port) as fresh:
             assert int(fresh.stats()["curr_connections"]) == 5
             assert fresh.items("q") == 0
@@ -383,8 +390,8 @@ def test_more_clients_than_descriptors_are_turned_away_and_the_others_served(tmp
                 assert first.get(f"new-{number}") == b"x"
             assert int(first.stats()["rejected_connections"]) >= 100
             spent_ms = cpu_ms(daemon.pid)
-            time.sleep(1)
-            assert cpu_ms(daemon.pid) - spent_ms < 300
+            time.sleep(0.5)
+            assert cpu_ms(daemon.pid) - spent_ms < 150
         answer = b""
         while not answer.startswith(b"VERSION"):  # as soon as the server has seen them go
             with QueueClient(daemon.port) as client:
@@ -409,11 +416,11 @@ def test_running_out_of_descriptors_is_no_reason_to_spin(tmp_path: Path) -> None
         daemon.logged("no descriptor")
         spent_ms = cpu_ms(daemon.pid)
         started = time.monotonic()
-        while time.monotonic() < started + 1.5:
+        while time.monotonic() < started + 0.7:
             first.put("q", b"y")
             first.get("q")
             time.sleep(0.05)
-        assert cpu_ms(daemon.pid) - spent_ms < 500
+        assert cpu_ms(daemon.pid) - spent_ms < 200
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (hard, hard))
         for client in crowd:
             client.expect_line(b"VERSION ")
@@ -423,7 +430,7 @@ def test_running_out_of_descriptors_is_no_reason_to_spin(tmp_path: Path) -> None
 def test_clients_that_come_and_go_leave_nothing_behind(daemon: Daemon, connect: Connect) -> None:
     other = connect()
     open_before = len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
-    for number in range(1500):
+    for number in range(800):
         with QueueClient(daemon.port) as client:
             if number % 2:
                 client.send(b"get nothing/t=1000\r\nset q 0 0 100\r\nx")

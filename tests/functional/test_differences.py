@@ -16,6 +16,7 @@ from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 
+SWEPT_AGE_S: Final = 0.2
 CONFIG: Final = """
 listen: {admin: null}
 max_open_reads: 3
@@ -25,6 +26,7 @@ queues:
   roomy+full: {max_items: 1}
   own: {max_items: 50}
   own+brief: {max_age: 1}
+  swept: {max_age: 150}
   aging: {move_expired_to: late}
   kept: {trash_seconds: 60}
 """
@@ -163,12 +165,14 @@ def test_an_open_read_has_no_time_limit_and_none_can_be_set(connect: Connect, qu
 # --- expiry
 
 
-def test_an_expired_item_is_never_delivered(client: QueueClient, queue: str) -> None:
-    client.put(queue, *[b"%d" % number for number in range(5)], expiry_s=-1)
-    client.put(queue, b"live")
-    client.do(b"flush_expired %b" % queue.encode(), b"5\r\n")
-    client.put(queue, *[b"%d" % number for number in range(5)], expiry_s=-1)
-    assert client.drain(queue) == [b"live"]
+def test_an_expired_item_is_never_delivered_whatever_a_sweep_has_left(client: QueueClient) -> None:
+    many = [b"%d" % number for number in range(20)]
+    client.put("swept", *many)
+    time.sleep(SWEPT_AGE_S)
+    client.do(b"flush_expired swept", b"20\r\n")
+    client.put("swept", *many)
+    time.sleep(SWEPT_AGE_S)
+    assert client.get("swept") is None
 
 
 def test_a_deleted_destination_of_expired_items_is_made_again(client: QueueClient) -> None:

@@ -493,7 +493,7 @@ def test_order_is_kept_through_anything_at_the_border_of_memory(tmp_path: Path, 
     number = 0
     with running_daemon(tmp_path, config=CONFIG) as daemon:
         client = QueueClient(daemon.port)
-        for step in range(2400):
+        for step in range(1600):
             if step % 300 == 299:
                 daemon.kill() if step % 600 == 299 else daemon.stop()
                 client.close()

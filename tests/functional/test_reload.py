@@ -1,7 +1,6 @@
 """The configuration: what a wrong one does at the start, and how a new one takes effect while the server runs."""
 
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -28,17 +27,12 @@ def configure(daemon: Daemon, text: str) -> None:
     daemon.config_path.write_text(text)
 
 
-def run(daemon: Daemon, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run kestreld as `daemon` is run, with further arguments, to its end."""
-    return subprocess.run([*daemon.command(), *arguments], capture_output=True, text=True, timeout=20)
-
-
 # At the start
 
 
 def test_a_wrong_configuration_ends_the_start_naming_every_mistake(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, config=BROKEN)
-    ended = run(daemon)
+    ended = daemon.run()
     assert ended.returncode == 78
     path = daemon.config_path
     assert f"{path}:4:5: unknown setting 'max_itms'; did you mean max_items?" in ended.stderr
@@ -53,25 +47,25 @@ def test_a_wrong_configuration_ends_the_start_naming_every_mistake(tmp_path: Pat
 )
 def test_nonsense_is_no_configuration(tmp_path: Path, text: str) -> None:
     daemon = Daemon(tmp_path, config=text)
-    ended = run(daemon)
+    ended = daemon.run()
     assert ended.returncode == 78
     assert ended.stderr.startswith(f"kestreld: {daemon.config_path}:1:")
 
 
 def test_wrong_words_on_the_command_line_end_the_start(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
-    assert run(daemon, "--set", "max_itms=5").returncode == 78
-    assert run(daemon, "--set", "nonsense").returncode == 78
-    assert run(daemon, "--config", str(tmp_path / "missing.yaml")).returncode == 78
-    assert run(daemon, "--sideways").returncode == 2
-    assert run(daemon, "word").returncode == 2
+    assert daemon.run("--set", "max_itms=5").returncode == 78
+    assert daemon.run("--set", "nonsense").returncode == 78
+    assert daemon.run("--config", str(tmp_path / "missing.yaml")).returncode == 78
+    assert daemon.run("--sideways").returncode == 2
+    assert daemon.run("word").returncode == 2
 
 
 def test_check_config_says_whether_a_configuration_is_right(tmp_path: Path) -> None:
-    right = run(Daemon(tmp_path / "right", config=CONFIG), "--check-config")
+    right = Daemon(tmp_path / "right", config=CONFIG).run("--check-config")
     assert (right.returncode, right.stderr) == (0, "")
     assert right.stdout.endswith(": ok\n")
-    wrong = run(Daemon(tmp_path / "wrong", config=BROKEN), "--check-config")
+    wrong = Daemon(tmp_path / "wrong", config=BROKEN).run("--check-config")
     assert wrong.returncode == 78
     assert wrong.stderr.count("\n") == 3
     assert not (tmp_path / "right" / "spool").exists()

@@ -5,7 +5,6 @@ import random
 import shutil
 import signal
 import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,11 +26,6 @@ def newest_segment(daemon: Daemon, queue: str = "q") -> Path:
     return max((daemon.spool / f"{queue}.journal").glob("*.seg"))
 
 
-def run(daemon: Daemon, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run kestreld as `daemon` is run, with further arguments, to its end."""
-    return subprocess.run([*daemon.command(), *arguments], capture_output=True, text=True, timeout=20)
-
-
 # What is kept
 
 
@@ -46,7 +40,7 @@ def test_everything_acknowledged_is_there_again(tmp_path: Path, end: End) -> Non
             client.put("expiring", b"lives", expiry_s=3600)
             client.put("binary", data, b"", b"\r\n")
             client.put("n\xe4me:with=odd,bytes", b"found")
-            for number in range(200):
+            for number in range(100):
                 client.put(f"many-{number}", b"%d" % number)
             assert [client.get("q") for _ in range(300)] == numbered(300)
             client.put("emptied", b"x")
@@ -64,7 +58,7 @@ def test_everything_acknowledged_is_there_again(tmp_path: Path, end: End) -> Non
             assert client.drain("expiring") == [b"lives"]
             assert client.drain("binary") == [data, b"", b"\r\n"]
             assert client.get("n\xe4me:with=odd,bytes") == b"found"
-            assert [client.get(f"many-{number}") for number in range(200)] == numbered(200)
+            assert [client.get(f"many-{number}") for number in range(100)] == numbered(100)
             assert client.get("emptied") is client.get("flushed") is None
             assert client.queue_stats("deleted") == {}
 
@@ -72,7 +66,7 @@ def test_everything_acknowledged_is_there_again(tmp_path: Path, end: End) -> Non
 @pytest.mark.parametrize("end", STOP_OR_KILL)
 def test_item_ids_go_on_where_they_were(tmp_path: Path, end: End) -> None:
     with running_daemon(tmp_path) as daemon:
-        for first in (1, 3, 5):
+        for first in (1, 3):
             with QueueClient(daemon.port) as client:
                 client.put("q", b"x", b"x")
                 client.do(b"gets q", b"VALUE q 0 1 %d\r\nx\r\nEND\r\n" % first)
@@ -108,7 +102,7 @@ def test_many_starts_in_a_row_change_nothing(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         with QueueClient(daemon.port) as client:
             client.put("q", *numbered(50))
-        for turn in range(5):
+        for turn in range(4):
             daemon.kill() if turn % 2 else daemon.stop()
             daemon.start()
         with QueueClient(daemon.port) as client:
@@ -116,7 +110,7 @@ def test_many_starts_in_a_row_change_nothing(tmp_path: Path) -> None:
 
 
 def test_stored_is_kept_with_every_sync_setting(tmp_path: Path) -> None:
-    for setting in ("false", "true", "50", "10ms"):
+    for setting in ("false", "true", "10ms"):
         with running_daemon(tmp_path / setting, f"sync_journal={setting}") as daemon:
             with QueueClient(daemon.port) as client:
                 client.put("q", *numbered(300))
@@ -241,7 +235,7 @@ def test_a_second_kestreld_on_the_spool_refuses_and_names_the_first(tmp_path: Pa
     with running_daemon(tmp_path) as daemon:
         with QueueClient(daemon.port) as client:
             client.put("q", b"x")
-        second = run(Daemon(tmp_path))
+        second = Daemon(tmp_path).run()
         assert second.returncode == 75
         assert f"pid {daemon.pid}" in second.stderr
         assert second.stderr.count("\n") == 1
@@ -266,7 +260,7 @@ def test_a_spool_is_its_users_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spool", ["/proc/no-spool-here", "/dev/null/spool"])
 def test_a_spool_that_cannot_be_made_ends_the_start(tmp_path: Path, spool: str) -> None:
-    ended = run(Daemon(tmp_path), "--set", f"queue_path={spool}")
+    ended = Daemon(tmp_path).run("--set", f"queue_path={spool}")
     assert ended.returncode == 73
     assert ended.stderr.startswith(f"kestreld: {spool}: ")
     assert ended.stderr.count("\n") == 1
@@ -274,7 +268,7 @@ def test_a_spool_that_cannot_be_made_ends_the_start(tmp_path: Path, spool: str) 
 
 def test_a_spool_that_is_a_file_ends_the_start_and_stays(tmp_path: Path) -> None:
     (tmp_path / "spool").write_text("not a spool")
-    ended = run(Daemon(tmp_path))
+    ended = Daemon(tmp_path).run()
     assert ended.returncode == 73
     assert str(tmp_path / "spool") in ended.stderr
     assert (tmp_path / "spool").read_text() == "not a spool"
@@ -287,7 +281,7 @@ def test_a_spool_without_rights_ends_the_start(tmp_path: Path, mode: int) -> Non
     spool = tmp_path / "spool"
     spool.mkdir()
     spool.chmod(mode)
-    ended = run(Daemon(tmp_path))
+    ended = Daemon(tmp_path).run()
     spool.chmod(0o700)
     assert ended.returncode == 73
     assert str(spool) in ended.stderr
@@ -299,7 +293,7 @@ def test_a_spool_without_rights_ends_the_start(tmp_path: Path, mode: int) -> Non
 
 def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
     with running_daemon(tmp_path / "first") as daemon:
-        ended = run(Daemon(tmp_path / "second", listen=daemon.address))
+        ended = Daemon(tmp_path / "second", listen=daemon.address).run()
     assert ended.returncode == 69
     assert daemon.address in ended.stderr
 
@@ -322,7 +316,7 @@ def test_it_listens_on_a_unix_socket_that_is_its_users_own(tmp_path: Path) -> No
 def test_a_unix_socket_in_use_is_not_taken_away(tmp_path: Path) -> None:
     path = tmp_path / "kestreld.sock"
     with running_daemon(tmp_path / "first", listen=f"unix:{path}") as daemon:
-        ended = run(Daemon(tmp_path / "second", listen=f"unix:{path}"))
+        ended = Daemon(tmp_path / "second", listen=f"unix:{path}").run()
         assert ended.returncode == 69
         with connected(daemon.address) as client:
             client.ask(b"get q\r\n", b"END\r\n")
@@ -362,9 +356,24 @@ def test_a_signal_stops_it_with_every_answer_given(tmp_path: Path, number: int) 
             assert client.drain("q") == [b"open", b"waits"]
 
 
+def test_what_was_put_without_asking_for_an_answer_is_on_disk_when_it_has_stopped(tmp_path: Path) -> None:
+    """The second items of the queues wait for the syncs of the first when the signal comes."""
+    with running_daemon(tmp_path, "sync_journal=true") as daemon:
+        with QueueClient(daemon.port) as client, QueueClient(daemon.port) as other:
+            for data in (b"1", b"2"):
+                for number in range(30):
+                    client.send(b"set q%d 0 0 1 noreply\r\n%b\r\n" % (number, data))
+            while int(other.stats()["curr_items"]) < 60:
+                pass
+            assert daemon.stop() == 0
+        daemon.start()
+        with QueueClient(daemon.port) as client:
+            assert [client.drain(f"q{number}") for number in range(30)] == [[b"1", b"2"]] * 30
+
+
 def test_a_signal_that_comes_as_soon_as_it_is_ready_is_heard(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
-        for _ in range(8):
+        for _ in range(4):
             assert daemon.stop() == 0
             daemon.start()
 
@@ -408,10 +417,6 @@ def test_a_large_answer_is_finished_before_it_stops(tmp_path: Path) -> None:
 # Segments
 
 
-def disk_bytes(daemon: Daemon) -> int:
-    return sum(path.stat().st_size for path in daemon.spool.rglob("*") if path.is_file())
-
-
 def test_items_in_many_segments_come_back_in_order(tmp_path: Path) -> None:
     items = numbered(3000, size=100)
     with running_daemon(tmp_path, "max_journal_size=20000", "max_memory_size=50000") as daemon:
@@ -434,7 +439,7 @@ def test_segments_that_nobody_needs_go(tmp_path: Path) -> None:
             for _ in range(4):
                 client.put("q", *numbered(60, size=1000))
                 assert client.drain("q") == numbered(60, size=1000)
-            while disk_bytes(daemon) > 4 * 64 * 1024:
+            while daemon.disk_bytes() > 4 * 64 * 1024:
                 pass  # old segments go when the newest is on disk
 
 
@@ -448,7 +453,7 @@ def test_an_old_open_read_does_not_keep_every_segment_since(tmp_path: Path) -> N
                 client.put("q", *numbered(60, size=1000))
                 for _ in range(60):
                     client.get("q")
-            while disk_bytes(daemon) > 8 * 64 * 1024:
+            while daemon.disk_bytes() > 8 * 64 * 1024:
                 pass  # compaction goes on between turns
         daemon.kill()
         daemon.start()
@@ -468,7 +473,7 @@ def test_a_deleted_queues_files_are_gone_after_a_crash_too(tmp_path: Path) -> No
         trash.mkdir(parents=True)
         shutil.copy("/dev/null", trash / "0000000001-00000000000000000001.seg")
         daemon.start()
-        assert disk_bytes(daemon) < 1000
+        assert daemon.disk_bytes() < 1000
         assert not trash.exists()
         with QueueClient(daemon.port) as client:
             assert client.queue_stats("q") == {}

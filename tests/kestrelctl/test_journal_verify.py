@@ -1,10 +1,13 @@
-"""`journal-verify` on the spools of running and stopped servers, whole and damaged."""
+"""`journal-verify` on spools of running and stopped servers, whole and damaged, and what `--repair` makes of them."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
+from kestreld.journal.kestrel_ops import ADDX, REMOVE, Op, encode
 from tests.support.daemon import Daemon
 from tests.support.shell import Kestrelctl
 
@@ -113,3 +116,165 @@ def test_a_queue_name_outside_ascii_is_found_and_shown_as_it_was_typed(
     own_kestrelctl("put", "café", "x")
     run = own_kestrelctl("journal-verify", str(filled.spool), "café", "--no-headers")
     assert (run.code, run.out.decode().split("\t")[0]) == (0, "café")
+
+
+# Repair
+
+
+def test_repair_delivers_what_can_be_read_in_order_and_says_what_is_lost_where(
+    filled: Daemon, own_kestrelctl: Kestrelctl
+) -> None:
+    filled.stop()
+    segment = _segment(filled, "work")
+    damaged_at = _flip(segment, b"second")
+    damaged = segment.read_bytes()
+    run = own_kestrelctl("journal-verify", "--repair", str(filled.spool), "-o", "ndjson")
+    rows = {row["queue"]: row for row in map(json.loads, run.out.splitlines())}
+    kept_at = rows["work"].pop("kept_at")
+    assert (run.code, rows["idle"]["finding"]) == (1, "")
+    assert rows["work"] == {"queue": "work", "finding": "repaired", "damages": 1, "items": 2, "lost_items": 1}
+    found, done = run.err.splitlines()
+    offset = found.removeprefix(f"kestrelctl: work: {segment}: byte ").partition(":")[0]
+    assert damaged_at - 64 < int(offset) < damaged_at
+    assert found.endswith("PUT: the checksum does not match; lost: item 2")
+    assert done == f"kestrelctl: work: repaired; the damaged journal is kept in {kept_at}"
+    assert Path(kept_at, segment.name).read_bytes() == damaged
+    assert own_kestrelctl("journal-verify", "-q", str(filled.spool)).code == 0
+    filled.start()
+    assert own_kestrelctl("get", "work", "--all").out == b"first\nthird\n"
+    assert own_kestrelctl("put", "work", "more").code == 0
+
+
+def test_repair_refuses_while_a_kestreld_holds_the_spool_and_names_it(
+    filled: Daemon, own_kestrelctl: Kestrelctl
+) -> None:
+    for arguments in (["--repair"], ["--repair", "--dry-run"]):
+        run = own_kestrelctl("journal-verify", *arguments, str(filled.spool))
+        assert (run.code, run.out) == (75, b"")
+        assert run.err.startswith(f"kestrelctl: {filled.spool}: in use by pid {filled.pid}, memcache={filled.address}")
+
+
+def test_a_sound_spool_is_left_as_it_is(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    filled.stop()
+    before = {path: path.read_bytes() for path in filled.spool.rglob("*.seg")}
+    run = own_kestrelctl("journal-verify", "--repair", "-q", str(filled.spool))
+    assert (run.code, run.out, run.err) == (0, b"", "")
+    assert {path: path.read_bytes() for path in filled.spool.rglob("*.seg")} == before
+
+
+def test_a_dry_run_repairs_nothing(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    filled.stop()
+    _flip(_segment(filled, "work"), b"second")
+    before = {path: path.read_bytes() for path in filled.spool.rglob("*.seg")}
+    run = own_kestrelctl("journal-verify", "--repair", "--dry-run", "-q", str(filled.spool), "-o", "ndjson")
+    row = json.loads(run.out)
+    assert (run.code, row["queue"], row["finding"], row["lost_items"]) == (65, "work", "damaged", 1)
+    assert "lost: item 2" in run.err
+    assert {path: path.read_bytes() for path in filled.spool.rglob("*.seg")} == before
+    assert own_kestrelctl("journal-verify", "--dry-run", str(filled.spool)).code == 2
+
+
+def test_repair_cuts_off_a_truncated_tail_as_a_start_does(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    filled.kill()
+    with _segment(filled, "work").open("ab") as file:
+        file.write(b"\x40\0\0\0half")
+    run = own_kestrelctl("journal-verify", "--repair", str(filled.spool))
+    assert run.code == 0
+    assert "torn tail of 8 bytes cut off" in run.err
+    assert own_kestrelctl("journal-verify", str(filled.spool)).code == 0
+
+
+def test_only_the_named_queue_is_repaired(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    filled.stop()
+    _flip(_segment(filled, "work"), b"second")
+    untouched = _segment(filled, "work").read_bytes()
+    assert own_kestrelctl("journal-verify", "--repair", str(filled.spool), "idle").code == 0
+    assert _segment(filled, "work").read_bytes() == untouched
+    assert own_kestrelctl("journal-verify", "--repair", str(filled.spool), "nope").code == 66
+    assert own_kestrelctl("journal-verify", "--repair", str(filled.spool), "work").code == 1
+
+
+def test_a_journal_of_a_later_version_is_not_repaired(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    filled.stop()
+    segment = _segment(filled, "work")
+    content = bytearray(segment.read_bytes())
+    header_bytes = int.from_bytes(content[12:16], "little")
+    content[8] = 2
+    content[header_bytes - 4 : header_bytes] = (
+        xxh3_64_intdigest(bytes(content[: header_bytes - 4])) & 0xFFFFFFFF
+    ).to_bytes(4, "little")
+    segment.write_bytes(content)
+    run = own_kestrelctl("journal-verify", "--repair", str(filled.spool), "-o", "ndjson")
+    rows = {row["queue"]: row["finding"] for row in map(json.loads, run.out.splitlines())}
+    assert (run.code, rows) == (65, {"work": "not repaired", "idle": ""})
+    assert "not repaired" in run.err
+    assert "journal version 2" in run.err
+    assert segment.read_bytes() == content
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files in somebody else's spool")
+def test_what_root_repairs_belongs_to_the_spools_owner(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    filled.stop()
+    _flip(_segment(filled, "work"), b"second")
+    os.chown(filled.spool, 4711, 4712)
+    assert own_kestrelctl("journal-verify", "--repair", str(filled.spool)).code == 1
+    made = [filled.spool / "work.journal", *(filled.spool / "work.journal").iterdir(), filled.spool / ".damaged"]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(4711, 4712)}
+
+
+# Kestrel's files
+
+
+def _items(*datas: bytes) -> bytes:
+    return b"".join([encode(Op(ADDX, 0, 1_700_000_000_000, 0, data)) for data in datas])
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A spool of Kestrel's: `work` with a rotated file, its child, and files of somebody else's."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "work.100").write_bytes(_items(b"one", b"two"))
+    (folder / "work").write_bytes(_items(b"three") + encode(Op(REMOVE)))
+    (folder / "work+audit").write_bytes(_items(b"two"))
+    (folder / "read.me").write_bytes(b"words")
+    (folder / "NOTES").write_bytes(b"words, too")
+    return folder
+
+
+def test_kestrels_files_have_a_row_each(kestrelctl: Kestrelctl, old: Path) -> None:
+    run = kestrelctl("journal-verify", str(old), "-o", "ndjson")
+    rows = [tuple(row.values()) for row in map(json.loads, run.out.splitlines())]
+    assert (run.code, run.err) == (0, "")
+    assert rows == [
+        ("work", "work.100", 2, 0, 48, "", ""),
+        ("work", "work", 2, 2, 27, "", ""),
+        ("work+audit", "work+audit", 1, 1, 24, "", ""),
+    ]
+
+
+def test_a_kestrel_file_that_ends_inside_an_operation_is_exit_1(kestrelctl: Kestrelctl, old: Path) -> None:
+    with (old / "work").open("ab") as file:
+        file.write(_items(b"cut short")[:-4])
+    run = kestrelctl("journal-verify", "-q", str(old), "work", "-o", "ndjson")
+    row = json.loads(run.out)
+    assert (run.code, row["segment"], row["bad_offset"], row["live_items"]) == (1, "work", 27, 2)
+    assert row["finding"].startswith("truncated tail: ADDX says it has")
+
+
+def test_a_damaged_kestrel_file_is_exit_65_with_the_offset(kestrelctl: Kestrelctl, old: Path) -> None:
+    path = old / "work.100"
+    path.write_bytes(_items(b"one") + b"\x55" * 40 + _items(b"two", b"three", b"four"))
+    run = kestrelctl("journal-verify", "-q", str(old), "-o", "ndjson")
+    row = json.loads(run.out)
+    assert (run.code, row["segment"], row["bad_offset"]) == (65, "work.100", 24)
+    assert row["finding"].startswith("corrupt: ")
+    assert kestrelctl("journal-verify", str(path)).code == 65
+
+
+def test_one_kestrel_file_can_be_named_and_then_it_has_to_be_one(kestrelctl: Kestrelctl, old: Path) -> None:
+    run = kestrelctl("journal-verify", str(old / "work+audit"), "--no-headers")
+    assert (run.code, run.out.split(b"\t")[:2]) == (0, [b"work+audit", b"work+audit"])
+    assert kestrelctl("journal-verify", str(old / "NOTES")).code == 65
+    assert kestrelctl("journal-verify", str(old / "read.me")).code == 2
+    assert kestrelctl("journal-verify", str(old), "nope").code == 66

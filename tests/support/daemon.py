@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[2]
 READY: Final = re.compile(r"ready .*memcache=(\S+)")
@@ -52,9 +54,8 @@ class Daemon:
     def start(self) -> None:
         """Returns once it listens. A restart listens on the same address."""
         assert self.process is None, "already running"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("KESTREL")}
         self.process = subprocess.Popen(
-            self.command(), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            self.command(), cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None
         for line in self.process.stderr:
@@ -69,6 +70,19 @@ class Daemon:
         self._log_reader = threading.Thread(target=self._read_log, args=(self.process,), daemon=True)
         self._log_reader.start()
 
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run kestreld as it is run here, with further arguments, to its end: a start that does not succeed."""
+        command = [*self.command(), *arguments]
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=STOP_S,
+        )
+
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
         with process.stderr:
@@ -81,6 +95,14 @@ class Daemon:
             assert time.monotonic() < until, f"no {text!r} in the log:\n" + "\n".join(self.log)
             time.sleep(0.01)
         return line
+
+    def disk_bytes(self) -> int:
+        """What the spool takes now."""
+        used_bytes = 0
+        for path in self.spool.rglob("*"):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                used_bytes += path.stat().st_size if path.is_file() else 0
+        return used_bytes
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)

@@ -51,14 +51,18 @@ class Place:
 
 class Sample:
     """A spool with the readers `work`, `work+audit` and the stream `spark` on a journal of a few segments, and with a
-    queue `idle` that holds one item. The process that made it has died, with an item open.
+    queue `idle` that holds one item. The process that made it has died, with an item open; or was `stopped` in good
+    order.
 
     `undone` are the ids that each queue has yet to deliver, in order.
     """
 
-    def __init__(self, segment_bytes_max: int = 600) -> None:
+    def __init__(self, segment_bytes_max: int = 600, *, stopped: bool = False) -> None:
         disk = MemoryFiles()
-        _fill(Engine(SPOOL, disk, max_journal_size_bytes=segment_bytes_max, max_retries=2, move_failed_to="failed"))
+        engine = Engine(SPOOL, disk, max_journal_size_bytes=segment_bytes_max, max_retries=2, move_failed_to="failed")
+        _fill(engine)
+        if stopped:
+            engine.collection.close()
         self.files: Contents = {path: bytes(content) for path, content in disk.files.items()}
         self.segments = sorted(path for path in self.files if path.startswith(FOLDER))
         self.places = [place for path in self.segments for place in _places(path, self.files[path])]
@@ -141,7 +145,7 @@ def _places(path: str, content: bytes) -> list[Place]:
 
 
 def drained(disk: MemoryFiles) -> dict[str, list[bytes]]:
-    """Every item that a start on the disk delivers, as PUT records; a queue that is stopped ends early, or is not there.
+    """Every item that a start on the disk delivers, as PUT records; a queue that is stopped ends early or is missing.
 
     `idle` has to be, whatever has become of the others.
     """

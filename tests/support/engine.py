@@ -78,9 +78,15 @@ class Engine:
     """A QueueCollection on `spool`, which is made if need be. `log` is what it reported, over all its lives."""
 
     def __init__(
-        self, spool: Path, files: FileLayer | None = None, clock: FakeClock | None = None, **defaults: object
+        self,
+        spool: Path,
+        files: FileLayer | None = None,
+        clock: FakeClock | None = None,
+        archive: Path | None = None,
+        **defaults: object,
     ) -> None:
         self.spool = spool
+        self.archive = None if archive is None else str(archive)
         self.files = files if files is not None else FileLayer()
         self.clock = clock if clock is not None else FakeClock()
         self.log: list[str] = []
@@ -89,7 +95,8 @@ class Engine:
         self._start()
 
     def _config(self, queues: Settings, defaults: Mapping[str, object]) -> Config:
-        return Config(queue_path=str(self.spool), defaults=QueueConfig(**defaults), queues=queues)  # type: ignore[arg-type]
+        own = QueueConfig(**defaults)  # type: ignore[arg-type]
+        return Config(queue_path=str(self.spool), archive_path=self.archive, defaults=own, queues=queues)
 
     def _start(self) -> None:
         self.commit = GroupCommit(self.clock, self.files)

@@ -1,13 +1,15 @@
 """A process that dies between two changes to its disk, or in the middle of a write."""
 
-from kestreld.files import FileLayer
+from pathlib import Path
+
+from tests.support.engine import QuickFiles
 
 
 class Killed(BaseException):
     """The process is gone. Not an Exception: nobody may catch it."""
 
 
-class MortalFiles(FileLayer):
+class MortalFiles(QuickFiles):
     """The real disk of a process that dies at its n-th change to it. A write that it dies in is half done.
 
     Nothing reaches the disk after death, whatever the code's last words are.
@@ -46,6 +48,17 @@ class MortalFiles(FileLayer):
 
     def sync_dir(self, path: str) -> None:
         self._change()
+
+    def copy(self, path: str, new_path: str) -> None:
+        if self.changes + 1 == self.dies_at_change:
+            content = self.read_file(path)
+            Path(new_path).write_bytes(content[: len(content) // 2])
+        self._change()
+        super().copy(path, new_path)
+
+    def link(self, path: str, new_path: str) -> None:
+        self._change()
+        super().link(path, new_path)
 
     def rename(self, path: str, new_path: str) -> None:
         self._change()

@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.process import environment
+
 ROOT: Final = Path(__file__).parents[2]
 RUN_S: Final = 60
 
@@ -29,9 +31,8 @@ class Kestrelctl:
         program = folder / "kestrelctl"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kestrelctl "$@"\n')
         program.chmod(0o755)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KESTREL")}
         self.environment = {
-            **inherited,
+            **environment(),
             "KESTRELCTL_SERVER": address,
             "PATH": f"{folder}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),

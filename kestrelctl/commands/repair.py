@@ -1,0 +1,41 @@
+"""kestrelctl repair"""
+
+import os
+
+import typer
+
+from kestrelctl.commands.options import (
+    FormatOption,
+    NoHeadersOption,
+    QueueArgument,
+    ServerOption,
+    TimeoutOption,
+    connect,
+)
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import write_rows
+from kestrelctl.repairs import REPAIR_COLUMNS, report_repair
+
+
+def repair(
+    queue: QueueArgument,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Have the server check a queue's journal, build it anew if it is damaged, and open the queue again.
+
+    The new journal has every item that can be read, in order; the damaged one is kept in the spool's .damaged folder.
+    stderr says what was bad, where, and which items are lost. The other queues serve meanwhile, and open reads stay
+    open. Parent and children are one journal. With the server stopped, use `kestrelctl journal-verify --repair`.
+
+    Exit 0 the journal is whole and nothing is lost, 1 items are lost or there is no such queue, 74 the disk refused,
+    84 it cannot be repaired and the queue stays stopped.
+    """
+    answer = connect(server, timeout).repair_queue(os.fsencode(queue))
+    if answer is None:
+        raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")
+    row, code = report_repair(queue, answer)
+    write_rows([row], REPAIR_COLUMNS, output, headers=not no_headers)
+    raise typer.Exit(code)

@@ -1,0 +1,26 @@
+"""kestrelctl undo"""
+
+import os
+
+from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import remark
+
+
+def undo(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
+    """Bring back what the latest flush or delete of a queue dropped, in order, behind what is in it now.
+
+    The server keeps it for the queue's trash_seconds; by default that is 0, and nothing is kept. A second undo goes
+    one flush or delete further back. Items keep flags and expiry; max_age begins anew.
+
+    Exit 1 when there is nothing to undo, 80 or 81 when the queue has no room for any or all of it: the rest can be
+    undone later.
+    """
+    undone = connect(server, timeout).undo(os.fsencode(queue))
+    if undone is None:
+        raise Failure(ExitCode.NEGATIVE, f"nothing of {queue} to undo: is trash_seconds set, or is its time over?")
+    back, left = undone
+    if left:
+        code = ExitCode.PARTLY_STORED if back else ExitCode.FULL
+        raise Failure(code, f"{queue} is full: items={back} are back, items={left} can be undone later")
+    remark(f"put back items={back} of {queue}")

@@ -1,0 +1,39 @@
+"""What a repair found and made, offline or by a server, as words, a row and an exit code."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kestrelctl.blocks import Cell
+from kestrelctl.exit_codes import ExitCode
+from kestrelctl.output import say
+
+REPAIR_COLUMNS: Final = ["queue", "finding", "damages", "items", "lost_items", "kept_at"]
+Row = dict[str, Cell]
+
+
+@dataclass(slots=True)
+class RepairAnswer:
+    """`items` are those that some reader has yet to get; `kept_at` is "" when nothing was changed."""
+
+    damages: list[str] = field(default_factory=list)
+    items: int = 0
+    lost: int = 0
+    kept_at: str = ""
+
+
+def report_repair(queue: str, answer: RepairAnswer) -> tuple[Row, ExitCode]:
+    """Say what was bad on stderr; the row, and 0 when nothing is lost."""
+    for damage in answer.damages:
+        say(f"{queue}: {damage}")
+    row: Row = {
+        "queue": queue,
+        "finding": "damaged" if answer.damages else "",
+        "damages": len(answer.damages),
+        "items": "",
+        "lost_items": answer.lost,
+        "kept_at": answer.kept_at,
+    }
+    if answer.kept_at:
+        say(f"{queue}: repaired; the damaged journal is kept in {answer.kept_at}")
+        row |= {"finding": "repaired", "items": answer.items}
+    return row, ExitCode.NEGATIVE if answer.lost else ExitCode.OK

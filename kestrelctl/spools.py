@@ -1,0 +1,70 @@
+"""Who may touch a spool: the lock that kestreld holds while it runs."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestreld.files import FileLayer
+
+
+@contextmanager
+def held(spool: str, holder: str) -> Iterator[None]:
+    """The spool to ourselves: no kestreld runs on it, and none can start. Made if it is not there.
+
+    Raises Failure that names who has it.
+    """
+    files = FileLayer()
+    files.make_dir(spool)
+    lock = files.lock(f"{spool}/.lock")
+    if lock is None:
+        raise _in_use(spool)
+    try:
+        files.replace_content(lock, f"pid {os.getpid()}, {holder}\n".encode())
+        yield
+    finally:
+        files.close(lock)
+
+
+@contextmanager
+def kept_still(spool: str) -> Iterator[None]:
+    """As `held`, but nothing is written to the spool, and several may read it."""
+    lock = _lock_shared(spool)
+    if lock is None:
+        raise _in_use(spool)
+    try:
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def server_runs(spool: str) -> bool:
+    """Whether a kestreld holds the spool."""
+    lock = _lock_shared(spool)
+    if lock is None:
+        return True
+    if lock >= 0:
+        os.close(lock)
+    return False
+
+
+def _lock_shared(spool: str) -> int | None:
+    """A descriptor that holds the spool with others that read it; -1 where nobody has ever run on it. None: in use."""
+    try:
+        lock = os.open(f"{spool}/.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _in_use(spool: str) -> Failure:
+    with open(f"{spool}/.lock", encoding="utf-8", errors="replace") as file:
+        holder = file.readline().strip() or "another process"
+    return Failure(ExitCode.TRY_AGAIN, f"{spool}: in use by {holder}; stop it first")

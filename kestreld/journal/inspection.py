@@ -1,0 +1,287 @@
+"""Looking through a damaged journal: what is bad, which items are gone with it, and who still needs what.
+
+Nothing is changed. The work is done in steps, so that a running server can give way between them.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.found_segments import FoundSegment, find_segments, read_segment
+from kestreld.journal.known_readers import KnownReaders, undone
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    PUT,
+    PUT_HEADER_BYTES,
+    Checkpoint,
+    Kind,
+    Range,
+    ReaderState,
+    Type,
+    checked_end,
+    merged,
+    why_bad,
+)
+from kestreld.journal.recovery import settle, survey
+from kestreld.journal.salvage import Salvage
+from kestreld.journal.verify import common
+
+PAUSE_RECORDS: Final = 256
+
+
+@dataclass(slots=True)
+class Damage:
+    """A stretch that holds no whole record, and the ids of the items that were lost with it."""
+
+    path: str
+    offset: int
+    size_bytes: int
+    reason: str
+    is_item: bool = False  # it has the looks of one
+    lost: list[Range] = field(default_factory=list)
+
+    @property
+    def lost_items(self) -> int:
+        return sum(last - first + 1 for first, last in self.lost)
+
+    def __str__(self) -> str:
+        ids = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in self.lost)
+        outcome = f"lost: item {ids}" if ids else "no item known to be lost"
+        return f"{self.path}: byte {self.offset}: {self.reason}; {outcome}"
+
+
+@dataclass(slots=True)
+class Known:
+    """What a running server knows of its journal, whatever has become of the files.
+
+    Of the readers number, kind, name and `at_id`, and how far streams have come; `used_bytes` by segment number.
+    """
+
+    next_id: int
+    next_reader: int
+    readers: list[ReaderState]
+    used_bytes: dict[int, int]
+
+
+class Inspection:
+    """The journal in `folder`. `is_stopped`: a server has stopped it, so its end is no torn tail. `server` is what that
+    one knows of it, None where nothing.
+    """
+
+    def __init__(
+        self,
+        files: FileLayer,
+        clock: Clock,
+        folder: str,
+        queue: str,
+        *,
+        is_stopped: bool = False,
+        server: Known | None = None,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._folder = folder
+        self._queue = queue
+        self._is_stopped = is_stopped
+        self._server = server
+        self.damages: list[Damage] = []
+        self.parts: list[FoundSegment] = []  # in the order of their items
+        self.last_number = 0
+        self.journal_id = 0
+        self.known_readers = KnownReaders(None, from_start=False)
+        self.readers: list[ReaderState] = []
+        self.state = Checkpoint(1, 0, 1)
+        self.imports: list[bytes] = []  # IMPORT records
+        self._expected = 0  # the id of the next item, if none is missing
+        self._suspects: list[Damage] = []  # since the last whole item
+
+    def run(self) -> Iterator[None]:
+        """Find out what is bad and what is left, in steps, changing nothing.
+
+        Raises JournalCorrupt when this kestreld must not touch it, OSError when a file cannot be opened.
+        """
+        starts = not self._is_stopped and self._starts()
+        yield from self._find_parts()
+        if not self.parts:
+            return
+        base = max((at for at, part in enumerate(self.parts) if part.checkpoint is not None), default=-1)
+        self._begin(base)
+        torn: list[Damage] = []
+        for at, part in enumerate(self.parts):
+            is_last = at + 1 == len(self.parts)
+            found: list[Damage] = []
+            goes_on = yield from self._look_through(part, self.end_id(at), found, after_base=at >= base)
+            if is_last and starts and not goes_on:
+                torn = found
+            else:
+                self.damages += found
+            self._reach_end(part, None if is_last else self.parts[at + 1])
+        self._settle(torn)
+
+    def _starts(self) -> bool:
+        """Whether a start takes the journal as it is, but for a torn tail."""
+        try:
+            survey(self._files, self._folder)
+        except (JournalCorrupt, OSError):
+            return False
+        return True
+
+    def _find_parts(self) -> Iterator[None]:
+        """The segments that count, in the order of their items, and the journal they belong to."""
+        parts = []
+        for part in find_segments(self._files, self._folder, self._queue):
+            parts.append(part)
+            yield
+        if self._server is not None:
+            for part in parts:
+                part.count_only(self._server.used_bytes.get(part.number, part.end))
+        self.last_number = max((part.number for part in parts), default=0)
+        stood_in_for = {number for part in parts if part.header is not None for number in part.header.replaced}
+        parts = [part for part in parts if part.number not in stood_in_for]
+        ids = Counter(part.header.journal_id for part in parts if part.header is not None)
+        self.journal_id = ids.most_common(1)[0][0] if ids else self._clock.wall_ms
+        for part in parts:
+            if part.header is not None and part.header.journal_id != self.journal_id:
+                self.damages.append(Damage(part.path, 0, part.end, "a segment of another journal"))
+            else:
+                self.parts.append(part)
+        self.parts.sort(key=lambda part: (part.first_id, part.number))
+        for earlier, later in pairwise(self.parts):
+            follows = later.number == earlier.number + 1 and not earlier.is_compacted
+            if follows and later.checkpoint is not None and later.checkpoint.previous_bytes:
+                earlier.count_only(later.checkpoint.previous_bytes)
+
+    def _begin(self, base: int) -> None:
+        from_start = self.parts[0].number == 1
+        checkpoint = self.parts[base].checkpoint if base >= 0 else None
+        self.known_readers = KnownReaders(checkpoint, from_start=from_start)
+        self._expected = self.parts[0].first_id
+        self.state.next_id = self._expected
+        if checkpoint is not None:
+            self.state.next_id = max(checkpoint.next_id, self._expected)
+            self.state.put_items, self.state.put_bytes = checkpoint.put_items, checkpoint.put_bytes
+        if self._server is not None:
+            self.state.next_id = max(self.state.next_id, self._server.next_id)
+
+    def end_id(self, at: int) -> int | None:
+        return self.parts[at + 1].first_id if at + 1 < len(self.parts) else None
+
+    def _look_through(
+        self, part: FoundSegment, end_id: int | None, found: list[Damage], *, after_base: bool
+    ) -> Generator[None, None, bool]:
+        """Take note of all that stands in a segment; whether whole records follow what is bad."""
+        if part.problem:
+            self._suspect(Damage(part.path, 0, part.records_at, part.problem))
+            found.append(self._suspects[-1])
+        buffer = yield from read_segment(self._files, part)
+        salvage = Salvage(buffer, part.records_at, part.first_id, end_id)
+        is_counted = after_base and not part.is_compacted
+        goes_on = False
+        for count, (record_type, at, end) in enumerate(salvage.pieces()):
+            if count % PAUSE_RECORDS == 0 or record_type < 0:
+                yield
+            goes_on = goes_on or (record_type > 0 and bool(found))
+            if record_type == Type.PUT:
+                self._meet_item(buffer, at, end, is_counted=is_counted, after_base=after_base)
+            elif record_type == 0:
+                self._suspect(Damage(part.path, at, end - at, _what_is_bad(buffer, at), self._may_be_item(buffer, at)))
+                found.append(self._suspects[-1])
+                for record in salvage.readers:
+                    self.known_readers.recall(record[FRAME_BYTES:])
+                salvage.readers.clear()
+            elif record_type == Type.IMPORT:
+                self.imports.append(buffer[at:end])
+            elif record_type > 0 and after_base:
+                self.known_readers.apply(record_type, buffer[at + FRAME_BYTES : end])
+        if part.missing_bytes:
+            reason = f"the file is {part.missing_bytes} bytes shorter than what was written to it"
+            self._suspect(Damage(part.path, len(buffer), 0, reason))
+            found.append(self._suspects[-1])
+        return goes_on
+
+    def _may_be_item(self, buffer: bytes, at: int) -> bool:
+        next_id = self._expected.to_bytes(8, "little")
+        return buffer[at + 8 : at + 9] == b"\1" or buffer[at + FRAME_BYTES : at + FRAME_BYTES + 8] == next_id
+
+    def _suspect(self, damage: Damage) -> None:
+        """Whatever item turns out to be missing next may have been lost here."""
+        self._suspects.append(damage)
+
+    def _meet_item(self, buffer: bytes, at: int, end: int, *, is_counted: bool, after_base: bool) -> None:
+        found, only = PUT.unpack_from(buffer, at)[3], PUT.unpack_from(buffer, at)[7]
+        self._reach(found)
+        self._expected = found + 1
+        self.state.next_id = max(self.state.next_id, found + 1)
+        if only and after_base:
+            self.known_readers.meet(only)
+        if is_counted:
+            self.state.put_items += 1
+            self.state.put_bytes += end - at - PUT_HEADER_BYTES
+
+    def _reach(self, item_id: int) -> None:
+        """An id that was given out: the ids before it that were not met went with what is bad since the last one."""
+        if self._suspects and item_id > self._expected:
+            self._suspects[0].lost.append((self._expected, item_id - 1))
+        self._suspects = []
+
+    def _reach_end(self, part: FoundSegment, following: FoundSegment | None) -> None:
+        """The end of a segment."""
+        if following is None:
+            self._reach_tail(part)
+            return
+        if following.first_id > self._expected and not self._suspects and not part.is_compacted:
+            self._explain_gap(part, following)
+        self._reach(following.first_id)
+        self._expected = max(self._expected, following.first_id)
+
+    def _explain_gap(self, part: FoundSegment, following: FoundSegment) -> None:
+        """Ids are missing between two segments, and nothing that is bad accounts for them."""
+        if following.number > part.number + 1:
+            missing = range(part.number + 1, following.number)
+            numbers = f"{missing[0]}" if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
+            self._suspect(Damage(self._folder, 0, 0, f"missing: segment {numbers}"))
+        elif following.checkpoint is None:  # else it says that all there was is there: after a repair ids may jump
+            self._suspect(Damage(part.path, part.end, 0, "the file ends before the next one begins"))
+        self.damages += self._suspects
+
+    def _reach_tail(self, part: FoundSegment) -> None:
+        """The end of the journal: how many ids were given out behind the last whole item is not known for sure."""
+        suspects = list(self._suspects)
+        self._reach(self.state.next_id)
+        for damage in suspects:
+            if self.state.next_id > self._expected or not damage.is_item:
+                continue
+            damage.lost.append((self.state.next_id, self.state.next_id))
+            self.state.next_id += 1
+            self._expected = self.state.next_id
+        bad_bytes = sum(damage.size_bytes for damage in suspects)
+        self.state.next_id += bad_bytes // PUT_HEADER_BYTES
+
+    def _settle(self, torn: list[Damage]) -> None:
+        """All has been seen: who still needs what, and what of that is gone. `torn` alone is left to the next start."""
+        first = self.parts[0]
+        if self._server is not None:
+            self.known_readers.learn(self._server.next_reader, self._server.readers)
+        self.readers = self.known_readers.settled(first.first_id)
+        needed = merged([ids for state in self.readers if state.kind == Kind.QUEUE for ids in undone(state)])
+        if not self.damages and not first.is_compacted and common([(0, first.first_id - 1)], needed):
+            lost = [(0, first.first_id - 1)]
+            self.damages.append(Damage(self._folder, 0, 0, f"missing: what stood before {first.path}", lost=lost))
+        if self.damages:
+            self.damages += torn
+        for damage in self.damages:
+            damage.lost = common(damage.lost, needed)
+        for state in self.readers:
+            settle(state, [(0, first.first_id - 1), *state.done])
+
+
+def _what_is_bad(buffer: bytes, at: int) -> str:
+    code = checked_end(buffer, at)[1]
+    reason = why_bad(code) if code < 0 else "out of place"
+    known = buffer[at + 8] if at + 8 < len(buffer) else 0
+    return f"{Type(known).name}: {reason}" if known in set(Type) else reason

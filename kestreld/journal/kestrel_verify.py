@@ -1,0 +1,57 @@
+"""Reading Kestrel's journal files to see whether they are whole, changing nothing.
+
+They have no checksums: damage shows only where the ops stop making sense. What was altered within an item does not.
+"""
+
+from collections.abc import Iterator
+
+from kestreld.files import FileLayer
+from kestreld.journal.kestrel_format import find_queues, read_queue, replayed_files
+from kestreld.journal.kestrel_ops import Truncated, Unreadable, op_end
+from kestreld.journal.kestrel_salvage import stretches
+from kestreld.journal.verify import SegmentReport
+
+
+def verify_kestrel(files: FileLayer, folder: str, now_ms: int, queue: str | None = None) -> Iterator[SegmentReport]:
+    """A report for every file of every Kestrel queue in the folder, or of one; `live_items` are in a queue's last.
+
+    Unless it is asked for, a queue in whose files nothing reads as Kestrel's is passed over. Raises OSError.
+    """
+    queues, _ = find_queues(files, folder)
+    for name in sorted(queues):
+        if queue in (None, name):
+            reports = [_verify_file(files, f"{folder}/{file}", name) for file in replayed_files(files, folder, name)]
+            if queue is not None or any(report.records or not report.size_bytes for report in reports):
+                reports[-1].live_items = len(read_queue(files, folder, name, now_ms).items)
+                yield from reports
+
+
+def _verify_file(files: FileLayer, path: str, queue: str) -> SegmentReport:
+    buffer = files.read_file(path)
+    report = SegmentReport(queue, path, size_bytes=len(buffer))
+    for stretch in stretches(buffer):
+        report.records += _count_ops(buffer, stretch.start, stretch.end)
+        damage = stretch.damage
+        if damage is not None and report.bad_offset is None:
+            report.bad_offset, report.reason = damage.at, damage.reason
+            report.torn = damage.resume_at == len(buffer) and _is_cut_short(buffer, damage.at)
+    return report
+
+
+def _count_ops(buffer: bytes, at: int, end: int) -> int:
+    count = 0
+    while at < end:
+        at = op_end(buffer, at)
+        count += 1
+    return count
+
+
+def _is_cut_short(buffer: bytes, at: int) -> bool:
+    """Whether the file ends inside an op, as a kill leaves it."""
+    try:
+        op_end(buffer, at)
+    except Truncated:
+        return True
+    except Unreadable:
+        return not any(buffer[at:])
+    return False

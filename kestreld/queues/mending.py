@@ -1,0 +1,304 @@
+"""What operators ask of a running server when something went wrong: repair of a queue, undo of a delete or flush.
+
+Both are long work between turns. There is one at a time for each family; who asks meanwhile waits.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, TypeVar
+
+from kestreld.config import encode_queue_name
+from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, NotImported
+from kestreld.journal.inspection import Known
+from kestreld.journal.journal import Journal
+from kestreld.journal.record_reader import segment_records
+from kestreld.journal.records import Kind, ReaderState, item_data, item_id, item_oddities
+from kestreld.journal.recovery import recover
+from kestreld.journal.repair import Repair, RepairReport, finish_repairs
+from kestreld.queues.collection import FOLDER_SUFFIX, QueueCollection
+from kestreld.queues.queue import Queue
+from kestreld.queues.reader import Reader
+from kestreld.queues.trash import Entry
+from kestreld.queues.trash_note import Note
+from kestreld.queues.upkeep import Upkeep
+
+BATCH_ITEMS: Final = 512
+BATCH_BYTES: Final = 512 * 1024
+LOGGED_MAX: Final = 100  # damages of one journal; the client is told of all
+
+T = TypeVar("T")
+Undone = tuple[int, int]  # items that are back, and those of the same delete or flush that are still in the trash
+RepairDone = Callable[[RepairReport | KestrelError | None], None]  # None: there is no such queue
+UndoDone = Callable[[Undone | KestrelError | None], None]  # None: there is nothing to undo
+
+
+class Mender:
+    """Repairs and undoes queues of a collection, as part of its upkeep."""
+
+    def __init__(self, collection: QueueCollection, upkeep: Upkeep) -> None:
+        self._collection = collection
+        self._files = collection.files
+        self._upkeep = upkeep
+        self._busy: set[str] = set()
+
+    def repair(self, name: str, done: RepairDone) -> None:
+        """Check a queue's journal, build it anew if it is damaged, and open the queue again if it was stopped."""
+        self._upkeep.take_on(self._in_line(name, self._repair, done))
+
+    def undo(self, name: str, done: UndoDone) -> None:
+        """Put back what the latest delete or flush of a queue dropped."""
+        self._upkeep.take_on(self._in_line(name, self._undo, done))
+
+    def _in_line(
+        self,
+        name: str,
+        work: Callable[[str], Generator[None, None, T]],
+        done: Callable[[T | KestrelError], None],
+    ) -> Iterator[None]:
+        family = name.partition("+")[0]
+        while family in self._busy:
+            yield
+        self._busy.add(family)
+        outcome: T | KestrelError
+        try:
+            outcome = yield from work(name)
+        except KestrelError as problem:
+            outcome = problem
+        except OSError as error:
+            outcome = JournalFailed(str(error.filename or name), str(error.strerror or error))
+        finally:
+            self._busy.discard(family)
+        if isinstance(outcome, KestrelError):
+            self._collection.report(f"{name}: {outcome}")
+        done(outcome)
+
+    # Repair
+
+    def _repair(self, name: str) -> Generator[None, None, RepairReport | None]:
+        family = name.partition("+")[0]
+        finish_repairs(self._files, self._collection.spool)  # the disk may have refused that to an earlier one
+        if family in self._collection.broken:
+            return (yield from self._repair_broken(family))
+        queue = self._collection.families.get(family)
+        if queue is None:
+            return None
+        if queue.journal is not None and queue.stopped is None:
+            yield from self._check(queue, queue.journal)
+        if queue.journal is None or queue.stopped is None:
+            return RepairReport(family)
+        return (yield from self._repair_stopped(queue, queue.journal))
+
+    def _check(self, queue: Queue, journal: Journal) -> Iterator[None]:
+        """Read all of a journal that is in use; at the first damage its queue is stopped."""
+        for segment in list(journal.segments):
+            try:
+                for found in segment_records(self._files, segment.path, segment.used_bytes):
+                    if found is None:
+                        yield
+            except JournalCorrupt as problem:
+                self._stop(queue, journal, problem)
+            except OSError as error:
+                if segment in journal.segments:  # else it was let go of meanwhile
+                    reason = f"cannot be read: {error.strerror}"
+                    self._stop(queue, journal, JournalCorrupt(segment.path, 0, reason))
+            if queue.stopped is not None or journal is not queue.journal:
+                return
+            yield
+
+    def _stop(self, queue: Queue, journal: Journal, problem: JournalCorrupt) -> None:
+        if journal is queue.journal:
+            queue.stop(problem)
+            self._collection.commit.wake()  # those who waited have been told
+
+    def _repair_broken(self, family: str) -> Generator[None, None, RepairReport]:
+        """A journal that was found damaged at start: nobody is using it."""
+        collection = self._collection
+        problem = collection.broken[family]
+        if isinstance(problem, NotImported):
+            raise problem
+        folder = f"{collection.spool}/{encode_queue_name(family)}{FOLDER_SUFFIX}"
+        work = Repair(self._files, collection.clock, folder, self._segment_bytes_max(family), is_stopped=True)
+        yield from self._build(work)
+        if work.report.damages:
+            work.put_in_place()
+        collection.recover_family(family, folder)
+        if collection.broken[family] is not problem:
+            raise collection.broken[family]
+        del collection.broken[family]
+        collection.trash.settle(family, collection.families.get(family))
+        yield from self._finish(work)
+        return work.report
+
+    def _segment_bytes_max(self, family: str) -> int:
+        return self._collection.config.for_queue(family).max_journal_size_bytes
+
+    def _repair_stopped(self, queue: Queue, journal: Journal) -> Generator[None, None, RepairReport | None]:
+        """A journal that was in use. Its open reads go on: they may be confirmed or given back meanwhile."""
+        while not self._is_quiet(queue, journal):
+            yield
+        work = Repair(
+            self._files,
+            journal.clock,
+            journal.folder,
+            self._segment_bytes_max(queue.name),
+            is_stopped=True,
+            known=_known(queue, journal),
+        )
+        yield from self._build(work)
+        while self._is_there(queue, journal) and not (self._is_quiet(queue, journal) and self._is_caught_up(work)):
+            if self._is_quiet(queue, journal):
+                yield from self._in_background(work.sync_caught_up)
+            yield
+        if not self._is_there(queue, journal):
+            work.abandon()
+            return None
+        if work.report.damages:
+            work.put_in_place()
+        self._reopen(queue, journal, work.report)
+        yield from self._finish(work)
+        return work.report
+
+    def _is_caught_up(self, work: Repair) -> bool:
+        return not work.report.damages or not work.catch_up()
+
+    def _is_there(self, queue: Queue, journal: Journal) -> bool:
+        return self._collection.families.get(queue.name) is queue and queue.journal is journal
+
+    def _is_quiet(self, queue: Queue, journal: Journal) -> bool:
+        """Whether nothing of the queue is on its way to the disk or from it."""
+        is_written = not queue.dirty and queue.flight is None and not queue.moving
+        return is_written and not journal.retiring and not journal.is_borrowed and not self._upkeep.is_compacting(queue)
+
+    def _build(self, work: Repair) -> Iterator[None]:
+        yield from work.survey()
+        if work.report.damages:
+            yield from work.build()
+            yield from self._in_background(work.sync)
+
+    def _finish(self, work: Repair) -> Iterator[None]:
+        """Say what was done, and put the names on disk."""
+        report = work.report
+        for damage in report.damages[:LOGGED_MAX]:
+            self._collection.report(f"{report.queue}: {damage}")
+        if len(report.damages) > LOGGED_MAX:
+            self._collection.report(f"{report.queue}: and {len(report.damages) - LOGGED_MAX} more")
+        if report.damages:
+            self._collection.report(
+                f"{report.queue}: repaired and open again: items={report.restored} lost={report.lost};"
+                f" the damaged journal is kept in {report.kept_at}"
+            )
+            yield from self._in_background(work.sync_names)
+        else:
+            self._collection.report(f"{report.queue}: nothing is damaged; open again")
+
+    def _in_background(self, work: Callable[[], None]) -> Iterator[None]:
+        """Slow calls off the loop. Raises what they raise."""
+        outcome: list[OSError | None] = []
+        self._files.in_background(work, outcome.append)
+        while not outcome:
+            yield
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _reopen(self, queue: Queue, journal: Journal, report: RepairReport) -> None:
+        """Let a stopped queue go on from what its folder holds now. Its readers keep their open reads."""
+        collection = self._collection
+        try:
+            recovered = recover(self._files, collection.clock, collection.open_files, journal.folder)
+        except JournalCorrupt as problem:
+            queue.stopped = problem
+            raise
+        assert recovered is not None
+        journal.close()
+        queue.journal = recovered.journal
+        queue.journal.make_room = collection.trash.drop_all
+        queue.stopped = None
+        for reader in queue.readers.values():
+            reader.start_over()
+        collection.restore(queue, recovered.state, report.is_lost)
+
+    # Undo
+
+    def _undo(self, name: str) -> Generator[None, None, Undone | None]:
+        trash = self._collection.trash
+        while (found := trash.latest(name)) is not None:
+            entry, note = found
+            entry.busy = True
+            try:
+                count, is_whole = yield from self._put_back(self._collection.reader(name), entry, note)
+            finally:
+                entry.busy = False
+            if is_whole:
+                trash.remove(entry)
+            if count or not is_whole:
+                left = 0 if is_whole else note.items
+                self._collection.report(f"{name}: undid a {note.what}: items={count} left={left}")
+                return count, left
+        return None
+
+    def _put_back(self, reader: Reader, entry: Entry, note: Note) -> Generator[None, None, tuple[int, bool]]:
+        """How many of an entry's items are back, and whether these are all."""
+        count = 0
+        records = self._collection.trash.records(entry, note)
+        while note.ranges and (batch := (yield from _next_batch(records))):
+            put = yield from self._put_batch(reader, entry, note, batch)
+            count += put
+            if put < len(batch):
+                return count, False
+        return count, True
+
+    def _put_batch(self, reader: Reader, entry: Entry, note: Note, batch: list[bytes]) -> Generator[None, None, int]:
+        """Put items with new ids; how many, when that is written. What a note says of it is true at any moment.
+
+        Raises JournalFailed, JournalCorrupt, or OSError; then those that are back are known to be.
+        """
+        collection, queue = self._collection, reader.queue
+        if reader.deleted:
+            return 0
+        journal_id = queue.journal.journal_id if queue.journal is not None else 0
+        first_id = queue.next_id
+        collection.trash.putting(entry, note, journal_id, first_id, [item_id(record) for record in batch])
+        queue.undone_from = first_id + len(batch)
+        problem: KestrelError | None = None
+        try:
+            for record in batch:
+                expire_at_ms, flags, _ = item_oddities(record)
+                only = reader if len(queue.readers) > 1 or reader.label else None
+                if not queue.put(item_data(record), expire_at_ms, flags, only):
+                    break
+        except (JournalFailed, JournalCorrupt) as refusal:
+            problem = refusal
+        put, pending = queue.next_id - first_id, queue.pending
+        collection.commit.wake()
+        while put and (queue.pending is pending or (queue.in_flight is pending and queue.flight is not None)):
+            yield
+        if queue.undone_from <= first_id:
+            put = 0
+            problem = problem or JournalFailed(entry.path, "the commit failed")
+        collection.trash.put_back(entry, note, put)
+        if not reader.label:
+            collection.moved_in += put
+        if problem is not None:
+            raise problem
+        return put
+
+
+def _known(queue: Queue, journal: Journal) -> Known:
+    readers = [ReaderState(one.number, Kind.QUEUE, one.label, one.at_id, one.at_id) for one in queue.readers.values()]
+    streams = [ReaderState(one.number, Kind.STREAM, one.name, one.at_id, one.head) for one in queue.streams.values()]
+    used_bytes = {segment.number: segment.used_bytes for segment in journal.segments}
+    return Known(queue.next_id, queue.next_reader, [*readers, *streams], used_bytes)
+
+
+def _next_batch(records: Iterator[bytes | None]) -> Generator[None, None, list[bytes]]:
+    """The next items to be put in one go; empty at the end."""
+    batch: list[bytes] = []
+    size = 0
+    for record in records:
+        if record is None:
+            yield
+            continue
+        batch.append(record)
+        size += len(record)
+        if len(batch) >= BATCH_ITEMS or size >= BATCH_BYTES:
+            break
+    return batch

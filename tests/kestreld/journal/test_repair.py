@@ -1,0 +1,400 @@
+"""Damaged journals are built anew: every item whose PUT is whole is delivered, in order, and nothing else is."""
+
+import errno
+import os
+import random
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from kestreld.errors import JournalCorrupt
+from kestreld.journal.records import Type, item_data, item_id
+from kestreld.journal.repair import RepairReport, repair
+from kestreld.journal.segment import Header, decode_header, encode_header
+from tests.support.clock import FakeClock
+from tests.support.damage import FAMILY, FOLDER, OTHER, RECORDS, SPOOL, Place, Sample, drained
+from tests.support.engine import Engine, QuickFiles
+from tests.support.memory_files import MemoryFiles
+from tests.support.mortal_files import Killed, MortalFiles
+
+SAMPLE = Sample()
+QUEUES = (FAMILY, f"{FAMILY}+audit")
+QUICK = 1500  # so many of the bits and cuts are tried where there is no time for all
+Changes = Mapping[str, bytes | None]  # what is wrong with files, by path; None = missing
+Spans = list[tuple[str, int, int]]  # path, and from where to where it is not what was written
+
+
+def mended(disk: MemoryFiles) -> RepairReport:
+    return repair(disk, FakeClock(), FOLDER, segment_bytes_max=600)
+
+
+def hit(spans: Spans) -> set[int]:
+    """The items whose PUTs are not whole."""
+    return {
+        found
+        for found, put in SAMPLE.puts.items()
+        if any(put.path == path and put.start < end and start < put.end for path, start, end in spans)
+    }
+
+
+def known_to_have_been(changes: Changes, lost: set[int]) -> range:
+    """The ids that what is left speaks of. What is missing before them is taken for done with, what was behind the last
+    whole item may never have been.
+    """
+    first = next(path for path in SAMPLE.segments if changes.get(path, b"there"))
+    return range(int(first[-24:-4]), max(set(SAMPLE.puts) - lost, default=0) + 1)
+
+
+def assert_all_that_is_whole_is_delivered(changes: Changes, spans: Spans, where: str = "") -> RepairReport:
+    disk = SAMPLE.disk(changes)
+    assert Engine(SPOOL, SAMPLE.disk(changes)).take(OTHER) == b"sound", where
+    report = mended(disk)
+    found = drained(disk)
+    lost = hit(spans)
+    assert [item_data(record) for record in found[OTHER]] == [b"sound"], where
+    assert set(found) == {OTHER, *QUEUES}, where
+    for name in QUEUES:
+        ids = list(map(item_id, found[name]))
+        assert ids == sorted(set(ids)), f"{where}: {name} out of order, or twice"
+        assert [SAMPLE.puts[one].record for one in ids] == found[name], f"{where}: {name} altered"
+        assert set(SAMPLE.undone[name]) - lost <= set(ids), f"{where}: {name} lost more than {lost}"
+        assert not lost & set(ids)
+    if report.kept_at:
+        undone = {one for name in QUEUES for one in SAMPLE.undone[name]}
+        assert all(report.is_lost(one) for one in lost & undone.intersection(known_to_have_been(changes, lost))), where
+        kept = {path.removeprefix(report.kept_at): bytes(data) for path, data in disk.files.items()}
+        for path in SAMPLE.segments:
+            original = changes.get(path, SAMPLE.files[path])
+            assert kept.get(path.removeprefix(FOLDER)) == original, f"{where}: the damaged original is not kept"
+    return report
+
+
+# Everything that can happen to one byte
+
+
+def assert_a_flip_does_no_more_than_it_must(path: str, bit: int) -> None:
+    place = SAMPLE.place_at(path, bit // 8)
+    what = Type(place.record_type).name if place else "header"
+    where = f"{path} bit {bit} of the {what}"
+    spans = [(path, bit // 8, bit // 8 + 1)]
+    report = assert_all_that_is_whole_is_delivered({path: SAMPLE.flipped(path, bit)}, spans, where)
+    if what != "DONE":  # without it its items are there again
+        redelivered = report.restored - len({one for name in QUEUES for one in SAMPLE.undone[name]} - hit(spans))
+        assert redelivered == 0 or not report.kept_at, where
+
+
+def assert_a_cut_does_no_more_than_it_must(path: str, size_bytes: int) -> None:
+    changes = {path: SAMPLE.files[path][:size_bytes]}
+    assert_all_that_is_whole_is_delivered(
+        changes, [(path, size_bytes, len(SAMPLE.files[path]))], f"{path} cut at {size_bytes}"
+    )
+
+
+def test_bits_flipped_here_and_there() -> None:
+    for path, bit in random.Random(4).sample(SAMPLE.bits, QUICK):
+        assert_a_flip_does_no_more_than_it_must(path, bit)
+
+
+def test_segments_cut_here_and_there() -> None:
+    for path, size_bytes in random.Random(4).sample(SAMPLE.cuts, QUICK):
+        assert_a_cut_does_no_more_than_it_must(path, size_bytes)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_flipped_bit_of_every_segment() -> None:
+    for path, bit in SAMPLE.bits:
+        assert_a_flip_does_no_more_than_it_must(path, bit)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_cut_of_every_segment() -> None:
+    for path, size_bytes in SAMPLE.cuts:
+        assert_a_cut_does_no_more_than_it_must(path, size_bytes)
+
+
+def test_the_sample_has_something_of_everything() -> None:
+    assert {place.record_type for place in SAMPLE.places} == set(Type) - {Type.IMPORT}
+    assert len(SAMPLE.segments) == 4
+    assert SAMPLE.undone[FAMILY] != SAMPLE.undone[f"{FAMILY}+audit"] != list(SAMPLE.puts)
+
+
+# More than that
+
+
+segments = st.sampled_from(SAMPLE.segments)
+places = st.floats(0, 1, exclude_max=True)
+cuts = st.tuples(segments, places, st.just(1.0), st.none())
+blots = st.tuples(segments, places, places, st.binary(min_size=1, max_size=8))
+missing = st.tuples(segments, st.just(0.0), st.just(1.0), st.none())
+
+
+def blotted(blots: list[tuple[str, float, float, bytes | None]]) -> tuple[dict[str, bytes | None], Spans]:
+    """Stretches overwritten with a pattern, or (None) with nothing to the end; at the start of a file it is missing."""
+    changes: dict[str, bytes | None] = {}
+    spans: Spans = []
+    for path, first, last, pattern in blots:
+        content = changes.get(path, SAMPLE.files[path])
+        if not content:
+            continue
+        start = int(first * len(content))
+        if pattern is None:
+            changes[path] = content[:start] or None
+            spans.append((path, start, len(SAMPLE.files[path])))
+            continue
+        end = min(start + int(last * 300) + 1, len(content))
+        blot = (pattern * 301)[: end - start]
+        changes[path] = content[:start] + blot + content[end:]
+        spans += [(path, at, at + 1) for at in range(start, end) if content[at] != blot[at - start]]
+    return changes, spans
+
+
+def can_be_told(changes: Changes, spans: Spans) -> bool:
+    """Something is left, and an item that holds records of other journals is not bad itself where ids are missing."""
+    holder = next(found for found, put in SAMPLE.puts.items() if item_data(put.record) == RECORDS)
+    return any(changes.get(path, b"there") for path in SAMPLE.segments) and (
+        len(changes) == 1 or holder not in hit(spans)
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(cuts | blots, min_size=1, max_size=4))
+def test_damage_in_several_places(places: list[tuple[str, float, float, bytes | None]]) -> None:
+    changes, spans = blotted(places)
+    assume(can_be_told(changes, spans))
+    assert_all_that_is_whole_is_delivered(changes, spans)
+
+
+@settings(max_examples=100, deadline=None)
+@given(missing, st.lists(cuts | blots, max_size=2))
+def test_a_missing_segment_and_more(
+    gone: tuple[str, float, float, bytes | None], places: list[tuple[str, float, float, bytes | None]]
+) -> None:
+    changes, spans = blotted([*places, gone])
+    assume(can_be_told(changes, spans))
+    assert_all_that_is_whole_is_delivered(changes, spans)
+
+
+def test_a_missing_segment_is_named_with_the_items_that_went_with_it() -> None:
+    path = SAMPLE.segments[1]
+    report = assert_all_that_is_whole_is_delivered({path: None}, [(path, 0, len(SAMPLE.files[path]))])
+    ids = [found for found, put in SAMPLE.puts.items() if put.path == path]
+    assert [str(damage) for damage in report.damages] == [
+        f"{FOLDER}: byte 0: missing: segment 2; lost: item {ids[0]} to {ids[-1]}"
+    ]
+    assert report.lost == len(ids)
+
+
+def test_a_disk_that_cannot_read_a_page_costs_what_is_on_that_page() -> None:
+    class BadBlock(MemoryFiles):
+        def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
+            if self._open[fd] is self.files.get(bad) and offset < 12288 and offset + size_bytes > 8192:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().read_at(fd, size_bytes, offset)
+
+    bad = ""
+    disk = BadBlock()
+    engine = Engine(SPOOL, disk)
+    engine.put("q", *[b"%0500d" % number for number in range(40)])
+    engine.end_turn()
+    bad = str(next(path for path in disk.files if path.startswith(f"{SPOOL}/q.journal/")))
+    report = repair(disk, FakeClock(), f"{SPOOL}/q.journal")
+    assert [damage.path for damage in report.damages] == [bad]
+    assert report.lost in range(8, 11)
+    delivered = [int(data) for data in Engine(SPOOL, disk).drain("q")]
+    assert delivered == sorted(delivered)
+    assert len(delivered) == 40 - report.lost
+
+
+# What is said, and what is left as it is
+
+
+def of_type(record_type: Type) -> Place:
+    return [place for place in SAMPLE.places if place.record_type == record_type][-2]
+
+
+def test_a_lost_item_is_named_with_file_and_offset_and_where_the_original_is() -> None:
+    put = SAMPLE.puts[12]
+    disk = SAMPLE.disk({put.path: SAMPLE.flipped(put.path, put.end * 8 - 1)})
+    report = mended(disk)
+    assert list(map(str, report.damages)) == [
+        f"{put.path}: byte {put.start}: PUT: the checksum does not match; lost: item 12"
+    ]
+    undone = {one for name in QUEUES for one in SAMPLE.undone[name]}
+    assert (report.lost, report.restored, report.kept_at) == (
+        1,
+        len(undone) - 1,
+        f"{SPOOL}/.damaged/{FAMILY}.{FakeClock().wall_ms}",
+    )
+
+
+def test_a_bad_done_brings_its_items_back_and_loses_none() -> None:
+    done = of_type(Type.DONE)
+    report = mended(SAMPLE.disk({done.path: SAMPLE.flipped(done.path, done.end * 8 - 1)}))
+    assert [str(damage) for damage in report.damages] == [
+        f"{done.path}: byte {done.start}: DONE: the checksum does not match; no item known to be lost"
+    ]
+    assert report.restored > len({one for name in QUEUES for one in SAMPLE.undone[name]})
+
+
+def test_a_done_item_whose_put_is_bad_is_no_loss() -> None:
+    put = SAMPLE.puts[1]
+    report = mended(SAMPLE.disk({put.path: SAMPLE.flipped(put.path, put.end * 8 - 1)}))
+    assert (report.lost, len(report.damages)) == (0, 1)
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0" * 5000, b"\x40\0\0\0half"], ids=["none", "zeros", "torn"])
+def test_a_journal_that_a_start_takes_is_left_as_it_is(tail: bytes) -> None:
+    newest = SAMPLE.segments[-1]
+    disk = SAMPLE.disk({newest: SAMPLE.files[newest] + tail})
+    before = {path: bytes(content) for path, content in disk.files.items()}
+    report = mended(disk)
+    assert (report.damages, report.kept_at) == ([], "")
+    assert disk.files == before
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing() -> None:
+    put = SAMPLE.puts[12]
+    disk = SAMPLE.disk({put.path: SAMPLE.flipped(put.path, put.end * 8 - 1)})
+    before = {path: bytes(content) for path, content in disk.files.items()}
+    report = repair(disk, FakeClock(), FOLDER, dry_run=True)
+    assert (report.lost, report.kept_at) == (1, "")
+    assert disk.files == before
+
+
+def test_a_journal_of_a_later_version_is_not_touched() -> None:
+    path = SAMPLE.segments[2]
+    content = bytearray(SAMPLE.files[path])
+    header, header_bytes = decode_header(bytes(content), path)
+    later = bytearray(encode_header(Header(header.journal_id, 3, header.first_id, header.created_at_ms, FAMILY)))
+    later[8] = 2  # the version; its checksum is made anew
+    disk = SAMPLE.disk({path: sealed(bytes(later)) + bytes(content[header_bytes:])})
+    before = {name: bytes(data) for name, data in disk.files.items()}
+    with pytest.raises(JournalCorrupt, match="journal version 2"):
+        mended(disk)
+    assert disk.files == before
+
+
+def sealed(header: bytes) -> bytes:
+    return header[:-4] + (xxh3_64_intdigest(header[:-4]) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+# Afterwards
+
+
+def test_a_repaired_journal_is_sound_and_goes_on_with_new_ids() -> None:
+    put = SAMPLE.puts[12]
+    disk = SAMPLE.disk({put.path: SAMPLE.flipped(put.path, put.end * 8 - 1)})
+    mended(disk)
+    assert mended(disk).damages == []
+    engine = Engine(SPOOL, disk)
+    engine.put(FAMILY, b"new")
+    engine.end_turn()
+    engine.crash()
+    assert engine.drain(FAMILY)[-1] == b"new"
+    assert engine.queue(FAMILY).next_id > max(SAMPLE.puts) + 1
+    assert engine.log == []
+
+
+def test_what_readers_and_streams_had_done_is_kept() -> None:
+    put = SAMPLE.puts[12]
+    disk = SAMPLE.disk({put.path: SAMPLE.flipped(put.path, put.end * 8 - 1)})
+    before = Engine(SPOOL, SAMPLE.disk()).queue(FAMILY)
+    mended(disk)
+    queue = Engine(SPOOL, disk).queue(FAMILY)
+    assert {stream.name: stream.head for stream in queue.streams.values()} == {"spark": 4}
+    for label, reader in queue.readers.items():
+        assert (reader.number, reader.retries) == (before.readers[label].number, before.readers[label].retries)
+        assert reader.items == before.readers[label].items - 1
+
+
+# Killed
+
+
+def on_disk(folder: Path) -> Path:
+    """The sample on a real disk, with a bad item and a bad CHECKPOINT."""
+    folder.mkdir(parents=True)
+    bad = [SAMPLE.puts[12], of_type(Type.CHECKPOINT)]
+    for path, content in SAMPLE.files.items():
+        damaged = bytearray(content)
+        for place in bad:
+            if place.path == path:
+                damaged[place.end - 1] ^= 1
+        target = folder / Path(path).relative_to(SPOOL)
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(damaged)
+    return folder
+
+
+def repairs_killed(folder: Path) -> Iterator[Path]:
+    """A spool for every change to the disk that a repair makes, killed there; the last one was repaired whole."""
+    for dies_at in count(1):
+        spool = on_disk(folder / str(dies_at))
+        try:
+            repair(MortalFiles(dies_at), FakeClock(), f"{spool}/{FAMILY}.journal", segment_bytes_max=600)
+        except Killed:
+            yield spool
+        else:
+            yield spool
+            return
+
+
+def delivered(spool: Path) -> dict[str, list[int]]:
+    engine = Engine(spool, QuickFiles())
+    found = {}
+    for name in QUEUES:
+        found[name] = []
+        while (record := engine.reader(name).take(engine.clock.wall_ms)) is not None:
+            found[name].append(item_id(record))
+    engine.abandon()
+    return found
+
+
+def originals(spool: Path) -> set[str]:
+    """Where a folder is whose files are those that were damaged."""
+    names = [Path(path).name for path in SAMPLE.segments]
+    damaged = {name: (on_disk_once(spool) / f"{FAMILY}.journal" / name).read_bytes() for name in names}
+    found = set()
+    for folder in [spool / f"{FAMILY}.journal", *(spool / ".damaged").glob("*")]:
+        if {path.name: path.read_bytes() for path in folder.glob("*.seg")} == damaged:
+            found.add(folder.parent.name)
+    return found
+
+
+def on_disk_once(spool: Path) -> Path:
+    folder = spool.parent / "damaged"
+    return folder if folder.exists() else on_disk(folder)
+
+
+def test_a_repair_killed_at_any_step_and_begun_again_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    expected = {name: [one for one in SAMPLE.undone[name] if one != 12] for name in QUEUES}
+    steps = 0
+    for spool in repairs_killed(tmp_path):
+        steps += 1
+        report = repair(QuickFiles(), FakeClock(), f"{spool}/{FAMILY}.journal", segment_bytes_max=600)
+        assert len(originals(spool)) == 1, "the damaged journal is kept, once"
+        assert report.lost in (0, 1)  # 0 where the killed one had done it
+        assert delivered(spool) == expected
+    assert steps > 15
+
+
+def test_a_server_started_on_a_killed_repair_has_the_old_journal_or_the_new(tmp_path: Path) -> None:
+    expected = {name: [one for one in SAMPLE.undone[name] if one != 12] for name in QUEUES}
+    outcomes = set()
+    for spool in repairs_killed(tmp_path):
+        engine = Engine(spool, QuickFiles())
+        assert engine.drain(OTHER) == [b"sound"]
+        engine.abandon()
+        (place,) = originals(spool)
+        outcomes.add(place == ".damaged")
+        if place != ".damaged":
+            repair(QuickFiles(), FakeClock(), f"{spool}/{FAMILY}.journal", segment_bytes_max=600)
+        assert delivered(spool) == expected
+        assert originals(spool) == {".damaged"}
+    assert outcomes == {True, False}

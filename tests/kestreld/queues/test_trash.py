@@ -1,0 +1,378 @@
+"""What a flush or a delete dropped can be had back for trash_seconds, in order and once, whatever happens meanwhile."""
+
+import errno
+import gc
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kestreld.errors import JournalFailed
+from kestreld.journal.records import item_data, item_flags, item_times_ms
+from kestreld.queues import mending
+from tests.support.engine import Engine, LateFiles, QuickFiles
+from tests.support.faulty_files import FaultyFiles
+from tests.support.mending import step, undone
+from tests.support.mortal_files import Killed, MortalFiles
+
+KEPT_MS = 60_000
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    with_trash = engine_on(tmp_path / "spool")
+    yield with_trash
+    with_trash.abandon()
+
+
+def engine_on(spool: Path, files: QuickFiles | None = None, **settings: object) -> Engine:
+    return Engine(spool, files or QuickFiles(), **{"trash_ms": KEPT_MS, **settings})
+
+
+def drop(engine: Engine, how: str, name: str = "work") -> None:
+    if how == "flush":
+        engine.collection.flush(name)
+    else:
+        engine.collection.delete(name)
+    engine.end_turn()
+
+
+def trash(engine: Engine) -> list[str]:
+    folder = engine.spool / ".trash"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+either = pytest.mark.parametrize("how", ["flush", "delete"])
+
+
+# What comes back
+
+
+@either
+def test_items_come_back_in_order_with_their_flags_and_expiry(engine: Engine, how: str) -> None:
+    later_ms = engine.clock.wall_ms + HOUR_MS
+    engine.put("work", b"one")
+    engine.put("work", b"two", flags=7)
+    engine.end_turn()
+    engine.put("work", b"three", expire_at_ms=later_ms)
+    drop(engine, how)
+    assert engine.items("work") == 0
+    assert undone(engine, "work") == (3, 0)
+    reader = engine.reader("work")
+    records = [reader.take(engine.clock.wall_ms) for _ in range(3)]
+    found = [(item_data(record), item_flags(record), item_times_ms(record)[1]) for record in records if record]
+    assert found == [(b"one", 0, 0), (b"two", 7, 0), (b"three", 0, later_ms)]
+
+
+@either
+def test_what_was_put_since_stands_before_it(engine: Engine, how: str) -> None:
+    engine.put("work", b"1", b"2")
+    drop(engine, how)
+    engine.put("work", b"3")
+    undone(engine, "work")
+    assert engine.drain("work") == [b"3", b"1", b"2"]
+
+
+@either
+def test_nothing_is_brought_back_twice(engine: Engine, how: str) -> None:
+    engine.put("work", b"1", b"2")
+    drop(engine, how)
+    assert undone(engine, "work") == (2, 0)
+    assert undone(engine, "work") is None
+    assert engine.drain("work") == [b"1", b"2"]
+    assert trash(engine) == []
+
+
+def test_each_undo_goes_one_step_further_back(engine: Engine) -> None:
+    for item in (b"1", b"2", b"3"):
+        engine.put("work", item)
+        drop(engine, "delete" if item == b"2" else "flush")
+        engine.clock.advance(1)
+    assert [undone(engine, "work") for _ in range(4)] == [(1, 0), (1, 0), (1, 0), None]
+    assert engine.drain("work") == [b"3", b"2", b"1"]
+
+
+@either
+def test_what_was_taken_does_not_come_back(engine: Engine, how: str) -> None:
+    engine.put("work", b"1", b"2", b"3", b"4")
+    engine.take("work")
+    engine.end_turn()
+    engine.take("work")
+    drop(engine, how)
+    undone(engine, "work")
+    assert engine.drain("work") == [b"3", b"4"]
+
+
+def test_open_reads_stay_open_through_a_flush_and_come_back_after_a_delete(engine: Engine) -> None:
+    engine.put("work", b"1", b"2", b"3")
+    reader = engine.reader("work")
+    first, second = reader.open_read(0), reader.open_read(0)
+    assert first is not None
+    assert second is not None
+    reader.abort(first[0], 0)
+    drop(engine, "flush")
+    assert undone(engine, "work") == (2, 0)
+    assert engine.drain("work") == [b"1", b"3"]
+    drop(engine, "delete")
+    assert undone(engine, "work") == (1, 0)
+    assert engine.drain("work") == [b"2"]
+
+
+@either
+def test_a_family_loses_and_gets_back_what_one_of_it_dropped(engine: Engine, how: str) -> None:
+    engine.reader("work+audit")
+    engine.put("work", b"1", b"2")
+    engine.put("work+audit", b"for the audit")
+    engine.end_turn()
+    drop(engine, how)
+    assert undone(engine, "work") == (2, 0)
+    drop(engine, how, "work+audit")
+    assert undone(engine, "work+audit") == (3, 0)
+    assert engine.drain("work") == [b"1", b"2"]
+    assert engine.drain("work+audit") == [b"1", b"2", b"for the audit"]
+
+
+@either
+def test_a_long_queue_comes_back_from_many_segments(tmp_path: Path, how: str) -> None:
+    engine = engine_on(tmp_path / "spool", max_journal_size_bytes=4096, max_memory_size_bytes=2000)
+    items = [b"%06d" % number + b"x" * 50 for number in range(3000)]
+    for at in range(0, 3000, 10):
+        engine.put("work", *items[at : at + 10])
+        engine.end_turn()
+    drop(engine, how)
+    for _ in range(5):
+        engine.work(1000)  # lets the dead segments go
+        engine.end_turn()
+    assert len(engine.segments("work")) < 5
+    assert undone(engine, "work") == (3000, 0)
+    assert engine.drain("work") == items
+    engine.abandon()
+
+
+def test_flush_all_is_undone_queue_by_queue(engine: Engine) -> None:
+    for name in ("a", "b"):
+        engine.put(name, name.encode())
+    engine.collection.flush_all()
+    engine.end_turn()
+    assert [undone(engine, name) for name in ("a", "b", "c")] == [(1, 0), (1, 0), None]
+    assert (engine.drain("a"), engine.drain("b")) == ([b"a"], [b"b"])
+
+
+def test_a_queue_that_was_empty_leaves_nothing(engine: Engine) -> None:
+    engine.reader("work")
+    drop(engine, "flush")
+    drop(engine, "delete")
+    assert undone(engine, "work") is None
+    assert trash(engine) == []
+
+
+# How long
+
+
+@either
+def test_by_default_nothing_is_kept(tmp_path: Path, how: str) -> None:
+    engine = Engine(tmp_path / "spool", QuickFiles())
+    engine.put("work", b"1")
+    drop(engine, how)
+    assert undone(engine, "work") is None
+    assert trash(engine) == []
+    engine.abandon()
+
+
+@either
+def test_it_is_kept_for_trash_seconds_and_no_longer(engine: Engine, how: str) -> None:
+    engine.put("work", b"1")
+    drop(engine, how)
+    engine.clock.advance(KEPT_MS - 1)
+    engine.work(10)
+    assert len(trash(engine)) == 1
+    engine.clock.advance(1)
+    engine.work(10)
+    assert trash(engine) == []
+    assert undone(engine, "work") is None
+
+
+def test_it_goes_at_start_too_and_when_trash_seconds_is_turned_off(engine: Engine) -> None:
+    engine.put("work", b"1")
+    drop(engine, "flush")
+    engine.clock.advance(KEPT_MS)
+    engine.crash()
+    assert trash(engine) == []
+    engine.put("work", b"1")
+    drop(engine, "flush")
+    engine.configure()
+    engine.work(10)
+    assert trash(engine) == []
+
+
+def test_a_queue_has_a_time_of_its_own(engine: Engine) -> None:
+    engine.configure({"late": {"trash_ms": 2 * KEPT_MS}, "off": {"trash_ms": 0}}, trash_ms=KEPT_MS)
+    for name in ("work", "late", "off"):
+        engine.put(name, b"1")
+        drop(engine, "flush", name)
+    engine.clock.advance(KEPT_MS)
+    engine.work(10)
+    assert [undone(engine, name) for name in ("work", "late", "off")] == [None, (1, 0), None]
+
+
+@either
+@pytest.mark.parametrize("end", [Engine.restart, Engine.crash], ids=["restart", "kill -9"])
+def test_it_survives_the_server(engine: Engine, how: str, end: Callable[[Engine], None]) -> None:
+    engine.reader("work+audit")
+    engine.put("work", b"1", b"2")
+    engine.end_turn()
+    drop(engine, how, "work+audit")
+    drop(engine, how)
+    end(engine)
+    assert undone(engine, "work") == (2, 0)
+    end(engine)
+    assert undone(engine, "work+audit") == (2, 0)
+    assert engine.drain("work") == [b"1", b"2"]
+    assert engine.drain("work+audit") == [b"1", b"2"]
+
+
+def test_a_full_disk_takes_the_trash_first(tmp_path: Path) -> None:
+    class Full(QuickFiles):
+        full = False
+
+        def write(self, fd: int, data: bytes) -> int:
+            if self.full and any((tmp_path / "spool" / ".trash").glob("*")):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(fd, data)
+
+    files = Full()
+    engine = engine_on(tmp_path / "spool", files)
+    engine.put("work", b"1")
+    drop(engine, "flush")
+    files.full = True
+    engine.put("work", b"2")
+    assert engine.end_turn() == {}
+    assert trash(engine) == []
+    assert "removed early, the disk is full" in engine.log[-1]
+    assert engine.drain("work") == [b"2"]
+    engine.abandon()
+
+
+def test_a_queue_without_a_journal_keeps_nothing(tmp_path: Path) -> None:
+    engine = engine_on(tmp_path / "spool", journal=False)
+    engine.put("work", b"1")
+    drop(engine, "flush")
+    assert undone(engine, "work") is None
+
+
+# When it does not go smoothly
+
+
+def test_a_queue_with_no_room_takes_what_it_can_and_the_rest_is_kept(engine: Engine) -> None:
+    engine.put("work", *[b"%d" % number for number in range(10)])
+    drop(engine, "flush")
+    engine.configure(trash_ms=KEPT_MS, max_items=4)
+    assert undone(engine, "work") == (4, 6)
+    assert undone(engine, "work") == (0, 6)
+    assert engine.drain("work") == [b"0", b"1", b"2", b"3"]
+    engine.crash()
+    assert undone(engine, "work") == (4, 2)
+    assert engine.drain("work") == [b"4", b"5", b"6", b"7"]
+    assert undone(engine, "work") == (2, 0)
+    assert engine.drain("work") == [b"8", b"9"]
+
+
+@pytest.mark.parametrize("sync_ms", [None, 0], ids=["unsynced", "synced"])
+def test_a_failed_commit_brings_nothing_back_and_leaves_it_for_another_try(tmp_path: Path, sync_ms: int | None) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",) if sync_ms == 0 else ("write",), stays=True)
+    engine = engine_on(tmp_path / "spool", files, sync_journal_ms=sync_ms)
+    engine.put("work", b"1", b"2")
+    engine.end_turn()
+    files.finish_background()
+    drop(engine, "flush")
+    files.finish_background()
+    engine.end_turn()
+    files.fail_from(1 if sync_ms == 0 else 2)  # the first write is the note's
+    with pytest.raises(JournalFailed):
+        undone(engine, "work")
+    files.mend()
+    files.refused.clear()
+    engine.configure(trash_ms=KEPT_MS, sync_journal_ms=sync_ms)
+    assert undone(engine, "work") == (2, 0)
+    assert engine.drain("work") == [b"1", b"2"]
+    engine.abandon()
+
+
+def test_clients_go_on_between_the_items_that_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mending, "BATCH_ITEMS", 2)
+    engine = engine_on(tmp_path / "spool", LateFiles(), sync_journal_ms=0)
+    items = [b"%d" % number for number in range(9)]
+    engine.put("work", *items)
+    step(engine)
+    engine.collection.flush("work")
+    step(engine)
+    answers: list[object] = []
+    mending.Mender(engine.collection, engine.upkeep).undo("work", answers.append)
+    sent = []
+    while not answers:
+        sent.append(b"new %d" % len(sent))
+        engine.put("work", sent[-1])
+        step(engine)
+    assert answers == [(9, 0)]
+    found = engine.drain("work")
+    assert [item for item in found if item in items] == items
+    assert [item for item in found if item not in items] == sent
+    engine.abandon()
+
+
+def life(engine: Engine, acknowledged: list[str]) -> None:
+    """Items are put, taken, dropped and brought back; what has been answered is noted."""
+    engine.reader("work+audit")
+    engine.put("work", *[b"%d" % number for number in range(1, 9)])
+    assert not engine.end_turn()
+    engine.take("work")
+    engine.end_turn()
+    acknowledged.append("put")
+    drop(engine, "flush")
+    acknowledged.append("flush")
+    undone(engine, "work")
+    drop(engine, "delete", "work+audit")
+    drop(engine, "delete")
+    acknowledged.append("delete")
+    undone(engine, "work")
+    undone(engine, "work+audit")
+    acknowledged.append("undo")
+
+
+def lives_cut_short(folder: Path) -> Iterator[tuple[Engine, list[str]]]:
+    """A server started again after every change to the disk that such a life makes, and what had been answered."""
+    for dies_at in count(1):
+        files, acknowledged = MortalFiles(dies_at), []
+        is_over = False
+        try:
+            life(Engine(folder / str(dies_at), files, trash_ms=KEPT_MS), acknowledged)
+            is_over = True
+        except Killed:
+            pass
+        gc.collect()  # what was going on has come to its end
+        files.die()
+        if is_over:
+            return
+        yield engine_on(folder / str(dies_at)), acknowledged
+
+
+def test_a_kill_at_any_moment_loses_nothing_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending, "BATCH_ITEMS", 3)
+    lives = 0
+    for engine, acknowledged in lives_cut_short(tmp_path):
+        lives += 1
+        for name, expected in (("work", range(2, 9)), ("work+audit", range(1, 9))):
+            if name in engine.collection.readers or acknowledged:
+                while undone(engine, name) is not None:
+                    pass
+                found = sorted(map(int, engine.drain(name)))
+                if "put" in acknowledged:
+                    assert found == list(expected), f"life {lives}, {name}"
+                else:  # nobody was told: some of it may have been written
+                    assert found in [list(range(first, end)) for first in (1, 2) for end in range(10)]
+        engine.abandon()
+    assert lives > 50

@@ -1,0 +1,59 @@
+"""Somebody who puts and gets an item every other millisecond, in a process of its own, and knows how long each took."""
+
+import select
+import subprocess
+import sys
+import time
+from types import TracebackType
+
+from tests.support.daemon import ROOT
+from tests.support.queue_client import QueueClient
+
+PAUSE_S = 0.002
+
+
+class Probe:
+    """Asks the server at `port`, on a queue of its own, while a `with` block lasts."""
+
+    def __init__(self, port: int) -> None:
+        command = [sys.executable, "-m", "tests.support.probe", str(port)]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def __enter__(self) -> "Probe":
+        self.worst_ms()  # it has begun
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def worst_ms(self) -> float:
+        """The longest that a put or a get has taken since it was last asked."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        return float(self._process.stdout.readline())
+
+
+def main() -> None:
+    with QueueClient(int(sys.argv[1])) as client:
+        worst_ms = 0.0
+        while True:
+            if select.select([sys.stdin], [], [], PAUSE_S)[0]:
+                if not sys.stdin.readline():
+                    return
+                print(worst_ms, flush=True)
+                worst_ms = 0.0
+            started = time.perf_counter()
+            client.put("probe", b"x")
+            put_ms = (time.perf_counter() - started) * 1000
+            assert client.get("probe") == b"x"
+            worst_ms = max(worst_ms, put_ms, (time.perf_counter() - started) * 1000 - put_ms)
+
+
+if __name__ == "__main__":
+    main()

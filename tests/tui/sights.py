@@ -1,0 +1,103 @@
+"""A console under test: driven by Textual's Pilot, read as the text on its screen."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from unittest import mock
+
+import textual.app
+from textual.pilot import Pilot
+
+from kestrelctl.client import KestrelClient
+from tui.app import Console
+from tui.figures import COLUMNS, QueueRow
+from tui.plain import Wanted
+from tui.polling import pollers
+from tui.snapshots import KEYS, Figures, Snapshot
+
+PATIENCE_S: Final = 15.0
+INTERVAL_MS: Final = 100
+Driving = Callable[[Pilot[None]], Awaitable[None]]
+
+
+def put(address: str, queue: str, *items: bytes) -> None:
+    client = KestrelClient(address, 5000)
+    for item in items:
+        client.put(queue.encode(), item)
+    client.close()
+
+
+def figures(**known: int) -> Figures:
+    return tuple(known.get(key) for key in KEYS)
+
+
+def snapshot(clock_ms: int, server: str = "a:1", uptime: int = 100, **queues: Figures) -> Snapshot:
+    return Snapshot(server, 1_700_000_000_000 + clock_ms, clock_ms, queues, {"uptime": uptime})
+
+
+def row(queue: str, **known: float) -> QueueRow:
+    return QueueRow(**{column: known.get(column) for column in COLUMNS} | {"queue": queue})  # type: ignore[arg-type]
+
+
+def console(*addresses: str, words: str = "", is_read_only: bool = False) -> Console:
+    return Console(
+        pollers(addresses, 5000, INTERVAL_MS),
+        Wanted(words),
+        interval_ms=INTERVAL_MS,
+        timeout_ms=5000,
+        is_read_only=is_read_only,
+    )
+
+
+def drive(app: Console, driving: Driving, size: tuple[int, int] = (120, 30)) -> None:
+    """Run the console on a screen of memory until `driving` returns."""
+
+    async def run() -> None:
+        # Waiting for an idle process costs seconds while it polls; whoever waits here waits for what is on the screen.
+        with mock.patch.object(textual.app, "wait_for_idle", _do_not_wait):
+            await run_on_screen()
+
+    async def run_on_screen() -> None:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await driving(pilot)
+
+    asyncio.run(run())
+
+
+async def _do_not_wait(min_sleep: float = 0, max_sleep: float = 0) -> None:
+    await asyncio.sleep(0)
+
+
+def lines(pilot: Pilot[None]) -> list[str]:
+    """What is on the screen."""
+    strips = pilot.app.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip).rstrip() for strip in strips]
+
+
+def line_of(pilot: Pilot[None], text: str) -> str:
+    """The first line with `text` in it, "" when there is none."""
+    return next((line for line in lines(pilot) if text in line), "")
+
+
+async def until(pilot: Pilot[None], *texts: str) -> None:
+    """As soon as all of them are on the screen."""
+
+    def are_there() -> bool:
+        seen = "\n".join(lines(pilot))
+        return all(text in seen for text in texts)
+
+    await until_true(pilot, are_there, f"{texts} on the screen")
+
+
+async def until_true(pilot: Pilot[None], condition: Callable[[], object], words: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    await pilot.pause(0)
+    while not condition():
+        assert time.monotonic() < end, f"waited for {words}:\n" + "\n".join(lines(pilot))
+        await pilot.pause(0.03)
+
+
+async def type_in(pilot: Pilot[None], text: str, *keys: str) -> None:
+    names: Sequence[str] = [{"+": "plus", "/": "slash", ".": "full_stop", "-": "minus"}.get(key, key) for key in text]
+    await pilot.press(*names, *keys)

@@ -1,0 +1,44 @@
+"""The keys bound are the keys documented."""
+
+import re
+
+from textual.binding import Binding
+
+from tests.support.daemon import ROOT
+from tui.app import Console
+from tui.figures import COLUMNS
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
+from tui.plain import HEADINGS
+from tui.screens.details import Details
+from tui.screens.overview import Overview
+from tui.table import QueueTable
+
+PAGE = (ROOT / "docs/console.md").read_text()
+BOUND = {Console: CONSOLE_KEYS, Overview: OVERVIEW_KEYS, QueueTable: TABLE_KEYS, Details: DETAIL_KEYS}
+
+
+def test_the_page_of_the_console_lists_the_keys_that_are_bound_and_no_others() -> None:
+    listed = re.findall(r"^\| `([^`]+)` \| (.+) \|$", PAGE, re.MULTILINE)
+    expected = [
+        (key.shown, key.meaning) for keys in (CONSOLE_KEYS, TABLE_KEYS + OVERVIEW_KEYS, DETAIL_KEYS) for key in keys
+    ]
+    assert listed == expected
+
+
+def test_each_screen_binds_its_keys_to_something_it_can_do() -> None:
+    for owner, keys in BOUND.items():
+        bindings = [binding for binding in owner.BINDINGS if isinstance(binding, Binding)]
+        assert [binding.key for binding in bindings] == [key.keys for key in keys]
+        for key in keys:
+            name = key.action.partition("(")[0]
+            target = Console if name.startswith("app.") else owner
+            assert hasattr(target, f"action_{name.removeprefix('app.')}"), key
+
+
+def test_the_page_of_the_console_explains_every_column() -> None:
+    table = PAGE.partition("| column |")[2].partition("\n\n")[0]
+    explained = {
+        name.strip() for cells in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE) for name in cells.split(",")
+    }
+    assert {HEADINGS.get(column, column) for column in COLUMNS} | {"depth"} == explained - {"---"}
+    assert all(f"`{column}`" in PAGE for column in COLUMNS[1:])

@@ -1,0 +1,119 @@
+"""kestrelctl top without a terminal."""
+
+import json
+import subprocess
+import sys
+
+from tests.support.daemon import ROOT, Daemon
+from tests.support.peer import Exchange, scripted_peer
+from tests.support.process import environment
+from tests.support.shell import Kestrelctl
+from tests.tui.sights import put
+
+QUICK = ("--once", "-i", "20ms")
+# As Kestrel 1.3 was seen to answer: no open reads, no flushes, nothing of ours.
+OLD_DUMP = (
+    b"queue 'work' {\r\n  items=2\r\n  bytes=10\r\n  total_items=5\r\n  logsize=99\r\n  expired_items=0\r\n"
+    b"  mem_items=2\r\n  mem_bytes=10\r\n  age=7\r\n  discarded=0\r\n}\r\nEND\r\n"
+)
+OLD_STATS = b"STAT uptime 9\r\nSTAT version 1.3.0\r\nSTAT curr_items 2\r\nSTAT queue_work_items 2\r\nEND\r\n"
+
+
+def test_once_prints_totals_servers_and_a_line_for_each_queue(
+    daemon: Daemon, kestrelctl: Kestrelctl, queue: str
+) -> None:
+    put(daemon.address, queue, b"hello", b"world")
+    put(daemon.address, f"{queue}+child", b"!")
+    run = kestrelctl("top", *QUICK, "--filter", queue)
+    assert (run.code, run.err) == (0, "")
+    totals, server, heads, first, second = run.out.decode().splitlines()
+    assert "queues 2  items 3  bytes 11" in totals
+    assert server.startswith(f"● {daemon.address}")
+    assert heads.split()[:4] == ["queue", "items", "in/s", "out/s"]
+    assert first.split()[:4] == [queue, "2", "0", "0"]
+    assert second.split()[:2] == [f"{queue}+child", "1"]
+
+
+def test_json_is_one_object_on_a_line_for_each_look(daemon: Daemon, kestrelctl: Kestrelctl, queue: str) -> None:
+    put(daemon.address, queue, b"hello")
+    run = kestrelctl("top", "--json", "-n", "2", "-i", "20ms", "--filter", queue)
+    looks = [json.loads(line) for line in run.out.splitlines()]
+    assert len(looks) == 2
+    assert looks[1]["at_ms"] > looks[0]["at_ms"]
+    assert looks[0]["totals"]["items"] == 1
+    (found,) = looks[0]["queues"]
+    assert (found["queue"], found["bytes"], found["in_per_s"], found["is_stopped"]) == (queue, 5, 0.0, False)
+    (server,) = looks[0]["servers"]
+    assert (server["server"], server["answers"]) == (daemon.address, True)
+    assert server["counters"]["version"] == "0.1.0"
+
+
+def test_several_servers_are_added_up_and_one_that_is_down_is_said_to_be(
+    daemon: Daemon, own_daemon: Daemon, kestrelctl: Kestrelctl, queue: str
+) -> None:
+    for address in (daemon.address, own_daemon.address):
+        put(address, queue, b"hello")
+    servers = ("-s", daemon.address, "-s", own_daemon.address, "-s", "127.0.0.1:1")
+    run = kestrelctl("top", *QUICK, "--json", "--filter", queue, *servers)
+    look = json.loads(run.out)
+    assert run.code == 0
+    assert look["queues"][0]["items"] == 2
+    assert [server["answers"] for server in look["servers"]] == [True, True, False]
+    assert "refused" in look["servers"][2]["reason"]
+
+
+def test_exit_69_when_no_server_answers(kestrelctl: Kestrelctl) -> None:
+    run = kestrelctl("top", *QUICK, "-s", "127.0.0.1:1")
+    assert run.code == 69
+    assert "cannot reach 127.0.0.1:1" in run.err
+
+
+def test_an_old_kestrel_has_blanks_where_it_says_nothing(kestrelctl: Kestrelctl) -> None:
+    look = [Exchange(b"dump_stats\r\n", OLD_DUMP), Exchange(b"stats\r\n", OLD_STATS)]
+    with scripted_peer(look * 2) as peer:
+        run = kestrelctl("top", *QUICK, "--json", "-s", peer.address)
+    (work,) = json.loads(run.out)["queues"]
+    assert (work["items"], work["age_ms"], work["waiters"], work["open_reads"]) == (2, 7, None, None)
+
+
+def test_a_server_that_refuses_dump_stats_is_an_outage_with_its_words(kestrelctl: Kestrelctl) -> None:
+    with scripted_peer([Exchange(b"dump_stats\r\n", b"CLIENT_ERROR not allowed\r\n")]) as peer:
+        run = kestrelctl("top", "-n", "1", "-i", "20ms", "--json", "-s", peer.address)
+    (server,) = json.loads(run.out)["servers"]
+    assert (run.code, server["answers"]) == (69, False)
+    assert "CLIENT_ERROR not allowed" in server["reason"]
+
+
+def test_a_console_without_a_terminal_is_refused_and_plain_recommended(kestrelctl: Kestrelctl) -> None:
+    run = kestrelctl("top")
+    assert run.code == 2
+    assert "--plain" in run.err
+
+
+def test_mistakes_on_the_command_line_are_named(kestrelctl: Kestrelctl) -> None:
+    for arguments, words in [
+        (("--sort", "size"), "no column 'size'"),
+        (("--interval", "0"), "more than nothing"),
+        (("--once", "--replay", "x"), "for the console"),
+    ]:
+        run = kestrelctl("top", *arguments)
+        assert run.code == 2
+        assert words in run.err
+
+
+def test_python_m_tui_is_kestrelctl_top(daemon: Daemon) -> None:
+    command = [sys.executable, "-m", "tui", "--once", "-i", "20ms", "-s", daemon.address]
+    run = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert f"● {daemon.address}" in run.stdout
+
+
+def test_only_the_console_itself_loads_textual(daemon: Daemon) -> None:
+    for verb in (["stats"], ["top", "--once", "-i", "20ms"]):
+        command = [sys.executable, "-X", "importtime", "-m", "kestrelctl", *verb, "-s", daemon.address]
+        run = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0
+        loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in run.stderr.splitlines()}
+        assert "kestrelctl" in loaded
+        assert loaded & {"textual", "rich"} == set()
+        assert ("tui" in loaded) == (verb[0] == "top")

@@ -1,0 +1,1 @@
+"""The live console: `kestrelctl top`. It knows servers by their stats only."""

@@ -1,0 +1,8 @@
+"""`python -m tui` is `kestrelctl top`."""
+
+import sys
+
+from kestrelctl.app import main
+
+sys.argv.insert(1, "top")
+main()

@@ -1,0 +1,328 @@
+"""The console: servers are polled in threads, what they say goes to the board, and the screens draw the board."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from textual.app import App
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.css.query import NoMatches
+from textual.message import Message
+
+from kestrelctl.exit_codes import Failure
+from tui.asking import Action, QueueDetails, act, ask_details
+from tui.board import Board
+from tui.export import export
+from tui.formats import printable, span
+from tui.keys import CONSOLE_KEYS, bindings
+from tui.plain import Wanted
+from tui.polling import Poller, PollThread
+from tui.recording import Player, Recorder
+from tui.screens.details import Details
+from tui.screens.help import Help
+from tui.screens.overview import Overview
+from tui.screens.questions import Confirmation, Question
+from tui.snapshots import Outage, Snapshot
+from tui.themes import NAMES, THEMES
+
+INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
+QUEUES_OFFERED_MAX: Final = 10
+
+
+class Queues(Provider):
+    """Queues in the command palette."""
+
+    async def discover(self) -> Hits:
+        for name in self._names()[:QUEUES_OFFERED_MAX]:
+            yield DiscoveryHit(printable(name), self._opening(name), help="details of this queue")
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name in self._names():
+            if (score := matcher.match(name)) > 0:
+                yield Hit(score, matcher.highlight(printable(name)), self._opening(name), help="details of this queue")
+
+    def _names(self) -> list[str]:
+        assert isinstance(self.app, Console)
+        return [row.queue for row in self.app.board.rows(self.app.view)]
+
+    def _opening(self, name: str) -> "_Opening":
+        assert isinstance(self.app, Console)
+        return _Opening(self.app, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    console: "Console"
+    queue: str
+
+    def __call__(self) -> None:
+        self.console.open_queue(self.queue)
+
+
+class Console(App[None]):
+    TITLE = "kestrelctl top"
+    ENABLE_COMMAND_PALETTE = True
+    COMMANDS = App.COMMANDS | {Queues}
+    BINDINGS = bindings(CONSOLE_KEYS)
+
+    @dataclass
+    class News(Message):
+        """What a server said."""
+
+        news: Snapshot | Outage
+
+    @dataclass
+    class Answers(Message):
+        """What servers said of one queue."""
+
+        screen: Details
+        answers: list[QueueDetails]
+
+    def __init__(
+        self,
+        pollers: Sequence[Poller],
+        wanted: Wanted,
+        *,
+        interval_ms: int,
+        timeout_ms: int,
+        is_read_only: bool = False,
+        theme_name: str = NAMES[0],
+        recorder: Recorder | None = None,
+        player: Player | None = None,
+    ) -> None:
+        """With a `player` it shows a recording, and there are no pollers."""
+        super().__init__()
+        self.player = player
+        addresses = player.servers if player is not None else [poller.address for poller in pollers]
+        self.board = Board(addresses)
+        self.view = self.board.views[0]
+        self.interval_ms = interval_ms
+        self.is_paused = False
+        self.is_read_only = is_read_only
+        self.recorder = recorder
+        self.stopped_by: int | None = None  # a signal
+        self._timeout_ms = timeout_ms
+        self._pollers = pollers
+        self._threads: list[PollThread] = []
+        self._heard_of: set[str] = set()
+        self._overview = Overview(wanted.filter, wanted.sort, descending=wanted.descending)
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = theme_name
+
+    def now_ms(self) -> int:
+        """The wall clock, or the time a recording has come to."""
+        return self.player.at_ms if self.player is not None else time.time_ns() // 1_000_000
+
+    def on_mount(self) -> None:
+        self.push_screen(self._overview)
+        if self.player is not None:
+            self.player.seek(0, self.board)
+        self._threads = [PollThread(poller, self._deliver) for poller in self._pollers]
+        for thread in self._threads:
+            thread.start()
+        self._timer = self.set_interval(self.interval_ms / 1000, self.tick)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+
+    def _stop(self, signal_number: int) -> None:
+        """Leave the terminal as it was, first."""
+        self.stopped_by = signal_number
+        self.exit()
+
+    def on_unmount(self) -> None:
+        for thread in self._threads:
+            thread.stop()
+        if self.recorder is not None:
+            self.recorder.close()
+
+    # News
+
+    def _deliver(self, news: Snapshot | Outage) -> None:
+        self.post_message(self.News(news))
+
+    def on_console_news(self, message: News) -> None:
+        self.board.receive(message.news)
+        self._record(message.news)
+        self._heard_of.add(message.news.server)
+        answering = {state.address for state in self.board.servers.values() if state.outage is None}
+        if answering <= self._heard_of:
+            self._advance()
+
+    def tick(self) -> None:
+        """Once an interval: what servers said that do not keep step, or the next look of a recording."""
+        if self.player is not None:
+            if not self.is_paused and not self.player.is_at_end:
+                self.action_seek(1)
+            return
+        self._advance()
+        with suppress(NoMatches):
+            self._overview.show_servers()
+
+    def _advance(self) -> None:
+        if self.is_paused:
+            return
+        self._heard_of.clear()
+        if self.board.advance(self.now_ms()):
+            self._show()
+
+    def _show(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, Overview | Details):
+                # News come from threads, also while a screen is being made or taken down.
+                with suppress(NoMatches):
+                    screen.show()
+
+    def _record(self, news: Snapshot | Outage) -> None:
+        if self.recorder is None:
+            return
+        try:
+            self.recorder.write(news)
+        except OSError as error:
+            self.say(f"recording stopped: {(error.strerror or str(error)).lower()}", is_bad=True)
+            self.recorder = None
+
+    def say(self, words: str, *, is_bad: bool = False) -> None:
+        self.notify(words, severity="error" if is_bad else "information", markup=False)
+
+    # Looking
+
+    def open_queue(self, queue: str) -> None:
+        if isinstance(self.screen, Details):
+            self.pop_screen()
+        self.push_screen(Details(queue))
+
+    def ask_details(self, screen: Details) -> None:
+        """In a thread; the answers come as a message."""
+        if self.player is not None:
+            return
+        servers = [server for server in self.board.servers_in(self.view) if server.outage is None]
+        asked = [
+            (server.address, [row.queue for row in server.rows if row.queue.startswith(f"{screen.queue}+")])
+            for server in servers
+        ]
+
+        def ask() -> None:
+            answers = [ask_details(address, self._timeout_ms, screen.queue, children) for address, children in asked]
+            self.post_message(self.Answers(screen, answers))
+
+        self.run_worker(ask, thread=True, exclusive=True, group="details")
+
+    def on_console_answers(self, message: Answers) -> None:
+        if message.screen in self.screen_stack:
+            message.screen.show_answers(message.answers)
+
+    def action_help(self) -> None:
+        self.push_screen(Help())
+
+    def action_pause(self) -> None:
+        self.is_paused = not self.is_paused
+        self._advance()
+        self._overview.show()
+
+    def action_interval(self, step: int) -> None:
+        longer = [interval for interval in INTERVALS_MS if interval > self.interval_ms]
+        shorter = [interval for interval in INTERVALS_MS if interval < self.interval_ms]
+        choice = longer[:1] if step > 0 else shorter[-1:]
+        if not choice:
+            return
+        self.interval_ms = choice[0]
+        for poller in self._pollers:
+            poller.interval_ms = self.interval_ms
+        self._timer.stop()
+        self._timer = self.set_interval(self.interval_ms / 1000, self.tick)
+        self.say(f"every {span(self.interval_ms)}")
+        self._overview.show()
+
+    def action_next_theme(self) -> None:
+        place = NAMES.index(self.theme) if self.theme in NAMES else -1
+        self.theme = NAMES[(place + 1) % len(NAMES)]
+
+    def action_seek(self, looks: int) -> None:
+        if self.player is not None:
+            self.player.seek(self.player.place + looks, self.board)
+            self._show()
+
+    # Doing
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """None and False = the key does nothing and is not shown."""
+        if action == "act":
+            return not self.is_read_only and self.player is None
+        if action == "record":
+            return self.player is None
+        if action == "seek":
+            return self.player is not None
+        return True
+
+    def action_act(self, name: str) -> None:
+        """Once the queue's name was typed, on every server of the view."""
+        action = Action(name)
+        queue = self.screen.queue if isinstance(self.screen, Details) else self._overview.table.current
+        servers = [server.address for server in self.board.servers_in(self.view)]
+        if action is not Action.RELOAD and queue is None:
+            return
+        queue = queue or ""
+        where = ", ".join(servers)
+        if action is Action.RELOAD:
+            confirmation = Confirmation(f"Have {where} read the configuration again.", "reload")
+        elif action is Action.FLUSH:
+            confirmation = Confirmation(f"Discard all items of {printable(queue)} on {where}.", queue)
+        else:
+            confirmation = Confirmation(f"Delete {printable(queue)} and its items on {where}.", queue)
+
+        def act_on_servers() -> None:
+            for server in servers:
+                try:
+                    words, is_bad = act(server, self._timeout_ms, action, queue), False
+                except Failure as failure:
+                    words, is_bad = failure.words, True
+                self.call_from_thread(self.say, words, is_bad=is_bad)
+
+        def go_on(typed: str | None) -> None:
+            if typed is not None:
+                self.run_worker(act_on_servers, thread=True)
+
+        self.push_screen(confirmation, go_on)
+
+    def action_export(self) -> None:
+        draw = self.export_screenshot  # of the screen below the question
+        picture = draw()
+
+        def write(path: str | None) -> None:
+            if not path:
+                return
+            try:
+                export(path, self._overview.rows(), lambda: picture)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                self.say(f"cannot write {path}: {reason}", is_bad=True)
+            else:
+                self.say(f"wrote {path}")
+
+        self.push_screen(Question("Write the view to a new file: .csv, .json or .svg", "kestrel-top.csv"), write)
+
+    def action_record(self) -> None:
+        if self.recorder is not None:
+            self.recorder.close()
+            self.say(f"recorded to {self.recorder.path}")
+            self.recorder = None
+            self._overview.show()
+            return
+
+        def start(path: str | None) -> None:
+            if not path:
+                return
+            try:
+                self.recorder = Recorder(path, self.interval_ms)
+            except OSError as error:
+                self.say(f"cannot record to {path}: {error.strerror}", is_bad=True)
+            self._overview.show()
+
+        self.push_screen(Question("Record what is seen to a new file", "kestrel-top.jsonl"), start)

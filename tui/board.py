@@ -1,0 +1,88 @@
+"""Everything the console knows, from what servers said so far. Pure: whoever feeds it has the clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tui.figures import QueueRow, rows_of, summed
+from tui.history import History
+from tui.snapshots import Outage, Snapshot
+
+ALL_SERVERS: Final = ""  # the view that adds them up
+
+
+@dataclass(slots=True)
+class ServerState:
+    address: str
+    snapshot: Snapshot | None = None  # the last good one
+    previous: Snapshot | None = None
+    outage: Outage | None = None  # None = it answered last time
+    silent_since_ms: int = 0  # when there is an outage
+    rows: list[QueueRow] = field(default_factory=list)
+
+    def counter_per_s(self, name: str) -> float | None:
+        """How fast one of the server's own counters rises."""
+        if self.snapshot is None or self.previous is None or self.outage is not None:
+            return None
+        before, now = self.previous.counters.get(name), self.snapshot.counters.get(name)
+        elapsed_ms = self.snapshot.clock_ms - self.previous.clock_ms
+        if not isinstance(before, int) or not isinstance(now, int) or now < before or elapsed_ms <= 0:
+            return None
+        return (now - before) * 1000 / elapsed_ms
+
+
+class Board:
+    """The servers, the rows of each view, and their history. A view is the sum, or one server by its address."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.servers = {address: ServerState(address) for address in addresses}
+        self.views = [ALL_SERVERS, *addresses] if len(addresses) > 1 else [ALL_SERVERS]
+        self.histories = {view: History() for view in self.views}
+        self._rows: dict[str, list[QueueRow]] = {view: [] for view in self.views}
+        self._has_news = False
+
+    def receive(self, news: Snapshot | Outage) -> None:
+        server = self.servers[news.server]
+        self._has_news = True
+        if isinstance(news, Outage):
+            if server.outage is None:
+                server.silent_since_ms = news.at_ms
+            server.outage = news
+            for row in server.rows:
+                row.in_per_s = row.out_per_s = None
+            return
+        # Rates across an outage would be means over all of it.
+        server.previous = server.snapshot if server.outage is None else None
+        server.snapshot, server.outage = news, None
+        server.rows = rows_of(server.previous, news)
+
+    def advance(self, at_ms: int) -> bool:
+        """Make the rows from what came, and remember them. False = nothing came since the last time."""
+        if not self._has_news:
+            return False
+        self._has_news = False
+        states = list(self.servers.values())
+        self._rows[ALL_SERVERS] = summed([state.rows for state in states])
+        if len(states) > 1:
+            self._rows.update((state.address, state.rows) for state in states)
+        for view in self.views:
+            self.histories[view].append(at_ms, self._rows[view])
+        return True
+
+    def rewind(self) -> None:
+        """Forget everything, as before the first look."""
+        for server in self.servers.values():
+            server.snapshot = server.previous = server.outage = None
+            server.rows = []
+        for view in self.views:
+            self.histories[view].clear()
+            self._rows[view] = []
+
+    def rows(self, view: str) -> list[QueueRow]:
+        return self._rows[view]
+
+    def servers_in(self, view: str) -> list[ServerState]:
+        return [state for state in self.servers.values() if view in (ALL_SERVERS, state.address)]
+
+    def outages(self) -> list[ServerState]:
+        return [state for state in self.servers.values() if state.outage is not None]

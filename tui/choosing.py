@@ -1,0 +1,48 @@
+"""Which rows are shown, and in which order.
+
+A filter is words, all of which must hold: `orders` (the name has it), `!audit` (the name has not), `items>100`,
+`age_ms<1000`, `in_per_s>0`.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tui.figures import COLUMNS, QueueRow
+
+_CONDITION: Final = re.compile(rf"({'|'.join(COLUMNS[1:])})([<>=])(\d+(?:\.\d+)?)")
+_OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "=": operator.eq,
+}
+Test = Callable[[QueueRow], bool]
+
+
+def chosen(rows: Iterable[QueueRow], words: str) -> list[QueueRow]:
+    """The rows that a filter lets through."""
+    tests = [_test(word) for word in words.split()]
+    return [row for row in rows if all(test(row) for test in tests)] if tests else list(rows)
+
+
+def _test(word: str) -> Test:
+    if condition := _CONDITION.fullmatch(word):
+        column, compare, number = condition[1], _OPERATORS[condition[2]], float(condition[3])
+        return lambda row: (value := getattr(row, column)) is not None and compare(value, number)
+    if word.startswith("!") and word != "!":
+        unwanted = word[1:].casefold()
+        return lambda row: unwanted not in row.queue.casefold()
+    wanted = word.casefold()
+    return lambda row: wanted in row.queue.casefold()
+
+
+def in_order(rows: list[QueueRow], column: str, *, descending: bool) -> list[QueueRow]:
+    """Sorted by a column, by name within it. What is unknown comes last either way."""
+    by_name = sorted(rows, key=operator.attrgetter("queue"), reverse=descending and column == "queue")
+    if column == "queue":
+        return by_name
+    value = operator.attrgetter(column)
+    known = [row for row in by_name if value(row) is not None]
+    unknown = [row for row in by_name if value(row) is None]
+    return sorted(known, key=value, reverse=descending) + unknown

@@ -1,0 +1,47 @@
+"""From the options of `kestrelctl top` to a running console. Textual is loaded here and nowhere earlier."""
+
+from collections.abc import Sequence
+
+from kestrelctl.exit_codes import ExitCode, Failure, Interrupted
+from tui.app import Console
+from tui.plain import Wanted
+from tui.polling import pollers
+from tui.recording import Recorder, load
+from tui.themes import NAMES
+
+
+def run_console(
+    addresses: Sequence[str],
+    wanted: Wanted,
+    *,
+    interval_ms: int,
+    timeout_ms: int,
+    is_read_only: bool,
+    theme: str | None,
+    record: str | None,
+    replay: str | None,
+) -> None:
+    """Until it is quit. `record` and `replay` are files. Raises Failure before the screen is touched."""
+    if theme is not None and theme not in NAMES:
+        raise Failure(ExitCode.USAGE, f"there is no theme {theme!r}; there are {', '.join(NAMES)}")
+    player = load(replay) if replay is not None else None
+    recorder = None
+    if record is not None:
+        try:
+            recorder = Recorder(record, interval_ms)
+        except OSError as error:
+            words = f"cannot record to {record}: {(error.strerror or str(error)).lower()}"
+            raise Failure(ExitCode.CANNOT_CREATE, words) from error
+    console = Console(
+        [] if player is not None else pollers(addresses, timeout_ms, interval_ms),
+        wanted,
+        interval_ms=player.interval_ms if player is not None else interval_ms,
+        timeout_ms=timeout_ms,
+        is_read_only=is_read_only,
+        theme_name=theme or NAMES[0],
+        recorder=recorder,
+        player=player,
+    )
+    console.run()
+    if console.stopped_by is not None:
+        raise Interrupted(console.stopped_by)

@@ -1,0 +1,42 @@
+"""What is on the screen, as a file. An existing file is never overwritten."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tui.figures import QueueRow, as_record
+
+# A picture must not make its viewer fetch fonts.
+_FONTS: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
+SUFFIXES: Final = (".csv", ".json", ".svg")
+
+
+def export(path: str, rows: Sequence[QueueRow], draw: Callable[[], str]) -> None:
+    """Write rows as CSV or JSON, or the screen as SVG, by the ending. `draw` gives the SVG.
+
+    Raises OSError, and ValueError for another ending.
+    """
+    if path.endswith(".csv"):
+        text = _csv(rows)
+    elif path.endswith(".json"):
+        text = json.dumps([as_record(row) for row in rows], indent=2) + "\n"
+    elif path.endswith(".svg"):
+        text = _FONTS.sub("", draw())
+    else:
+        raise ValueError(f"the name must end in {', '.join(SUFFIXES)}")
+    with open(path, "x", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        file.write(text)
+
+
+def _csv(rows: Sequence[QueueRow]) -> str:
+    """A heading and a line for each row; what is unknown is empty."""
+    text = io.StringIO()
+    records = [as_record(row) for row in rows]
+    if records:
+        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    return text.getvalue()

@@ -1,0 +1,135 @@
+"""From what servers said to the rows and totals the console shows. Pure: no server, no screen, no clock."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tui.snapshots import KEYS, Figures, Snapshot
+
+Number = int | float | None  # None = unknown, shown as a blank
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """One queue or fanout child. The names are those of the columns and of the JSON output."""
+
+    queue: str
+    items: int | None
+    in_per_s: float | None  # None until there are two looks at the same run of the server
+    out_per_s: float | None  # taken, flushed or moved away: all that left but did not expire and was not discarded
+    age_ms: int | None
+    waiters: int | None
+    open_reads: int | None
+    bytes: int | None
+    logsize: int | None
+    mem_items: int | None
+    mem_bytes: int | None
+    expired: int | None
+    discarded: int | None
+    is_stopped: bool = False  # its journal is corrupt or cannot be written
+
+
+COLUMNS: Final = (
+    "queue",
+    "items",
+    "in_per_s",
+    "out_per_s",
+    "age_ms",
+    "waiters",
+    "open_reads",
+    "bytes",
+    "logsize",
+    "mem_items",
+    "mem_bytes",
+    "expired",
+    "discarded",
+)
+_ITEMS, _TOTAL, _EXPIRED, _DISCARDED = (
+    KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded")
+)
+# A sum of ages would mean nothing: of several the largest counts.
+_SUMMED: Final = tuple(column for column in COLUMNS[1:] if column != "age_ms")
+
+
+def rows_of(previous: Snapshot | None, current: Snapshot) -> list[QueueRow]:
+    """A row for each queue of one server. `previous` None = there are no rates yet."""
+    elapsed_s = (current.clock_ms - previous.clock_ms) / 1000 if previous is not None else 0.0
+    before = previous.queues if previous is not None else {}
+    if elapsed_s <= 0 or (previous is not None and _has_restarted(previous, current)):
+        before = {}
+    rows = []
+    for name, figures in current.queues.items():
+        # By hand, not in a loop over columns: there may be thousands of queues, each second.
+        items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, *states = figures
+        in_per_s, out_per_s = _rates(before[name], figures, elapsed_s) if name in before else (None, None)
+        is_stopped = any(states)
+        rows.append(
+            QueueRow(
+                name,
+                items,
+                in_per_s,
+                out_per_s,
+                age,
+                waiters,
+                opened,
+                data_bytes,
+                logsize,
+                mem_items,
+                mem_bytes,
+                expired,
+                discarded,
+                is_stopped,
+            )
+        )
+    return rows
+
+
+def _has_restarted(previous: Snapshot, current: Snapshot) -> bool:
+    before, now = previous.counters.get("uptime"), current.counters.get("uptime")
+    return isinstance(before, int) and isinstance(now, int) and now < before
+
+
+def _rates(before: Figures, now: Figures, elapsed_s: float) -> tuple[float | None, float | None]:
+    """Items a second, in and out."""
+    if now[_TOTAL] is None:
+        return None, None
+    if before == now:
+        return 0.0, 0.0
+    came = _more(before, now, _TOTAL)
+    if before[_TOTAL] is None or came < 0:
+        return None, None
+    left = came - _more(before, now, _ITEMS) - _more(before, now, _EXPIRED) - _more(before, now, _DISCARDED)
+    return came / elapsed_s, max(0, left) / elapsed_s
+
+
+def _more(before: Figures, now: Figures, place: int) -> int:
+    return (now[place] or 0) - (before[place] or 0)
+
+
+def summed(rows_by_server: Sequence[Sequence[QueueRow]]) -> list[QueueRow]:
+    """The rows of several servers, queues of one name added up."""
+    if len(rows_by_server) == 1:
+        return list(rows_by_server[0])
+    rows: dict[str, list[QueueRow]] = {}
+    for server_rows in rows_by_server:
+        for row in server_rows:
+            rows.setdefault(row.queue, []).append(row)
+    return [same[0] if len(same) == 1 else total(same, name) for name, same in rows.items()]
+
+
+def total(rows: Sequence[QueueRow], name: str = "") -> QueueRow:
+    """All rows in one. What no row knows stays unknown."""
+    sums = {column: _sum(getattr(row, column) for row in rows) for column in _SUMMED}
+    ages = [row.age_ms for row in rows if row.age_ms is not None]
+    is_stopped = any(row.is_stopped for row in rows)
+    return QueueRow(queue=name, age_ms=max(ages, default=None), is_stopped=is_stopped, **sums)  # type: ignore[arg-type]
+
+
+def _sum(values: Iterable[Number]) -> Number:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def as_record(row: QueueRow) -> dict[str, Number | str]:
+    """A row for JSON and CSV."""
+    return asdict(row)

@@ -1,0 +1,65 @@
+"""Figures and names as people read them, in few characters."""
+
+import math
+from typing import Final
+
+from tui.figures import Number
+
+_SIZES: Final = ("", "K", "M", "G", "T", "P")
+_SPANS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
+BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+def count(value: Number) -> str:
+    """`12,345`, `1.2M`; a blank for None."""
+    if value is None:
+        return ""
+    if value < 100_000:
+        return f"{value:,.0f}"
+    return _scaled(value, 1000)
+
+
+def rate(value: Number) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1f}" if 0 < value < 10 else count(value)
+
+
+def size(value: Number) -> str:
+    """Of bytes: `512`, `1.5K`, `2.0G`."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value < 1024 else _scaled(value, 1024)
+
+
+def _scaled(value: float, step: int) -> str:
+    for unit in _SIZES:
+        if value < step or unit == _SIZES[-1]:
+            break
+        value /= step
+    return f"{value:.1f}{unit}" if value < 100 else f"{value:.0f}{unit}"
+
+
+def span(value_ms: Number) -> str:
+    """`250ms`, `3.5s`, `12m`, `4.1h`."""
+    if value_ms is None:
+        return ""
+    for unit_ms, unit in _SPANS_MS:
+        if value_ms >= unit_ms:
+            number = value_ms / unit_ms
+            return f"{number:.1f}{unit}" if number < 10 else f"{number:.0f}{unit}"
+    return f"{value_ms:.0f}ms" if value_ms else "0"
+
+
+def printable(name: str) -> str:
+    """A name that may hold any bytes, fit for a terminal."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """A bar for each of the last `width` values, from 0 to their largest; a blank where it is not known."""
+    values = values[-width:]
+    top = max((value for value in values if not math.isnan(value)), default=0.0) or 1.0
+    bars = "".join(" " if math.isnan(value) else BARS[round(value / top * (len(BARS) - 1))] for value in values)
+    return bars.rjust(width)

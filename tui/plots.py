@@ -1,0 +1,37 @@
+"""A plot of braille dots: two values a column, four levels a line, filled from the bottom up."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+BLANK: Final = 0x2800
+# The dots of a braille letter from the bottom up, left and right.
+_DOTS: Final = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+LEVELS: Final = 4
+
+
+def largest(values: Sequence[float]) -> float:
+    """0 when nothing is known."""
+    return max((value for value in values if not math.isnan(value)), default=0.0)
+
+
+def plot(values: Sequence[float], width: int, height: int) -> list[str]:
+    """The last values in `height` lines of `width` letters, the newest at the right, from 0 to the largest."""
+    values = values[-2 * width :]
+    top = largest(values) or 1.0
+    padded = [math.nan] * (2 * width - len(values)) + list(values)
+    # Whatever is not nothing shows: at least one dot.
+    levels = [
+        0 if math.isnan(value) or value <= 0 else max(1, round(value / top * LEVELS * height)) for value in padded
+    ]
+    lines = []
+    for line in range(height - 1, -1, -1):
+        letters = []
+        for left in range(0, len(levels), 2):
+            letter = BLANK
+            for side in (0, 1):
+                filled = min(max(levels[left + side] - line * LEVELS, 0), LEVELS)
+                letter |= sum(_DOTS[side][:filled])
+            letters.append(chr(letter))
+        lines.append("".join(letters))
+    return lines

@@ -1,0 +1,123 @@
+"""Asking a server for its stats again and again, slower while it does not answer."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kestrelctl.client import KestrelClient
+from kestrelctl.exit_codes import ExitCode, Failure
+from tui.snapshots import Outage, Snapshot, parse_dump
+
+BACK_OFF_MS_MAX: Final = 30_000
+# `stats` repeats every queue. With more queues than this the server's own counters are asked for now and then only.
+QUEUES_FEW: Final = 200
+COUNTERS_EVERY_MS: Final = 10_000
+RECEIVE_BYTES: Final = 1 << 20
+
+
+class StatsConnection(KestrelClient):
+    """A connection that takes the answer to DUMP_STATS whole: line by line it is ten times as much work."""
+
+    def dump_stats(self) -> bytes:
+        return self.dump_stats_of([])
+
+    def dump_stats_of(self, queues: Sequence[bytes]) -> bytes:
+        """Of these queues, or of all when there are none."""
+        with self._answering():
+            self._ensure_connected()
+            self.sock.sendall(b" ".join([b"dump_stats", *queues]) + b"\r\n")
+            answer = bytearray()
+            while not _is_whole(answer):
+                received = self.sock.recv(RECEIVE_BYTES)
+                if not received:
+                    raise ConnectionResetError(0, "closed before it answered")
+                answer += received
+        if not answer.startswith((b"queue '", b"END")):
+            words = answer.split(b"\r\n", 1)[0].decode("utf-8", "replace")
+            raise Failure(ExitCode.REFUSED, f"no answer to dump_stats but {words!r}")
+        return bytes(answer)
+
+
+def _is_whole(answer: bytearray) -> bool:
+    """Whether it ends: with END after the blocks, or after one line of refusal."""
+    if answer.endswith(b"END\r\n"):
+        return len(answer) == 5 or answer.endswith(b"\nEND\r\n")
+    return answer.endswith(b"\n") and b"ERROR" in answer[:64] and not answer.startswith(b"queue '")
+
+
+class Poller:
+    """Looks at one server. It connects again after an outage."""
+
+    def __init__(self, address: str, timeout_ms: int, interval_ms: int) -> None:
+        self.address = address
+        self.interval_ms = interval_ms
+        self._timeout_ms = timeout_ms
+        self._client: StatsConnection | None = None
+        self._failures = 0
+        self._counters: dict[str, int | str] = {}
+        self._counted_at_ms = 0
+
+    def poll(self) -> Snapshot | Outage:
+        """One look."""
+        try:
+            snapshot = self._look()
+        except Failure as failure:
+            self.close()
+            self._failures += 1
+            back_off_ms = min(self.interval_ms << min(self._failures, 10), BACK_OFF_MS_MAX)
+            return Outage(self.address, _wall_ms(), failure.words, max(back_off_ms, self.interval_ms))
+        self._failures = 0
+        return snapshot
+
+    def _look(self) -> Snapshot:
+        if self._client is None:
+            self._client = StatsConnection(self.address, self._timeout_ms)
+            self._counted_at_ms = 0
+        queues = parse_dump(self._client.dump_stats())
+        clock_ms = _clock_ms()
+        if len(queues) <= QUEUES_FEW or not self._counted_at_ms or clock_ms - self._counted_at_ms >= COUNTERS_EVERY_MS:
+            self._counters = self._client.server_stats()
+            self._counted_at_ms = clock_ms
+        return Snapshot(self.address, _wall_ms(), clock_ms, queues, self._counters)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class PollThread(threading.Thread):
+    """Polls one server beside the screen, which must not wait. Ends with the process if it is not stopped."""
+
+    def __init__(self, poller: Poller, deliver: Callable[[Snapshot | Outage], object]) -> None:
+        super().__init__(name=f"poll {poller.address}", daemon=True)
+        self._poller = poller
+        self._deliver = deliver
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            started_ms = _clock_ms()
+            news = self._poller.poll()
+            if self._stopping.is_set():
+                break
+            self._deliver(news)
+            wait_ms = news.next_try_ms if isinstance(news, Outage) else self._poller.interval_ms
+            self._stopping.wait(max(1, started_ms + wait_ms - _clock_ms()) / 1000)
+        self._poller.close()
+
+
+def pollers(addresses: Sequence[str], timeout_ms: int, interval_ms: int) -> list[Poller]:
+    return [Poller(address, timeout_ms, interval_ms) for address in addresses]
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,124 @@
+"""Looks at servers written to a file, and shown again.
+
+A recording is lines of JSON: one that says what it is, then one for each look at a server. Of a look the file has the
+queues whose figures changed since the one before.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import IO, Any, Final
+
+from kestrelctl.exit_codes import ExitCode, Failure
+from tui.board import Board
+from tui.snapshots import KEYS, NOTHING, Figures, Outage, Snapshot
+
+VERSION: Final = 1
+# Going back makes the history anew, from so many looks before.
+REBUILT_LOOKS: Final = 60
+
+
+class Recorder:
+    """Writes a new file. Its methods raise OSError."""
+
+    def __init__(self, path: str, interval_ms: int) -> None:
+        self.path = path
+        self._file: IO[str] = open(path, "x", encoding="ascii")  # noqa: SIM115  (open as long as the recorder is)
+        self._seen: dict[str, dict[str, Figures]] = {}
+        self._write({"kestrel_top": VERSION, "keys": KEYS, "interval_ms": interval_ms})
+
+    def write(self, news: Snapshot | Outage) -> None:
+        head = {"server": news.server, "at_ms": news.at_ms}
+        if isinstance(news, Outage):
+            self._write({**head, "outage": news.reason, "next_try_ms": news.next_try_ms})
+            return
+        seen = self._seen.get(news.server, {})
+        self._write(
+            {
+                **head,
+                "clock_ms": news.clock_ms,
+                "counters": news.counters,
+                "changed": {name: figures for name, figures in news.queues.items() if seen.get(name) != figures},
+                "gone": [name for name in seen if name not in news.queues],
+            }
+        )
+        self._seen[news.server] = news.queues
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Player:
+    """A recording and a place in it."""
+
+    def __init__(self, looks: Sequence[Snapshot | Outage], interval_ms: int) -> None:
+        self.looks = looks
+        self.interval_ms = interval_ms
+        self.servers = list(dict.fromkeys(look.server for look in looks))
+        self.place = -1  # of the look shown last
+
+    @property
+    def at_ms(self) -> int:
+        return self.looks[max(self.place, 0)].at_ms
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.place >= len(self.looks) - 1
+
+    def seek(self, place: int, board: Board) -> None:
+        """Have the board show this look, and remember those before it."""
+        place = min(max(place, 0), len(self.looks) - 1)
+        first = self.place + 1
+        if place < first:
+            board.rewind()
+            first = max(0, place - REBUILT_LOOKS * len(self.servers))
+        for look in self.looks[first : place + 1]:
+            board.receive(look)
+            board.advance(look.at_ms)
+        self.place = place
+
+    def scrubber(self, width: int) -> str:
+        """A line that shows where in the recording this is."""
+        last = max(1, len(self.looks) - 1)
+        knob = round(max(self.place, 0) / last * (width - 1))
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at_ms / 1000))
+        return f"{stamp} {'━' * knob}◆{'─' * (width - 1 - knob)} {self.place + 1}/{len(self.looks)}"
+
+
+def load(path: str) -> Player:
+    """Read a recording. Raises Failure. A last line cut off by a crash is left out."""
+    try:
+        with open(path, encoding="ascii") as file:
+            head, looks = json.loads(file.readline() or "null"), []
+            if not isinstance(head, dict) or head.get("kestrel_top") != VERSION:
+                raise Failure(ExitCode.CORRUPT, f"{path} is not a recording of kestrelctl top")
+            keys = [head["keys"].index(key) if key in head["keys"] else None for key in KEYS]
+            seen: dict[str, dict[str, Figures]] = {}
+            for line in file:
+                if line.endswith("\n"):
+                    looks.append(_look(json.loads(line), keys, seen))
+    except OSError as error:
+        raise Failure(ExitCode.NO_INPUT, f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise Failure(ExitCode.CORRUPT, f"{path} is damaged: {error}") from error
+    if not looks:
+        raise Failure(ExitCode.CORRUPT, f"{path} has no look at a server in it")
+    return Player(looks, head["interval_ms"])
+
+
+def _look(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, dict[str, Figures]]) -> Snapshot | Outage:
+    server, at_ms = line["server"], line["at_ms"]
+    if "outage" in line:
+        return Outage(server, at_ms, line["outage"], line["next_try_ms"])
+    queues = seen.get(server, {})
+    if line["changed"] or line["gone"]:
+        queues = {name: figures for name, figures in queues.items() if name not in line["gone"]}
+        for name, values in line["changed"].items():
+            figures = tuple([values[place] if place is not None else None for place in keys])
+            queues[name] = figures if figures != NOTHING else NOTHING
+        seen[server] = queues
+    return Snapshot(server, at_ms, line["clock_ms"], queues, line["counters"])

@@ -1,0 +1,1 @@
+"""What fills the terminal: the table, a queue's details, and the questions in between."""

@@ -1,0 +1,178 @@
+"""Everything about one queue: its last minutes, its readers, its settings and the item at its head."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from kestrelctl.blocks import Cell
+from tui.asking import QueueDetails
+from tui.figures import QueueRow
+from tui.formats import count, printable, rate, size, span
+from tui.history import LOOKS_MAX
+from tui.items import ItemForm, shown_item
+from tui.keys import DETAIL_KEYS, bindings
+from tui.plots import largest, plot
+from tui.screens.boxes import put_lines
+
+if TYPE_CHECKING:
+    from tui.app import Console
+
+SPANS_LOOKS: Final = (60, LOOKS_MAX)
+PLOTS: Final = (
+    ("items", "items", count),
+    ("in_per_s", "in/s", rate),
+    ("out_per_s", "out/s", rate),
+    ("age_ms", "age", span),
+)
+
+
+class Details(Screen[None]):
+    BINDINGS = bindings(DETAIL_KEYS)
+    DEFAULT_CSS = """
+    Details Static { text-wrap: nowrap; text-overflow: ellipsis; }
+    Details #head { text-wrap: wrap; }
+    Details #title { height: auto; background: $panel; text-style: bold; padding: 0 1; }
+    Details #plots { height: 8; }
+    Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
+    Details #boxes { height: 1fr; }
+    Details VerticalScroll { width: 1fr; border: round $panel; border-title-color: $primary; padding: 0 1; }
+    Details VerticalScroll:focus { border: round $primary; }
+    Details VerticalScroll Static { height: auto; }
+    """
+
+    def __init__(self, queue: str) -> None:
+        super().__init__()
+        self.queue = queue
+        self.answers: list[QueueDetails] = []  # one for each server of the view
+        self._form = ItemForm.TEXT
+        self._looks = SPANS_LOOKS[0]
+
+    @property
+    def console(self) -> "Console":
+        return cast("Console", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="title")
+        with Horizontal(id="plots"):
+            for column, _, _ in PLOTS:
+                yield Static(id=column, classes="plot")
+        with Horizontal(id="boxes"):
+            for name in ("readers", "settings", "head"):
+                with VerticalScroll(id=f"{name}-box"):
+                    yield Static(id=name)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#readers-box").border_title = "servers and readers"
+        self.query_one("#settings-box").border_title = "settings"
+        self.action_ask()
+        self.show()
+
+    def on_resize(self) -> None:
+        self.show()
+
+    # Drawing
+
+    def show(self) -> None:
+        """Draw what the board knows now."""
+        console = self.console
+        history = console.board.histories[console.view]
+        for column, heading, form in PLOTS:
+            box = self.query_one(f"#{column}", Static)
+            values = history.series(self.queue, column, self._looks)
+            width, height = max(4, box.size.width - 2), 6
+            foot = f"most {form(largest(values))} in {span(history.span_ms(self._looks))}"
+            put_lines(box, [f"{heading} {form(_now(values))}", *plot(values, width, height), foot])
+        row = next((row for row in console.board.rows(console.view) if row.queue == self.queue), None)
+        put_lines(self.query_one("#title", Static), [_title(self.queue, row)])
+        put_lines(self.query_one("#readers", Static), self._reader_lines())
+
+    def _reader_lines(self) -> list[str]:
+        lines = []
+        for server in self.console.board.servers_in(self.console.view):
+            lines.append(server.address + (" (stale)" if server.outage is not None else ""))
+            family = [row for row in server.rows if row.queue == self.queue or row.queue.startswith(f"{self.queue}+")]
+            answer = next((answer for answer in self.answers if answer.server == server.address), None)
+            for row in sorted(family, key=lambda row: row.queue):
+                figures = answer.figures.get(row.queue, {}) if answer is not None else {}
+                lines += _reader(row, figures)
+            if answer is not None and answer.failure:
+                lines.append(f"  ▲ {answer.failure}")
+        return lines
+
+    def show_answers(self, answers: list[QueueDetails]) -> None:
+        self.answers = answers
+        settings = next((answer.settings for answer in answers if answer.settings), {})
+        lines = [f"{name}={value}" for name, value in settings.items() if name != "queue"]
+        put_lines(self.query_one("#settings", Static), lines or ["the server does not say"])
+        self.show_head()
+        self.show()
+
+    def show_head(self) -> None:
+        """The item that the next get would take, of the first server that has one."""
+        answer = next((answer for answer in self.answers if answer.head is not None), None)
+        box = self.query_one("#head-box")
+        if answer is None or answer.head is None:
+            box.border_title = "no item at the head"
+            put_lines(self.query_one("#head", Static), [])
+            return
+        box.border_title = f"item at the head, {self._form}, {len(answer.head):,} bytes"
+        text = Text(shown_item(answer.head, self._form))
+        self.query_one("#head", Static).update(text)
+
+    # Keys
+
+    def action_leave(self) -> None:
+        self.dismiss()
+
+    def action_ask(self) -> None:
+        self.console.ask_details(self)
+
+    def action_next_form(self) -> None:
+        forms = list(ItemForm)
+        self._form = forms[(forms.index(self._form) + 1) % len(forms)]
+        self.show_head()
+
+    def action_next_span(self) -> None:
+        self._looks = SPANS_LOOKS[(SPANS_LOOKS.index(self._looks) + 1) % len(SPANS_LOOKS)]
+        self.show()
+
+
+def _title(queue: str, row: QueueRow | None) -> str:
+    if row is None:
+        return f"{printable(queue)}  is not there"
+    parts = [
+        ("items", count(row.items)),
+        ("bytes", size(row.bytes)),
+        ("logsize", size(row.logsize)),
+        ("in memory", count(row.mem_items)),
+        ("age", span(row.age_ms)),
+        ("waiters", count(row.waiters)),
+        ("open", count(row.open_reads)),
+        ("expired", count(row.expired)),
+        ("discarded", count(row.discarded)),
+    ]
+    stopped = "  ✖ STOPPED" if row.is_stopped else ""
+    return printable(queue) + stopped + "  " + "  ".join(f"{name} {value}" for name, value in parts if value)
+
+
+def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
+    """Lines about one reader. Its head is known to kestreld only."""
+    name, plus, child = row.queue.partition("+")
+    lines = [
+        f"  {printable(plus + child if plus else name)}",
+        f"    items {count(row.items)}",
+        f"    in/s {rate(row.in_per_s)}  out/s {rate(row.out_per_s)}",
+    ]
+    if "head_id" in figures and "next_id" in figures:
+        lines.append(f"    head {figures['head_id']}  next {figures['next_id']}")
+    return lines
+
+
+def _now(values: Sequence[float]) -> float | None:
+    return values[-1] if values and values[-1] == values[-1] else None

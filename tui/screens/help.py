@@ -1,0 +1,40 @@
+"""The keys, as they are bound."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, OVERVIEW_KEYS, TABLE_KEYS, Key
+
+
+class Help(ModalScreen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "leave", "leave")]
+    DEFAULT_CSS = """
+    Help { align: center middle; }
+    Help VerticalScroll { width: 76; max-width: 95%; height: auto; max-height: 95%; padding: 0 1;
+                          border: round $primary; }
+    Help Static { height: auto; }
+    """
+
+    def compose(self) -> ComposeResult:
+        parts = [
+            *_lines("Everywhere", CONSOLE_KEYS),
+            *_lines("Table", TABLE_KEYS + OVERVIEW_KEYS),
+            *_lines("Details of a queue", DETAIL_KEYS),
+            "",
+            "● answers   ▲ stale: does not answer   ✖ stopped or failed",
+        ]
+        with VerticalScroll():
+            yield Static("\n".join(parts), markup=False)
+
+    def action_leave(self) -> None:
+        self.dismiss()
+
+
+def _lines(title: str, keys: Iterable[Key]) -> list[str]:
+    return ["", title, *(f"  {key.shown:<12} {key.meaning}" for key in keys)]

@@ -1,0 +1,157 @@
+"""The first screen: totals, the health of each server, and the table of queues."""
+
+from typing import TYPE_CHECKING, Final, cast
+
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widgets import Footer, Input, Static
+
+from tui.board import ALL_SERVERS
+from tui.choosing import chosen, in_order
+from tui.figures import COLUMNS, QueueRow
+from tui.formats import span
+from tui.keys import OVERVIEW_KEYS, bindings
+from tui.screens.boxes import put_lines
+from tui.summaries import health_line, totals_line
+from tui.table import QueueTable
+
+if TYPE_CHECKING:
+    from tui.app import Console
+
+SERVER_LINES_MAX: Final = 5
+
+
+class Overview(Screen[None]):
+    BINDINGS = bindings(OVERVIEW_KEYS)
+    DEFAULT_CSS = """
+    Overview Static { text-wrap: nowrap; text-overflow: ellipsis; }
+    Overview #totals { height: 1; background: $panel; text-style: bold; padding: 0 1; }
+    Overview #servers { height: auto; padding: 0 1; color: $text-muted; }
+    Overview #stale { display: none; height: auto; background: $warning; color: $background; padding: 0 1; }
+    Overview #stale.shown { display: block; }
+    Overview #scrubber { display: none; height: 1; padding: 0 1; color: $accent; }
+    Overview #scrubber.shown { display: block; }
+    Overview #filter { display: none; height: 1; border: none; padding: 0 1; background: $boost; }
+    Overview #filter.shown { display: block; }
+    """
+
+    def __init__(self, words: str, sort: str, *, descending: bool) -> None:
+        super().__init__()
+        self.filter_words = words
+        self.sort_column, self.descending = sort, descending
+
+    @property
+    def console(self) -> "Console":
+        return cast("Console", self.app)
+
+    @property
+    def table(self) -> QueueTable:
+        return self.query_one(QueueTable)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="totals")
+        yield Static(id="servers")
+        yield Static(id="stale")
+        yield Static(id="scrubber")
+        yield QueueTable()
+        yield Input(value=self.filter_words, placeholder="name  !name  items>100  age_ms<500", id="filter")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.table.focus()
+        self.show()
+
+    # Drawing
+
+    def rows(self) -> list[QueueRow]:
+        """What the table shows, in its order."""
+        rows = chosen(self.console.board.rows(self.console.view), self.filter_words)
+        return in_order(rows, self.sort_column, descending=self.descending)
+
+    def show(self) -> None:
+        """Draw what the board knows now."""
+        console, rows = self.console, self.rows()
+        history = console.board.histories[console.view]
+        self.table.show(rows, history, (self.sort_column, self.descending))
+        view = f"[{console.view}]  " if console.view != ALL_SERVERS else ""
+        filtered = f"  /{self.filter_words}" if self.filter_words else ""
+        put_lines(self.query_one("#totals", Static), [view + totals_line(rows) + filtered + self._state()])
+        self.show_servers()
+
+    def show_servers(self) -> None:
+        """Their health, as it is now: the time of an outage runs on without news."""
+        console = self.console
+        now_ms = console.now_ms()
+        servers = console.board.servers_in(console.view)
+        lines = [health_line(server, now_ms) for server in servers if server.outage is None]
+        if len(lines) > SERVER_LINES_MAX:
+            lines[SERVER_LINES_MAX - 1 :] = [f"… and {len(lines) - SERVER_LINES_MAX + 1} more; v shows one at a time"]
+        box = self.query_one("#servers", Static)
+        box.display = bool(lines)
+        put_lines(box, lines)
+        stale = [health_line(server, now_ms) for server in servers if server.outage is not None]
+        banner = self.query_one("#stale", Static)
+        banner.set_class(bool(stale), "shown")
+        put_lines(banner, stale)
+        scrubber = self.query_one("#scrubber", Static)
+        player = console.player
+        scrubber.set_class(player is not None, "shown")
+        if player is not None:
+            put_lines(scrubber, [player.scrubber(max(10, self.size.width - 44))])
+
+    def _state(self) -> str:
+        console = self.console
+        words = []
+        if console.is_paused:
+            words.append("PAUSED")
+        if console.recorder is not None:
+            words.append("RECORDING")
+        if console.is_read_only:
+            words.append("read-only")
+        words.append(f"every {span(console.interval_ms)}")
+        return "  " + " ".join(words)
+
+    # Keys
+
+    def action_filter(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.add_class("shown")
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.filter_words = event.value
+        self.show()
+        self.table.go_to_top()
+
+    def on_input_submitted(self) -> None:
+        self.query_one("#filter", Input).remove_class("shown")
+        self.table.focus()
+
+    def action_clear(self) -> None:
+        self.query_one("#filter", Input).value = ""
+        self.on_input_submitted()
+
+    def action_sort(self, step: int) -> None:
+        self.sort_by(COLUMNS[(COLUMNS.index(self.sort_column) + step) % len(COLUMNS)])
+
+    def sort_by(self, column: str) -> None:
+        """Figures start with the largest, names with A; the same column again turns the order round."""
+        if column == self.sort_column:
+            self.descending = not self.descending
+        else:
+            self.sort_column, self.descending = column, column != "queue"
+        self.show()
+
+    def action_turn(self) -> None:
+        self.sort_by(self.sort_column)
+
+    def action_next_view(self) -> None:
+        views = self.console.board.views
+        self.console.view = views[(views.index(self.console.view) + 1) % len(views)]
+        self.show()
+
+    def on_queue_table_opened(self, event: QueueTable.Opened) -> None:
+        self.console.open_queue(event.queue)
+
+    def on_queue_table_head_clicked(self, event: QueueTable.HeadClicked) -> None:
+        self.sort_by(event.column)

@@ -1,0 +1,90 @@
+"""What one server said at one moment, and how to read it from the answer to DUMP_STATS.
+
+5,000 queues are 110,000 lines: queues whose lines have the same keys in the same order are read by one regular
+expression, made from the first of them.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+# The stats the console knows, in the order of a `Figures` and of the servers' own lines. Old Kestrels lack some.
+KEYS: Final = (
+    "items",
+    "bytes",
+    "total_items",
+    "logsize",
+    "expired_items",
+    "mem_items",
+    "mem_bytes",
+    "age",
+    "discarded",
+    "waiters",
+    "open_transactions",
+    "journal_failed",
+    "stopped",
+)
+Figures = tuple[int | None, ...]  # one for each of KEYS; None = the server does not say
+NOTHING: Final[Figures] = (None,) * len(KEYS)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    server: str
+    at_ms: int  # by the wall clock
+    clock_ms: int  # by a clock that never jumps: only differences mean something
+    queues: dict[str, Figures]
+    counters: dict[str, int | str]  # of the server itself
+
+
+@dataclass(slots=True)
+class Outage:
+    """A server did not answer."""
+
+    server: str
+    at_ms: int
+    reason: str
+    next_try_ms: int  # from then
+
+
+class _Layout:
+    """The keys of a queue's lines in their order, and how to read the figures from lines that have just these."""
+
+    def __init__(self, body: str) -> None:
+        keys = [line.strip().partition("=")[0] for line in body.splitlines() if "=" in line]
+        lines = [
+            rf"  {re.escape(key)}=(-?\d+)\r?\n" if key in KEYS else rf"  {re.escape(key)}=[^\n]*\n" for key in keys
+        ]
+        self._match = re.compile(r"\r?\n" + "".join(lines) + r"\}").match
+        present = [key for key in keys if key in KEYS]
+        # None = all of them, in our order: the quick case.
+        self._groups = (
+            [present.index(key) + 1 if key in present else None for key in KEYS] if present != list(KEYS) else None
+        )
+
+    def read(self, body: str) -> Figures | None:
+        """None = these lines are laid out otherwise."""
+        found = self._match(body)
+        if found is None:
+            return None
+        if self._groups is None:
+            return tuple(map(int, found.groups()))
+        return tuple([int(found[group]) if group else None for group in self._groups])
+
+
+def parse_dump(answer: bytes) -> dict[str, Figures]:
+    """The figures of every queue in an answer to DUMP_STATS."""
+    queues: dict[str, Figures] = {}
+    layouts: list[_Layout] = []
+    for block in answer.decode("utf-8", "surrogateescape").split("queue '")[1:]:
+        name, _, body = block.partition("' {")
+        for layout in layouts:
+            figures = layout.read(body)
+            if figures is not None:
+                break
+        else:
+            layout = _Layout(body)
+            layouts.insert(0, layout)
+            figures = layout.read(body)
+        queues[name] = figures or NOTHING
+    return queues

@@ -1,0 +1,55 @@
+"""The lines above the table: totals of a view and the health of its servers. Plain text."""
+
+from collections.abc import Sequence
+
+from tui.board import ServerState
+from tui.figures import QueueRow, total
+from tui.formats import count, rate, size, span
+
+
+def totals_line(rows: Sequence[QueueRow]) -> str:
+    sums = total(rows)
+    parts = [
+        ("queues", count(len(rows))),
+        ("items", count(sums.items)),
+        ("bytes", size(sums.bytes)),
+        ("logsize", size(sums.logsize)),
+        ("in/s", rate(sums.in_per_s)),
+        ("out/s", rate(sums.out_per_s)),
+        ("waiters", count(sums.waiters)),
+        ("open", count(sums.open_reads)),
+        ("expired", count(sums.expired)),
+        ("discarded", count(sums.discarded)),
+    ]
+    return "  ".join(f"{name} {value}" for name, value in parts if value)
+
+
+def health_line(server: ServerState, now_ms: int) -> str:
+    """▲ does not answer, ✖ something is wrong with it, ● all is well."""
+    if server.outage is not None:
+        silent = span(max(0, now_ms - server.silent_since_ms))
+        wait = span(max(0, server.outage.at_ms + server.outage.next_try_ms - now_ms))
+        return f"▲ {server.address}  stale for {silent}, next try in {wait}: {server.outage.reason}"
+    if server.snapshot is None:
+        return f"… {server.address}  not seen yet"
+    counters = server.snapshot.counters
+    failed = [
+        f"{counters[name]} {words}"
+        for name, words in (("journals_failed", "journals cannot be written"), ("queues_stopped", "queues stopped"))
+        if counters.get(name)
+    ]
+    parts = [str(counters.get("version", ""))]
+    for label, name, form in (
+        ("up", "uptime", lambda value: span(value * 1000)),
+        ("connections", "curr_connections", count),
+        ("journals", "journal_bytes", size),
+        ("sync mean", "sync_us_mean", lambda value: f"{value / 1000:.1f}ms"),
+    ):
+        value = counters.get(name)
+        if isinstance(value, int):
+            parts.append(f"{label} {form(value)}")
+    for label, name in (("sets/s", "cmd_set"), ("gets/s", "cmd_get")):
+        per_s = server.counter_per_s(name)
+        if per_s is not None:
+            parts.append(f"{label} {rate(per_s)}")
+    return "  ".join([f"{'✖' if failed else '●'} {server.address}", *failed, *filter(None, parts)])
