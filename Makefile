@@ -33,10 +33,10 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 	@echo "lint: format, ruff, mypy and import-linter are content"
 
 test: $(INSTALLED) ## the quick tests
-	@$(BIN)/python -m pytest -m 'not long'
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m 'not long'
 
 test-all: $(INSTALLED) ## every test, the long ones too
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadfile
 
 compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
 	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)
@@ -46,7 +46,7 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 test-compiled: compiled ## the quick tests on the compiled build, all but those of the source itself
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
-	@cd $(COMPILED)/checkout && ../bin/python -m pytest -m 'not long' --ignore tests/test_house.py
+	@cd $(COMPILED)/checkout && ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
 
 # ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth" chooses, QUICK=1 only shows that it works.
 MEASURE := $(BIN)/python -m benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)

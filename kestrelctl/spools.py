@@ -54,7 +54,7 @@ def _lock_shared(spool: str) -> int | None:
     """A descriptor that holds the spool with others that read it; -1 where nobody has ever run on it. None: in use."""
     try:
         lock = os.open(f"{spool}/.lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return -1
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -127,16 +127,21 @@ def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[li
             rows.append(row)
             worst = max(worst, code)
             if row["kept_at"]:
-                _give_to_its_owner(spool, [folder, f"{spool}/.damaged", f"{spool}/.tmp"])
+                _give_to_its_owner(spool, [f"{spool}/.damaged", f"{spool}/.tmp", folder, *_inside(folder)])
+        _give_to_its_owner(spool, [f"{spool}/.lock"])
     return rows, worst
 
 
-def _give_to_its_owner(spool: str, folders: list[str]) -> None:
+def _inside(folder: str) -> list[str]:
+    return [entry.path for entry in os.scandir(folder)]
+
+
+def _give_to_its_owner(spool: str, paths: list[str]) -> None:
     """What root has made in somebody's spool is no use to their kestreld."""
     owner = os.stat(spool)
     if os.geteuid() == 0 != owner.st_uid:
-        for folder in folders:
-            for path in (folder, *(entry.path for entry in os.scandir(folder))):
+        for path in paths:
+            if os.path.lexists(path):
                 os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 

@@ -166,6 +166,9 @@ class Journal:
         """Put all written so far on disk, names included. Raises JournalFailed; never tried again on this segment."""
         started_us = self.clock.stopwatch_us()
         try:
+            while self.filled:
+                self.files.sync(self.filled[0])
+                self.give_back(self.filled.pop(0))
             self._ensure_open()
             self.files.sync(self._write_fd)
             for folder in self.unsynced_folders():

@@ -124,15 +124,16 @@ def survey(files: FileLayer, folder: str) -> Survey:
         return Survey("", 0, [], None, 0, b"", 0, aside, replaced)
     for earlier, later in pairwise(found):
         follows = later.segment.number == earlier.segment.number + 1 and not earlier.segment.compacted
+        size_bytes = used_bytes = earlier.segment.used_bytes
         if later.checkpoint is not None and follows:
-            size_bytes, used_bytes = earlier.segment.used_bytes, later.checkpoint.previous_bytes
-            is_bad = size_bytes < used_bytes or earlier.problem is not None
-            if is_bad and earlier.segment.first_id == later.segment.first_id:
-                # Nothing was put in it: its first commit failed, and the CHECKPOINT before that was never synced.
+            used_bytes = later.checkpoint.previous_bytes
+        if size_bytes < used_bytes or earlier.problem is not None:
+            if earlier.segment.first_id == later.segment.first_id:
+                # Nothing was put in it: it got no further than its CHECKPOINT, which was never synced.
                 used_bytes = earlier.segment.records_at
             elif size_bytes < used_bytes:
                 raise JournalCorrupt(earlier.segment.path, size_bytes, f"the file ends here, not at byte {used_bytes}")
-            earlier.segment.used_bytes = used_bytes
+        earlier.segment.used_bytes = used_bytes
     newest = found[-1]
     assert newest.checkpoint is not None
     buffer = files.read_file(newest.segment.path)

@@ -394,7 +394,10 @@ class Handler:
             self.stats.refused_sets += 1
             self._unless_quiet(command, wire.NOT_STORED)
         elif kind == wire.DELETE:
+            reader = collection.find(command.name)
             there = collection.delete(command.name)
+            if reader is not None and reader.queue.readers:
+                self._touch(reader.queue)  # the family lives on, and its journal says that this one does not
             found = wire.DELETED if there else wire.NOT_FOUND
             self._unless_quiet(command, _END if self.shop.strict else found)
         elif kind == wire.FLUSH:

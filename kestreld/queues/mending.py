@@ -228,7 +228,7 @@ class Mender:
             finally:
                 entry.busy = False
             if is_whole:
-                trash.remove(entry)
+                yield from trash.removal(entry)
             if count or not is_whole:
                 left = 0 if is_whole else note.items
                 self._collection.report(f"{name}: undid a {note.what}: items={count} left={left}")

@@ -20,6 +20,7 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.trash_note import (
     DELETE,
+    NOTE,
     UNWRITTEN,
     Note,
     Putting,
@@ -79,40 +80,49 @@ class Trash:
             if note is None:
                 continue  # of no use, and gone when its time has come
             if queue is not None and _never_was(note, queue):
-                self.remove(entry)
+                self._remove(entry)
             elif note.putting is not None:
                 journal = queue.journal if queue is not None else None
                 is_same = journal is not None and journal.journal_id == note.putting.journal_id
                 written = max(queue.next_id - note.putting.first_id, 0) if queue is not None and is_same else 0
                 try:
                     self.put_back(entry, note, written)
+                    if not note.ranges:
+                        self._remove(entry)
                 except OSError as error:
                     self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
-                    self.remove(entry)
+                    self._remove(entry)
 
     def expire(self) -> Iterator[None]:
-        """Remove what is too old, one folder a step."""
+        """Remove what is too old, one file a step."""
         for entry in list(self.entries):
             if not entry.busy and self._clock.wall_ms - entry.at_ms >= self._keep_ms(entry.queue):
-                self.remove(entry)
-                yield
+                yield from self.removal(entry)
 
-    def remove(self, entry: Entry) -> None:
-        """Remove a folder for good; what will not go is reported and tried again at the next start."""
+    def removal(self, entry: Entry) -> Iterator[None]:
+        """Remove a folder for good, one file a step; what will not go is reported and tried again at the next start."""
         if entry not in self.entries:
             return
         self.entries.remove(entry)
         try:
-            self._files.remove_folder(entry.path)
+            # The note first: what is left of the rest after a crash is not to be put back.
+            for name in sorted(self._files.list_dir(entry.path), key=lambda name: name != NOTE):
+                self._files.unlink(f"{entry.path}/{name}")
+                yield
+            self._files.remove_dir(entry.path)
         except OSError as error:
             self._report(f"{entry.path}: cannot be removed: {error.strerror}")
+
+    def _remove(self, entry: Entry) -> None:
+        for _ in self.removal(entry):
+            pass
 
     def drop_all(self) -> bool:
         """The disk is full: let go of everything; whether there was anything."""
         dropped = [entry for entry in self.entries if not entry.busy]
         for entry in dropped:
             self._report(f"{entry.path}: removed early, the disk is full")
-            self.remove(entry)
+            self._remove(entry)
         return bool(dropped)
 
     # Putting in
@@ -151,10 +161,10 @@ class Trash:
                         self._files.link(segment.path, f"{entry.path}/{segment.path.rpartition('/')[2]}")
         except OSError as error:
             self._report(f"{reader.name}: cannot be kept for undo: {error.strerror}")
-            self.remove(entry)
+            self._remove(entry)
             return
         if not self._wrote_first(note, entry.path):
-            self.remove(entry)
+            self._remove(entry)
 
     def note(self, reader: Reader, what: str) -> Note | None:
         """What to write down of a reader; None where nothing is kept, or its journal cannot be trusted."""
@@ -194,7 +204,7 @@ class Trash:
         write_note(self._files, entry.path, note)
 
     def put_back(self, entry: Entry, note: Note, count: int) -> None:
-        """So many of those are in the queue's journal. The entry goes with the last of its items. Raises OSError."""
+        """So many of those are in the queue's journal. When no ranges are left the entry may go. Raises OSError."""
         assert note.putting is not None
         ids, note.putting = note.putting.ids[:count], None
         if ids:
@@ -202,8 +212,6 @@ class Trash:
             note.ranges = [(max(first, ids[-1] + 1), last) for first, last in note.ranges if last > ids[-1]]
         if note.ranges:
             write_note(self._files, entry.path, note)
-        else:
-            self.remove(entry)
 
     def records(self, entry: Entry, note: Note) -> Iterator[bytes | None]:
         """The PUT records that a note is about, in order; None now and then. Raises OSError."""

@@ -357,18 +357,20 @@ def test_a_signal_stops_it_with_every_answer_given(tmp_path: Path, number: int) 
 
 
 def test_what_was_put_without_asking_for_an_answer_is_on_disk_when_it_has_stopped(tmp_path: Path) -> None:
-    """The second items of the queues wait for the syncs of the first when the signal comes."""
+    """The queues' second items are read in a turn of their own, and wait for the syncs of the first."""
+    first = b"first".ljust(1100)
     with running_daemon(tmp_path, "sync_journal=true") as daemon:
-        with QueueClient(daemon.port) as client, QueueClient(daemon.port) as other:
-            for data in (b"1", b"2"):
-                for number in range(30):
-                    client.send(b"set q%d 0 0 1 noreply\r\n%b\r\n" % (number, data))
-            while int(other.stats()["curr_items"]) < 60:
-                pass
-            assert daemon.stop() == 0
+        with QueueClient(daemon.port) as client:
+            sets = [
+                b"set q%d 0 0 %d noreply\r\n%b\r\n" % (number, len(data), data)
+                for data in (first, b"second")
+                for number in range(30)
+            ]
+            client.send(b"".join(sets) + b"shutdown\r\n")
+            assert daemon.wait() == 0
         daemon.start()
         with QueueClient(daemon.port) as client:
-            assert [client.drain(f"q{number}") for number in range(30)] == [[b"1", b"2"]] * 30
+            assert [client.drain(f"q{number}") for number in range(30)] == [[first, b"second"]] * 30
 
 
 def test_a_signal_that_comes_as_soon_as_it_is_ready_is_heard(tmp_path: Path) -> None:

@@ -218,7 +218,8 @@ def test_what_root_repairs_belongs_to_the_spools_owner(filled: Daemon, own_kestr
     _flip(_segment(filled, "work"), b"second")
     os.chown(filled.spool, 4711, 4712)
     assert own_kestrelctl("journal-verify", "--repair", str(filled.spool)).code == 1
-    made = [filled.spool / "work.journal", *(filled.spool / "work.journal").iterdir(), filled.spool / ".damaged"]
+    folder = filled.spool / "work.journal"
+    made = [folder, *folder.iterdir(), filled.spool / ".damaged", filled.spool / ".lock"]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(4711, 4712)}
 
 
@@ -260,6 +261,7 @@ def test_a_kestrel_file_that_ends_inside_an_operation_is_exit_1(kestrelctl: Kest
     row = json.loads(run.out)
     assert (run.code, row["segment"], row["bad_offset"], row["live_items"]) == (1, "work", 27, 2)
     assert row["finding"].startswith("truncated tail: ADDX says it has")
+    assert kestrelctl("journal-verify", "-q", str(old / "work")).code == 1
 
 
 def test_a_damaged_kestrel_file_is_exit_65_with_the_offset(kestrelctl: Kestrelctl, old: Path) -> None:

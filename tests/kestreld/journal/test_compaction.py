@@ -10,7 +10,7 @@ from typing import Final
 from kestreld.journal.records import Type, item_id, whole_records
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_journal
-from tests.support.engine import Engine, QuickFiles
+from tests.support.engine import Engine, LateFiles, QuickFiles
 
 WORK, AUDIT = "work", "work+audit"
 SEGMENT_BYTES: Final = 500
@@ -133,6 +133,7 @@ def test_those_it_stands_in_for_are_dead_on_sight_wherever_a_crash_left_them(tmp
 
     engine = Engine(tmp_path / "spool", Stubborn(), **SETTINGS)
     assert len(engine.segments(WORK)) > len(replaced)
+    assert not {segment.number for segment in engine.queue(WORK).journal.segments} & set(replaced)
     hold(engine, WORK, 1)
     let_flow(engine, 20)
     assert len(engine.log) == 1, "they cannot be removed"
@@ -167,6 +168,75 @@ def test_items_that_end_while_it_is_made_are_not_delivered_again(tmp_path: Path)
     left = len(held)
     engine.crash()
     assert engine.drain(WORK) == [b"%d" % number for number in range(6 - left, 6)]
+
+
+class Recording(LateFiles):
+    """What is synced and what gets the name of a compacted segment, in order; by segment number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: dict[int, str] = {}
+        self.done: list[tuple[str, int]] = []
+
+    def create(self, path: str) -> int:
+        fd = super().create(path)
+        self.paths[fd] = path
+        return fd
+
+    def sync(self, fd: int) -> None:
+        name = self.paths[fd].rpartition("/")[2]
+        self.done.append(("sync", int(name[:10]) if name[0].isdecimal() else 0))
+
+    def rename(self, path: str, new_path: str) -> None:
+        if path.endswith("compacting.seg.new"):
+            self.done.append(("name", int(new_path.rpartition("/")[2][:10])))
+        super().rename(path, new_path)
+
+
+def test_it_gets_its_name_only_when_it_and_the_checkpoint_behind_it_are_on_disk(tmp_path: Path) -> None:
+    files = Recording()
+    engine = Engine(tmp_path, files, **SETTINGS)
+    engine.put(WORK, b"held")
+    engine.end_turn()
+    hold(engine, WORK, 1)
+    for number in range(200):
+        let_flow(engine, 1)
+        if number % 3 == 0 and files.under_way:
+            files.under_way.append(files.under_way.pop(0))  # a compacted segment's sync may be over first
+            late, files.under_way = files.under_way[1:], files.under_way[:1]
+            files.finish_background()
+            files.under_way += late
+    named = [at for at, (what, _) in enumerate(files.done) if what == "name"]
+    assert len(named) > 5
+    for at in named:
+        before = files.done[:at]
+        assert ("sync", files.done[at][1] + 1) in before
+        assert ("sync", 0) in before
+
+
+def test_items_taken_but_not_yet_written_are_among_those_kept(tmp_path: Path) -> None:
+    """Of a busy queue that syncs before every answer: it rolls while a commit gathers."""
+    files = LateFiles()
+    engine = Engine(tmp_path, files, sync_journal_ms=0, **SETTINGS)
+    engine.put(WORK, b"held", *[b"%d" % number for number in range(100)])
+    engine.end_turn()
+    files.finish_background()
+    hold(engine, WORK, 1)
+    taken: list[bytes] = []
+    while not any(decode_header(path.read_bytes(), "")[0].replaced for path in engine.segments(WORK)):
+        engine.end_turn()  # goes to the disk, with what was taken in the turn before
+        lost = len(taken)
+        data = engine.take(WORK)
+        assert data is not None
+        taken.append(data)
+        engine.work(2)
+        files.finish_background()  # rolls, and the next commit is not written yet
+        engine.upkeep.sync(engine.queue(WORK))  # as a round does that comes just then
+        for _ in range(8):
+            engine.upkeep.slice(0)
+            files.finish_background()
+    engine.crash()
+    assert engine.drain(WORK) == [b"held", *[b"%d" % number for number in range(lost, 100)]]
 
 
 CALLS: Final = 6  # that make a small one: create, two writes, sync, rename, and the sync of its folder

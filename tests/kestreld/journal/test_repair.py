@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import Type, item_data, item_id
+from kestreld.journal.records import Type, item_data, item_id, put_record
 from kestreld.journal.repair import RepairReport, repair
 from kestreld.journal.segment import Header, decode_header, encode_header
 from tests.support.clock import FakeClock
@@ -210,6 +210,17 @@ def test_a_disk_that_cannot_read_a_page_costs_what_is_on_that_page() -> None:
     delivered = [int(data) for data in Engine(SPOOL, disk).drain("q")]
     assert delivered == sorted(delivered)
     assert len(delivered) == 40 - report.lost
+
+
+def test_what_a_failed_commit_left_behind_is_no_part_of_the_journal() -> None:
+    first, second = SAMPLE.segments[:2]
+    reused = min(found for found, put in SAMPLE.puts.items() if put.path == second)
+    junk = put_record(reused, 1, 0, 0, 0, b"never stored")
+    checkpoint = next(
+        place for place in SAMPLE.places if place.path == second
+    )  # which says how much of the first counts
+    changes = {first: SAMPLE.files[first] + junk, second: SAMPLE.flipped(second, checkpoint.end * 8 - 1)}
+    assert_all_that_is_whole_is_delivered(changes, [])
 
 
 # What is said, and what is left as it is

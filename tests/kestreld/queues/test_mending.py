@@ -379,12 +379,11 @@ def test_a_checkpoint_after_the_repair_still_knows_what_is_open() -> None:
     before = take_until_stopped(engine)
     assert repaired(engine, "work") is not None
     second[0].close(second[1])
-    for number in range(40):  # several segments more
-        engine.put("work", b"new %02d" % number)
-        engine.end_turn()
+    engine.configure(**{**SETTINGS, "max_journal_size_bytes": 1})
+    engine.end_turn()  # which begins a new segment before anything has been read
     engine.crash()
     rest = [item for item in ITEMS[3:] if item not in before and item != ITEMS[20]]
-    assert engine.drain("work") == [ITEMS[0], ITEMS[2], *rest, *[b"new %02d" % number for number in range(40)]]
+    assert engine.drain("work") == [ITEMS[0], ITEMS[2], *rest]
 
 
 # Meanwhile
@@ -498,3 +497,28 @@ def test_a_disk_that_refuses_at_any_step_leaves_it_for_another_try(tmp_path: Pat
         assert before + engine.drain("work") == [*ITEMS[:20], *ITEMS[21:]], f"call {fail_at}"
         engine.abandon()
     assert fail_at > 10
+
+
+def test_a_new_journal_that_cannot_take_its_place_leaves_the_old_one_where_it_was(tmp_path: Path) -> None:
+    class OneWay(QuickFiles):
+        is_stuck = True
+
+        def rename(self, path: str, new_path: str) -> None:
+            if self.is_stuck and path.endswith(".repaired"):
+                raise OSError(errno.EIO, "Input/output error", path)
+            super().rename(path, new_path)
+
+    files = OneWay()
+    engine = filled(files, tmp_path / "spool")
+    reader, number = opened(engine)
+    flip_on_disk(engine)
+    before = take_until_stopped(engine)
+    with pytest.raises(JournalFailed):
+        repaired(engine, "work")
+    files.is_stuck = False
+    reader.close(number)
+    engine.end_turn()
+    repaired(engine, "work")
+    engine.crash()
+    assert [*before, *engine.drain("work")] == [*ITEMS[1:20], *ITEMS[21:]]
+    engine.abandon()

@@ -168,6 +168,44 @@ def test_a_queue_that_was_empty_leaves_nothing(engine: Engine) -> None:
     assert trash(engine) == []
 
 
+@either
+def test_what_was_done_out_of_order_before_a_restart_does_not_come_back(engine: Engine, how: str) -> None:
+    engine.put("work", b"1", b"2", b"3")
+    reader = engine.reader("work")
+    reader.open_read(0)
+    second = reader.open_read(0)
+    assert second is not None
+    reader.close(second[0])
+    engine.end_turn()
+    engine.crash()
+    drop(engine, how)
+    assert undone(engine, "work") == (2, 0)
+    assert engine.drain("work") == [b"1", b"3"]
+
+
+@either
+def test_what_a_failed_commit_left_in_the_file_is_not_brought_back(tmp_path: Path, how: str) -> None:
+    files = FaultyFiles(errno.EIO, ("sync", "truncate"), stays=True)
+    engine = engine_on(tmp_path / "spool", files, sync_journal_ms=0)
+    engine.put("work", b"1")
+    step(engine)
+    step(engine)
+    engine.put("work", b"never stored")
+    files.fail_from(1)
+    engine.end_turn()
+    files.finish_background()
+    files.mend()
+    files.refused.clear()
+    engine.configure(trash_ms=KEPT_MS, sync_journal_ms=0)
+    engine.put("work", b"2")
+    step(engine)
+    drop(engine, how)
+    step(engine)
+    assert undone(engine, "work") == (2, 0)
+    assert engine.drain("work") == [b"1", b"2"]
+    engine.abandon()
+
+
 # How long
 
 

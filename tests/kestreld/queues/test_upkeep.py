@@ -101,6 +101,9 @@ def test_segments_go_though_the_next_is_full_before_a_sync_is_over(tmp_path: Pat
             assert len(files.under_way) < 2, "one at a time"
             files.finish_background()
         most = max(most, len(engine.segments(WORK)))
+        synced = engine.queue(WORK).journal.synced_number
+        assert not synced or synced in [int(path.name[:10]) for path in engine.segments(WORK)], "a power cut needs it"
+        engine.upkeep.drop_dead(engine.queue(WORK))
     assert most < 10
 
 
@@ -300,7 +303,7 @@ def lives(
             engine = Engine(spool, disk, archive=folder / "archive" / f"{dies_at}" if archive else None, **ON_DISK)
             flow = Flow(engine, child=child, backlog=backlog)
             flow.begin()
-            for number in range(16):
+            for number in range(12):
                 flow.turns(1, slices=2)
                 if isinstance(disk, LateFiles) and number % 3 == 0:
                     disk.finish_background()
@@ -369,5 +372,5 @@ def test_killed_at_any_change_to_the_disk_nothing_is_lost_repeated_or_turned_aro
             assert all(not items for items in there.values())
         assert [line for line in engine.log if "torn tail" not in line and "cut short" not in line] == []
         disk.die()
-    assert deaths > 60
-    assert compacted > 5
+    assert deaths > 45
+    assert compacted > 3
