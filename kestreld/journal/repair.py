@@ -5,11 +5,13 @@ items back rather than losing them. The work is done in steps, so that a running
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.config import decode_queue_name
+from kestreld.errors import JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder
 from kestreld.journal.found_segments import read_segment
@@ -113,6 +115,14 @@ class Repair:
     def build(self) -> Iterator[None]:
         """Write the new journal, out of sight and not yet synced. Raises JournalFailed, or OSError."""
         self.abandon()
+        try:
+            yield from self._write()
+        except (JournalFailed, OSError):
+            with suppress(OSError):
+                self.abandon()  # a disk that is full needs the room
+            raise
+
+    def _write(self) -> Iterator[None]:
         builder = JournalBuilder(
             self._files,
             self._clock,

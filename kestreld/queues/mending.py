@@ -90,12 +90,14 @@ class Mender:
     def _check(self, queue: Queue, journal: Journal) -> Iterator[None]:
         """Read all of a journal that is in use; at the first damage its queue is stopped."""
         for segment in list(journal.segments):
+            end = segment.used_bytes
             try:
-                for found in segment_records(self._files, segment.path, segment.used_bytes):
+                for found in segment_records(self._files, segment.path, end):
                     if found is None:
                         yield
             except JournalCorrupt as problem:
-                self._stop(queue, journal, problem)
+                if segment.used_bytes >= end:  # else a failed commit was cut off meanwhile
+                    self._stop(queue, journal, problem)
             except OSError as error:
                 if segment in journal.segments:  # else it was let go of meanwhile
                     reason = f"cannot be read: {error.strerror}"

@@ -36,7 +36,6 @@ from kestreld.journal.kestrel_ops import (
 )
 
 # Each example writes files, and a busy disk is no failure.
-on_disk = settings(deadline=None)
 
 JOURNALS = Path(__file__).parents[2] / "golden" / "journals"
 RECORDED_AT_MS = 1_795_253_500_000
@@ -220,7 +219,6 @@ def histories(draw: st.DrawFn) -> list[Op]:
     return history
 
 
-@on_disk
 @given(histories())
 def test_replay_gives_what_a_restarted_kestrel_holds(folder: Path, history: list[Op]) -> None:
     queue = read(folder, *history)
@@ -228,7 +226,7 @@ def test_replay_gives_what_a_restarted_kestrel_holds(folder: Path, history: list
     assert queue.unread == []
 
 
-@settings(on_disk, max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(histories())
 def test_a_journal_cut_anywhere_gives_an_earlier_state(folder: Path, history: list[Op]) -> None:
     content = journal(*history)
@@ -374,14 +372,12 @@ def test_one_damaged_byte_costs_no_other_item(folder: Path, history: list[Op]) -
         start += size_bytes
 
 
-@on_disk
 @given(st.binary(max_size=400))
 def test_no_bytes_whatever_are_an_error(folder: Path, content: bytes) -> None:
     queue = read(folder, content)
     assert all(0 <= unread.offset < len(content) and unread.size_bytes > 0 for unread in queue.unread)
 
 
-@on_disk
 @given(histories(), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4))
 def test_damage_in_several_places_is_no_error(folder: Path, history: list[Op], flips: list[tuple[int, int]]) -> None:
     content = bytearray(journal(*history, addx(b"last")))
@@ -438,7 +434,6 @@ def test_an_item_that_holds_a_journal_is_one_item(tmp_path: Path) -> None:
 # --- export --------------------------------------------------------------------------------------------------------
 
 
-@on_disk
 @given(
     st.lists(st.builds(KestrelItem, st.binary(max_size=40), st.integers(0, 2**42), st.integers(0, 2**42))),
     st.integers(0, 3),

@@ -317,8 +317,7 @@ class Family(RuleBasedStateMachine):
 
 TestFamily = Family.TestCase
 TestFamily.settings = settings(
-    max_examples=150,
+    max_examples=settings().max_examples * 3 // 2,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
