@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 COMPILED := .venv-compiled
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all compiled test-compiled bench bench-growth bench-compiled bench-report
+.PHONY: check help setup demo run lint test test-all fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-report completions man
 
 check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
 
@@ -38,6 +38,35 @@ test: $(INSTALLED) ## the quick tests
 test-all: $(INSTALLED) ## every test, the long ones too
 	@$(BIN)/python -m pytest -n auto --dist loadfile
 
+# FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config chooses. Inputs that break a promise are in .fuzz/TARGET-crash-*.
+FUZZ_SECONDS ?= 3600
+FUZZ_TARGETS ?= memcache_parser journal_reader kestrel_files config
+
+fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the other
+	@for target in $(FUZZ_TARGETS); do \
+	    echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
+	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 || exit 1; done
+
+# SEEDS=100 and KILL_CYCLES=20 are shorter.
+SEEDS ?= 10000
+KILL_CYCLES ?= 1000
+PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
+    tests/kestreld/journal/test_repair.py tests/kestreld/journal/test_kestrel_format.py \
+    tests/kestreld/protocol/test_memcache.py tests/kestreld/test_config.py
+
+prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crashes, failing calls, kills, properties
+	@echo "prove: simulation, $(SEEDS) seeds"
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	@echo "prove: planted bugs, crash states, failing calls"
+	@$(BIN)/python -m pytest -s -p no:xdist tests/simulation/test_planted.py tests/simulation/test_crash_states.py \
+	    tests/simulation/test_failing_calls.py
+	@echo "prove: journals cut at every byte, every bit flipped"
+	@$(BIN)/python -m pytest -n auto tests/kestreld/journal/test_recovery.py tests/kestreld/journal/test_repair.py
+	@echo "prove: properties"
+	@$(BIN)/python -m pytest -n auto --hypothesis-profile search --timeout 3600 $(PROPERTY_TESTS)
+	@echo "prove: $(KILL_CYCLES) times kill -9"
+	@KILL_CYCLES=$(KILL_CYCLES) $(BIN)/python -m pytest -s -p no:xdist -m long tests/functional/test_kill.py
+
 compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
 	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)
 	@KESTRELD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
@@ -63,6 +92,12 @@ bench-compiled: $(INSTALLED) compiled ## as bench, with the compiled kestreld be
 bench-report: $(INSTALLED) ## docs/benchmarks.md and its plots, from benchmarks/results
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@$(BIN)/python -m benchmarks.report
+
+completions: $(INSTALLED) ## completions/ for bash, zsh and fish, from the command tree
+	@$(BIN)/python -m kestrelctl.description completions
+
+man: $(INSTALLED) ## the man pages of kestrelctl, from the command tree
+	@$(BIN)/python -m kestrelctl.description man
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	@echo "installing kestreld and its tools into $(VENV)"

@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.load import Load, run
 from benchmarks.results import Run
-from benchmarks.servers import Program, Server, running
+from benchmarks.servers import Program, Server, Sync, running
 
 ALL: Final = ("kestrel", "memcached", "redis", "beanstalkd")
 QUEUES: Final = ("kestrel", "redis", "beanstalkd")
@@ -23,7 +23,7 @@ class Row:
     name: str
     load: Load
     protocols: Sequence[str]
-    sync: bool = False  # before each answer
+    sync: Sync = Sync.NOTHING
 
 
 def rows(*, quick: bool) -> list[Row]:
@@ -44,15 +44,21 @@ def rows(*, quick: bool) -> list[Row]:
         Row("set+get of 16 B to 4 KiB, 64 clients", Load(clients=64, size="16-4096"), ALL),
         # The mean of the sizes above.
         Row("set+get of 712 B, 64 clients", Load(clients=64, size="712"), ALL),
-        Row("synced set, 1 client", Load(work="put", clients=1), QUEUES, sync=True),
-        Row("synced set, 16 clients", Load(work="put", clients=16), QUEUES, sync=True),
-        Row("synced set, 64 clients", Load(work="put", clients=64), QUEUES, sync=True),
-        Row("synced set, 16 clients x 32", Load(work="put", clients=16, depth=32), QUEUES, sync=True),
+        Row("synced set, 1 client", Load(work="put", clients=1), QUEUES, sync=Sync.JOURNAL),
+        Row("synced set, 16 clients", Load(work="put", clients=16), QUEUES, sync=Sync.JOURNAL),
+        Row("synced set, 64 clients", Load(work="put", clients=64), QUEUES, sync=Sync.JOURNAL),
+        Row("synced set, 16 clients x 32", Load(work="put", clients=16, depth=32), QUEUES, sync=Sync.JOURNAL),
         Row(
             "synced set, 64 clients on 32 queues",
             Load(work="put", clients=64, queues=32, fill=32),
             MANY_QUEUES,
-            sync=True,
+            sync=Sync.JOURNAL,
+        ),
+        Row(
+            "synced set, 64 clients on 32 queues, together",
+            Load(work="put", clients=64, queues=32, fill=32),
+            KESTREL,
+            sync=Sync.TOGETHER,
         ),
     ]
 
@@ -61,11 +67,11 @@ def compare(
     programs: Sequence[Program], folder: Path, *, rounds: int, seconds: float, quick: bool, done: Callable[[str], None]
 ) -> Iterator[Run]:
     """`done` hears what is being measured."""
-    for sync in (False, True):
+    for sync in Sync:
         of_this_kind = [row for row in rows(quick=quick) if row.sync == sync]
         protocols = {protocol for row in of_this_kind for protocol in row.protocols}
         fitting = [program for program in programs if program.protocol in protocols]
-        with running(fitting, folder / ("synced" if sync else "unsynced"), sync=sync) as servers:
+        with running(fitting, folder / sync.name.lower(), sync=sync) as servers:
             for round_number in range(rounds):
                 for row_number, row in enumerate(of_this_kind):
                     for server in _turned(servers, round_number + row_number):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,16 @@ ROOT: Final = Path(__file__).parents[1]
 READY_S_MAX: Final = 120
 STOP_S_MAX: Final = 120
 
-Command = Callable[[int, Path, bool], list[str]]  # of port, folder, and whether to sync before each answer
+
+class Sync(StrEnum):
+    """What is on disk before an answer leaves."""
+
+    NOTHING = "unsynced"
+    JOURNAL = "synced"
+    TOGETHER = "synced together"  # as JOURNAL; several journals by one call
+
+
+Command = Callable[[int, Path, Sync], list[str]]  # of port, folder, and what to sync before each answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +53,43 @@ def kestreld(name: str, command: str) -> Program:
     """`command` starts it, options excepted. "" = the one beside the interpreter that runs this."""
     base = shlex.split(command) or [sys.executable, "-m", "kestreld"]
 
-    def with_options(port: int, folder: Path, sync: bool) -> list[str]:
+    def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
         config = folder / "kestreld.yaml"
         config.write_text(
             f"listen: {{memcache: 127.0.0.1:{port}, admin: null}}\n"
             f"queue_path: {folder / 'spool'}\n"
-            f"sync_journal: {'true' if sync else 'false'}\n"
+            f"sync_journal: {'false' if sync is Sync.NOTHING else 'true'}\n"
+            f"sync_together: {'true' if sync is Sync.TOGETHER else 'false'}\n"
         )
         return [*base, "--config", str(config)]
 
     return Program(name, "kestrel", with_options, "", [*base, "--version"])
 
 
-def _memcached(port: int, folder: Path, sync: bool) -> list[str]:
+def _memcached(port: int, folder: Path, sync: Sync) -> list[str]:
     as_root = ["-u", "root"] if os.geteuid() == 0 else []
     return ["memcached", "-l", "127.0.0.1", "-p", str(port), "-t", "1", "-m", "1024", *as_root]
 
 
-def _redis(port: int, folder: Path, sync: bool) -> list[str]:
+def _redis(port: int, folder: Path, sync: Sync) -> list[str]:
     options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", "", "--appendonly", "yes"]
-    return ["redis-server", *options, "--appendfsync", "always" if sync else "no"]
+    return ["redis-server", *options, "--appendfsync", "no" if sync is Sync.NOTHING else "always"]
 
 
-def _beanstalkd(port: int, folder: Path, sync: bool) -> list[str]:
+def _beanstalkd(port: int, folder: Path, sync: Sync) -> list[str]:
     size = str(2 << 20)  # its default is less than the largest item
-    return ["beanstalkd", "-l", "127.0.0.1", "-p", str(port), "-b", str(folder), "-z", size, "-f0" if sync else "-F"]
+    return [
+        "beanstalkd",
+        "-l",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-b",
+        str(folder),
+        "-z",
+        size,
+        "-F" if sync is Sync.NOTHING else "-f0",
+    ]
 
 
 PEERS: Final = (
@@ -90,7 +112,7 @@ def version_of(program: Program) -> str:
 class Server:
     """A program that runs on a port and in a folder of its own."""
 
-    def __init__(self, program: Program, folder: Path, *, sync: bool = False) -> None:
+    def __init__(self, program: Program, folder: Path, *, sync: Sync = Sync.NOTHING) -> None:
         self.name = program.name
         self.protocol = program.protocol
         self.program = program
@@ -187,7 +209,7 @@ def _free_port() -> int:
 
 
 @contextmanager
-def running(programs: Sequence[Program], folder: Path, *, sync: bool = False) -> Iterator[list[Server]]:
+def running(programs: Sequence[Program], folder: Path, *, sync: Sync = Sync.NOTHING) -> Iterator[list[Server]]:
     """All of them, each in a folder of its own under `folder`, which is deleted afterwards."""
     servers: list[Server] = []
     try:

@@ -11,6 +11,11 @@ from kestrelctl.signals import catch_signals
 
 def main() -> NoReturn:
     """The console script."""
+    if sys.argv[1:2] == ["__complete"]:
+        # 30 ms instead of 100, and a signal simply ends it.
+        from kestrelctl.completing import complete
+
+        sys.exit(complete(sys.argv[2:]))
     _occupy_closed_descriptors()
     catch_signals()
     sys.exit(run(sys.argv[1:]))

@@ -4,7 +4,6 @@ What an answer means is decided here; nothing above reads protocol words. Every 
 """
 
 import re
-import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,27 +20,14 @@ from pymemcache.exceptions import (  # type: ignore[import-untyped]
     MemcacheUnknownError,
 )
 
+from kestrelctl.access import open_socket, parse_address
 from kestrelctl.blocks import QueueBlock, parse_blocks, text
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.repairs import RepairAnswer
 
-PORT_DEFAULT: Final = 22133
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512
 MENDING_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
-
-
-def parse_address(address: str) -> tuple[str, int] | str:
-    """(host, port) of `HOST`, `HOST:PORT`, `[IPV6]:PORT`, or the path of `unix:PATH`."""
-    if address.startswith("unix:"):
-        return address
-    host, colon, port = address.rpartition(":")
-    if not colon or address.endswith("]"):
-        host, port = address, str(PORT_DEFAULT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise Failure(ExitCode.USAGE, f"{address!r} is not a server; write HOST:PORT or unix:PATH")
-    return host, int(port)
 
 
 @dataclass(slots=True)
@@ -288,17 +274,10 @@ class KestrelClient(Client):  # type: ignore[misc]
             self._connect()
 
     def _connect(self) -> None:
-        """pymemcache's own tries one address of a host only, and says nothing of where it tried."""
+        """pymemcache's own tries one address of a host only, does not log in, and says nothing of where it tried."""
         assert not self._has_connected, "a second connection does not have the first one's open reads"
-        timeout_s = self._timeout_ms / 1000
         try:
-            if isinstance(self.server, tuple):
-                self.sock = socket.create_connection(self.server, timeout_s)
-                self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            else:
-                self.sock = socket.socket(socket.AF_UNIX)
-                self.sock.settimeout(timeout_s)
-                self.sock.connect(self.server)
+            self.sock = open_socket(self._address, self._timeout_ms / 1000)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise Failure(
@@ -360,6 +339,8 @@ class KestrelClient(Client):  # type: ignore[misc]
                 return Failure(ExitCode.USAGE, f"not a queue name: {reason}")
             case MemcacheUnknownCommandError():
                 return Failure(ExitCode.REFUSED, f"{server} does not know the command {reason}")
+            case MemcacheClientError() if reason == "unauthenticated":
+                return Failure(ExitCode.AUTHENTICATION, f"{server} wants a user: --user NAME, or --cert FILE")
             case MemcacheClientError():
                 return Failure(_client_error_code(reason), f"{server} refused: {reason}")
             case MemcacheServerError():
@@ -370,6 +351,8 @@ class KestrelClient(Client):  # type: ignore[misc]
                     ExitCode.TRY_AGAIN,
                     f"no answer from {server} within {timeout}; try again or raise --timeout",
                 )
+            case OSError() if "certificate" in str(error).lower():
+                return Failure(ExitCode.AUTHENTICATION, f"{server} wants a certificate of an authority it trusts")
             case OSError():
                 reason = (error.strerror or str(error)).lower()
                 return Failure(ExitCode.UNREACHABLE, f"connection to {server} lost: {reason}")

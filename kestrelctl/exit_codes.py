@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
         "a question answered no, a bench worse than the old one",
     )
     USAGE = 2, "the command line is wrong"
+    UNKNOWN = 3, "check, which speaks as nagios does: cannot tell; with it 1 is a warning and 2 critical"
     CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt"
     NO_INPUT = 66, "the file, spool or journal does not exist"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
@@ -42,7 +43,7 @@ class ExitCode(IntEnum):
     QUEUE_STOPPED = 84, "the server stopped this queue, its journal is corrupt"
     COMMAND_FAILED = 85, "get --exec: the command failed, its item is back at the head of the queue"
     NOT_INTACT = 86, "bench: items were lost, came twice, came damaged or out of order"
-    WAIT_EXPIRED = 124, "--wait is over and there was no item"
+    WAIT_EXPIRED = 124, "--wait is over and there was no item; wait: its --timeout is over"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"
     OUTPUT_CLOSED = 141, "nobody reads standard output any more (| head), or it is closed (>&-)"

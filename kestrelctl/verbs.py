@@ -1,12 +1,15 @@
 """The command tree: every verb and the options that may stand before it."""
 
-from typing import Annotated, Final, cast
+import copy
+from typing import Annotated, Any, Final, cast
 
 import typer
 
 from kestrelctl import output
+from kestrelctl.access import given
 from kestrelctl.commands import (
     bench,
+    check,
     delete,
     dump_config,
     dump_stats,
@@ -17,6 +20,7 @@ from kestrelctl.commands import (
     get,
     journal,
     journal_verify,
+    ls,
     peek,
     put,
     reload,
@@ -26,8 +30,10 @@ from kestrelctl.commands import (
     top,
     undo,
     version,
+    wait,
 )
 from kestrelctl.commands.options import SERVER_DEFAULT, TIMEOUT_DEFAULT
+from kestrelctl.examples import epilog
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestreld import __version__
 
@@ -71,19 +77,39 @@ def before_the_verb(
     timeout: Annotated[
         str, typer.Option(metavar="SPAN", help="How long the server may take to answer.")
     ] = TIMEOUT_DEFAULT,
+    user: Annotated[str, typer.Option(metavar="NAME", envvar="KESTRELCTL_USER", help="Log in as this user.")] = "",
+    password_file: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Its first line is the password; else $KESTREL_PASSWORD, or it is asked."),
+    ] = "",
+    tls: Annotated[bool, typer.Option("--tls", envvar="KESTRELCTL_TLS", help="Connect by TLS.")] = False,
+    ca: Annotated[
+        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CA", help="TLS: trust these authorities (PEM).")
+    ] = "",
+    cert: Annotated[
+        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CERT", help="TLS: the certificate to show (PEM).")
+    ] = "",
+    key: Annotated[
+        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_KEY", help="TLS: its key, if it is in another file.")
+    ] = "",
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show kestrelctl's version."),
     ] = False,
 ) -> None:
     """Options that may stand before the verb as well as after it."""
+    given.user, given.password_file = user, password_file
+    given.tls, given.ca, given.cert, given.key = tls, ca, cert, key
 
 
 app.command("put")(put.put)
 app.command("get")(get.get)
 app.command("peek")(peek.peek)
+app.command("ls")(ls.ls)
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
+app.command("wait")(wait.wait)
+app.command("check")(check.check)
 app.command("flush")(flush.flush)
 app.command("flush-all")(flush_all.flush_all)
 app.command("flush-expired")(flush_expired.flush_expired)
@@ -101,15 +127,45 @@ app.add_typer(journal.journal, name="journal")
 app.add_typer(bench.bench, name="bench")
 
 
+def command_tree() -> Any:
+    """The commands as they are run: with their examples, and the options of the whole program behind every verb."""
+    program: Any = typer.main.get_command(app)
+    shared = [_said_behind_the_verb(option) for option in program.params if hasattr(given, option.name)]
+    _furnish(program, shared, "")
+    return program
+
+
+def _furnish(group: Any, shared: list[Any], path: str) -> None:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            _furnish(command, shared, f"{path}{name} ")
+        else:
+            command.params += shared
+            command.epilog = epilog(f"{path}{name}")
+
+
+def _said_behind_the_verb(option: Any) -> Any:
+    own = copy.copy(option)
+    own.expose_value, own.hidden, own.envvar, own.default = False, True, None, None
+    own.callback = _note
+    return own
+
+
+def _note(context: typer.Context, parameter: typer.CallbackParam, value: str | bool) -> None:
+    if value:
+        setattr(given, str(parameter.name), value)
+
+
 def invoke(arguments: list[str]) -> int:
     """Run one command line; returns its exit code. No arguments show the help. Raises Failure."""
-    command = typer.main.get_command(app)
+    program = command_tree()
     try:
-        with command.make_context("kestrelctl", list(arguments) or ["--help"]) as context:
-            command.invoke(context)
+        with program.make_context("kestrelctl", list(arguments) or ["--help"]) as context:
+            program.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code if arguments else ExitCode.USAGE
     except UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "kestrelctl"
-        raise Failure(ExitCode.USAGE, f"{error.format_message()} ({path} -h shows how)") from error
+        code = ExitCode.UNKNOWN if path == "kestrelctl check" else ExitCode.USAGE
+        raise Failure(code, f"{error.format_message()} ({path} -h shows how)") from error
     return ExitCode.OK

@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from kestreld.errors import ConfigError, ConfigProblem
 from kestreld.files import FileLayer
+from kestreld.users import UserConfig, read_users
 from kestreld.values import (
     BadValue,
+    as_clients_send_it,
     count_from,
     milliseconds_from,
     path_of,
@@ -53,24 +55,35 @@ class Address:
     host: str = ""
     port: int = 0  # 0 = any free one
     path: str = ""
+    tls: bool = False
 
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{'tls:' if self.tls else ''}{host}:{self.port}"
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can reach it, as far as its name tells."""
+        if self.path or self.host == "localhost":
+            return False
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return True
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """`127.0.0.1:22133`, `[::1]:22133` or `unix:/path`. Raises ValueError with the reason."""
+        """`127.0.0.1:22133`, `[::1]:22133`, `tls:` before either, `unix:/path`. ValueError has the reason."""
         if text.startswith("unix:"):
             path = usable_path(text.removeprefix("unix:"))
             if len(path.encode("utf-8", "surrogateescape")) > SOCKET_PATH_BYTES_MAX:
                 raise ValueError(f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes")
             return cls(path=path)
-        match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", text)
+        match = re.fullmatch(r"(?:tls:)?(?:\[([^\[\]]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", text)
         if match is None:
-            raise ValueError("expected HOST:PORT, [IPV6]:PORT or unix:/PATH")
+            raise ValueError("expected HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH")
         ip6, host, port = match[1], match[2], int(match[3])
         if port > 65535:
             raise ValueError("a port is at most 65535")
@@ -78,7 +91,7 @@ class Address:
             ipaddress.IPv6Address(ip6)
         elif re.fullmatch(r"[0-9.]+", host):
             ipaddress.IPv4Address(host)
-        return cls(host=ip6 or host, port=port)
+        return cls(host=ip6 or host, port=port, tls=text.startswith("tls:"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +126,40 @@ class Config:
     timeout_ms: int = 0  # 0 = an idle client may stay for ever
     request_timeout_ms: int = 60_000
     expiration_timer_ms: int = 0  # 0 = no timer
+    sync_together: bool = False  # journals that are to be synced at the same time: the whole file system at once
     max_open_reads: int = 1
     max_line_bytes: int = 8192
+    max_connections: int | None = None  # None = as many as there are descriptors for
+    max_connections_per_ip: int | None = None  # None = unlimited
+    insecure: bool = False  # other machines may connect although nobody has to log in
+    user: str | None = None  # None = whoever starts it
+    tls_certificate: str | None = None
+    tls_key: str | None = None  # None = in the certificate's file
+    tls_client_ca: str | None = None  # None = clients are not asked for certificates
+    tls_client_certificate_required: bool = True
+    users: Mapping[str, UserConfig] = field(default_factory=dict)  # empty = nobody has to log in
     defaults: QueueConfig = QueueConfig()
     queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # name -> QueueConfig field -> value
     source: str = BUILT_IN
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # field -> where it is set
+
+    @property
+    def asks_for_certificates(self) -> bool:
+        """Whether nobody gets in by TLS who has no certificate."""
+        return self.tls_client_ca is not None and self.tls_client_certificate_required
+
+    def problem(self, field: str, reason: str) -> ConfigProblem:
+        """A mistake found after reading, at the place where the field was set."""
+        return self.places.get(field, Place(self.source)).problem(reason)
+
+    def exposed(self) -> Address | None:
+        """An address that other machines can reach and where nobody has to show who he is; None when there is none."""
+        if self.users or self.insecure:
+            return None
+        for address in (*self.memcache, *([self.admin] if self.admin is not None else [])):
+            if address.is_exposed and not (address.tls and self.asks_for_certificates):
+                return address
+        return None
 
     def for_queue(self, name: str) -> QueueConfig:
         """The defaults, over them the parent's block, over it the child's own.
@@ -170,13 +212,8 @@ def _effective(queues: Mapping[str, Mapping[str, object]], name: str) -> Mapping
     return {**queues.get(_family(name), {}), **queues.get(name, {})}
 
 
-def _as_clients_send_it(text: str) -> str:
-    """A queue name in a file is UTF-8 as in most clients; the server reads the bytes of names as latin-1."""
-    return text.encode("utf-8", "surrogatepass").decode("latin-1")
-
-
 def _queue(node: Node) -> str:
-    name = _as_clients_send_it(text_of(node, "the name of a queue or none"))
+    name = as_clients_send_it(text_of(node, "the name of a queue or none"))
     if problem := queue_name_problem(name):
         raise BadValue(node, f"{node}: {problem}")
     return name
@@ -187,11 +224,18 @@ def _max_age_ms(node: Node) -> int | None:
 
 
 def _address(node: Node) -> Address:
-    text = text_of(node, "HOST:PORT, [IPV6]:PORT or unix:/PATH")
+    text = text_of(node, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH")
     try:
         return Address.parse(text)
     except ValueError as error:
         raise BadValue(node, f"{node}: {error}") from None
+
+
+def _admin_address(node: Node) -> Address:
+    address = _address(node)
+    if address.tls:
+        raise BadValue(node, f"{node}: TLS is for the memcache port")
+    return address
 
 
 def _addresses(node: Node) -> tuple[Address, ...]:
@@ -211,6 +255,28 @@ def _compat(node: Node) -> Compat:
         return Compat(text_of(node, expected))
     except ValueError:
         raise unexpected(node, expected) from None
+
+
+def exposure_reason(address: Address) -> str:
+    """Why such an address is refused, and what to do."""
+    return (
+        f"other machines can reach {address} and nobody would have to log in: set users, take a loopback address "
+        "or, if that is meant, --insecure"
+    )
+
+
+def _certificate_required(node: Node) -> bool:
+    text = text_of(node, "required or optional")
+    if text not in ("required", "optional"):
+        raise unexpected(node, "required or optional")
+    return text == "required"
+
+
+def _account(node: Node) -> str:
+    name = text_of(node, "the name of a user of this machine")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise unexpected(node, "the name of a user of this machine")
+    return name
 
 
 Parse = Callable[[Node], object]
@@ -235,15 +301,24 @@ def _queue_setting(name: str, field: str, parse: Parse, unset: str = "", *, of_f
 
 SETTINGS: Final = (
     Setting("listen.memcache", "memcache", _addresses, restart=True),
-    Setting("listen.admin", "admin", _address, "null", restart=True),
+    Setting("listen.admin", "admin", _admin_address, "null", restart=True),
+    Setting("tls.certificate", "tls_certificate", path_of, "null"),
+    Setting("tls.key", "tls_key", path_of, "null"),
+    Setting("tls.client_ca", "tls_client_ca", path_of, "null"),
+    Setting("tls.client_certificate", "tls_client_certificate_required", _certificate_required),
+    Setting("insecure", "insecure", switch),
+    Setting("user", "user", _account, "null", restart=True),
     Setting("compat", "compat", _compat, restart=True),
     Setting("queue_path", "queue_path", path_of, restart=True),
     Setting("archive_path", "archive_path", path_of, "null", restart=True),
     Setting("timeout", "timeout_ms", seconds_from(0)),
     Setting("request_timeout", "request_timeout_ms", seconds_from(1)),
     Setting("expiration_timer_frequency_seconds", "expiration_timer_ms", seconds_from(0)),
+    Setting("sync_together", "sync_together", switch),
     Setting("max_open_reads", "max_open_reads", count_from(1)),
     Setting("max_line", "max_line_bytes", size_bytes_from(1024, FILE_BYTES_MAX), restart=True),
+    Setting("max_connections", "max_connections", count_from(1), "infinite"),
+    Setting("max_connections_per_ip", "max_connections_per_ip", count_from(1), "infinite"),
     _queue_setting("max_items", "max_items", count_from(1), "infinite"),
     _queue_setting("max_size", "max_size_bytes", size_bytes_from(1), "infinite"),
     _queue_setting("max_item_size", "max_item_size_bytes", size_bytes_from(1), "infinite"),
@@ -259,10 +334,13 @@ SETTINGS: Final = (
     _queue_setting("move_failed_to", "move_failed_to", _queue, "none"),
     _queue_setting("trash_seconds", "trash_ms", seconds_from(0, MAX_AGE_MS_MAX)),
 )
-_LISTEN: Final = {s.name.removeprefix("listen."): s for s in SETTINGS if s.name.startswith("listen.")}
+_GROUPED: Final = {
+    group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}
+    for group in ("listen", "tls")
+}
 _TOP: Final = {s.name: s for s in SETTINGS if "." not in s.name}
 _PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}
-_GROUPS: Final = ("listen", "queues")
+_GROUPS: Final = (*_GROUPED, "queues", "users")
 
 
 def queue_setting_lines(config: QueueConfig) -> list[tuple[str, str]]:
@@ -328,13 +406,16 @@ def find_config_path(files: FileLayer, explicit: str | None, environ: Mapping[st
 def load_file(files: FileLayer, path: str | None, overrides: Sequence[str] = ()) -> Config:
     """The configuration in a file, or the defaults (path None), under the overrides. Raises ConfigError."""
     if path is None:
-        return _Draft(BUILT_IN, overrides).finish()
-    return load(_file_text(files, path), path, overrides)
+        return _Draft(files, BUILT_IN, overrides).finish()
+    return load(_file_text(files, path), path, overrides, files)
 
 
-def load(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a file's text, under `key=value` overrides. ConfigError lists every problem."""
-    draft = _Draft(source, overrides)
+def load(text: str, source: str, overrides: Sequence[str] = (), files: FileLayer | None = None) -> Config:
+    """The configuration in a file's text, under `key=value` overrides. ConfigError lists every problem.
+
+    `files` has the password files that the text names.
+    """
+    draft = _Draft(files or FileLayer(), source, overrides)
     # A file asks for a daemon that is looked after; on bare defaults nobody waits for metrics.
     draft.values["admin"] = Address("127.0.0.1", 2223)
     draft.read_text(text)
@@ -363,10 +444,12 @@ class _Draft:
     `queues[""]` holds the defaults for all queues.
     """
 
-    def __init__(self, source: str, overrides: Sequence[str]) -> None:
+    def __init__(self, files: FileLayer, source: str, overrides: Sequence[str]) -> None:
+        self.files = files
         self.source = source
         self.overrides = overrides
         self.values: dict[str, Any] = {}
+        self.users: dict[str, UserConfig] = {}
         self.queues: dict[str, dict[str, Any]] = {"": {}}
         self._places: dict[tuple[str, str], Place] = {}  # (queue, field) -> where it is set
         self._problems: dict[ConfigProblem, None] = {}  # a set in order: aliases show one mistake many times
@@ -384,10 +467,25 @@ class _Draft:
             for name in ("move_expired_to", "move_failed_to"):
                 if name not in self._bad_fields:
                     self._check_circles(name)
+            self._check_tls()
+        self._raise_problems()
+        config = Config(
+            **self.values,
+            users=self.users,
+            defaults=QueueConfig(**self.queues.pop("")),
+            queues=self.queues,
+            source=self.source,
+            places={name: place for (queue, name), place in self._places.items() if not queue},
+        )
+        if (address := config.exposed()) is not None:
+            field = "admin" if address == config.admin else "memcache"
+            self._problems[config.problem(field, f"listen.{field}: {exposure_reason(address)}")] = None
+        self._raise_problems()
+        return config
+
+    def _raise_problems(self) -> None:
         if self._problems:
             raise ConfigError(sorted(self._problems, key=lambda at: (at.line == 0, at.line, at.column)))
-        defaults = QueueConfig(**self.queues.pop(""))
-        return Config(**self.values, defaults=defaults, queues=self.queues, source=self.source)
 
     def read_text(self, text: str) -> None:
         root, problems = read_tree(text, self.source)
@@ -417,25 +515,29 @@ class _Draft:
 
     def _read_top(self, node: Node) -> None:
         for key, entry in self._entries(node).items():
-            if key == "listen":
-                self._read_listen(entry.node)
+            if key in _GROUPED:
+                self._read_group(_GROUPED[key], entry.node)
             elif key == "queues":
                 self._read_queues(entry.node)
+            elif key == "users":
+                users, problems = read_users(entry.node, self.files)
+                self._problems |= dict.fromkeys(problems)
+                self.users |= users
             elif setting := _TOP.get(key):
                 self._read_setting(setting, "", entry.node)
             else:
                 self._unknown(key, entry, [*_TOP, *_GROUPS])
 
-    def _read_listen(self, node: Node) -> None:
+    def _read_group(self, settings: Mapping[str, Setting], node: Node) -> None:
         for key, entry in self._entries(node).items():
-            if setting := _LISTEN.get(key):
+            if setting := settings.get(key):
                 self._read_setting(setting, "", entry.node)
             else:
-                self._unknown(key, entry, list(_LISTEN))
+                self._unknown(key, entry, list(settings))
 
     def _read_queues(self, node: Node) -> None:
         for text, entry in self._entries(node).items():
-            name = _as_clients_send_it(text)
+            name = as_clients_send_it(text)
             if problem := queue_name_problem(name):
                 self._problem(entry.place, f"{text!r}: {problem}")
             else:
@@ -484,6 +586,17 @@ class _Draft:
         self._problems[place.problem(reason)] = None
 
     # What settings mean together.
+
+    def _check_tls(self) -> None:
+        addresses = self.values.get("memcache", ())
+        if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
+            if any(address.tls for address in addresses):
+                self._problem(self._places["", "memcache"], "listen.memcache: tls: needs tls.certificate and tls.key")
+            for name in ("tls_key", "tls_client_ca"):
+                if self.values.get(name) is not None:
+                    self._problem(
+                        self._places["", name], f"{name.replace('_', '.', 1)} has no effect without tls.certificate"
+                    )
 
     def _check_blocks(self) -> None:
         for queue, block in self.queues.items():
@@ -543,8 +656,9 @@ def _value(setting: Setting, node: Node) -> object:
 
 def _place_of(key: str) -> str:
     """Where a known setting stands, in words; empty for an unknown one."""
-    if key.removeprefix("listen.") in _LISTEN:
-        return "under listen"
+    for group, settings in _GROUPED.items():
+        if key.removeprefix(f"{group}.") in settings:
+            return f"under {group}"
     if key in _PER_QUEUE:
         return "at the top level, or under a queue's name"
     return "at the top level" if key in _TOP or key in _GROUPS else ""

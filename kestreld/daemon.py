@@ -4,27 +4,33 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import getpass
 import os
+import pwd
 import signal
+import ssl
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from kestreld import __version__
 from kestreld.clock import Clock
-from kestreld.config import Address, Config, find_config_path, load_file
+from kestreld.config import Address, Config, exposure_reason, find_config_path, load_file
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.net import ListeningSocket, Network
+from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.server.background import LoopFiles
+from kestreld.server.loop import TurnLoop
 from kestreld.server.service import Service
+from kestreld.systemd import Notifier, PassedSocket, passed_sockets
+from kestreld.tls import server_context
 
 LOCK = ".lock"
 
@@ -65,7 +71,8 @@ def log(message: str) -> None:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="kestreld",
-        description="A durable queue server that speaks Kestrel's memcache protocol.",
+        description="A durable queue server that speaks Kestrel's memcache protocol.\n\n"
+        "`kestreld hash-password` reads a password and prints what a configuration keeps of it.",
         epilog=EXIT_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -81,17 +88,47 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--check-config", action="store_true", help="report every mistake in the configuration and exit"
     )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let other machines in although nobody has to log in (as --set insecure=true)",
+    )
     parser.add_argument("--version", action="version", version=f"kestreld {__version__}")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.insecure:
+        options.overrides.append("insecure=true")
+    return options
+
+
+def print_hash() -> int:
+    """`kestreld hash-password`: from the terminal, or a line of standard input."""
+    if sys.stdin.isatty():
+        password = getpass.getpass("Password: ").encode()
+        if getpass.getpass("Once more: ").encode() != password:
+            log("these were two passwords")
+            return ExitCode.USAGE
+    else:
+        password = sys.stdin.buffer.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
+    if not 0 < len(password) <= PASSWORD_BYTES_MAX:
+        log(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+        return ExitCode.USAGE
+    sys.stdout.write(f"{hash_password(password, os.urandom(SALT_BYTES))}\n")
+    return ExitCode.OK
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon; returns its exit code."""
+    if list(sys.argv[1:] if arguments is None else arguments) == ["hash-password"]:
+        return print_hash()
     options = parse_arguments(arguments)
     files = FileLayer()
+    os.umask(0o077)
     try:
         path = find_config_path(files, options.config, os.environ)
         config = load_file(files, path, options.overrides)
+        context = server_context(config, files)
+        if not options.check_config:
+            become(config)
     except ConfigError as error:
         for problem in error.problems:
             log(str(problem))
@@ -100,9 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{config.source}: ok\n")
         return ExitCode.OK
     try:
+        check_spool(files, config.queue_path)
         lock = take_lock(files, config.queue_path)
         try:
-            return serve(config, path, options.overrides, lock)
+            return serve(config, path, options.overrides, lock, context)
         finally:
             files.close(lock)
     except SpoolLocked as error:
@@ -113,11 +151,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.SPOOL_UNUSABLE
 
 
+def become(config: Config) -> None:
+    """Give up root's rights for those of `user`, who gets the folders that are made for him. Raises ConfigError."""
+    if config.user is None:
+        return
+    try:
+        account = pwd.getpwnam(config.user)
+    except KeyError:
+        raise ConfigError([config.problem("user", f"user: there is no account {config.user!r}")]) from None
+    if os.geteuid() == account.pw_uid:
+        return
+    if os.geteuid() != 0:
+        raise ConfigError([config.problem("user", f"user: only root can become {config.user!r}")])
+    sockets = [str(Path(address.path).parent) for address in config.memcache if address.path]
+    for folder in (config.queue_path, config.archive_path, *sockets):
+        if folder is not None and not os.path.exists(folder):
+            os.makedirs(folder, mode=0o700)
+            os.chown(folder, account.pw_uid, account.pw_gid)
+    os.initgroups(config.user, account.pw_gid)
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+
+
+def check_spool(files: FileLayer, spool: str) -> None:
+    """Raises SpoolUnusable for a spool that is somebody else's or that others can write to."""
+    if not files.is_dir(spool):
+        return
+    owner, mode = files.owner_and_mode(spool)
+    if owner != os.geteuid():
+        reason = f"belongs to {_account_name(owner)}, and kestreld runs as {_account_name(os.geteuid())}: set user"
+        raise SpoolUnusable(spool, reason)
+    if mode & 0o022:
+        raise SpoolUnusable(spool, f"others can write to it (mode {mode:04o}): chmod go-w")
+
+
+def _account_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
 def take_lock(files: FileLayer, spool: str) -> int:
     """Hold the spool for this process. Raises SpoolLocked, naming the holder, or SpoolUnusable."""
     path = f"{spool}/{LOCK}"
     try:
-        files.make_dir(spool)
+        files.make_lasting_dir(spool)
         lock = files.lock(path)
         if lock is None:
             holder = files.read_file(path).decode("utf-8", "replace").split("\n")[0] or "another process"
@@ -129,12 +208,12 @@ def take_lock(files: FileLayer, spool: str) -> int:
     return lock
 
 
-def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int) -> int:
+def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int, context: ssl.SSLContext | None) -> int:
     """Recover the queues, listen, and run until told to stop."""
-    loop = uvloop.new_event_loop()
+    clock, network = Clock(), Network()
+    loop = TurnLoop(clock)
     asyncio.set_event_loop(loop)
     loop.set_exception_handler(give_up)
-    clock, network = Clock(), Network()
     files = LoopFiles(loop)
     commit = GroupCommit(clock, files)
     collection = QueueCollection(files, clock, config, commit, log)
@@ -144,9 +223,23 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int)
     except OSError as error:
         raise SpoolUnusable(config.queue_path, f"cannot be read: {error}") from error
     recovered_ms = (clock.stopwatch_us() - started_us) // 1000
-    service = Service(loop, network, clock, collection, lambda: load_file(files, path, overrides), log)
+    notifier = Notifier(os.environ)
+    service = Service(
+        loop,
+        network,
+        clock,
+        collection,
+        lambda: load_file(files, path, overrides),
+        log,
+        os.urandom(32),
+        context,
+        notifier,
+    )
     try:
-        addresses = [str(service.listen(bind(network, address)).address) for address in config.memcache]
+        addresses = listen(service, network, config, passed_sockets(os.environ))
+    except ConfigError as error:
+        log(str(error.problems[0]))
+        return ExitCode.BAD_CONFIG
     except OSError as error:
         log(f"cannot listen: {error.strerror or error}: {error.filename or ', '.join(map(str, config.memcache))}")
         return ExitCode.CANNOT_LISTEN
@@ -158,6 +251,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int)
 
     def begin() -> None:
         catch_signals(loop, service)
+        notifier.tell("READY=1")
         log(
             f"ready {__version__} memcache={','.join(addresses)} spool={config.queue_path}"
             f" queues={len(collection.readers)} recovered_ms={recovered_ms} config={config.source!r} pid={os.getpid()}"
@@ -182,6 +276,27 @@ def give_up(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     if isinstance(error, BaseException):
         traceback.print_exception(error)
     os._exit(ExitCode.INTERNAL)
+
+
+def listen(service: Service, network: Network, config: Config, passed: list[PassedSocket]) -> list[str]:
+    """Listen where systemd has opened sockets, else where the configuration says; the addresses it is really at.
+
+    Raises ConfigError for a passed socket that is open to all, and OSError.
+    """
+    addresses = []
+    for one in passed:
+        bound, is_tls = ListeningSocket(one.bound), "tls" in one.name
+        address = Address.parse(f"tls:{bound.address}" if is_tls else bound.address)
+        exposed = replace(config, memcache=(address,)).exposed()
+        if exposed is not None:
+            raise ConfigError([config.problem("memcache", f"{one.name}: {exposure_reason(exposed)}")])
+        if is_tls and config.tls_certificate is None:
+            raise ConfigError([config.problem("tls_certificate", f"{one.name}: needs tls.certificate")])
+        addresses.append(service.listen(bound, is_tls=is_tls, is_trusted=bound.is_private).address)
+    for address in () if passed else config.memcache:
+        bound = bind(network, address)
+        addresses.append(service.listen(bound, is_tls=address.tls, is_trusted=bound.is_private).address)
+    return addresses
 
 
 def bind(network: Network, address: Address) -> ListeningSocket:

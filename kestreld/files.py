@@ -4,11 +4,15 @@ Errors are the system's own OSError; the rooms above say what was being done. Fi
 are never followed in the last component.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 
+_libc = ctypes.CDLL(None, use_errno=True)
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 DISK_SHORT = frozenset({errno.ENOSPC, errno.EDQUOT})  # removing files helps
 
@@ -19,6 +23,17 @@ class FileLayer:
     def make_dir(self, path: str) -> None:
         """Make a folder and its missing parents; one that exists is fine."""
         os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def make_lasting_dir(self, path: str) -> None:
+        """As `make_dir`, and a power cut does not take away what it has made."""
+        unsynced, above = [], os.path.abspath(path)
+        while not self.exists(above):
+            above = os.path.dirname(above)
+            unsynced.append(above)
+        self.make_dir(path)
+        for folder in reversed(unsynced):
+            with suppress(PermissionError):  # it may be passed and written to, but not be read
+                self.sync_dir(folder)
 
     def list_dir(self, path: str) -> list[str]:
         """Names in a folder, sorted."""
@@ -36,6 +51,11 @@ class FileLayer:
 
     def size_bytes(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def owner_and_mode(self, path: str) -> tuple[int, int]:
+        """The number of the account it belongs to, and its permissions."""
+        found = os.stat(path)
+        return found.st_uid, stat.S_IMODE(found.st_mode)
 
     def modified_at_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -81,6 +101,23 @@ class FileLayer:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def sync_file_system(self, fd: int) -> None:
+        """Put everything on disk that the file's file system holds, names included: one call for many files."""
+        if _libc.syncfs(fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def sync_by_name(self, path: str) -> None:
+        """Put a file's data on disk. One that has gone meanwhile has none."""
+        try:
+            fd = self.open_read(path)
+        except FileNotFoundError:
+            return
+        try:
+            self.sync(fd)
+        finally:
+            self.close(fd)
 
     def in_background(self, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
         """Run slow disk calls and tell `finished` how they went. Here at once; the server has a thread for it."""

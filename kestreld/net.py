@@ -21,6 +21,9 @@ HANG_UP_ONLY: Final = select.EPOLLRDHUP
 BACKLOG: Final = 1024
 
 
+Events = list[tuple[int, int]]  # descriptor, and what it is ready for
+
+
 class Connection(Protocol):
     def recv(self, size_bytes: int, /) -> bytes: ...
 
@@ -38,7 +41,7 @@ class Poller(Protocol):
 
     def unregister(self, fd: int) -> None: ...
 
-    def poll(self, timeout: float = ..., maxevents: int = ...) -> list[tuple[int, int]]: ...
+    def poll(self, timeout: float = ..., maxevents: int = ...) -> Events: ...
 
     def fileno(self) -> int: ...
 
@@ -46,28 +49,51 @@ class Poller(Protocol):
 
 
 class ListeningSocket:
-    """A bound port; `address` is where it really listens."""
+    """A bound port; `address` is where it really listens, `peer` the IP address of whoever was accepted last."""
 
-    def __init__(self, bound: socket.socket, address: str, unix_path: str) -> None:
+    def __init__(self, bound: socket.socket, own_path: str = "") -> None:
+        """`own_path` is removed at the end; "" = nothing is to be."""
+        bound.setblocking(False)
         self._socket = bound
-        self.address = address
-        self._unix_path = unix_path
+        self._own_path = own_path
+        self.is_unix = bound.family == socket.AF_UNIX
+        self.address = _shown(bound)
+        self.peer = ""
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def accept(self) -> Connection:
         """The next connection. BlockingIOError when there is none, OSError when descriptors have run out."""
-        connection, _ = self._socket.accept()
+        connection, address = self._socket.accept()
         connection.setblocking(False)
-        if not self._unix_path:
+        if not self.is_unix:
+            self.peer = address[0]
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
     def close(self) -> None:
         self._socket.close()
-        if self._unix_path and os.path.lexists(self._unix_path):
-            os.unlink(self._unix_path)
+        if self._own_path and os.path.lexists(self._own_path):
+            os.unlink(self._own_path)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this account, and root, can connect: a Unix socket of its own that is closed to all others."""
+        if not self.is_unix:
+            return False
+        try:
+            found = os.stat(self._socket.getsockname())
+        except (OSError, ValueError):  # it has no name in the file system
+            return False
+        return not found.st_mode & 0o077 and found.st_uid in (0, os.geteuid())
+
+
+def _shown(bound: socket.socket) -> str:
+    name = bound.getsockname()
+    if bound.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    return f"[{name[0]}]:{name[1]}" if bound.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
 
 
 class Network:
@@ -89,10 +115,7 @@ class Network:
         except OSError:
             bound.close()
             raise
-        bound.setblocking(False)
-        name = bound.getsockname()
-        shown = f"[{name[0]}]:{name[1]}" if family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
-        return ListeningSocket(bound, shown, "")
+        return ListeningSocket(bound)
 
     def listen_unix(self, path: str) -> ListeningSocket:
         """Listen on a Unix socket that only this user can open. A socket nobody listens on any more is replaced."""
@@ -108,8 +131,7 @@ class Network:
         except OSError:
             bound.close()
             raise
-        bound.setblocking(False)
-        return ListeningSocket(bound, f"unix:{path}", path)
+        return ListeningSocket(bound, path)
 
     def _clear_stale(self, path: str) -> None:
         if not os.path.lexists(path) or not stat.S_ISSOCK(os.lstat(path).st_mode):

@@ -10,10 +10,12 @@ Figures = list[tuple[str, str]]
 class ServerStats:
     """What only the server knows. Bytes are those of the data ports."""
 
-    started_at_ms: int = 0
+    started_at_ms: int = 0  # on the monotonic clock
     curr_connections: int = 0
     total_connections: int = 0
     rejected_connections: int = 0
+    logins: int = 0  # tries by password
+    failed_logins: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     missed_gets: int = 0  # GETs that found nothing

@@ -36,6 +36,11 @@ def text_of(node: Node, expected: str) -> str:
     return node.text
 
 
+def as_clients_send_it(text: str) -> str:
+    """A queue name in a file is UTF-8 as in most clients; the server reads the bytes of names as latin-1."""
+    return text.encode("utf-8", "surrogatepass").decode("latin-1")
+
+
 def number_from(
     expected: str, read: Callable[[str], int], lowest: int, highest: int = WHOLE_NUMBER_MAX
 ) -> Callable[[Node], int]:

@@ -17,7 +17,10 @@ import pytest
 from kestreld import __version__
 from kestreld.config import SETTINGS, load
 from kestreld.daemon import ExitCode
+from kestreld.files import FileLayer
 from kestreld.journal.records import Done, Reason, done_record, put_record
+from kestreld.users import Right
+from tests.support.accounts import quick_hash
 from tests.support.daemon import READY, running_daemon
 from tests.support.wire import connected
 
@@ -29,20 +32,19 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 # Module -> the rooms of kestreld that may import it. All others get disk, network, time and chance handed in.
 MAY_IMPORT: Final = {
     "asyncio": ("daemon.py", "server/"),
-    "uvloop": ("daemon.py",),
     "concurrent": ("server/background.py",),
     "threading": ("server/background.py",),
     "signal": ("daemon.py",),
-    "os": ("daemon.py", "files.py", "net.py"),
+    "os": ("daemon.py", "files.py", "net.py", "systemd.py"),
     "pathlib": ("daemon.py",),
     "fcntl": ("files.py",),
     "shutil": (),
     "tempfile": (),
     "io": (),
     "mmap": (),
-    "socket": ("net.py",),
+    "socket": ("net.py", "systemd.py"),
     "select": ("net.py",),
-    "selectors": (),
+    "selectors": ("server/loop.py",),
     "time": ("clock.py",),
     "datetime": (),
     "random": (),
@@ -154,11 +156,39 @@ def test_configuration_page_and_example_name_every_setting() -> None:
     assert [name for name in sorted(names) if f"{name.rpartition('.')[2]}:" not in example] == []
 
 
+class _FilesWithHashes(FileLayer):
+    def read_operators_file(self, path: str) -> bytes:
+        return quick_hash("password").encode()
+
+
 def test_configurations_shown_in_the_documentation_have_no_mistakes() -> None:
-    blocks = code_blocks("docs/configuration.md", "yaml")
-    assert blocks
-    for block in blocks:
-        load(block, "docs/configuration.md")
+    for page in ("docs/configuration.md", "docs/security.md"):
+        blocks = code_blocks(page, "yaml")
+        assert blocks
+        for block in blocks:
+            load(block, page, files=_FilesWithHashes())
+
+
+def test_the_client_shown_on_the_security_page_logs_in(tmp_path: Path) -> None:
+    (program,) = code_blocks("docs/security.md", "python")
+    config = (
+        f'listen: {{admin: null}}\nusers: {{shop: {{password: "{quick_hash("password")}", rights: {{orders: put}}}}}}\n'
+    )
+    with running_daemon(tmp_path, config=config) as daemon:
+        assert '127.0.0.1", 22133' in program
+        there = program.replace('127.0.0.1", 22133', f'127.0.0.1", {daemon.port}')
+        subprocess.run([sys.executable, "-c", f"{there}\nclient.close()\nclient.set('orders', b'x')"], check=True)
+
+
+def test_security_page_names_every_right_and_setting_of_a_user() -> None:
+    shown = in_backticks("docs/security.md")
+    assert {right.value for right in Right} | {
+        "password",
+        "password_file",
+        "certificate",
+        "rights",
+        "max_rate",
+    } <= shown
 
 
 def test_configuration_page_names_every_exit_code() -> None:

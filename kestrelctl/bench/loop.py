@@ -4,6 +4,7 @@ import heapq
 import select
 import selectors
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,14 +12,15 @@ from contextlib import suppress
 from itertools import count, repeat
 from typing import Final
 
+from kestrelctl.access import open_socket
 from kestrelctl.bench.wire import Reply, ReplyParser
-from kestrelctl.client import parse_address
 from kestrelctl.exit_codes import ExitCode, Failure
 
 RECEIVE_BYTES: Final = 262_144
 MILLISECOND_NS: Final = 1_000_000
 LOOK_NS: Final = 100_000_000  # how often somebody looks whether all is well
 HANG_UP_NS: Final = 2_000_000_000
+NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Answered = Callable[[Reply], None]
 
@@ -139,7 +141,7 @@ class Connection:
         """After `say_goodbye`: close it when the server does, whatever it answers before that."""
         try:
             is_over = not self._socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
+        except NOT_NOW:
             return
         except OSError:
             is_over = True
@@ -149,7 +151,7 @@ class Connection:
     def _send(self, data: bytes) -> None:
         try:
             sent = self._socket.send(data)
-        except BlockingIOError:
+        except NOT_NOW:
             sent = 0
         except OSError as error:
             raise self._lost(error) from error
@@ -162,7 +164,7 @@ class Connection:
     def _read(self) -> None:
         try:
             data = self._socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
+        except NOT_NOW:
             return
         except OSError as error:
             raise self._lost(error) from error
@@ -182,15 +184,8 @@ class Connection:
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:
-    place = parse_address(address)
     try:
-        if isinstance(place, tuple):
-            connected = socket.create_connection(place, timeout_s)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        else:
-            connected = socket.socket(socket.AF_UNIX)
-            connected.settimeout(timeout_s)
-            connected.connect(place.removeprefix("unix:"))
+        connected = open_socket(address, timeout_s)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise Failure(ExitCode.UNREACHABLE, f"cannot reach {address}: {reason}") from error

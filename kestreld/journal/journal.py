@@ -47,6 +47,7 @@ class Journal:
         self.begun_with: Checkpoint | None = None  # what the live segment begins with, if a number before it is free
         self.leftover: dict[int, Segment] = {}  # replaced by a compacted one, but their files have yet to go
         self.syncing = False  # a background sync is under way
+        self.unproven: list[str] = []  # full segments that an earlier process may not have put on disk
         self.filled: list[int] = []  # descriptors, borrowed, of full segments that the next one covers
         self._borrowed: dict[int, int] = {}  # descriptors in use by syncs elsewhere, and by how many
         self.sync_us = 0  # how long the last sync took
@@ -166,6 +167,8 @@ class Journal:
         """Put all written so far on disk, names included. Raises JournalFailed; never tried again on this segment."""
         started_us = self.clock.stopwatch_us()
         try:
+            for path in self.unproven:
+                self.files.sync_by_name(path)
             while self.filled:
                 self.files.sync(self.filled[0])
                 self.give_back(self.filled.pop(0))
@@ -196,6 +199,7 @@ class Journal:
         """A sync that covered the first `used_bytes` of segment `number` has succeeded."""
         self.sync_us = self.clock.stopwatch_us() - started_us
         self.synced_number = max(self.synced_number, number)
+        self.unproven = []
         if number != self.live.number:
             return
         self.names_unsynced = self.folder_unsynced = False
@@ -209,6 +213,22 @@ class Journal:
         with suppress(OSError):  # it is there already, or the disk takes nothing
             self.files.close(self.files.create(self.live.path + UNSYNCED_MARK))
         return self._fail(error, "sync")
+
+    def look(self) -> JournalFailed | None:
+        """Whether the live segment's name still leads to what was written; if not, it is appended to no more."""
+        if self._write_fd < 0 or self.failed is not None:
+            return None
+        try:
+            size_bytes = self.files.size_bytes(self.live.path)
+        except OSError as error:
+            return self._fail(error, "looking at the live segment")
+        if size_bytes == self.live.used_bytes:
+            return None
+        # Replaced, cut short or added to by somebody else: a new file's size stands still while the old one's grows.
+        reason = f"the live segment has {size_bytes} bytes where {self.live.used_bytes} were written"
+        self.failed = JournalFailed(self.live.path, reason)
+        self.failed_at_ms = self.clock.monotonic_ms
+        return self.failed
 
     def cut_back(self, number: int, used_bytes: int) -> None:
         """Take back what a failed sync covered, if no segment has been begun since. Best effort."""
@@ -264,14 +284,14 @@ class Journal:
         return self._read_fd
 
     def segment(self, number: int) -> Segment:
-        """The segment of that number. KeyError when it is gone."""
+        """The segment of that number. Raises JournalCorrupt when there is none."""
         index = number - self.segments[0].number
         if 0 <= index < len(self.segments) and self.segments[index].number == number:
             return self.segments[index]
         for segment in self.segments:
             if segment.number == number:
                 return segment
-        raise KeyError(number)
+        raise JournalCorrupt(self.folder, 0, f"there is no segment {number}")
 
     def after(self, number: int) -> Segment | None:
         """The segment that follows `number`, None when that is the live one."""
@@ -335,9 +355,13 @@ class Journal:
         self._close_read()
         self.segments = [compacted, *kept]
 
-    def adopt(self, checkpoint_bytes: int) -> None:
-        """Take up a recovered journal: the last segment is live, and neither it nor any name need be on disk yet."""
+    def adopt(self, checkpoint_bytes: int, *, is_proven: bool) -> None:
+        """Take up a recovered journal: the last segment is live, and neither it nor any name need be on disk yet.
+
+        Nor need those before it, unless it `is_proven`: nothing is synced behind segments that are not on disk.
+        """
         self.checkpoint_bytes = checkpoint_bytes
+        self.unproven = [] if is_proven else [segment.path for segment in self.segments[:-1]]
         self.unsynced = self.names_unsynced = self.folder_unsynced = True
 
     # Descriptors

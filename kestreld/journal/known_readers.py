@@ -4,6 +4,8 @@ Where that is not enough, an item is delivered again rather than not at all.
 """
 
 from kestreld.journal.records import (
+    ID_MAX,
+    READER_MAX,
     Checkpoint,
     Kind,
     Range,
@@ -14,8 +16,6 @@ from kestreld.journal.records import (
     read_reader,
 )
 from kestreld.journal.recovery import settle
-
-ID_MAX = (1 << 64) - 1
 
 
 class KnownReaders:
@@ -35,7 +35,8 @@ class KnownReaders:
 
     def meet(self, number: int) -> None:
         """An item is for this reader only."""
-        self._met.add(number)
+        if number < READER_MAX:
+            self._met.add(number)
 
     def apply(self, record_type: int, body: bytes) -> None:
         """A whole record behind the CHECKPOINT."""

@@ -8,7 +8,7 @@ pack makes the record; any other record's covers its body and is seeded from len
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -70,10 +70,12 @@ PUT_HEADER_BYTES: Final = PUT.size  # what an item costs on disk beside its data
 PUT_FIELDS_BYTES: Final = PUT_HEADER_BYTES - FRAME_BYTES
 _PUT_AFTER_FRAME: Final = struct.Struct("<QQQII")
 ADD_FACTOR: Final = 0x85EBCA77  # odd, so that any change of a field changes the seed (a prime of xxHash)
-_EXPIRE_FACTOR: Final = 0x9E3779B1
-_FLAGS_FACTOR: Final = 0xC2B2AE3D
-_ONLY_FACTOR: Final = 0x27D4EB2F
+EXPIRE_FACTOR: Final = 0x9E3779B1
+FLAGS_FACTOR: Final = 0xC2B2AE3D
+ONLY_FACTOR: Final = 0x27D4EB2F
 _U32: Final = 0xFFFFFFFF
+READER_MAX: Final = 1 << 31
+ID_MAX: Final = 1 << 62  # no id, and no count of items or bytes, gets there
 RECORD_BYTES_MAX: Final = _U32 - 64
 
 _ID: Final = struct.Struct("<Q")
@@ -95,7 +97,7 @@ def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only
 def put_checksum(data: bytes, seed: int, expire_at_ms: int, flags: int, only_reader: int) -> int:
     """The checksum of a PUT whose id, length and add time are in `seed` already."""
     if expire_at_ms or flags or only_reader:
-        seed += expire_at_ms * _EXPIRE_FACTOR + flags * _FLAGS_FACTOR + only_reader * _ONLY_FACTOR
+        seed += expire_at_ms * EXPIRE_FACTOR + flags * FLAGS_FACTOR + only_reader * ONLY_FACTOR
     return xxh3_64_intdigest(data, seed) & _U32
 
 
@@ -151,15 +153,43 @@ class Done:
 # DONE: | reader u32 | reason u8 | at_ms u64 | items u32 | data_bytes u64 | n u32 | n * (first u64 | last u64) |
 _DONE: Final = struct.Struct("<IBQIQI")
 _RANGE: Final = struct.Struct("<QQ")
+_REASONS: Final = len(Reason)
+_DONE_TYPE: Final = 2
+_DONE_SEED: Final = _DONE_TYPE << 56
 
 
 def _pack_ranges(ranges: list[Range]) -> bytes:
     return b"".join([_RANGE.pack(first, last) for first, last in ranges])
 
 
+def _unpack_ranges(body: bytes, at: int, count: int) -> list[Range]:
+    """Raises ValueError or struct.error where these are no ranges."""
+    ranges = list(_RANGE.iter_unpack(body[at : at + count * _RANGE.size]))
+    if len(ranges) != count or any(first > last or last >= ID_MAX for first, last in ranges):
+        raise ValueError("not that many ranges, or one that no ids can be in")
+    return ranges
+
+
+def _believable(reader: int, *numbers: int) -> None:
+    """Raises ValueError for a number of a reader that leaves no next one, and for counts and ids nobody gets to."""
+    if reader >= READER_MAX or any(number >= ID_MAX for number in numbers):
+        raise ValueError("a number that cannot be")
+
+
 def done_record(done: Done) -> bytes:
-    head = _DONE.pack(done.reader, done.reason, done.at_ms, done.items, done.data_bytes, len(done.ranges))
-    return _framed(Type.DONE, head + _pack_ranges(done.ranges))
+    return ended_record(done.reader, done.reason, done.at_ms, done.items, done.data_bytes, done.ranges)
+
+
+def ended_record(reader: int, reason: Reason, at_ms: int, items: int, data_bytes: int, ranges: list[Range]) -> bytes:
+    """`done_record` without a Done: one is written for every commit that takes items."""
+    body = _DONE.pack(reader, reason, at_ms, items, data_bytes, len(ranges))
+    if len(ranges) == 1:
+        first, last = ranges[0]
+        body += _RANGE.pack(first, last)
+    else:
+        body += _pack_ranges(ranges)
+    size = len(body)
+    return FRAME.pack(size, xxh3_64_intdigest(body, size + _DONE_SEED) & _U32, _DONE_TYPE) + body
 
 
 def read_done(body: bytes) -> Done:
@@ -186,7 +216,26 @@ def abort_record(abort: Abort) -> bytes:
     return _framed(Type.ABORT, _ABORT.pack(abort.reader, abort.at_ms, abort.item_id, min(abort.times, 0xFFFF)))
 
 
+def _is_done(body: bytes) -> bool:
+    """Whether a body is that of a DONE. Not left to `read_done`, for there may be one for each item."""
+    if len(body) < _DONE.size:
+        return False
+    reader, reason, _, _, data_bytes, count = _DONE.unpack_from(body)
+    if (
+        reader >= READER_MAX
+        or reason >= _REASONS
+        or data_bytes >= ID_MAX
+        or len(body) != _DONE.size + count * _RANGE.size
+    ):
+        return False
+    if count == 1:
+        first, last = _RANGE.unpack_from(body, _DONE.size)
+        return bool(first <= last < ID_MAX)
+    return all(first <= last < ID_MAX for first, last in _RANGE.iter_unpack(body[_DONE.size :]))
+
+
 def read_abort(body: bytes) -> Abort:
+    """As every `read_`: raises struct.error or ValueError where the fields are not those of an ABORT."""
     return Abort(*_ABORT.unpack(body))
 
 
@@ -213,6 +262,7 @@ def reader_record(change: ReaderChange) -> bytes:
 
 def read_reader(body: bytes) -> ReaderChange:
     reader, dropped, kind, at_ms, at_id = _READER.unpack_from(body)
+    _believable(reader, at_id)
     return ReaderChange(reader, bool(dropped), Kind(kind), at_ms, at_id, body[_READER.size :].decode("latin-1"))
 
 
@@ -328,8 +378,8 @@ def checkpoint_record(checkpoint: Checkpoint) -> bytes:
                 state.head,
                 state.segment,
                 state.offset,
-                state.items,
-                state.data_bytes,
+                max(state.items, 0),  # a count that a damaged DONE took too much from
+                max(state.data_bytes, 0),
                 *state.ended,
                 len(name),
                 len(state.done),
@@ -345,15 +395,17 @@ def checkpoint_record(checkpoint: Checkpoint) -> bytes:
 def read_checkpoint(body: bytes) -> Checkpoint:
     segment, previous_bytes, next_id, next_reader, put_items, put_bytes, count = _CHECKPOINT.unpack_from(body)
     checkpoint = Checkpoint(segment, previous_bytes, next_id, next_reader, put_items, put_bytes)
+    _believable(next_reader, next_id, put_items, put_bytes)
     at = _CHECKPOINT.size
     for _ in range(count):
         fields = _STATE.unpack_from(body, at)
         number, kind, at_id, head, segment, offset, items, data_bytes = fields[:8]
         name_bytes, done_count, retry_count = fields[14:]
+        _believable(number, at_id, head, items, data_bytes, *fields[8:14])
         at += _STATE.size
         name = body[at : at + name_bytes].decode("latin-1")
         at += name_bytes
-        done = list(_RANGE.iter_unpack(body[at : at + done_count * _RANGE.size]))
+        done = _unpack_ranges(body, at, done_count)
         at += done_count * _RANGE.size
         retries = dict(_RETRY.iter_unpack(body[at : at + retry_count * _RETRY.size]))
         at += retry_count * _RETRY.size
@@ -384,7 +436,8 @@ _TYPES: Final = frozenset(int(known) for known in Type)
 def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
     """The type of the record at `at` and where it ends; (0, why) with why < 0 when no whole, true record starts there.
 
-    why: -1 the buffer ends inside the record, -2 its checksum or type is wrong, -3 its length is zero.
+    why: -1 the buffer ends inside the record, -2 its checksum or type is wrong, -3 its length is zero, -4 its checksum
+    is right but its fields are not.
     """
     if at + FRAME_BYTES > len(buffer):
         return 0, -1
@@ -402,17 +455,46 @@ def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
         put_id, add_ms, expire_ms, flags, only = _PUT_AFTER_FRAME.unpack_from(buffer, at + FRAME_BYTES)
         seed = put_id + body_bytes + add_ms * ADD_FACTOR
         true_checksum = put_checksum(buffer[at + PUT_HEADER_BYTES : end], seed, expire_ms, flags, only)
+        if true_checksum == checksum and (put_id >= ID_MAX or only >= READER_MAX):
+            return 0, -4
     else:
         body = buffer[at + FRAME_BYTES : end]
         true_checksum = xxh3_64_intdigest(body, body_bytes + (record_type << 56)) & _U32
+        if true_checksum == checksum and not _makes_sense(record_type, body):
+            return 0, -4
     if true_checksum != checksum:
         return 0, -2
     return record_type, end
 
 
+_READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
+    Type.ABORT: read_abort,
+    Type.READER: read_reader,
+    Type.SYNC: read_sync,
+    Type.IMPORT: read_import,
+    Type.CHECKPOINT: read_checkpoint,
+}
+
+
+def _makes_sense(record_type: int, body: bytes) -> bool:
+    """Whether a body has the fields of its type: what a newer kestreld wrote may not."""
+    if record_type == 2:
+        return _is_done(body)
+    try:
+        _READERS_OF[record_type](body)
+    except (struct.error, ValueError):
+        return False
+    return True
+
+
 def why_bad(code: int) -> str:
     """`checked_end`'s reason in words."""
-    return {-1: "the record is cut short", -2: "the checksum does not match", -3: "a record of length zero"}[code]
+    return {
+        -1: "the record is cut short",
+        -2: "the checksum does not match",
+        -3: "a record of length zero",
+        -4: "a record with fields that this kestreld does not know",
+    }[code]
 
 
 def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[tuple[int, int, int]]:

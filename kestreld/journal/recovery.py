@@ -15,9 +15,11 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import (
     ADD_FACTOR,
+    ID_MAX,
     PUT,
     PUT_FIELDS_BYTES,
     PUT_HEADER_BYTES,
+    READER_MAX,
     Checkpoint,
     Range,
     ReaderState,
@@ -55,6 +57,7 @@ class _Found:
     checkpoint: Checkpoint | None
     checkpoint_end: int
     problem: JournalCorrupt | None
+    has_sync: bool = False  # it says that something was on disk
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class Survey:
     end: int
     aside: list[Segment]
     replaced: list[Segment]
+    has_sync: bool = False
 
     def journal(self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Journal:
         """The journal, ready to be read."""
@@ -99,7 +103,7 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
     if found.state is None:
         return None
     journal = found.journal(files, clock, open_files, folder)
-    journal.adopt(found.checkpoint_end)
+    journal.adopt(found.checkpoint_end, is_proven=found.has_sync)
     journal.distrusted = files.exists(newest + UNSYNCED_MARK)
     journal.leftover = {segment.number: segment for segment in found.replaced}
     return Recovered(journal, found.state, notes)
@@ -149,6 +153,7 @@ def survey(files: FileLayer, folder: str) -> Survey:
         end,
         aside,
         replaced,
+        newest.has_sync,
     )
 
 
@@ -227,6 +232,8 @@ def _replay(state: Checkpoint, buffer: bytes, newest: _Found) -> int:
             seed = put_id + body_bytes + add_ms * ADD_FACTOR
             if put_checksum(buffer[at + PUT_HEADER_BYTES : end], seed, expire_ms, flags, only) != checksum:
                 break
+            if put_id >= ID_MAX or only >= READER_MAX:
+                break
             if at >= next_mark:
                 newest.segment.mark(put_id, at)
                 next_mark = at + 65536
@@ -270,7 +277,7 @@ def _replay(state: Checkpoint, buffer: bytes, newest: _Found) -> int:
             if abort.reader in readers:
                 readers[abort.reader].retries[abort.item_id] = abort.times
         elif record_type == Type.SYNC:
-            synced = read_sync(body) > 0
+            synced = newest.has_sync = read_sync(body) > 0
         at = end
     if at < size:
         must_be_torn(buffer, at, path, synced)
@@ -321,6 +328,8 @@ def must_be_torn(buffer: bytes, at: int, path: str, synced: bool) -> None:
     code = checked_end(buffer, at)[1]
     if code == -3 and not buffer[at:].strip(b"\0"):
         return
+    if code == -4:
+        raise JournalCorrupt(path, at, why_bad(code))  # whole, so not torn
     anything_whole = False
     for record_type, start, end in find_whole_records(buffer, at + 1):
         anything_whole = True

@@ -179,6 +179,7 @@ class Repair:
         self._files.rename(self._building, self._building + BUILT)
         self._files.sync_dir(f"{self._spool}/{BUILDING}")
         self._files.make_dir(f"{self._spool}/{DAMAGED}")
+        self._files.sync_dir(self._spool)  # before the old journal moves into a folder that a power cut may take away
 
     def _sync_file(self, path: str) -> None:
         fd = self._files.open_append(path)

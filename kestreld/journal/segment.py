@@ -14,6 +14,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt
+from kestreld.journal.records import ID_MAX
 
 MAGIC: Final = b"KESTRELJ"
 VERSION: Final = 1
@@ -22,6 +23,7 @@ TORN_MARK: Final = ".torn-"
 UNSYNCED_MARK: Final = ".unsynced"  # beside a segment: a sync of it has failed
 MARK_EVERY_BYTES: Final = 256 * 1024
 REPLACED_MAX: Final = 0xFFFF
+NUMBER_MAX: Final = (1 << 32) - 1  # there has to be a next one
 
 _FIXED: Final = struct.Struct("<8sHHIQIQQHH")
 _NUMBER: Final = struct.Struct("<I")
@@ -86,7 +88,9 @@ def segment_name(number: int, first_id: int) -> str:
 def parse_segment_name(name: str) -> tuple[int, int] | None:
     """Segment number and first id, or None when `name` is not a segment's."""
     found = _NAME.fullmatch(name)
-    return (int(found[1]), int(found[2])) if found else None
+    if found is None or int(found[1]) >= NUMBER_MAX or int(found[2]) >= ID_MAX:
+        return None
+    return int(found[1]), int(found[2])
 
 
 @dataclass(slots=True)

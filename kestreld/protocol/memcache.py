@@ -44,6 +44,8 @@ ERROR: Final = b"ERROR\r\n"
 DATA_BYTES_MAX: Final = (1 << 31) - 1
 LINES_CACHED_MAX: Final = 32768
 SHORT_LINE_BYTES: Final = 64
+READ_BYTES: Final = 16384  # a TLS record, and no more commands than a turn can take
+DATA_READ_BYTES: Final = 1 << 18  # inside of large items
 EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
 WAIT_MS_MAX: Final = 10**12
@@ -128,12 +130,13 @@ class Lines:
     """Command lines already parsed. Bounded: cleared when full, and whenever what a line means may have changed."""
 
     def __init__(self) -> None:
-        self.whole: dict[bytes, Command] = {}
+        self.whole: dict[bytes, Command] = {}  # with the line end it came with
+        self.texts: dict[bytes, Command] = {}  # the same, without
         self.stores: dict[bytes, Command] = {}  # SET lines less their last word, the length
 
     def clear(self) -> None:
         """Forget every line, and what commands already handed out remember of queues."""
-        for cached in (self.whole, self.stores):
+        for cached in (self.whole, self.texts, self.stores):
             for command in cached.values():
                 command.target = None
                 for part in command.parts:
@@ -144,7 +147,8 @@ class Lines:
 class MemcacheParser:
     """The input of one connection. Between commands, or inside the data block of `_store`.
 
-    `item_bytes_max` says how much data one queue takes; more is thrown away as it comes, never held.
+    `item_bytes_max` says how much data one queue takes; more is thrown away as it comes, never held. `check` has a
+    look at each command before it is cached, and may put a refusal in its place.
     """
 
     def __init__(
@@ -153,16 +157,21 @@ class MemcacheParser:
         compat: Compat = Compat.NONE,
         line_bytes_max: int = 8192,
         item_bytes_max: Any = None,
+        check: Any = None,
     ) -> None:
         self._lines = lines
         self._compat = compat
         self._strict = compat is Compat.KESTREL_1
         self._line_bytes_max = line_bytes_max
         self._item_bytes_max = item_bytes_max
+        self._check = check
         self._rest = b""  # an unfinished line
+        self._has_line_ends = False  # items have held line ends: splitting there does not pay
+        self._at = 0
         self._store: Command | None = None  # whose data block is unfinished
         self._chunks: list[bytes] = []
         self._missing = 0  # bytes of data and CRLF still to come
+        self.wanted_bytes = READ_BYTES  # how much to read at a time
         self._drop = False  # the data block is not kept
 
     @property
@@ -172,7 +181,6 @@ class MemcacheParser:
 
     def feed(self, data: bytes) -> list[Any]:
         """The commands that `data` completes, each SET followed by its data. After one that closes, nothing."""
-        whole = self._lines.whole
         batch: list[Any] = []
         at = 0
         if self._store is not None:
@@ -183,9 +191,53 @@ class MemcacheParser:
             data = self._rest + data
             self._rest = b""
         elif len(data) < SHORT_LINE_BYTES:
-            command = whole.get(data)  # a line and nothing else: all that most consumers send at a time
+            command = self._lines.whole.get(data)  # a line and nothing else: all that most consumers send at a time
             if command is not None and command.data_bytes < 0:
                 return [command]
+        if at == 0 and not self._has_line_ends:
+            batch = self._split(data)
+            if self._at < 0:
+                return batch
+            at = self._at
+        self._walk(data, at, batch)
+        return batch
+
+    def _split(self, data: bytes) -> list[Any]:
+        """The commands that `data` begins with, as long as they are known ones and their data holds no line end: one
+        split finds them all. `_at` is where the first other one begins, -1 when there is none.
+        """
+        texts = self._lines.texts
+        pieces: list[Any] = data.split(b"\r\n")  # become the batch, each line giving way to its command
+        rest: bytes = pieces.pop()
+        at, end = 0, len(pieces)
+        while at < end:
+            line: bytes = pieces[at]
+            command = texts.get(line)
+            if command is None:
+                break
+            size = command.data_bytes
+            if size >= 0:
+                if at + 1 == end or len(pieces[at + 1]) != size:
+                    # Seldom, and from whoever sends such items always.
+                    self._has_line_ends = at + 1 < end
+                    break
+                pieces[at] = command
+                at += 2
+            else:
+                pieces[at] = command
+                at += 1
+        else:
+            self._at = len(data) - len(rest) if rest else -1
+            return pieces
+        self._at = len(data) - len(rest)
+        for index in range(at, end):
+            self._at -= len(pieces[index]) + 2
+        del pieces[at:]
+        return pieces
+
+    def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
+        """Add the commands of `data` from `at` on, each looked at closely, and keep what is unfinished."""
+        whole = self._lines.whole
         find = data.find
         while True:
             eol = find(b"\n", at) + 1
@@ -201,26 +253,25 @@ class MemcacheParser:
             if size < 0:
                 batch.append(command)
                 if command.kind == REPLY and command.closes:
-                    return batch
+                    return
                 continue
             end = at + size
             if command.kind > SET_WITH or len(data) < end + 2:
                 at = self._begin_store(command, size, data, at, batch)
                 if at < 0:
-                    return batch
+                    return
             elif data[end : end + 2] == b"\r\n":
                 batch.append(command)
                 batch.append(data[at:end])
                 at = end + 2
             else:
                 batch.append(self._refuse("bad data chunk", closes=True))
-                return batch
+                return
         if at < len(data):
             self._rest = data[at:] if at else data
             if len(self._rest) - self._rest.endswith(b"\r") > self._line_bytes_max:
                 self._rest = b""
                 batch.append(self._refuse("line too long", closes=True))
-        return batch
 
     # Data blocks
 
@@ -244,7 +295,9 @@ class MemcacheParser:
         else:
             self._chunks.append(chunk)
         if self._missing:
+            self.wanted_bytes = max(READ_BYTES, min(self._missing, DATA_READ_BYTES))
             return -1
+        self.wanted_bytes = READ_BYTES
         block = b"".join(self._chunks)
         command = self._store
         self._store, self._chunks = None, []
@@ -263,6 +316,8 @@ class MemcacheParser:
     def _look_up(self, line: bytes) -> tuple[Command, int]:
         """The command of a line that is not cached as a whole, and how much data follows it (-1 = none)."""
         text = line[:-2] if line.endswith(b"\r\n") else line[:-1]
+        if not text and self._check is None:
+            return self._unknown(), -1  # a flood of nothing costs little
         head, _, size_word = text.rpartition(b" ")
         known = self._lines.stores.get(head)
         if known is not None and size_word.isdigit() and len(size_word) < 10:
@@ -273,6 +328,8 @@ class MemcacheParser:
         if len(text) > self._line_bytes_max:
             return self._refuse("line too long", closes=True), -1
         command = self._parse(text)
+        if self._check is not None:
+            command = self._check(command)
         if command.kind != REPLY and command.kind != TOO_LARGE:
             self._remember(line, head, command)
         return command, command.data_bytes
@@ -284,6 +341,8 @@ class MemcacheParser:
         if len(line) > 512:
             return
         lines.whole[line] = command
+        if command.kind <= SET_WITH or command.data_bytes < 0:
+            lines.texts[line.removesuffix(b"\n").removesuffix(b"\r")] = command
         # With more words on the line its last one is not the length.
         if command.kind <= SET_WITH and line.count(b" ") == 4:
             template = Command(command.kind)

@@ -38,6 +38,7 @@ class QueueCollection:
         self.clock = clock
         self.config = config
         self.commit = commit
+        commit.together = config.sync_together
         self.report = report
         self.spool = config.queue_path
         self.open_files = OpenFiles()
@@ -116,7 +117,7 @@ class QueueCollection:
         """A SET on another queue, as if a client had sent it; which. None when it refuses or its journal fails."""
         try:
             reader = self.reader(destination)
-            stored = reader.queue.put(data, 0, flags, reader if reader.label else None)
+            stored = reader.queue.put_with(data, 0, flags, reader if reader.label else None)
         except (JournalFailed, JournalCorrupt, BadQueueName) as problem:
             self._report_move(destination, str(problem))
             return None
@@ -209,6 +210,7 @@ class QueueCollection:
     def configure(self, config: Config) -> None:
         """Apply a new configuration to live queues. `journal` and the spool stay as they are until the next start."""
         self.config = config
+        self.commit.together = config.sync_together
         for name, reader in self.readers.items():
             reader.configure(config.for_queue(name))
         for name, queue in self.families.items():
@@ -273,6 +275,9 @@ class QueueCollection:
         self._last_journal_id = max(self._last_journal_id, recovered.journal.journal_id)
         queue = self._adopt_family(parent, recovered.journal)
         self.restore(queue, recovered.state)
+        if queue.sync_ms:  # what an earlier process was told and did not get to
+            queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
+            self.commit.sync_later.append(queue)
         if recovered.journal.distrusted:
             try:
                 recovered.journal.start_segment(queue.checkpoint())

@@ -34,6 +34,17 @@ class Ticket:
         self.holders: list[Holder] = []
 
 
+class Flight:
+    """What puts one commit on disk, and who is told how that went. `fd` is the journal's."""
+
+    __slots__ = ("fd", "finished", "work")
+
+    def __init__(self, fd: int, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
+        self.fd = fd
+        self.work = work
+        self.finished = finished
+
+
 class GroupCommit:
     """The queues that changed in this turn, the commits on their way to the disk, and what their syncs cost."""
 
@@ -47,6 +58,8 @@ class GroupCommit:
         self.failed: dict[Queue, JournalFailed] = {}  # since the last run began
         self.moving: list[Queue] = []  # items have left them for queues whose commits are not on disk yet
         self.tickets = 0  # pending ones
+        self.together = False  # sync the whole file system rather than several journals
+        self.flights: list[Flight] = []  # what this run has to sync
         self.syncs = 0
         self.sync_us_total = 0
         self.sync_us_max = 0
@@ -61,10 +74,16 @@ class GroupCommit:
         dirty, self.dirty = self.dirty, []
         for queue in dirty:
             if queue.flight is not None:
-                self._gather(queue)
+                if queue.dirty:  # not one that is here twice, for it has left a failed segment behind in this turn
+                    self._gather(queue)
             else:
                 self._commit(queue)
-        self._settle_moves([*dirty, *self.moving])
+            if queue.moving and queue not in self.moving:
+                self.moving.append(queue)
+        if self.flights:
+            self._take_off()
+        if self.moving:
+            self._settle_moves(self.moving)
 
     def _commit(self, queue: "Queue") -> None:
         try:
@@ -131,8 +150,11 @@ class GroupCommit:
             self._landed(queue, journal, ticket, error)
             return
         number, used_bytes, folders = journal.live.number, journal.live.used_bytes, journal.unsynced_folders()
+        unproven = journal.unproven
 
         def work() -> None:
+            for path in unproven:
+                self.files.sync_by_name(path)
             self.files.sync(fd)
             for folder in folders:
                 self.files.sync_dir(folder)
@@ -146,7 +168,21 @@ class GroupCommit:
                     self._roll(queue, journal, checkpoint)
             self._landed(queue, journal, ticket, error)
 
-        self.files.in_background(work, finished)
+        self.flights.append(Flight(fd, work, finished))
+
+    def _take_off(self) -> None:
+        flights, self.flights = self.flights, []
+        if not self.together or len(flights) == 1:
+            for flight in flights:
+                self.files.in_background(flight.work, flight.finished)
+            return
+
+        def finished(error: OSError | None) -> None:
+            for flight in flights:
+                flight.finished(error)
+
+        fd = flights[0].fd  # open since before it was written to: a failure to write back is reported to it
+        self.files.in_background(lambda: self.files.sync_file_system(fd), finished)
 
     def _roll(self, queue: "Queue", journal: Journal, checkpoint: Checkpoint) -> None:
         """Begin the next segment before what has gathered is written. Its CHECKPOINT goes to the disk with that."""

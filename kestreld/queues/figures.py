@@ -77,7 +77,7 @@ def server_figures(collection: QueueCollection, stats: ServerStats) -> Figures:
     sets = totals.parent_items - collection.moved_in + stats.child_sets + stats.refused_sets
     journals = [queue.journal for queue in collection.families.values() if queue.journal is not None]
     figures = [
-        ("uptime", (clock.wall_ms - stats.started_at_ms) // 1000),
+        ("uptime", (clock.monotonic_ms - stats.started_at_ms) // 1000),
         ("time", clock.wall_ms // 1000),
         ("version", __version__),
         ("curr_items", sum(reader.items for reader in readers)),
@@ -93,6 +93,8 @@ def server_figures(collection: QueueCollection, stats: ServerStats) -> Figures:
         ("bytes_read", stats.bytes_read),
         ("bytes_written", stats.bytes_written),
         ("rejected_connections", stats.rejected_connections),
+        ("auth_cmds", stats.logins),
+        ("auth_errors", stats.failed_logins),
         ("queue_creates", collection.created),
         ("queue_deletes", collection.deleted),
         ("expired_items", totals.expired_items),

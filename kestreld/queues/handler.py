@@ -13,7 +13,7 @@ from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, Kestrel
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
 from kestreld.protocol import memcache as wire
-from kestreld.protocol.memcache import Command
+from kestreld.protocol.memcache import END, GET, NEXT, NOT_STORED, SET, SET_WITH, STORED, Command
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import Ticket
 from kestreld.queues.figures import all_queue_figures, config_figures, server_figures
@@ -25,12 +25,10 @@ from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
 from kestreld.stats import Figures, ServerStats, blocks, stat_lines
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # answers a session may have waiting before its commands wait too
-# Names of this module's own are found one step sooner than a module's attributes.
-_SET, _SET_WITH, _GET, _NEXT = wire.SET, wire.SET_WITH, wire.GET, wire.NEXT
-_READS: Final = frozenset((wire.READ, wire.GET))
-_END, _STORED = wire.END, wire.STORED
+_READS: Final = frozenset((wire.READ, GET))
 _DATA_AT: Final = ITEM_HEADER_BYTES
 _VALUE_END: Final = b"\r\nEND\r\n"
+_join: Final = b"".join
 
 
 class _Lengths(dict[int, bytes]):
@@ -108,21 +106,23 @@ class Handler:
             try:
                 if self.keys and self._answer_keys():
                     return True
-                for command in commands:
+                for each in commands:
+                    command: Command = each  # not Any, to which compiled code is slow
                     kind = command.kind
-                    if kind == _SET:
-                        data = next(commands)
-                        queue = (command.target or self._target(command)).queue
+                    target: Reader | None = command.target
+                    if kind == SET:
+                        data: bytes = next(commands)
+                        queue = (target or self._target(command)).queue
                         if self.last_queue is not queue:
                             self._touch(queue)
                         if queue.put(data):
-                            out.append(_STORED)
+                            out.append(STORED)
                         else:
                             self.stats.refused_sets += 1
-                            out.append(wire.NOT_STORED)
+                            out.append(NOT_STORED)
                         continue
-                    if kind == _GET and not self.open_reads:
-                        reader = command.target or self._target(command)
+                    if kind == GET and not self.open_reads:
+                        reader = target or self._target(command)
                         window = reader.window
                         if window and not reader.slow:
                             record = window.popleft()
@@ -133,16 +133,16 @@ class Handler:
                                 self._touch(queue)
                             reader.taken.append(record)
                             size = len(record)
-                            out.append(command.prefix + _lengths[size] + record[_DATA_AT:] + _VALUE_END)
+                            out.append(_join((command.prefix, _lengths[size], record[_DATA_AT:], _VALUE_END)))
                             self.room_bytes -= size
                             if self.room_bytes >= 0:
                                 continue
                         else:
                             self._fetch(command, reader)
-                    elif kind == _SET_WITH:
+                    elif kind == SET_WITH:
                         self._set_otherwise(command, next(commands))
                         continue
-                    elif kind == _NEXT:
+                    elif kind == NEXT:
                         self._next(command)
                     elif kind in _READS:
                         self._read(command)
@@ -194,13 +194,13 @@ class Handler:
 
     def _set_otherwise(self, command: Command, data: bytes) -> None:
         """A SET with expiry or flags, to a child, or without a reply."""
-        reader = command.target or self._target(command)
+        reader: Reader = command.target or self._target(command)
         if self.last_queue is not reader.queue:
             self._touch(reader.queue)
         only = reader if reader.label else None
         expire_at_ms = client_expiry_ms(command.expiry_s, self.shop.clock.wall_ms)
         try:
-            stored = reader.queue.put(data, expire_at_ms, command.flags, only)
+            stored = reader.queue.put_with(data, expire_at_ms, command.flags, only)
         except (JournalFailed, JournalCorrupt):
             if command.noreply:
                 self.stats.refused_sets += 1
@@ -211,14 +211,14 @@ class Handler:
         elif only is not None:
             self.stats.child_sets += 1
         if not command.noreply:
-            self.out.append(_STORED if stored else wire.NOT_STORED)
+            self.out.append(STORED if stored else NOT_STORED)
 
     # GET
 
     def _next(self, command: Command) -> None:
         """`/close/open`: confirm the open read and open the next. The common case is written out."""
         reads = self.open_reads
-        reader = command.target or self._target(command)
+        reader: Reader = command.target or self._target(command)
         if reader.slow or len(reads) > 1 or not reader.window or (reads and reads[0][0] is not reader):
             self._read(command)
             return
@@ -230,7 +230,7 @@ class Handler:
         opened, record = reader.open_head()
         reads.append((reader, opened))
         size = len(record)
-        self.out.append(command.prefix + _lengths[size] + record[_DATA_AT:] + _VALUE_END)
+        self.out.append(_join((command.prefix, _lengths[size], record[_DATA_AT:], _VALUE_END)))
         self.room_bytes -= size
 
     def _read(self, command: Command) -> None:
@@ -241,12 +241,12 @@ class Handler:
         if self.open_reads and not self._settle_open(command):
             return
         if command.aborts or (command.closes and not command.opens):
-            self.out.append(_END)
+            self.out.append(END)
             return
         if command.opens and len(self.open_reads) >= self.shop.max_open_reads:
             self._refuse_read("close or abort an open read first")
             return
-        reader = command.target or self._target(command)
+        reader: Reader = command.target or self._target(command)
         self._fetch(command, reader)
 
     def _settle_open(self, command: Command) -> bool:
@@ -301,11 +301,11 @@ class Handler:
             self._wait(command, reader, OPEN if command.opens else TAKE)
         else:
             self.stats.missed_gets += 1
-            self.out.append(_END)
+            self.out.append(END)
 
     def _peek(self, command: Command) -> None:
         self.stats.peeks += 1
-        reader = command.target or self._target(command)
+        reader: Reader = command.target or self._target(command)
         if reader.queue.stopped is not None:
             raise reader.queue.stopped
         record = reader.peek(self.shop.clock.wall_ms)
@@ -314,7 +314,7 @@ class Handler:
         elif command.wait_ms > 0 and not self.shop.strict and not self.shop.collection.stopping:
             self._wait(command, reader, PEEK)
         else:
-            self.out.append(_END)
+            self.out.append(END)
 
     def _answer_value(self, command: Command, record: bytes) -> None:
         self.out.append(self._value(command, record) + b"END\r\n")
@@ -346,9 +346,9 @@ class Handler:
             if last[:6] == b"CLIENT":
                 self.out.append(last)
                 return False
-            if last != _END:
-                self.out.append(last[: -len(_END)])
-        self.out.append(_END)
+            if last != END:
+                self.out.append(last[: -len(END)])
+        self.out.append(END)
         return self.room_bytes < 0
 
     # Waiting
@@ -366,7 +366,7 @@ class Handler:
         if record is None:
             if waiter.want != PEEK:
                 self.stats.missed_gets += 1
-            self.out.append(_END)
+            self.out.append(END)
         elif waiter.want == PEEK:
             self._answer_value(command, record)
         else:
@@ -392,19 +392,19 @@ class Handler:
         elif kind == wire.TOO_LARGE:
             self._target(command)
             self.stats.refused_sets += 1
-            self._unless_quiet(command, wire.NOT_STORED)
+            self._unless_quiet(command, NOT_STORED)
         elif kind == wire.DELETE:
             reader = collection.find(command.name)
             there = collection.delete(command.name)
             if reader is not None and reader.queue.readers:
                 self._touch(reader.queue)  # the family lives on, and its journal says that this one does not
             found = wire.DELETED if there else wire.NOT_FOUND
-            self._unless_quiet(command, _END if self.shop.strict else found)
+            self._unless_quiet(command, END if self.shop.strict else found)
         elif kind == wire.FLUSH:
             self._name_as_kestrel(command)
             collection.flush(command.name)
             self._depend_on(command.name)
-            self._unless_quiet(command, _END)
+            self._unless_quiet(command, END)
         elif kind == wire.FLUSH_ALL:
             collection.flush_all()
             for queue in collection.families.values():
@@ -507,7 +507,9 @@ class Handler:
     def sent(self) -> None:
         """What was in `out` has left."""
         self.room_bytes = OUTPUT_BYTES_MAX
-        self.turn_over()
+        self.last_queue = None  # as turn_over does
+        if self.touched:
+            self.touched = []
 
     def tickets(self) -> list[Ticket]:
         """The commits on their way to the disk that `out` has to wait for."""

@@ -265,7 +265,7 @@ class Mender:
             for record in batch:
                 expire_at_ms, flags, _ = item_oddities(record)
                 only = reader if len(queue.readers) > 1 or reader.label else None
-                if not queue.put(item_data(record), expire_at_ms, flags, only):
+                if not queue.put_with(item_data(record), expire_at_ms, flags, only):
                     break
         except (JournalFailed, JournalCorrupt) as refusal:
             problem = refusal

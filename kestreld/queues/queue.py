@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from kestreld.queues.commit import GroupCommit, Ticket
 
 RETRY_FULL_DISK_MS: Final = 1000
-_pack_put = PUT.pack
+# Final, and of this module, a name is found sooner.
+_pack_put: Final = PUT.pack
+_checksum: Final = xxh3_64_intdigest
 
 
 class Queue:
@@ -70,6 +72,8 @@ class Queue:
         self.windows: tuple[deque[bytes], ...] = ()
         self.room = -1  # data larger than this must be looked at before a put
         self.waiting = 0  # waiters on all readers
+        self._seeded_at_ms = -1
+        self._seed = 0  # what the checksums of items put at that instant, of size 0 and id 0, start from
         self.moving = False  # items have left for other queues since the last commit
 
         self.dirty = False
@@ -128,7 +132,7 @@ class Queue:
     def advance_stream(self, name: str, through: int) -> None:
         """The stream is done with everything up to and including `through`."""
         stream = self.streams[name]
-        through = min(through, self.next_id - 1)
+        through = min(through, self.settled_id() - 1)
         if through < stream.head:
             return
         done = Done(stream.number, Reason.CONFIRMED, self.clock.wall_ms, 0, 0, [(stream.head, through)])
@@ -152,23 +156,24 @@ class Queue:
 
     # Putting
 
-    def put(self, data: bytes, expire_at_ms: int = 0, flags: int = 0, only: Reader | None = None) -> bool:
-        """Add an item for every reader, or for `only` one. False when it is refused: too large, or a reader is full.
+    def put(self, data: bytes) -> bool:
+        """Add an item for every reader. False when it is refused: too large, or a reader is full.
 
-        Raises JournalFailed or JournalCorrupt when the journal takes nothing.
+        Raises JournalFailed or JournalCorrupt when the journal takes nothing. The way of most items: what it does is
+        what `put_with` does, written out.
         """
         size = len(data)
-        if size > self.room and not self._make_room(size, only):
+        if size > self.room and not self._make_room(size, None):
             return False
         self.room -= size
         added = self.next_id
         self.next_id = added + 1
         now_ms = self.clock.wall_ms
-        if expire_at_ms or flags or only is not None:
-            return self._put_odd(added, now_ms, data, expire_at_ms, flags, only)
-        body_bytes = PUT_FIELDS_BYTES + size
-        checksum = xxh3_64_intdigest(data, added + body_bytes + now_ms * _ADD_FACTOR) & 0xFFFFFFFF  # as put_record does
-        record = _pack_put(body_bytes, checksum, 1, added, now_ms, 0, 0, 0) + data
+        if now_ms != self._seeded_at_ms:
+            self._seeded_at_ms = now_ms
+            self._seed = PUT_FIELDS_BYTES + now_ms * _ADD_FACTOR
+        checksum = _checksum(data, self._seed + added + size) & 0xFFFFFFFF  # as put_record does
+        record = _pack_put(PUT_FIELDS_BYTES + size, checksum, 1, added, now_ms, 0, 0, 0) + data
         if not self.dirty:
             self.touch()
         self.pending.append(record)
@@ -178,11 +183,17 @@ class Queue:
             self.wake()
         return True
 
-    def _put_odd(
-        self, added: int, now_ms: int, data: bytes, expire_at_ms: int, flags: int, only: Reader | None
-    ) -> bool:
-        """The rest of `put` for an item with expiry, flags or an address."""
-        record = put_record(added, now_ms, expire_at_ms, flags, only.number if only else 0, data)
+    def put_with(self, data: bytes, expire_at_ms: int, flags: int, only: Reader | None) -> bool:
+        """`put` with an expiry (0 = never), flags, or for `only` one reader."""
+        if not (expire_at_ms or flags or only is not None):
+            return self.put(data)
+        size = len(data)
+        if size > self.room and not self._make_room(size, only):
+            return False
+        added = self.next_id
+        self.next_id = added + 1
+        number = only.number if only is not None else 0
+        record = put_record(added, self.clock.wall_ms, expire_at_ms, flags, number, data)
         self.touch()
         if only is not None:
             self.fold()
@@ -439,12 +450,16 @@ class Queue:
             return self.next_id
         return self.journal.segments[0].first_id
 
+    def settled_id(self) -> int:
+        """Ids below it no failed commit takes back, so none of them is ever given to another item."""
+        return self.next_id - len(self.pending) - len(self.in_flight)
+
     def read_range(self, first: int, limit: int, only: Reader | None = None) -> list[bytes]:
-        """Up to `limit` committed PUT records from id `first` on, for `only` one reader if given. Consumes nothing.
+        """Up to `limit` settled PUT records from id `first` on, for `only` one reader if given. Consumes nothing.
 
         Raises JournalCorrupt. An id below `first_id()` starts there.
         """
-        journal = self.journal
+        journal, end_id = self.journal, self.settled_id()
         found: list[bytes] = []
         if journal is None or not journal.segments:
             return found
@@ -462,6 +477,8 @@ class Queue:
                 record_type, end = journal.check(chunk, at, number, offset)
                 if record_type == 1 and item_id(chunk[at : at + ITEM_HEADER_BYTES]) >= first:
                     record = chunk[at:end]
+                    if item_id(record) >= end_id:
+                        return found
                     if only is None or item_oddities(record)[2] in (0, only.number):
                         found.append(record)
                 at = end

@@ -15,6 +15,7 @@ from kestreld.journal.records import (
     ReaderState,
     Reason,
     done_record,
+    ended_record,
     item_id,
 )
 from kestreld.queues.commit import Ticket
@@ -274,7 +275,7 @@ class Reader(Window):
             ranges = _ranges(sorted([item_id(record) for record in records]))
         self.ended[reason] += count
         data_bytes = sum(map(len, records)) - count * ITEM_HEADER_BYTES
-        return done_record(Done(self.number, reason, at_ms, count, data_bytes, ranges))
+        return ended_record(self.number, reason, at_ms, count, data_bytes, ranges)
 
     def committed(self, now_ms: int) -> None:
         """The commit is written: forget what it said."""

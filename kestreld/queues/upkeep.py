@@ -114,9 +114,11 @@ class Upkeep:
             self._report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
         number, used_bytes = journal.live.number, journal.live.used_bytes
         started_us = self._clock.stopwatch_us()
-        folders = journal.unsynced_folders()
+        folders, unproven = journal.unsynced_folders(), journal.unproven
 
         def work() -> None:
+            for path in unproven:
+                self._files.sync_by_name(path)
             for fd in borrowed:
                 self._files.sync(fd)
             for folder in folders:
@@ -163,9 +165,12 @@ class Upkeep:
             self.take_on(self._round)
 
     def round(self) -> Iterator[None]:
-        """Look after every family once, one a step: segments that have died since they were rolled; and the trash."""
+        """Look after every family once, one a step: files taken away, segments that have died; and the trash."""
         for queue in list(self._collection.families.values()):
             journal = queue.journal
+            if journal is not None and (problem := journal.look()) is not None:
+                queue.room = -1
+                self._report(f"{queue.name}: {problem}; puts are refused until a reload or a restart")
             if journal is not None and (len(journal.segments) > 1 or journal.leftover):
                 if journal.checkpoint_synced:
                     self.drop_dead(queue)
@@ -310,7 +315,7 @@ class Upkeep:
                     if compaction.wants_a_pause or record is None:
                         yield
                 compaction.close()
-                yield from self._get_to_disk(journal, compaction)
+                yield from self._get_to_disk(queue, journal, compaction)
             except JournalCorrupt as problem:
                 queue.stop(problem)
                 self._collection.commit.wake()  # those who waited have been told
@@ -326,11 +331,12 @@ class Upkeep:
             return
         self._put_in_place(queue, journal, compaction)
 
-    def _get_to_disk(self, journal: Journal, compaction: Compaction) -> Iterator[None]:
+    def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Iterator[None]:
         """Wait until it is there, and the CHECKPOINT behind it: nothing older goes before. Raises JournalFailed."""
         outcome: list[OSError | None] = []
         self._files.in_background(compaction.sync, outcome.append)
-        while not outcome or (journal.synced_number <= compaction.segment.number and journal.failed is None):
+        # A queue that was deleted or stopped meanwhile is not synced any more.
+        while not outcome or (journal.synced_number <= compaction.segment.number and self._may_compact(queue, journal)):
             yield
         if outcome[0] is not None:
             raise JournalFailed(compaction.segment.path, f"sync failed: {outcome[0].strerror}")
@@ -341,8 +347,9 @@ class Upkeep:
         while journal.live.number == number and self._may_compact(queue, journal):
             if queue.dirty or queue.flight is not None:
                 yield  # a synced queue may never be seen idle: its next commit rolls
-            else:
-                self._roll(queue, journal)
+            elif not self._roll(queue, journal):
+                journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS
+                break
         queue.roll_wanted = False
 
     def _may_compact(self, queue: Queue, journal: Journal) -> bool:

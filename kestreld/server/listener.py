@@ -2,18 +2,16 @@
 
 import errno
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from kestreld import net
-from kestreld.config import Config
 from kestreld.net import ListeningSocket
-from kestreld.protocol.memcache import Lines, MemcacheParser
 from kestreld.queues.handler import Shop
-from kestreld.server.session import Session
+from kestreld.server.door import Door, Entrance, turn_away
 from kestreld.server.turn import Turn
 
 ACCEPTS_A_TURN: Final = 64
+TRUSTED_MORE: Final = 8  # so many more connections than there may be are let in where only the operator can be
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -25,17 +23,19 @@ class Listener:
         bound: ListeningSocket,
         turn: Turn,
         shop: Shop,
-        lines: Lines,
-        config: Config,
+        door: Door,
         connections_max: int,
         report: Callable[[str], None],
+        *,
+        is_tls: bool = False,
+        is_trusted: bool = False,
     ) -> None:
         self.bound = bound
-        self.address = bound.address
+        self.address = f"tls:{bound.address}" if is_tls else bound.address
         self._turn = turn
         self._shop = shop
-        self._lines = lines
-        self._config = config
+        self._door = door
+        self._entrance = Entrance(self._log, self._item_bytes_max, is_tls=is_tls, is_trusted=is_trusted)
         self._connections_max = connections_max
         self._report = report
         self.paused = False
@@ -55,32 +55,39 @@ class Listener:
                     self._report_full(f"no descriptor for another connection: {error.strerror}")
                     self.pause()
                 return
-            stats = self._shop.stats
-            if len(self._turn.sessions) >= self._connections_max:
+            stats, door, entrance = self._shop.stats, self._door, self._entrance
+            room = self._room()
+            if len(self._turn.sessions) + len(door.greetings) >= room:
                 stats.rejected_connections += 1
-                self._report_full(f"{self._connections_max} connections are open, all there is room for")
-                self._turn_away(connection)
+                self._report_full(f"{room} connections are open, all there is room for")
+                turn_away(connection, entrance)
                 continue
             stats.total_connections += 1
-            parser = MemcacheParser(self._lines, self._config.compat, self._config.max_line_bytes, self._item_bytes_max)
-            self._turn.add(Session(self._turn, connection, parser, self._shop))
+            if door.is_open(entrance):
+                door.admit_anybody(connection, entrance)
+            else:
+                door.enter(connection, self.bound.peer, entrance)
+
+    def _room(self) -> int:
+        """How many connections there may be, of all listeners together."""
+        wanted = self._shop.collection.config.max_connections
+        room = self._connections_max if wanted is None else min(wanted, self._connections_max)
+        return room + TRUSTED_MORE if self._entrance.is_trusted else room
 
     def _item_bytes_max(self, name: str) -> int | None:
         reader = self._shop.collection.find(name)
         config = reader.config if reader is not None else self._shop.collection.config.for_queue(name)
         return config.max_item_size_bytes
 
-    def _turn_away(self, connection: net.Connection) -> None:
-        with suppress(OSError):  # it may have gone already
-            connection.send(b"SERVER_ERROR too many connections\r\n")
-        connection.close()
-
     def _report_full(self, reason: str) -> None:
         # Once a minute: a flood of connections must not become a flood of log lines.
         now_ms = self._shop.clock.monotonic_ms
         if now_ms - self._full_reported_at_ms >= 60_000:
             self._full_reported_at_ms = now_ms
-            self._report(f"{self.address}: {reason}")
+            self._log(reason)
+
+    def _log(self, reason: str) -> None:
+        self._report(f"{self.address}: {reason}")
 
     def pause(self) -> None:
         if not self.paused:

@@ -1,14 +1,15 @@
 """The running server: its turn, its timers, reload and shutdown, between an event loop and the queues."""
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
 from kestreld.clock import Clock
-from kestreld.config import Config, needs_restart, until_restart
+from kestreld.config import Config, exposure_reason, needs_restart, until_restart
 from kestreld.errors import ConfigError, JournalCorrupt
-from kestreld.net import ListeningSocket, Network
+from kestreld.net import Events, ListeningSocket, Network
 from kestreld.protocol.memcache import Lines
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.handler import Shop
@@ -16,9 +17,14 @@ from kestreld.queues.mending import Mender, RepairDone, UndoDone
 from kestreld.queues.reader import Reader
 from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
+from kestreld.server.background import Thinker
+from kestreld.server.door import Door
 from kestreld.server.listener import Listener
+from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.turn import Turn
 from kestreld.stats import ServerStats
+from kestreld.systemd import Notifier
+from kestreld.tls import server_context
 
 T = TypeVar("T")
 UPKEEP_MS: Final = 1000
@@ -35,13 +41,17 @@ class Service:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: TurnLoop,
         network: Network,
         clock: Clock,
         collection: QueueCollection,
         load_config: Callable[[], Config],
         report: Callable[[str], None],
+        login_key: bytes = b"",
+        context: ssl.SSLContext | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
+        """`login_key` is chance that nobody else knows, for as long as the process lives."""
         self.loop = loop
         self.network = network
         self.clock = clock
@@ -49,13 +59,17 @@ class Service:
         self.started_with = collection.config
         self.load_config = load_config
         self.report = report
-        self.stats = ServerStats(started_at_ms=clock.wall_ms)
+        self.stats = ServerStats(started_at_ms=clock.monotonic_ms)
         self.deadlines = Deadlines()
         self.lines = Lines()
         self.shop = Shop(collection, self.stats, self.deadlines, self)
         self.turn = Turn(
             network.poller(), clock, collection.commit, self.deadlines, self._after_commit, self._turn_again
         )
+        self._thinker = Thinker(loop)
+        self.door = Door(loop, self._thinker, self.turn, self.shop, self.lines, login_key)
+        self.door.configure(collection.config, context)
+        self.notifier = notifier or Notifier({})
         self.listeners: list[Listener] = []
         self.stopped: asyncio.Future[None] = loop.create_future()
         self._stopping = False
@@ -69,17 +83,25 @@ class Service:
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         collection.open_files.journals_max = max(network.descriptor_limit() * JOURNALS_SHARE // 100, 1)
         collection.commit.wake = self._turn_again
-        collection.names_changed.append(self.lines.clear)
-        loop.add_reader(self.turn.poller.fileno(), self._run_turn)
+        collection.names_changed += [self.lines.clear, self.door.accounts.forget_lines]
+        loop.run_turns(self.turn.poller, self._run_turn)
         loop.call_later(UPKEEP_MS / 1000, self._upkeep)
         self._plan_sweep()
 
     # Turns
 
-    def listen(self, bound: ListeningSocket) -> Listener:
+    def listen(self, bound: ListeningSocket, *, is_tls: bool = False, is_trusted: bool = False) -> Listener:
+        """Let people in there; `is_trusted` says that only this account and root can get there."""
         connections_max = self.network.descriptor_limit() * CONNECTIONS_SHARE // 100
         listener = Listener(
-            bound, self.turn, self.shop, self.lines, self.collection.config, connections_max, self.report
+            bound,
+            self.turn,
+            self.shop,
+            self.door,
+            connections_max,
+            self.report,
+            is_tls=is_tls,
+            is_trusted=is_trusted,
         )
         self.listeners.append(listener)
         return listener
@@ -87,8 +109,8 @@ class Service:
     def _after_commit(self) -> None:
         self.upkeep.after_turn()
 
-    def _run_turn(self) -> None:
-        self.turn.run()
+    def _run_turn(self, events: Events) -> None:
+        self.turn.run(events)
         if self.deadlines.pending:
             self._plan_deadline()
         if self.collection.commit.sync_later and not self._sync_planned:
@@ -101,7 +123,7 @@ class Service:
 
     def _another_turn(self) -> None:
         self._again = False
-        self._run_turn()
+        self._run_turn([])
 
     def _plan_deadline(self) -> None:
         next_at_ms = self.deadlines.next_at_ms()
@@ -116,7 +138,7 @@ class Service:
 
     def _deadline_due(self) -> None:
         self._deadline_at_ms = self._deadline = None
-        self._run_turn()
+        self._run_turn([])
 
     # Timers
 
@@ -138,6 +160,7 @@ class Service:
         for listener in self.listeners:
             listener.resume()
         self.turn.finish()
+        self.notifier.still_alive()
 
     def _cut_off_the_slow(self) -> None:
         config, now_ms = self.collection.config, self.clock.monotonic_ms
@@ -159,6 +182,7 @@ class Service:
             if config.timeout_ms and idle_ms >= config.timeout_ms and not busy:
                 session.close()
         self._half_sent = half_sent
+        self.door.cut_off_the_slow(now_ms)
 
     def _plan_sweep(self) -> None:
         period_ms = self.collection.config.expiration_timer_ms
@@ -201,26 +225,36 @@ class Service:
 
     def reload(self, done: Callable[[bytes], None]) -> None:
         """Read the configuration again, off the loop; a bad one changes nothing."""
+        self.notifier.tell(f"RELOADING=1\nMONOTONIC_USEC={self.clock.stopwatch_us()}")
         loading = self.loop.run_in_executor(None, self.load_config)
 
         def loaded(future: asyncio.Future[Config]) -> None:
             try:
-                config = future.result()
+                reply = self._apply(future.result())
             except ConfigError as error:
                 for problem in error.problems:
                     self.report(f"reload refused: {problem}")
                 more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
                 done(f"SERVER_ERROR config {error.problems[0]}{more}\r\n".encode("latin-1", "replace"))
             else:
-                done(self._apply(config))
+                done(reply)
+            self.notifier.tell("READY=1")
             self.turn.finish()
 
         loading.add_done_callback(loaded)
 
     def _apply(self, config: Config) -> bytes:
+        """Make it the configuration, as far as that goes without a restart. Raises ConfigError."""
         self.clock.read()
         waiting = needs_restart(self.started_with, config)
-        self.collection.configure(until_restart(self.started_with, config))
+        running = until_restart(self.started_with, config)
+        if (address := running.exposed()) is not None:  # with the new addresses it would not be
+            raise ConfigError([config.problem("memcache", f"until the restart {exposure_reason(address)}")])
+        context = server_context(running, self.collection.files)
+        if context is None and any(address.tls for address in running.memcache):
+            raise ConfigError([config.problem("tls_certificate", "tls: listeners need one until the restart")])
+        self.collection.configure(running)
+        self.door.configure(running, context)
         self.shop.max_open_reads = config.max_open_reads
         if not waiting:
             self.report(f"reloaded {config.source}")
@@ -251,13 +285,15 @@ class Service:
             return
         self._stopping = self.collection.stopping = True
         self.report("shutting down")
+        self.notifier.tell("STOPPING=1")
         for listener in self.listeners:
             listener.close()
         self.listeners.clear()
+        self.door.close()
         self.loop.call_soon(self._last_turn)
 
     def _last_turn(self) -> None:
-        self.turn.run()
+        self.turn.run(self.turn.poller.poll(0, EVENTS_MAX))
         for reader in list(self.collection.readers.values()):
             reader.line.send_away(None)
         self.turn.finish()
@@ -281,5 +317,6 @@ class Service:
 
     def close(self) -> None:
         """Let go of the loop. Not before it has stopped: what is planned on it still looks at the poller."""
-        self.loop.remove_reader(self.turn.poller.fileno())
+        self.loop.end_turns()
         self.turn.poller.close()
+        self._thinker.stop()

@@ -13,7 +13,6 @@ from kestreld.queues.handler import Handler, Shop
 if TYPE_CHECKING:
     from kestreld.server.turn import Turn
 
-RECEIVE_BYTES: Final = 32768
 WAITING_BYTES_MAX: Final = 65536  # commands read ahead of one that waits
 
 
@@ -53,7 +52,7 @@ class Session:
     def readable(self) -> None:
         """Read what has come and carry it out, or keep it behind a command that waits."""
         try:
-            data = self._recv(RECEIVE_BYTES)
+            data = self._recv(self.parser.wanted_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -74,7 +73,7 @@ class Session:
             if handler.execute(commands):
                 self.waiting = commands
                 self.waiting_bytes = len(data)
-        if handler.out or handler.closing:
+        if handler.out or handler.closing or (handler.waiter is not None and self._may_depend()):
             self.turn.outgoing.append(self)
 
     def _keep(self, batch: list[Any], size_bytes: int) -> None:
@@ -104,8 +103,12 @@ class Session:
                 self._leave()
             elif self.interest != net.READ:
                 self._watch(net.READ)
-        if handler.out or handler.closing:
+        if handler.out or handler.closing or (handler.waiter is not None and self._may_depend()):
             self.turn.outgoing.append(self)
+
+    def _may_depend(self) -> bool:
+        """Whether a commit is to come, or on its way to the disk."""
+        return bool(self.commit.dirty or self.commit.tickets)
 
     def _ready(self) -> None:
         self.turn.ready.append(self)
@@ -170,6 +173,9 @@ class Session:
                 all_sent = self._put_out(data)
             else:
                 self.unsent = bytes(self.unsent) + data
+        elif handler.waiter is not None and self.commit.tickets and handler.tickets():
+            self._must_hold(b"")  # what it confirmed before it waits has to be on disk before any answer to that
+            return
         if self.held:
             handler.turn_over()
             return
@@ -204,7 +210,8 @@ class Session:
                 self.handler.failed(failure.reason)
                 self.handler.disconnect()
                 break
-            ready.append(data)
+            if data:
+                ready.append(data)
         if ready:
             if self.unsent:
                 self.unsent = b"".join((self.unsent, *ready))

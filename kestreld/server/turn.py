@@ -4,16 +4,14 @@ All plain connections are on one epoll object of our own, which is itself regist
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from kestreld import net
 from kestreld.clock import Clock
-from kestreld.net import Poller
+from kestreld.net import Events, Poller
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.waiters import Deadlines
 from kestreld.server.session import Session
-
-EVENTS_MAX: Final = 256
 
 
 class Acceptor(Protocol):
@@ -43,9 +41,8 @@ class Turn:
         self.ready: list[Session] = []  # something may be done that had to wait
         self.outgoing: list[Session] = []
 
-    def run(self) -> None:
+    def run(self, events: Events) -> None:
         """One turn of the server."""
-        events = self.poller.poll(0, EVENTS_MAX)
         self.clock.read()
         sessions = self.sessions
         for fd, mask in events:

@@ -4,6 +4,7 @@ Writers and reliable readers note what they see; the notes are judged when all i
 at each start.
 """
 
+import os
 import random
 import signal
 import threading
@@ -14,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,6 +36,7 @@ SIZES: Final = (
     ("max_journal_size=100KiB", "max_memory_size=1KiB"),
 )
 LIVES: Final = [(sync, *sizes) for sizes, sync in product(SIZES, SYNCS)]
+KILLS: Final = int(os.environ.get("KILL_CYCLES", "20"))  # of the long test, a hundred to a daemon
 BACKLOGS: Final = (5000, 20)  # items that may wait: readers behind their memory, or on the heels of the writers
 
 
@@ -250,7 +252,7 @@ class Ordeal:
                 verdict.lost.append(item)
         verdict.unanswered = sum(self.sent) - verdict.stored
         verdict.unordered = self._unordered()
-        verdict.skipped_max = max(map(self._skipped, range(1, self.life)), default=0)
+        verdict.skipped_max = self._skipped()
         return verdict
 
     def _unordered(self) -> list[Note]:
@@ -268,22 +270,37 @@ class Ordeal:
                 latest[line] = note.item.number
         return unordered
 
-    def _skipped(self, life: int) -> int:
-        """Items that came after `life` only, though later ones of their writers came before: those open at its end."""
-        before = {note.item for note in self.notes if note.what is What.CAME and note.life <= life}
-        after = {note.item for note in self.notes if note.what is What.CAME and note.life > life}
-        latest = {
-            writer: max((item.number for item in before if item.writer == writer), default=-1)
-            for writer in range(WRITERS)
-        }
-        return sum(item.number < latest[item.writer] for item in after - before)
+    def _skipped(self) -> int:
+        """The most items open at the end of a life: they came after it only, though later ones came before."""
+        first: dict[Item, int] = {}  # the life in which it first came
+        for note in self.notes:
+            if note.what is What.CAME:
+                first[note.item] = min(first.get(note.item, note.life), note.life)
+        latest = [[-1] * (self.life + 1) for _ in range(WRITERS)]  # number that had come by the end of each life
+        for item, life in first.items():
+            latest[item.writer][life] = max(latest[item.writer][life], item.number)
+        for numbers in latest:
+            numbers[:] = accumulate(numbers, max)
+        skipped = [0] * (self.life + 1)
+        for item, came in first.items():
+            for life in range(came - 1, 0, -1):
+                if latest[item.writer][life] < item.number:
+                    break
+                skipped[life] += 1
+        return max(skipped)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
+LONG: Final = [
+    pytest.param(min(KILLS - before, 100), before, marks=[pytest.mark.long, pytest.mark.timeout(900)])
+    for before in range(0, KILLS, 100)
+]
+
+
+@pytest.mark.parametrize(("kills", "before"), [(3, 0), *LONG])
 def test_what_is_acknowledged_arrives_and_what_is_confirmed_is_gone_however_often_it_is_killed(
-    tmp_path: Path, kills: int
+    tmp_path: Path, kills: int, before: int
 ) -> None:
-    ordeal = Ordeal(Daemon(tmp_path), seed=kills)
+    ordeal = Ordeal(Daemon(tmp_path), seed=before + kills)
     try:
         ordeal.run(kills)
         verdict = ordeal.verdict()

@@ -138,4 +138,4 @@ def test_the_hot_verbs_import_nothing_that_is_slow_to_start(kestrelctl: Kestrelc
     )
     imported = set(re.findall(r"\| +([a-z_0-9]+)(?:\.|$)", run.stderr.decode(), re.MULTILINE))
     assert "pymemcache" in imported
-    assert not imported & {"rich", "yaml", "asyncio", "uvloop", "textual", "pydantic", "xxhash"}
+    assert not imported & {"rich", "yaml", "asyncio", "textual", "pydantic", "xxhash"}

@@ -26,6 +26,7 @@ from kestreld.config import (
 )
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
+from kestreld.passwords import hash_password
 from kestreld.units import parse_duration_ms, parse_size_bytes, parse_whole_number
 
 PACKAGED = Path(__file__).parents[2] / "packaging" / "kestreld.yaml"
@@ -266,7 +267,49 @@ BAD_FILES = [
     ("memcache: 127.0.0.1:1", "1:1", "memcache does not belong here: it stands under listen"),
     ("listen: {max_items: 3}", "1:10", "it stands at the top level, or under a queue's name"),
     ("listen: {memcach: 127.0.0.1:1}", "1:10", "did you mean memcache?"),
-    ("users: {}", "1:1", "unknown setting 'users'"),
+    ("people: {}", "1:1", "unknown setting 'people'"),
+    ("users: [alice]", "1:8", "users: expected a mapping of names"),
+    (
+        "users: {alice: secret}",
+        "1:9",
+        "users.alice: expected a mapping such as {rights: {'*': [put, get]}}, not a plain",
+    ),
+    ("users:\n  'a b': {}", "2:3", "a user's name has no blanks"),
+    ("users: {a: {certificate: c}}", "1:9", "users.a: may do nothing: set rights"),
+    ("users: {a: {rights: {q: put}}}", "1:9", "users.a: cannot log in: set password, password_file or certificate"),
+    ("users: {a: {certificate: c, rights: {q: put}, passwort: x}}", "1:47", "did you mean password?"),
+    ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "'gte' is no right"),
+    ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "did you mean get?"),
+    ("users: {a: {certificate: c, rights: [put]}}", "1:37", "users.a.rights: expected queues and what may be done"),
+    ("users: {a: {certificate: [], rights: {q: put}}}", "1:26", "users.a.certificate: expected a name"),
+    ("users: {a: {password: hunter2, rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),
+    ("users: {a: {password: [hunter2], rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),
+    (
+        "users: {a: {password: 'scrypt:31:8:1:AAAAAAAAAAAAAAAA:AA==', rights: {q: put}}}",
+        "1:23",
+        "numbers kestreld does",
+    ),
+    ("users: {a: {password_file: /nowhere/x, rights: {q: put}}}", "1:28", "/nowhere/x: No such file"),
+    ("users: {a: {certificate: c, max_rate: fast, rights: {q: put}}}", "1:39", "expected a size"),
+    (
+        "users:\n  a: {certificate: c, rights: {q: put}}\n  b: {certificate: [d, c], rights: {q: put}}",
+        "3:3",
+        "users.b: the certificate name 'c' is that of a, too",
+    ),
+    ("tls: {certificat: x}", "1:7", "did you mean certificate?"),
+    ("client_ca: x", "1:1", "client_ca does not belong here: it stands under tls"),
+    ("tls: {client_ca: x}", "1:18", "tls.client_ca has no effect without tls.certificate"),
+    ("listen: {memcache: 'tls:h:1'}", "1:20", "listen.memcache: tls: needs tls.certificate"),
+    ("listen: {admin: 'tls:127.0.0.1:1'}", "1:17", "TLS is for the memcache port"),
+    ("listen: {memcache: [127.0.0.1:1, 0.0.0.0:1]}", "1:20", "other machines can reach 0.0.0.0:1"),
+    ("listen: {admin: '[::]:1'}", "1:17", "listen.admin: other machines can reach [::]:1"),
+    (
+        "listen: {memcache: queues.example.org:1}",
+        "1:20",
+        "set users, take a loopback address or, if that is meant, --insec",
+    ),
+    ("max_connections: 0", "1:18", "too little"),
+    ("user: a b", "1:7", "expected the name of a user of this machine"),
     ("max_items: 1\n\nmax_items: 2", "3:1", "'max_items' is given twice, first on line 1"),
     ("queues:\n  a: {}\n  'a': {}", "3:3", "'a' is given twice, first on line 2"),
     ("max_items: true", "1:12", "expected a whole number, not 'true'"),
@@ -321,7 +364,7 @@ BAD_FILES = [
     ("queue_path: ~no-such-user-here/q", "1:13", "no home folder is known for ~no-such-user-here"),
     ("queue_path: ~", "1:13", "expected a path, not nothing"),
     ("listen: 127.0.0.1:22133", "1:9", "expected a mapping, such as max_items: 1000, not '127.0.0.1:22133'"),
-    ("listen: {memcache: null}", "1:20", "expected HOST:PORT, [IPV6]:PORT or unix:/PATH, not nothing"),
+    ("listen: {memcache: null}", "1:20", "expected HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH, not nothing"),
     ("listen: {memcache: []}", "1:20", "expected at least one address"),
     ("listen: {memcache: [127.0.0.1:1, 22133]}", "1:34", "'22133': expected HOST:PORT"),
     ("listen: {memcache: ['h:1', 'h:1']}", "1:28", "h:1 is listed twice"),
@@ -701,7 +744,47 @@ def test_the_packaged_file_shows_every_setting_and_its_defaults():
     defaults = load(re.sub("^#(?! |$)", "", bare, flags=re.M), "k.yaml")
     assert defaults == shown
     for setting in SETTINGS:
-        name = setting.name.removeprefix("listen.")
+        name = setting.name.rpartition(".")[2]
         assert re.search(rf"^(#|  )?{name}: ", bare, re.M), f"{name} is not shown"
-    queues = load("queues:\n" + examples.replace("#", ""), "k.yaml")
+    queues = load("queues:\n" + examples.partition("\n\n")[0].replace("#", ""), "k.yaml")
     assert list(queues.queues) == ["work", "work+audit", "mail"]
+
+
+# --- Who gets in.
+
+USER = "users: {a: {certificate: c, rights: {q: put}}}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "listen: {memcache: [127.8.9.1:1, '[::1]:1', 'localhost:1', 'unix:/x']}",
+        "listen: {memcache: 0.0.0.0:1}\ninsecure: true",
+        "listen: {memcache: 0.0.0.0:1}\n" + USER,
+        "listen: {memcache: 'tls:0.0.0.0:1'}\ntls: {certificate: x, client_ca: y}",
+    ],
+)
+def test_these_are_not_open_to_everybody(text):
+    assert load(text, "k.yaml").exposed() is None
+
+
+@pytest.mark.parametrize(
+    "more", ["tls: {certificate: x}", "tls: {certificate: x, client_ca: y, client_certificate: optional}"]
+)
+def test_certificates_that_nobody_has_to_show_do_not_help(more):
+    with pytest.raises(ConfigError, match="nobody would have to log in"):
+        load(f"listen: {{memcache: 'tls:0.0.0.0:1'}}\n{more}", "k.yaml")
+
+
+def test_users_do_not_come_from_the_command_line():
+    with pytest.raises(ConfigError) as refused:
+        load("", "k.yaml", ["users.a.password=scrypt:hunter2"])
+    assert "users are set in a file" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_password_is_not_in_what_is_printed_of_it():
+    secret = str(hash_password(b"x", b"salt" * 4))
+    config = load(f"users: {{a: {{password: '{secret}', rights: {{'*': all}}}}}}", "k.yaml")
+    assert str(config.users["a"].password) == secret
+    assert secret.rpartition(":")[2] not in repr(config)

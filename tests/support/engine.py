@@ -53,6 +53,9 @@ class QuickFiles(FileLayer):
     def sync_dir(self, path: str) -> None:
         """Nothing, as `sync`."""
 
+    def sync_file_system(self, fd: int) -> None:
+        """Nothing, as `sync`."""
+
 
 class LateFiles(QuickFiles):
     """As a server's disk thread: background work is done when the test says so."""
@@ -161,7 +164,7 @@ class Engine:
         """A SET of each item, within the turn."""
         reader = self.reader(name)
         only = reader if reader.label else None
-        return [reader.queue.put(data, expire_at_ms, flags, only) for data in items]
+        return [reader.queue.put_with(data, expire_at_ms, flags, only) for data in items]
 
     def take(self, name: str) -> bytes | None:
         """A GET, within the turn: the item's data."""

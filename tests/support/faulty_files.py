@@ -77,6 +77,10 @@ class FaultyFiles(LateFiles):
         self._may_fail("sync")
         super().sync(fd)
 
+    def sync_file_system(self, fd: int) -> None:
+        self._may_fail("sync")
+        super().sync_file_system(fd)
+
     def sync_dir(self, path: str) -> None:
         self._may_fail("sync_dir")
         super().sync_dir(path)

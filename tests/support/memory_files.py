@@ -70,6 +70,9 @@ class MemoryFiles(FileLayer):
     def sync(self, fd: int) -> None:
         assert fd in self._open
 
+    def sync_file_system(self, fd: int) -> None:
+        assert fd in self._open
+
     def sync_dir(self, path: str) -> None:
         assert path in self.folders
 

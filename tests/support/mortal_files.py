@@ -46,6 +46,9 @@ class MortalFiles(QuickFiles):
     def sync(self, fd: int) -> None:
         self._change()
 
+    def sync_file_system(self, fd: int) -> None:
+        self._change()
+
     def sync_dir(self, path: str) -> None:
         self._change()
 

@@ -32,27 +32,36 @@ class Probe:
         self._process.communicate()
 
     def worst_ms(self) -> float:
-        """The longest that a put or a get has taken since it was last asked."""
+        """The longest that a put or a get has taken since this or `p99_ms` was last asked."""
+        return self._ask()[0]
+
+    def p99_ms(self) -> float:
+        """What 99 of 100 puts and gets have taken at most since then."""
+        return self._ask()[1]
+
+    def _ask(self) -> tuple[float, float]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
-        return float(self._process.stdout.readline())
+        worst_ms, p99_ms = map(float, self._process.stdout.readline().split())
+        return worst_ms, p99_ms
 
 
 def main() -> None:
     with QueueClient(int(sys.argv[1])) as client:
-        worst_ms = 0.0
+        took_ms = [0.0]
         while True:
             if select.select([sys.stdin], [], [], PAUSE_S)[0]:
                 if not sys.stdin.readline():
                     return
-                print(worst_ms, flush=True)
-                worst_ms = 0.0
+                took_ms.sort()
+                print(took_ms[-1], took_ms[len(took_ms) * 99 // 100], flush=True)
+                took_ms = [0.0]
             started = time.perf_counter()
             client.put("probe", b"x")
             put_ms = (time.perf_counter() - started) * 1000
             assert client.get("probe") == b"x"
-            worst_ms = max(worst_ms, put_ms, (time.perf_counter() - started) * 1000 - put_ms)
+            took_ms += [put_ms, (time.perf_counter() - started) * 1000 - put_ms]
 
 
 if __name__ == "__main__":

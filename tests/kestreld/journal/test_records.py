@@ -3,11 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
     FRAME_BYTES,
+    ID_MAX,
     PUT_HEADER_BYTES,
+    READER_MAX,
     Abort,
     Checkpoint,
     Done,
@@ -44,26 +47,27 @@ from kestreld.journal.records import (
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 names = st.text(st.characters(max_codepoint=255), max_size=20)
 file_names = st.text(st.characters(codec="utf-8"), max_size=20)
-ranges = st.lists(st.tuples(u64, u64), max_size=5)
-dones = st.builds(Done, u32, st.sampled_from(Reason), u64, u32, u64, ranges)
+ids, readers = st.integers(0, ID_MAX - 1), st.integers(0, READER_MAX - 1)
+ranges = st.lists(st.tuples(ids, ids).map(lambda two: (min(two), max(two))), max_size=5)
+dones = st.builds(Done, readers, st.sampled_from(Reason), u64, u32, ids, ranges)
 aborts = st.builds(Abort, u32, u64, u64, u16)
-changes = st.builds(ReaderChange, u32, st.booleans(), st.sampled_from(Kind), u64, u64, names)
+changes = st.builds(ReaderChange, readers, st.booleans(), st.sampled_from(Kind), u64, ids, names)
 states = st.builds(
     ReaderState,
-    u32,
+    readers,
     st.sampled_from(Kind),
     names,
-    at_id=u64,
-    head=u64,
+    at_id=ids,
+    head=ids,
     segment=u32,
     offset=u64,
-    items=u64,
-    data_bytes=u64,
-    ended=st.lists(u64, min_size=len(Reason), max_size=len(Reason)),
+    items=ids,
+    data_bytes=ids,
+    ended=st.lists(ids, min_size=len(Reason), max_size=len(Reason)),
     done=ranges,
     retries=st.dictionaries(u64, u16, max_size=3),
 )
-checkpoints = st.builds(Checkpoint, u32, u64, u64, u32, u64, u64, st.lists(states, max_size=4))
+checkpoints = st.builds(Checkpoint, u32, u64, ids, readers, ids, ids, st.lists(states, max_size=4))
 
 ONE_OF_EACH = {
     "put": put_record(7, 1_700_000_000_123, 0, 0, 0, b"item data"),
@@ -88,7 +92,7 @@ def body(record: bytes, expected: Type) -> bytes:
     return record[FRAME_BYTES:]
 
 
-@given(u64, u64, u64, u32, u32, st.binary(max_size=300))
+@given(ids, u64, u64, u32, readers, st.binary(max_size=300))
 def test_an_item_is_its_put_record(number, add_at_ms, expire_at_ms, flags, only, data):
     record = put_record(number, add_at_ms, expire_at_ms, flags, only, data)
     body(record, Type.PUT)
@@ -160,6 +164,34 @@ def test_the_reasons_for_refusing_a_record_are_told_apart():
         b"\x05\0\0\0" + record[4:]: -2,  # a PUT too short for its own fields
     }
     assert {bytes_: checked_end(bytes_, 0) for bytes_ in codes} == {bytes_: (0, code) for bytes_, code in codes.items()}
+
+
+def reframed(record: bytes, at: int, changed: bytes) -> bytes:
+    """A record with other bytes in its body, and the checksum of those."""
+    made = bytearray(record)
+    made[FRAME_BYTES + at : FRAME_BYTES + at + len(changed)] = changed
+    fields, kind = bytes(made[FRAME_BYTES:]), made[8]
+    checksum = xxh3_64_intdigest(fields, len(fields) + (kind << 56)) & 0xFFFFFFFF
+    return len(fields).to_bytes(4, "little") + checksum.to_bytes(4, "little") + bytes([kind]) + fields
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        reframed(ONE_OF_EACH["done"], 4, b"\x06"),  # a reason that there is not
+        reframed(ONE_OF_EACH["done"], 25, b"\x03"),  # three ranges, of which two follow
+        done_record(Done(1, Reason.GOT, 99, 1, 1, [(5, 4)])),
+        reframed(ONE_OF_EACH["reader"], 5, b"\x02"),  # a kind that there is not
+        reframed(ONE_OF_EACH["checkpoint"], 40, b"\x09"),  # nine readers, of which two follow
+        reframed(ONE_OF_EACH["sync"], 8, b"more"),
+        reframed(ONE_OF_EACH["abort"], 22, b"more"),
+        put_record(ID_MAX, 0, 0, 0, 0, b"x"),
+        put_record(1, 0, 0, 0, READER_MAX, b"x"),
+        reader_record(ReaderChange(2**32 - 1, False, Kind.QUEUE, 99, 12, "")),
+    ],
+)
+def test_a_record_whose_checksum_is_right_and_whose_fields_are_not_is_no_record(record):
+    assert checked_end(record, 0) == (0, -4)
 
 
 @given(st.lists(st.sampled_from(list(ONE_OF_EACH.values())), max_size=6))

@@ -287,3 +287,49 @@ def test_a_crash_long_after_any_failed_call_loses_nothing_acknowledged(fault, sy
         tell(clients, to_the_end=True)
         clients.crash()
         must_be_kept(clients, fail_at)
+
+
+def test_a_stream_sees_nothing_that_a_failed_sync_may_still_take_back(tmp_path):
+    files = FaultyFiles(error=errno.EIO, kinds=("sync",))
+    engine = Engine(tmp_path, files, sync_journal_ms=0)
+    engine.put(WORK, b"first")
+    queue = engine.queue(WORK)
+    queue.add_stream("spark", 1)
+    engine.end_turn()
+    assert queue.read_range(1, 10) == []
+    files.finish_background()
+    assert [item_data(record) for record in queue.read_range(1, 10)] == [b"first"]
+    files.fail_from(1)
+    engine.put(WORK, b"second")
+    engine.end_turn()
+    assert len(queue.read_range(1, 10)) == 1
+    queue.advance_stream("spark", 2)
+    files.finish_background()
+    files.mend()
+    engine.configure(sync_journal_ms=0)
+    engine.put(WORK, b"third")
+    for _ in range(3):
+        engine.end_turn()
+        files.finish_background()
+    assert [item_data(record) for record in queue.read_range(queue.streams["spark"].head, 10)] == [b"third"]
+
+
+def test_a_get_and_the_put_that_leaves_a_failed_segment_behind_are_answered_in_one_turn(tmp_path):
+    files = FaultyFiles(error=errno.ENOSPC, kinds=("sync",))
+    engine = Engine(tmp_path, files, sync_journal_ms=0)
+    engine.put(WORK, b"first")
+    engine.end_turn()
+    files.finish_background()
+    files.fail_from(1)
+    engine.put(WORK, b"second")
+    engine.end_turn()
+    files.finish_background()
+    files.mend()
+    engine.clock.advance(1000)
+    assert engine.take(WORK) == b"first"
+    engine.put(WORK, b"third")
+    engine.end_turn()
+    ticket = engine.queue(WORK).ticket
+    assert ticket.pending
+    files.finish_background()
+    assert not ticket.pending

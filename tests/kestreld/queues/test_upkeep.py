@@ -231,6 +231,46 @@ def test_who_fills_a_journal_faster_than_it_is_compacted_waits_and_the_others_do
     assert used_bytes(engine) < SEGMENT_BYTES * 2
 
 
+def test_a_queue_that_is_deleted_while_it_is_compacted_keeps_nobody_waiting(tmp_path: Path) -> None:
+    files = LateFiles()
+    engine = Engine(tmp_path, files, **SETTINGS)
+    flow = Flow(engine)
+    flow.begin()
+    queue = engine.queue(WORK)
+    while not engine.upkeep.is_compacting(queue):
+        flow.turns(1, slices=1)
+    engine.collection.delete(WORK)
+    for _ in range(5):
+        files.finish_background()
+        engine.work(20)
+    assert not engine.upkeep.is_compacting(queue)
+    assert not engine.collection.crowded
+
+
+def test_a_compaction_that_finds_no_descriptor_is_given_up(tmp_path: Path) -> None:
+    class NoDescriptor(LateFiles):
+        out = False
+
+        def open_append(self, path: str) -> int:
+            if self.out:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            return super().open_append(path)
+
+    files = NoDescriptor()
+    engine = Engine(tmp_path, files, **SETTINGS)
+    flow = Flow(engine)
+    flow.begin()
+    queue = engine.queue(WORK)
+    while not engine.upkeep.is_compacting(queue):
+        flow.turns(1, slices=0)
+    files.finish_background()
+    queue.journal.unsynced = True
+    queue.journal.close()
+    files.out = True
+    engine.work(20)
+    assert not engine.upkeep.is_compacting(queue)
+
+
 def test_a_compaction_that_the_disk_refuses_is_given_up_and_tried_again_in_a_minute(tmp_path: Path) -> None:
     class NoRoom(LateFiles):
         def create(self, path: str) -> int:

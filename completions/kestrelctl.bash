@@ -1,0 +1,155 @@
+# bash completion for kestrelctl. Made from its command tree by `make completions`.
+
+_kestrelctl_options() { # of command $1
+    case $1 in
+        '') echo '--server -s --timeout --user --password-file --tls --ca --cert --key --version -h --help' ;;
+        'put') echo '--lines --null --length-prefixed --expire --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'get') echo '-n --all --wait --exec --raw --lines --null --length-prefixed --json --empty-ok --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'peek') echo '--wait --raw --lines --null --length-prefixed --json --empty-ok --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'ls') echo '--output -o --no-headers --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'stats') echo '--wide -w --server-wide --output -o --no-headers --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'top') echo '--server -s --interval -i --filter --sort --plain --json --once -n --read-only --theme --record --replay --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'wait') echo '--empty --items --timeout --interval -i --missing-ok --server -s --user --password-file --tls --ca --cert --key -h --help' ;;
+        'check') echo '--items-warn --items-crit --age-warn --age-crit --waiters-min --output -o --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'flush') echo '--yes -y --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'flush-all') echo '--yes -y --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'flush-expired') echo '--server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'flush-all-expired') echo '--server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'delete') echo '--yes -y --missing-ok --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'undo') echo '--server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'dump-config') echo '--output -o --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'dump-stats') echo '--output -o --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'reload') echo '--server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'version') echo '--server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'shutdown') echo '--yes -y --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'journal-verify') echo '--repair --dry-run --quiet -q --output -o --no-headers -h --help' ;;
+        'repair') echo '--output -o --no-headers --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'journal') echo '-h --help' ;;
+        'journal import') echo '--to --queue --output -o --no-headers --server -s --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'journal export') echo '--to --format --output -o --no-headers -h --help' ;;
+        'bench') echo '-h --help' ;;
+        'bench flood') echo '--items -n --time -t --kilobytes -k --bytes -b --queue -q --prefill -P --producers -R --writers -w --consumers -C --readers --rollup -r --blocking -B --poll --target --transactions -x --monitor -M --rate --no-flush -F --seed --pid --output -o --json --compare --tolerance --server -s --host --port -p --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'bench many-clients') echo '--server -s --sleep --items -n --bytes -b --queue -q --clients -c --kill -k --transactions -x --monitor -M --no-flush -F --seed --pid --output -o --json --compare --tolerance --host --port -p --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'bench put-many') echo '--clients -c --threads -t --items -n --bytes -b --rollup -r --queue -q --queues -Q --cycles -C --get -g --limit -L --rate --no-flush -F --seed --pid --output -o --json --compare --tolerance --server -s --host --port -p --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'bench packing') echo '--queue -q --items -n --kilobytes -k --bytes -b --pause -t --cycles -c --transactions -x --monitor -M --no-flush -F --seed --pid --output -o --json --compare --tolerance --server -s --host --port -p --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'bench timeout') echo '--writers -w --readers -r --delay -d --low -L --high -H --time -t --bytes -b --queue -q --no-flush -F --seed --pid --output -o --json --compare --tolerance --server -s --host --port -p --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+        'bench fanout') echo '--children -c --items -n --kilobytes -k --bytes -b --queue -q --producers -R --consumers -C --rollup -r --transactions -x --rate --no-flush -F --seed --pid --output -o --json --compare --tolerance --server -s --host --port -p --timeout --user --password-file --tls --ca --cert --key -h --help' ;;
+    esac
+}
+
+_kestrelctl_commands() { # of command $1
+    case $1 in
+        '') echo 'put get peek ls stats top wait check flush flush-all flush-expired flush-all-expired delete undo dump-config dump-stats reload version shutdown journal-verify repair journal bench' ;;
+        'journal') echo 'import export' ;;
+        'bench') echo 'flood many-clients put-many packing timeout fanout' ;;
+    esac
+}
+
+# What stands behind an option, or as the argument of that number: "COMMAND --option", "COMMAND 1", "COMMAND +".
+# Fails for a flag, and where nothing can stand.
+_kestrelctl_place() {
+    kind= choice=
+    case $1 in
+        ' --server' | ' -s' | ' --timeout' | ' --user' | 'put --expire' | 'put --server' | 'put -s' | 'put --timeout' | 'get -n' | 'get --wait' | 'get --server' | 'get -s' | 'get --timeout' | 'peek --wait' | 'peek --server' | 'peek -s' | 'peek --timeout' | 'ls --server' | 'ls -s' | 'ls --timeout' | 'ls +' | 'stats --server' | 'stats -s' | 'stats --timeout' | 'top --server' | 'top -s' | 'top --interval' | 'top -i' | 'top --filter' | 'top -n' | 'top --timeout' | 'wait --items' | 'wait --timeout' | 'wait --interval' | 'wait -i' | 'wait --server' | 'wait -s' | 'check --items-warn' | 'check --items-crit' | 'check --age-warn' | 'check --age-crit' | 'check --waiters-min' | 'check --server' | 'check -s' | 'check --timeout' | 'flush --server' | 'flush -s' | 'flush --timeout' | 'flush-all --server' | 'flush-all -s' | 'flush-all --timeout' | 'flush-expired --server' | 'flush-expired -s' | 'flush-expired --timeout' | 'flush-all-expired --server' | 'flush-all-expired -s' | 'flush-all-expired --timeout' | 'delete --server' | 'delete -s' | 'delete --timeout' | 'undo --server' | 'undo -s' | 'undo --timeout' | 'dump-config --server' | 'dump-config -s' | 'dump-config --timeout' | 'dump-stats --server' | 'dump-stats -s' | 'dump-stats --timeout' | 'reload --server' | 'reload -s' | 'reload --timeout' | 'version --server' | 'version -s' | 'version --timeout' | 'shutdown --server' | 'shutdown -s' | 'shutdown --timeout' | 'repair --server' | 'repair -s' | 'repair --timeout' | 'journal import --server' | 'journal import -s' | 'journal import --timeout' | 'bench flood --items' | 'bench flood -n' | 'bench flood --time' | 'bench flood -t' | 'bench flood --kilobytes' | 'bench flood -k' | 'bench flood --bytes' | 'bench flood -b' | 'bench flood --prefill' | 'bench flood -P' | 'bench flood --producers' | 'bench flood -R' | 'bench flood --writers' | 'bench flood -w' | 'bench flood --consumers' | 'bench flood -C' | 'bench flood --readers' | 'bench flood --rollup' | 'bench flood -r' | 'bench flood --poll' | 'bench flood --target' | 'bench flood --rate' | 'bench flood --seed' | 'bench flood --pid' | 'bench flood --tolerance' | 'bench flood --server' | 'bench flood -s' | 'bench flood --host' | 'bench flood --port' | 'bench flood -p' | 'bench flood --timeout' | 'bench many-clients --server' | 'bench many-clients -s' | 'bench many-clients --sleep' | 'bench many-clients --items' | 'bench many-clients -n' | 'bench many-clients --bytes' | 'bench many-clients -b' | 'bench many-clients --clients' | 'bench many-clients -c' | 'bench many-clients --kill' | 'bench many-clients -k' | 'bench many-clients --seed' | 'bench many-clients --pid' | 'bench many-clients --tolerance' | 'bench many-clients --host' | 'bench many-clients --port' | 'bench many-clients -p' | 'bench many-clients --timeout' | 'bench put-many --clients' | 'bench put-many -c' | 'bench put-many --threads' | 'bench put-many -t' | 'bench put-many --items' | 'bench put-many -n' | 'bench put-many --bytes' | 'bench put-many -b' | 'bench put-many --rollup' | 'bench put-many -r' | 'bench put-many --queues' | 'bench put-many -Q' | 'bench put-many --cycles' | 'bench put-many -C' | 'bench put-many --limit' | 'bench put-many -L' | 'bench put-many --rate' | 'bench put-many --seed' | 'bench put-many --pid' | 'bench put-many --tolerance' | 'bench put-many --server' | 'bench put-many -s' | 'bench put-many --host' | 'bench put-many --port' | 'bench put-many -p' | 'bench put-many --timeout' | 'bench packing --items' | 'bench packing -n' | 'bench packing --kilobytes' | 'bench packing -k' | 'bench packing --bytes' | 'bench packing -b' | 'bench packing --pause' | 'bench packing -t' | 'bench packing --cycles' | 'bench packing -c' | 'bench packing --seed' | 'bench packing --pid' | 'bench packing --tolerance' | 'bench packing --server' | 'bench packing -s' | 'bench packing --host' | 'bench packing --port' | 'bench packing -p' | 'bench packing --timeout' | 'bench timeout --writers' | 'bench timeout -w' | 'bench timeout --readers' | 'bench timeout -r' | 'bench timeout --delay' | 'bench timeout -d' | 'bench timeout --low' | 'bench timeout -L' | 'bench timeout --high' | 'bench timeout -H' | 'bench timeout --time' | 'bench timeout -t' | 'bench timeout --bytes' | 'bench timeout -b' | 'bench timeout --seed' | 'bench timeout --pid' | 'bench timeout --tolerance' | 'bench timeout --server' | 'bench timeout -s' | 'bench timeout --host' | 'bench timeout --port' | 'bench timeout -p' | 'bench timeout --timeout' | 'bench fanout --children' | 'bench fanout -c' | 'bench fanout --items' | 'bench fanout -n' | 'bench fanout --kilobytes' | 'bench fanout -k' | 'bench fanout --bytes' | 'bench fanout -b' | 'bench fanout --producers' | 'bench fanout -R' | 'bench fanout --consumers' | 'bench fanout -C' | 'bench fanout --rollup' | 'bench fanout -r' | 'bench fanout --rate' | 'bench fanout --seed' | 'bench fanout --pid' | 'bench fanout --tolerance' | 'bench fanout --server' | 'bench fanout -s' | 'bench fanout --host' | 'bench fanout --port' | 'bench fanout -p' | 'bench fanout --timeout') kind=nothing choice='' ;;
+        ' --password-file' | ' --ca' | ' --cert' | ' --key' | 'top --record' | 'top --replay' | 'journal-verify 1' | 'journal import --to' | 'journal import 1' | 'journal export 1' | 'bench flood --compare' | 'bench many-clients --compare' | 'bench put-many --compare' | 'bench packing --compare' | 'bench timeout --compare' | 'bench fanout --compare') kind=file choice='' ;;
+        'put 1' | 'get 1' | 'peek 1' | 'stats +' | 'wait 1' | 'check +' | 'flush 1' | 'flush-expired 1' | 'delete 1' | 'undo 1' | 'repair 1' | 'journal import --queue' | 'bench flood --queue' | 'bench flood -q' | 'bench many-clients --queue' | 'bench many-clients -q' | 'bench put-many --queue' | 'bench put-many -q' | 'bench packing --queue' | 'bench packing -q' | 'bench timeout --queue' | 'bench timeout -q' | 'bench fanout --queue' | 'bench fanout -q') kind=queue choice='' ;;
+        'put 2') kind=data choice='' ;;
+        'get --exec') kind=command choice='' ;;
+        'ls --output' | 'ls -o' | 'stats --output' | 'stats -o' | 'dump-config --output' | 'dump-config -o' | 'dump-stats --output' | 'dump-stats -o' | 'journal-verify --output' | 'journal-verify -o' | 'repair --output' | 'repair -o' | 'journal import --output' | 'journal import -o' | 'journal export --output' | 'journal export -o') kind=words choice='table json ndjson tsv' ;;
+        'top --sort') kind=words choice='queue items in_per_s out_per_s age_ms waiters open_reads bytes logsize mem_items mem_bytes expired discarded -queue -items -in_per_s -out_per_s -age_ms -waiters -open_reads -bytes -logsize -mem_items -mem_bytes -expired -discarded' ;;
+        'top --theme') kind=words choice='dark light colour-blind' ;;
+        'check --output' | 'check -o') kind=words choice='nagios json prometheus' ;;
+        'journal-verify 2' | 'journal export 2') kind=journal choice='' ;;
+        'journal export --to') kind=folder choice='' ;;
+        'journal export --format') kind=words choice='kestrel' ;;
+        'bench flood --output' | 'bench flood -o' | 'bench many-clients --output' | 'bench many-clients -o' | 'bench put-many --output' | 'bench put-many -o' | 'bench packing --output' | 'bench packing -o' | 'bench timeout --output' | 'bench timeout -o' | 'bench fanout --output' | 'bench fanout -o') kind=words choice='table json' ;;
+        *' --user') kind=nothing choice='' ;;
+        *' --password-file' | *' --ca' | *' --cert' | *' --key') kind=file choice='' ;;
+        *) return 1 ;;
+    esac
+}
+
+_kestrelctl() {
+    local line=${COMP_LINE:0:COMP_POINT} piece i kind choice
+    local -a typed=()
+    COMPREPLY=()
+    # The words as the program gets them: bash cuts them at : and =, too.
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        if [[ $i -eq 0 || $line == [[:blank:]]* ]]; then typed+=(""); fi
+        line=${line#"${line%%[![:blank:]]*}"}
+        piece=${COMP_WORDS[i]}
+        if ((i == COMP_CWORD)); then piece=$line; fi
+        line=${line#"$piece"}
+        typed[${#typed[@]}-1]+=$piece
+    done
+
+    local command= argument=1 option= plain= word
+    local -i last=$((${#typed[@]} - 1))
+    for ((i = 1; i < last; i++)); do
+        word=${typed[i]}
+        if [[ $option ]]; then
+            option=
+        elif [[ $word == -- ]]; then
+            plain=1
+        elif [[ $word == -?* && ! $plain ]]; then
+            if _kestrelctl_place "$command $word"; then option=$word; fi
+        elif [[ " $(_kestrelctl_commands "$command") " == *" $word "* ]]; then
+            command+=${command:+ }$word
+        else
+            argument=$((argument + 1))
+        fi
+    done
+
+    local cur=${typed[last]} before= quote=
+    if [[ ! $option && $cur == --*=* && ! $plain ]]; then
+        option=${cur%%=*} before=${cur%%=*}= cur=${cur#*=}
+    fi
+    if [[ $cur == [\'\"]* ]]; then
+        quote=1 cur=${cur:1}
+    else
+        cur=${cur//\\/}
+    fi
+    local -a found=()
+    local name rest
+    if [[ $option ]]; then
+        _kestrelctl_place "$command $option" || return 0
+    elif [[ $cur == -* && ! $plain ]]; then
+        kind=words choice=$(_kestrelctl_options "$command")
+    elif choice=$(_kestrelctl_commands "$command") && [[ $choice ]]; then
+        kind=words
+    else
+        _kestrelctl_place "$command $argument" || _kestrelctl_place "$command +" || return 0
+    fi
+    case $kind in
+        words) while IFS= read -r name; do found+=("$name"); done < <(compgen -W "$choice" -- "$cur") ;;
+        queue | journal)
+            while IFS=$'\t' read -r name rest; do
+                if [[ ! $quote ]]; then printf -v name %q "$name"; fi
+                found+=("$name")
+            done < <(timeout 0.4 "${typed[0]/#\~/$HOME}" __complete "${kind}s" "$cur" "${typed[@]:1}" 2>/dev/null </dev/null)
+            ;;
+        file | folder | data)
+            compopt -o filenames 2>/dev/null
+            if [[ $kind == data ]]; then
+                if [[ $cur != @* ]]; then return 0; fi
+                before+=@ cur=${cur:1}
+            fi
+            [[ $kind == folder ]] && piece=-d || piece=-f
+            while IFS= read -r name; do found+=("$name"); done < <(compgen "$piece" -- "${cur/#\~/$HOME}")
+            ;;
+        command) while IFS= read -r name; do found+=("$name"); done < <(compgen -c -- "$cur") ;;
+        setting) _kestrelctl_setting ;;
+    esac
+
+    # What bash takes for the word ends at the last : or = before it.
+    local whole=$before$cur cut=
+    for ((i = 0; i < ${#whole}; i++)); do
+        if [[ ! $quote && ${whole:i:1} == [:=] && $COMP_WORDBREAKS == *"${whole:i:1}"* ]]; then cut=${whole:0:i+1}; fi
+    done
+    for name in "${found[@]}"; do
+        name=$before$name
+        COMPREPLY+=("${name#"$cut"}")
+    done
+}
+
+complete -F _kestrelctl kestrelctl

@@ -1,0 +1,172 @@
+"""What `check` finds out about a server and its queues, and how monitoring systems want to hear it. Pure."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from kestrelctl.blocks import QueueBlock
+from kestrelctl.exit_codes import ExitCode, Failure
+
+SHOWN_FINDINGS_MAX: Final = 5
+# The server is there, but will not say how it is: nobody needs to be woken for a wrong password.
+UNKNOWN_CODES: Final = (ExitCode.USAGE, ExitCode.NO_INPUT, ExitCode.AUTHENTICATION, ExitCode.NO_RIGHTS)
+
+
+class State(IntEnum):
+    """As nagios has them; the numbers are exit codes."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None = it does not matter."""
+
+    items_warn: int | None = None
+    items_crit: int | None = None
+    age_warn_ms: int | None = None
+    age_crit_ms: int | None = None
+    waiters_min: int | None = None
+
+
+@dataclass(slots=True)
+class CheckedQueue:
+    """One queue. The names are those of the JSON output."""
+
+    queue: str
+    state: State = State.OK
+    items: int | None = None  # None = there is no such queue
+    age_ms: int | None = None  # how long the head item has waited; of an old Kestrel: how long the last one had
+    waiters: int | None = None
+    findings: list[str] = field(default_factory=list)
+
+    def find(self, state: State, words: str) -> None:
+        self.state = max(self.state, state)
+        self.findings.append(words)
+
+
+@dataclass(slots=True)
+class Verdict:
+    server: str
+    state: State
+    words: str
+    queues: list[CheckedQueue]
+
+
+def judge(server: str, blocks: Sequence[QueueBlock], wanted: Sequence[str], limits: Limits) -> Verdict:
+    """The `wanted` queues, or all of them, against the limits."""
+    by_name = {str(block["queue"]): block for block in blocks if len(block) > 1}
+    queues = [_judge_queue(name, by_name.get(name), limits) for name in wanted or sorted(by_name)]
+    state = max((queue.state for queue in queues), default=State.OK)
+    found = [f"{queue.queue}: {words}" for queue in queues for words in queue.findings]
+    more = len(found) - SHOWN_FINDINGS_MAX
+    words = "; ".join(found[:SHOWN_FINDINGS_MAX]) + (f"; and {more} more" if more > 0 else "")
+    items = sum(queue.items or 0 for queue in queues)
+    return Verdict(server, state, words or f"{len(queues)} queues with {items} items", queues)
+
+
+def unanswered(server: str, failure: Failure) -> Verdict:
+    """The verdict when the server gave no figures."""
+    state = State.UNKNOWN if failure.code in UNKNOWN_CODES else State.CRITICAL
+    return Verdict(server, state, failure.words, [])
+
+
+def _judge_queue(name: str, block: QueueBlock | None, limits: Limits) -> CheckedQueue:
+    queue = CheckedQueue(name)
+    if block is None:
+        queue.find(State.CRITICAL, "no such queue")
+        return queue
+    queue.items, queue.waiters = _number(block, "items"), _number(block, "waiters")
+    queue.age_ms = _number(block, "oldest_ms" if "oldest_ms" in block else "age")
+    if block.get("stopped") == 1:
+        queue.find(State.CRITICAL, "stopped, its journal is corrupt")
+    if block.get("journal_failed") == 1:
+        queue.find(State.CRITICAL, "its journal takes no writes")
+    _compare(queue, "items", queue.items, limits.items_warn, limits.items_crit)
+    _compare(queue, "age_ms", queue.age_ms, limits.age_warn_ms, limits.age_crit_ms)
+    if limits.waiters_min is not None and (queue.waiters or 0) < limits.waiters_min:
+        queue.find(State.CRITICAL, f"waiters={queue.waiters or 0} (fewer than {limits.waiters_min})")
+    return queue
+
+
+def _number(block: QueueBlock, key: str) -> int | None:
+    value = block.get(key)
+    return value if isinstance(value, int) else None
+
+
+def _compare(queue: CheckedQueue, name: str, value: int | None, warn: int | None, crit: int | None) -> None:
+    for state, limit in ((State.CRITICAL, crit), (State.WARNING, warn)):
+        if limit is not None and value is not None and value >= limit:
+            queue.find(state, f"{name}={value} ({limit} or more)")
+            return
+
+
+# How it is said
+
+
+def as_nagios(verdict: Verdict, wanted: Sequence[str], limits: Limits) -> str:
+    """One line, and behind a bar the figures of the queues that were named, or sums."""
+    if wanted:
+        figures = [word for queue in verdict.queues if queue.items is not None for word in _figures(queue, limits)]
+    elif verdict.queues:
+        figures = [f"queues={len(verdict.queues)}", f"items={sum(queue.items or 0 for queue in verdict.queues)}"]
+    else:
+        figures = []
+    words = verdict.words.replace("|", "/").replace("\n", " ")
+    return " | ".join([f"KESTREL {verdict.state.name} - {words}", *([" ".join(figures)] if figures else [])]) + "\n"
+
+
+def _figures(queue: CheckedQueue, limits: Limits) -> list[str]:
+    label = queue.queue.replace("'", "''").replace("=", "_").replace("|", "/")
+    figures = [f"'{label} items'={queue.items};{_blank(limits.items_warn)};{_blank(limits.items_crit)};0"]
+    if queue.age_ms is not None:
+        figures.append(f"'{label} age'={queue.age_ms}ms;{_blank(limits.age_warn_ms)};{_blank(limits.age_crit_ms)};0")
+    if queue.waiters is not None:
+        figures.append(f"'{label} waiters'={queue.waiters};;{_blank(limits.waiters_min, ':')};0")
+    return figures
+
+
+def _blank(limit: int | None, suffix: str = "") -> str:
+    return "" if limit is None else f"{limit}{suffix}"
+
+
+def as_json(verdict: Verdict) -> str:
+    queues = [asdict(queue) | {"state": queue.state.name.lower()} for queue in verdict.queues]
+    record = {"state": verdict.state.name.lower(), "server": verdict.server, "words": verdict.words, "queues": queues}
+    return json.dumps(record, indent=2) + "\n"
+
+
+def as_prometheus(verdict: Verdict) -> str:
+    """For the textfile collector of node_exporter."""
+    server = _quoted(verdict.server)
+    lines = [
+        "# HELP kestrel_check_state 0 ok, 1 warning, 2 critical, 3 unknown",
+        "# TYPE kestrel_check_state gauge",
+        f"kestrel_check_state{{server={server}}} {verdict.state.value}",
+    ]
+    for name, help, values in (
+        ("queue_state", "0 ok, 1 warning, 2 critical", [(queue, float(queue.state)) for queue in verdict.queues]),
+        ("items", "items waiting", _given((queue, queue.items, 1) for queue in verdict.queues)),
+        ("age_seconds", "how long the head has waited", _given((q, q.age_ms, 1000) for q in verdict.queues)),
+        ("waiters", "clients waiting in a get", _given((queue, queue.waiters, 1) for queue in verdict.queues)),
+    ):
+        lines += [f"# HELP kestrel_check_{name} {help}", f"# TYPE kestrel_check_{name} gauge"]
+        lines += [
+            f"kestrel_check_{name}{{server={server},queue={_quoted(queue.queue)}}} {value:.15g}"
+            for queue, value in values
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _given(figures: Iterable[tuple[CheckedQueue, int | None, int]]) -> list[tuple[CheckedQueue, float]]:
+    return [(queue, value / unit) for queue, value, unit in figures if value is not None]
+
+
+def _quoted(label: str) -> str:
+    escaped = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

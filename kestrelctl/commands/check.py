@@ -1,0 +1,65 @@
+"""kestrelctl check"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import ServerOption, TimeoutOption, connect, duration_ms
+from kestrelctl.exit_codes import Failure
+from kestrelctl.output import write_data
+
+
+class CheckFormat(StrEnum):
+    NAGIOS = "nagios"
+    JSON = "json"
+    PROMETHEUS = "prometheus"
+
+
+def _limit(words: str) -> "typer.models.OptionInfo":
+    option: typer.models.OptionInfo = typer.Option(metavar="N", min=0, help=words, show_default=False)
+    return option
+
+
+def _age_limit(words: str) -> "typer.models.OptionInfo":
+    option: typer.models.OptionInfo = typer.Option(metavar="SPAN", parser=duration_ms, help=words, show_default=False)
+    return option
+
+
+def check(
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="These queues instead of all.", show_default=False)
+    ] = None,
+    items_warn: Annotated[int | None, _limit("Warning when a queue has N items or more.")] = None,
+    items_crit: Annotated[int | None, _limit("Critical when a queue has N items or more.")] = None,
+    age_warn: Annotated[int | None, _age_limit("Warning when the head item has waited this long.")] = None,
+    age_crit: Annotated[int | None, _age_limit("Critical when the head item has waited this long.")] = None,
+    waiters_min: Annotated[int | None, _limit("Critical when fewer than N clients wait for an item.")] = None,
+    output: Annotated[CheckFormat, typer.Option("--output", "-o", help="Whom it is for.")] = CheckFormat.NAGIOS,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Say whether a server and its queues are well, to nagios, prometheus or a script.
+
+    A queue that the server has stopped, or whose journal takes no writes, is critical; so is a named queue that is
+    not there, and a server that does not answer. An old Kestrel says how long the item taken last had waited.
+
+    Exit 0 all is well, 1 warning, 2 critical, 3 unknown: a wrong command line, or a server that lets nobody look.
+    """
+    from kestrelctl.checking import Limits, as_json, as_nagios, as_prometheus, judge, unanswered
+
+    limits = Limits(items_warn, items_crit, age_warn, age_crit, waiters_min)
+    wanted = queues or []
+    try:
+        verdict = judge(server, connect(server, timeout).queue_stats(), wanted, limits)
+    except Failure as failure:
+        verdict = unanswered(server, failure)
+    match output:
+        case CheckFormat.JSON:
+            said = as_json(verdict)
+        case CheckFormat.PROMETHEUS:
+            said = as_prometheus(verdict)
+        case CheckFormat.NAGIOS:
+            said = as_nagios(verdict, wanted, limits)
+    write_data(said.encode("utf-8", "surrogateescape"))
+    raise typer.Exit(verdict.state)

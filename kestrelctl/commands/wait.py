@@ -1,0 +1,50 @@
+"""kestrelctl wait"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import QueueArgument, ServerOption, connect, duration_ms
+from kestrelctl.output import remark
+
+
+def wait(
+    context: typer.Context,
+    queue: QueueArgument,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Until it has no items, and no worker holds one in an open read.")
+    ] = False,
+    items: Annotated[
+        str | None,
+        typer.Option("--items", metavar="N", help="Until it has N items or more; '<N', '<=N', '=N', '>N' say it else."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--timeout", metavar="SPAN", parser=duration_ms, help="Give up after this (default: never)."),
+    ] = None,
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How often to look.")] = "500ms",
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="A queue that is not there is an empty one, not exit 1.")
+    ] = False,
+    server: ServerOption = "",
+) -> None:
+    """Wait until a queue is empty, or holds so many items. Nothing is taken.
+
+    --timeout here is how long to wait in all; before the verb it is how long the server may take to answer.
+
+    Exit 124 when --timeout is over, 1 when there is no such queue.
+    """
+    from kestrelctl.waiting import EMPTY, Awaited, wait_for
+
+    if empty == (items is not None):
+        raise typer.BadParameter("give either --empty or --items N")
+    try:
+        awaited = EMPTY if items is None else Awaited.parse(items)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    interval_ms = duration_ms(interval)
+    if interval_ms == 0:
+        raise typer.BadParameter("--interval must be more than nothing")
+    client = connect(server, str(context.find_root().params["timeout"]))
+    count = wait_for(client, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
+    remark(f"{queue} has items={count}")

@@ -1,0 +1,123 @@
+"""`kestrelctl __complete`, which the scripts in completions/ run when somebody presses Tab.
+
+It answers within 300 ms with what it knows by then, and whatever goes wrong, it says nothing.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from kestrelctl.access import PASSWORD_VARIABLE, given, open_socket
+from kestrelctl.exit_codes import Failure
+
+CONNECT_S: Final = 0.15
+ANSWER_S: Final = 0.3
+READ_BYTES: Final = 256 * 1024
+SERVER_DEFAULT: Final = "127.0.0.1:22133"
+_TEXT_OPTIONS: Final = {
+    "-s": "server",
+    "--server": "server",
+    "--user": "user",
+    "--password-file": "password_file",
+    "--ca": "ca",
+    "--cert": "cert",
+    "--key": "key",
+}
+_BLOCK: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{\n  items=(\d+)", re.MULTILINE)
+_NAME: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{", re.MULTILINE)
+_JOURNAL: Final = re.compile(rb"([A-Za-z0-9_%-]+)\.journal")
+
+
+def complete(arguments: Sequence[str]) -> int:
+    """KIND, what is typed of the word so far, the words before it. Prints candidates, one a line: name, tab, words."""
+    # No handler: a name server that does not answer cannot be waited for any other way.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, ANSWER_S + 0.05)
+    kind, typed, *words = [*arguments, "", ""]
+    candidates = {"queues": _queues, "journals": _journals}.get(kind)
+    if candidates is not None:
+        prefix = os.fsencode(typed)
+        lines = [b"%b\t%b\n" % (name, note) for name, note in candidates(words) if name.startswith(prefix)]
+        os.write(1, b"".join(sorted(lines)))
+    return 0
+
+
+def _queues(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+    """The queues of the server that these words mean."""
+    until_s = time.monotonic() + ANSWER_S
+    server = _read_options(words)
+    if given.user and not given.password_file and PASSWORD_VARIABLE not in os.environ:
+        return []
+    try:
+        answer = _dump(server, until_s)
+    except (OSError, Failure):
+        return []
+    items = dict(_BLOCK.findall(answer))
+    return [(name, b"%b items" % items[name] if name in items else b"") for name in _NAME.findall(answer)]
+
+
+def _read_options(words: Sequence[str]) -> str:
+    """What they and the environment say of the server and the way in; returns its address."""
+    found = {"server": os.environ.get("KESTRELCTL_SERVER") or SERVER_DEFAULT}
+    for name in ("user", "ca", "cert", "key"):
+        found[name] = os.environ.get(f"KESTRELCTL_{name.upper()}", "")
+    for name, value in _option_values(words):
+        if not (name == "server" and value.isdecimal()):  # of `bench many-clients` that is a pause
+            found[name] = value
+    given.tls = "--tls" in words or os.environ.get("KESTRELCTL_TLS", "0").lower() in (
+        "1",
+        "true",
+        "t",
+        "yes",
+        "y",
+        "on",
+    )
+    server = found.pop("server")
+    for name, value in found.items():
+        setattr(given, name, os.path.expanduser(value))
+    return server
+
+
+def _option_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if word in _TEXT_OPTIONS:
+            yield _TEXT_OPTIONS[word], following
+        elif equals and option.startswith("--") and option in _TEXT_OPTIONS:
+            yield _TEXT_OPTIONS[option], value
+        elif word.startswith("-s") and not word.startswith("--"):
+            yield "server", word[2:]
+
+
+def _dump(server: str, until_s: float) -> bytes:
+    """All of dump_stats, or as much as comes in time."""
+    chunks: list[bytes] = []
+    with open_socket(server, CONNECT_S) as connected:
+        connected.sendall(b"dump_stats\r\n")
+        while (left_s := until_s - time.monotonic()) > 0:
+            connected.settimeout(left_s)
+            try:
+                chunk = connected.recv(READ_BYTES)
+            except TimeoutError:
+                break
+            chunks.append(chunk)
+            if not chunk or (b"".join(chunks[-2:])).endswith(b"END\r\n"):
+                break
+    return b"".join(chunks).replace(b"\r\n", b"\n")
+
+
+def _journals(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+    """The queues that have a journal in the spool among these words."""
+    for word in words:
+        folder = os.fsencode(os.path.expanduser(word))
+        if os.path.isdir(folder):
+            found = [_JOURNAL.fullmatch(name) for name in os.listdir(folder)]
+            return [(_decode(name[1]), b"journal") for name in found if name is not None]
+    return []
+
+
+def _decode(encoded: bytes) -> bytes:
+    return re.sub(rb"%([0-9A-F]{2})", lambda code: bytes([int(code[1], 16)]), encoded)

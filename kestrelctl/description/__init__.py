@@ -1,0 +1,1 @@
+"""The command tree written down: completions for three shells and the man pages. `python -m kestrelctl.description`."""

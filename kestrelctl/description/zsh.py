@@ -1,0 +1,177 @@
+"""The completion script for zsh: `_arguments` with what the command tree says."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kestrelctl.description.tree import Argument, Command, Kind, Option, SettingName, Value
+
+_SCRIPT = r"""#compdef @PROGRAM@
+# zsh completion for @PROGRAM@. Made from its command tree by `make completions`.
+
+_@NAME@_names() { # the last word: queues or journals; $program and $typed are of the whole command line
+    local -a names notes
+    local line kind=$argv[-1]
+    argv[-1]=()
+    local found="$(timeout 0.4 ${(Q)program} __complete $kind ${(Q)PREFIX} ${(Q)typed} 2>/dev/null </dev/null)"
+    for line in ${(f)found}; do
+        names+=("${line%%$'\t'*}")
+        notes+=("${line/$'\t'/  -- }")
+    done
+    compadd "$@" -l -d notes -a names
+}
+
+_@NAME@_data() {
+    if compset -P '@'; then _files; fi
+}
+@SETTINGS@
+@FUNCTIONS@
+_@NAME@_completion() {
+    local curcontext=$curcontext program=${words[1]/#\~/$HOME}
+    local -a typed=("${(@)words[2,-1]}")
+    _@NAME@
+}
+
+if [[ ${funcstack[1]} == _@NAME@ ]]; then
+    _@NAME@_completion "$@"
+else
+    compdef _@NAME@_completion @PROGRAM@
+fi
+"""
+
+_SETTINGS = r"""
+_@NAME@_setting() { # KEY=VALUE
+    local -a names=(@NAMES@)
+    local -a queue_names=(@QUEUE_NAMES@)
+    if compset -P '*='; then
+        case ${${IPREFIX##*--set=}%=} in
+@VALUES@
+        esac
+    elif compset -P 'queues.*.'; then
+        compadd -S = -q -a queue_names
+    elif compset -P 'queues.'; then
+        local line
+        names=()
+        for line in ${(f)"$(timeout 0.4 kestrelctl __complete queues ${(Q)PREFIX} 2>/dev/null </dev/null)"}; do
+            names+=("${line%%$'\t'*}")
+        done
+        compadd -S . -q -a names
+    else
+        compadd -S = -q -a names
+        compadd -S . -q queues
+    fi
+}
+"""
+
+_WITHOUT: Final = " "  # a message of a blank: nothing is offered and nothing is said
+
+
+def script(program: Command, settings: Sequence[SettingName]) -> str:
+    name = program.program
+    wants_settings = any(option.value and option.value.kind == Kind.SETTING for option in program.options)
+    text = _SCRIPT.replace("@SETTINGS@", _setting_function(settings) if wants_settings else "")
+    functions = [_function(command) for command in program.walk()]
+    return text.replace("@FUNCTIONS@", "\n".join(functions)).replace("@NAME@", name).replace("@PROGRAM@", name)
+
+
+def _function(command: Command) -> str:
+    name = "_".join(("_@NAME@", *command.path)).replace("-", "_")
+    if not command.path:
+        name = "_@NAME@"
+    specs = [spec for option in command.options for spec in _option(option)]
+    if command.commands:
+        return _group(command, name, specs)
+    specs += [_argument(number, argument) for number, argument in enumerate(command.arguments, 1)]
+    return f"{name}() {{\n    _arguments -S \\\n        " + " \\\n        ".join(specs) + "\n}\n"
+
+
+def _group(command: Command, name: str, specs: list[str]) -> str:
+    specs = [*specs, "'1:command:->command'", "'*::argument:->argument'"]
+    described = [f"                {_quoted(f'{each.path[-1]}:{each.summary}')}" for each in command.commands]
+    prefix = "_".join(("_@NAME@", *command.path)).replace("-", "_")
+    cases = [
+        f"                {each.path[-1]}) {prefix}_{each.path[-1].replace('-', '_')} ;;" for each in command.commands
+    ]
+    return "\n".join(
+        [
+            f"{name}() {{",
+            "    local state line",
+            "    typeset -A opt_args",
+            "    _arguments -C -S \\",
+            "        " + " \\\n        ".join(specs) + " && return",
+            "    case $state in",
+            "        command)",
+            "            local -a commands=(",
+            *described,
+            "            )",
+            "            _describe -t commands command commands",
+            "            ;;",
+            "        argument)",
+            "            case $line[1] in",
+            *cases,
+            "            esac",
+            "            ;;",
+            "    esac",
+            "}",
+            "",
+        ]
+    )
+
+
+def _option(option: Option) -> list[str]:
+    """One spec for each name; having given one excludes the others."""
+    excluded = "" if option.is_repeated else f"({' '.join(option.names)})"
+    if option.ends:
+        excluded = "(- *)"
+    star = "*" if option.is_repeated else ""
+    specs = []
+    for name in option.names:
+        joint = "" if option.value is None else "=" if name.startswith("--") else "+"
+        value = "" if option.value is None else f":{_escaped(option.value.metavar)}:{_action(option.value)}"
+        help = option.help.replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
+        specs.append(_quoted(f"{excluded}{star}{name}{joint}[{help}]{value}"))
+    return specs
+
+
+def _argument(number: int, argument: Argument) -> str:
+    place = "*" if argument.is_repeated else f"{number}" if argument.is_required else f"{number}:"
+    return _quoted(f"{place}:{_escaped(argument.value.metavar)}:{_action(argument.value)}")
+
+
+def _action(value: Value) -> str:
+    match value.kind:
+        case Kind.WORDS:
+            return f"({' '.join(value.words)})"
+        case Kind.QUEUE | Kind.JOURNAL:
+            return f"_@NAME@_names {value.kind}s"
+        case Kind.FILE:
+            return "_files"
+        case Kind.FOLDER:
+            return "_files -/"
+        case Kind.COMMAND:
+            return "_cmdstring"
+        case Kind.DATA:
+            return "_@NAME@_data"
+        case Kind.SETTING:
+            return "_@NAME@_setting"
+        case Kind.NOTHING:
+            return _WITHOUT
+
+
+def _setting_function(settings: Sequence[SettingName]) -> str:
+    values = [
+        f"            {pattern}) compadd {' '.join(each.words)} ;;"
+        for each in settings
+        if each.words
+        for pattern in [f"{each.name} | queues.*.{each.name}" if each.is_per_queue else each.name]
+    ]
+    text = _SETTINGS.replace("@NAMES@", " ".join(each.name for each in settings))
+    text = text.replace("@QUEUE_NAMES@", " ".join(each.name for each in settings if each.is_per_queue))
+    return text.replace("@VALUES@", "\n".join(values))
+
+
+def _escaped(words: str) -> str:
+    return words.replace(":", "\\:").replace("[", "\\[").replace("]", "\\]")
+
+
+def _quoted(words: str) -> str:
+    return "'" + words.replace("'", "'\\''") + "'"

@@ -1,0 +1,61 @@
+"""An example or two of every command: `-h` and the man pages show them, and the tests have kestrelctl read them."""
+
+from typing import Final
+
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
+    "put": (
+        "kestrelctl put work 'hello'",
+        "seq 1 3 | kestrelctl put work --lines",
+        "kestrelctl put work @order.json --expire 10m",
+    ),
+    "get": (
+        "kestrelctl get work --wait 5s",
+        "kestrelctl get work --all --exec ./handle-one-item",
+        "kestrelctl get work -n 100 --null | xargs -0 -n 1 echo",
+    ),
+    "peek": ("kestrelctl peek work --json",),
+    "ls": ("kestrelctl ls", "kestrelctl ls 'work*' -o json"),
+    "stats": ("kestrelctl stats", "kestrelctl stats work -o json"),
+    "top": ("kestrelctl top", "kestrelctl top --once --json", "kestrelctl top --filter 'work items>100' --sort -items"),
+    "wait": ("kestrelctl wait work --empty --timeout 5m", "kestrelctl wait work --items '<100'"),
+    "check": (
+        "kestrelctl check",
+        "kestrelctl check work --items-warn 1000 --items-crit 10000 --age-crit 10m --waiters-min 1",
+        "kestrelctl check -o prometheus",
+    ),
+    "flush": ("kestrelctl flush work",),
+    "flush-all": ("kestrelctl flush-all --yes",),
+    "flush-expired": ("kestrelctl flush-expired work",),
+    "flush-all-expired": ("kestrelctl flush-all-expired",),
+    "delete": ("kestrelctl delete work --missing-ok",),
+    "undo": ("kestrelctl undo work",),
+    "dump-config": ("kestrelctl dump-config", "kestrelctl dump-config -o json"),
+    "dump-stats": ("kestrelctl dump-stats",),
+    "reload": ("kestrelctl reload",),
+    "version": ("kestrelctl version",),
+    "shutdown": ("kestrelctl shutdown --yes",),
+    "journal-verify": (
+        "kestrelctl journal-verify /var/spool/kestrel --quiet",
+        "kestrelctl journal-verify /var/spool/kestrel work --repair --dry-run",
+    ),
+    "repair": ("kestrelctl repair work",),
+    "journal import": (
+        "kestrelctl journal import /var/spool/kestrel-1 --to /var/spool/kestrel",
+        "kestrelctl journal import /var/spool/kestrel-1/work --queue work",
+    ),
+    "journal export": ("kestrelctl journal export /var/spool/kestrel --to /tmp/kestrel-2",),
+    "bench flood": ("kestrelctl bench flood -n 100000 -k 1 --transactions",),
+    "bench many-clients": ("kestrelctl bench many-clients --clients 200 --kill 10",),
+    "bench put-many": ("kestrelctl bench put-many --clients 50 --items 100000 -o json",),
+    "bench packing": ("kestrelctl bench packing --cycles 5 --pause 0.5",),
+    "bench timeout": ("kestrelctl bench timeout --readers 200 --time 5000",),
+    "bench fanout": ("kestrelctl bench fanout --children 8",),
+}
+
+
+def epilog(command: str) -> str | None:
+    """What `-h` shows at its end."""
+    lines = EXAMPLES.get(command)
+    if lines is None:
+        return None
+    return f"\b\nExample{'s' if len(lines) > 1 else ''}:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,71 @@
+"""Waiting for a queue to hold so many items."""
+
+import operator
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from kestrelctl.exit_codes import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from kestrelctl.client import KestrelClient
+
+_COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
+    "": operator.ge,
+    ">=": operator.ge,
+    ">": operator.gt,
+    "=": operator.eq,
+    "<=": operator.le,
+    "<": operator.lt,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What is waited for."""
+
+    sign: str
+    items: int
+    counts_open_reads: bool = False  # what a worker holds is waited for, too
+
+    @classmethod
+    def parse(cls, words: str) -> Self:
+        """`100` and `>=100`, `>100`, `=100`, `<=100`, `<100`. Raises ValueError."""
+        found = re.fullmatch(r"([<>]?=?)(\d{1,18})", words)
+        if found is None:
+            raise ValueError(f"{words!r} is not a number of items: write 100, '<100' or '=0'")
+        return cls(found[1], int(found[2]))
+
+    def is_met(self, items: int, open_reads: int) -> bool:
+        held = items + open_reads if self.counts_open_reads else items
+        return _COMPARISONS[self.sign](held, self.items)
+
+
+EMPTY: Final = Awaited("=", 0, counts_open_reads=True)
+
+
+def wait_for(
+    client: "KestrelClient",
+    queue: str,
+    awaited: Awaited,
+    *,
+    limit_ms: int | None,
+    interval_ms: int,
+    missing_ok: bool,
+) -> int:
+    """Look until it is so; how many items there are then. `limit_ms` None = for ever. Raises Failure."""
+    until_s = None if limit_ms is None else time.monotonic() + limit_ms / 1000
+    while True:
+        block = next((block for block in client.queue_stats() if block["queue"] == queue and len(block) > 1), {})
+        items, open_reads = int(block.get("items", 0)), int(block.get("open_transactions", 0))
+        if awaited.is_met(items, open_reads):
+            if not block and not missing_ok:
+                raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")
+            return items
+        left_s = interval_ms / 1000 if until_s is None else until_s - time.monotonic()
+        if left_s <= 0:
+            held = f"{items} items and {open_reads} open reads"
+            raise Failure(ExitCode.WAIT_EXPIRED, f"{queue} has {held} still")
+        time.sleep(min(left_s, interval_ms / 1000))

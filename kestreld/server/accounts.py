@@ -1,0 +1,174 @@
+"""The users as the running server has them: what each may do, and whether a password is his."""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kestreld.clock import Clock
+from kestreld.passwords import NOBODYS, PasswordHash
+from kestreld.protocol import memcache as wire
+from kestreld.protocol.memcache import Command, Lines
+from kestreld.users import EVERY_QUEUE, Right, UserConfig, pattern_of
+
+# Whoever is logged in may send these.
+_FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.STATS, wire.DUMP_STATS, wire.QUIT})
+_ON_A_QUEUE: Final = {
+    wire.SET: Right.PUT,
+    wire.SET_WITH: Right.PUT,
+    wire.TOO_LARGE: Right.PUT,
+    wire.GET: Right.GET,
+    wire.NEXT: Right.GET,
+    wire.READ: Right.GET,
+    wire.FLUSH: Right.FLUSH,
+    wire.FLUSH_EXPIRED: Right.FLUSH,
+    wire.DELETE: Right.DELETE,
+    wire.REPAIR: Right.ADMIN,
+    wire.UNDO: Right.ADMIN,
+}
+
+
+class Meter:
+    """A number of bytes a second that may be used up. A second's worth may be saved up."""
+
+    def __init__(self, clock: Clock, rate_bytes: int) -> None:
+        self._clock = clock
+        self.rate_bytes = rate_bytes
+        self._left_bytes = rate_bytes
+        self._at_ms = clock.monotonic_ms
+
+    def spend(self, size_bytes: int) -> None:
+        self._left_bytes -= size_bytes
+
+    def wait_ms(self) -> int:
+        """How long until there is something left; 0 when there is."""
+        now_ms = self._clock.monotonic_ms
+        gained_bytes = (now_ms - self._at_ms) * self.rate_bytes // 1000
+        if gained_bytes:
+            self._left_bytes = min(self._left_bytes + gained_bytes, self.rate_bytes)
+            self._at_ms = now_ms
+        return 0 if self._left_bytes > 0 else -self._left_bytes * 1000 // self.rate_bytes + 1
+
+
+class Account:
+    """A user. His command lines are checked once each, and cached apart from everybody else's."""
+
+    def __init__(self, config: UserConfig, clock: Clock) -> None:
+        self.lines = Lines()
+        self.meter: Meter | None = None
+        self.known = b""  # the digest of the password that was right last; b"" = none yet
+        self.configure(config, clock)
+
+    def configure(self, config: UserConfig, clock: Clock) -> None:
+        """What he may do from now on."""
+        self.config = config
+        self._may = {
+            right: pattern_of([pattern for pattern, rights in config.rights if right in rights]) for right in Right
+        }
+        self._is_admin = any(Right.ADMIN in rights and pattern == EVERY_QUEUE for pattern, rights in config.rights)
+        if config.rate_bytes is None:
+            self.meter = None
+        elif self.meter is None or self.meter.rate_bytes != config.rate_bytes:
+            self.meter = Meter(clock, config.rate_bytes)
+        self.lines.clear()
+
+    def may(self, right: Right, queue: str) -> bool:
+        return self._may[right].fullmatch(queue) is not None
+
+    def check(self, command: Command) -> Command:
+        """The command itself if he may send it, else one that refuses it and swallows its data."""
+        kind = command.kind
+        if kind in _FREE:
+            return command
+        if kind == wire.GET_MANY:
+            for part in command.parts:
+                if self.check(part) is not part:
+                    return self.check(part)
+            return command
+        right = _ON_A_QUEUE.get(kind)
+        if right is None:
+            return command if self._is_admin else _refusal(command, "this takes admin of all queues")
+        if right is Right.GET and command.peeks:
+            right = Right.PEEK
+        if self.may(right, command.name):
+            return command
+        return _refusal(command, f"{right.value} on {command.name!r}")
+
+
+def _refusal(command: Command, reason: str) -> Command:
+    refusal = Command(wire.REPLY)
+    refusal.data_bytes = command.data_bytes
+    if not command.noreply:
+        refusal.reply = f"CLIENT_ERROR not allowed: {reason}\r\n".encode("latin-1", "replace")
+    return refusal
+
+
+class Accounts:
+    """Every user, by name and by the name in a certificate.
+
+    A password that was right once is recognised at once afterwards, by a digest under a key that only this process
+    has. All others take a tenth of a second, which is `slowly`'s.
+    """
+
+    def __init__(self, clock: Clock, key: bytes) -> None:
+        self._clock = clock
+        self._key = key
+        self.by_name: dict[bytes, Account] = {}
+        self._by_certificate: dict[str, Account] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.by_name)
+
+    def configure(self, users: Mapping[str, UserConfig]) -> list[Account]:
+        """Make these the users; those who have to log in again, since they are none any more or are somebody else."""
+        changed = []
+        for name in [name for name in self.by_name if name.decode() not in users]:
+            changed.append(self.by_name.pop(name))
+        for user in users.values():
+            account = self.by_name.get(user.name.encode())
+            if account is None:
+                self.by_name[user.name.encode()] = Account(user, self._clock)
+                continue
+            before = account.config
+            if (before.password, before.certificates) != (user.password, user.certificates):
+                changed.append(account)
+                self.by_name[user.name.encode()] = Account(user, self._clock)
+            elif before != user:
+                account.configure(user, self._clock)
+        self._by_certificate = {
+            name: account for account in self.by_name.values() for name in account.config.certificates
+        }
+        return changed
+
+    def forget_lines(self) -> None:
+        """What a command line means may have changed."""
+        for account in self.by_name.values():
+            account.lines.clear()
+
+    def of_certificate(self, names: set[str]) -> Account | None:
+        """Whose certificate has these names; None where it is nobody's or more than one user's."""
+        found = {id(account): account for name in names if (account := self._by_certificate.get(name)) is not None}
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def recognise(self, name: bytes, password: bytes) -> Account | None:
+        """The user, if this password has been right before."""
+        account = self.by_name.get(name)
+        if account is None or not account.known:
+            return None
+        return account if hmac.compare_digest(account.known, self._digest(name, password)) else None
+
+    def compare(self, name: bytes, password: bytes) -> tuple[Callable[[], bool], Callable[[bool], Account | None]]:
+        """What takes long, for another thread; and what to do with its result: who it is, None where it is wrong."""
+        account = self.by_name.get(name)
+        kept: PasswordHash = (account.config.password if account is not None else None) or NOBODYS
+
+        def conclude(fits: bool) -> Account | None:
+            if not fits or account is None or self.by_name.get(name) is not account:
+                return None
+            account.known = self._digest(name, password)
+            return account
+
+        return lambda: kept.fits(password), conclude
+
+    def _digest(self, name: bytes, password: bytes) -> bytes:
+        return hashlib.blake2b(name + b"\0" + password, key=self._key, digest_size=32).digest()

@@ -1,0 +1,79 @@
+"""Connections with something about them. A session takes them like a plain socket's."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kestreld.net import Connection
+from kestreld.server.accounts import Meter
+
+if TYPE_CHECKING:
+    from kestreld.server.session import Session
+    from kestreld.server.turn import Turn
+
+
+class HeldConnection:
+    """A connection that says when it is closed. Receiving and sending take no detour."""
+
+    def __init__(self, connection: Connection, closed: Callable[[], object] = lambda: None) -> None:
+        self._connection = connection
+        self.closed = closed
+        self.recv = connection.recv
+        self.send = connection.send
+        self.fileno = connection.fileno
+
+    def close(self) -> None:
+        self._connection.close()
+        self.closed()
+
+
+class RereadConnection:
+    """A connection of which something has been read already: that comes first."""
+
+    def __init__(self, connection: Connection, rest: bytes) -> None:
+        self._connection = connection
+        self._rest = rest
+        self.send = connection.send
+        self.close = connection.close
+        self.fileno = connection.fileno
+
+    def recv(self, size_bytes: int, /) -> bytes:
+        if not self._rest:
+            return self._connection.recv(size_bytes)
+        data, self._rest = self._rest[:size_bytes], self._rest[size_bytes:]
+        return data
+
+
+class MeteredConnection:
+    """A connection that is not read from while its user has used up his bytes."""
+
+    def __init__(self, connection: Connection, meter: Meter, turn: "Turn", loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._meter = meter
+        self._turn = turn
+        self._loop = loop
+        self._is_paused = False
+        self.session: Session | None = None
+        self.close = connection.close
+        self.fileno = connection.fileno
+
+    def recv(self, size_bytes: int, /) -> bytes:
+        # While it is paused only a hang-up leads here.
+        if not self._is_paused and (wait_ms := self._meter.wait_ms()):
+            self._is_paused = True
+            self._turn.poller.modify(self.fileno(), 0)
+            self._loop.call_later(wait_ms / 1000, self._go_on)
+            raise BlockingIOError
+        data = self._connection.recv(size_bytes)
+        self._meter.spend(len(data))
+        return data
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        sent = self._connection.send(data)
+        self._meter.spend(sent)
+        return sent
+
+    def _go_on(self) -> None:
+        self._is_paused = False
+        if self.session is not None and not self.session.closed:
+            self._turn.poller.modify(self.session.fd, self.session.interest)

@@ -1,0 +1,114 @@
+"""TLS on a connection of the data port: the same `recv`, `send` and `close`, and who the client's certificate names.
+
+A record is at most 16 KiB, and OpenSSL takes them from the socket one at a time: whoever receives with more room than
+that leaves nothing behind in it that the poller would not know of.
+"""
+
+import ssl
+from contextlib import suppress
+from typing import Any, Final, Never
+
+from kestreld import net
+from kestreld.config import Config
+from kestreld.errors import ConfigError
+from kestreld.files import FileLayer
+from kestreld.net import Connection
+
+SHUT_WR: Final = 1  # of shutdown(2)
+_NAMES: Final = frozenset({"DNS", "email", "URI"})
+
+
+class TlsConnection:
+    """The server's side. Nothing can be received or sent before `shake_hands` returns 0."""
+
+    def __init__(self, context: ssl.SSLContext, connection: Any) -> None:
+        """Raises OSError when the client has gone already."""
+        self._socket = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def shake_hands(self) -> int:
+        """Go on with the handshake: what to poll for next, 0 when it is done. Raises OSError when it fails."""
+        try:
+            self._socket.do_handshake()
+        except ssl.SSLWantReadError:
+            return net.READ
+        except ssl.SSLWantWriteError:
+            return net.WRITE
+        return 0
+
+    def end_output(self) -> None:
+        """Say nothing more after what a failed handshake has said, and take what comes as it comes. Raises OSError."""
+        self._socket.shutdown(SHUT_WR)
+
+    def certificate_names(self) -> set[str]:
+        """The names in the certificate that the client has shown; none when it has shown none."""
+        certificate: Any = self._socket.getpeercert() or {}
+        names = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+        return names | {value for kind, value in certificate.get("subjectAltName", ()) if kind in _NAMES}
+
+    def recv(self, size_bytes: int, /) -> bytes:
+        try:
+            return self._socket.recv(size_bytes)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        if not data:
+            return 0
+        try:
+            return self._socket.send(data)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+
+    def close(self) -> None:
+        with suppress(OSError, ValueError):  # says goodbye, and does not wait for the answer
+            self._socket.unwrap()
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+
+def server_context(config: Config, files: FileLayer) -> ssl.SSLContext | None:
+    """What TLS listeners go by; None when there is no certificate. Raises ConfigError."""
+    if config.tls_certificate is None:
+        return None
+    for field in ("tls_certificate", "tls_key", "tls_client_ca"):
+        path = getattr(config, field)
+        if path is not None:
+            try:
+                files.read_operators_file(path)
+            except OSError as error:
+                raise _mistake(config, field, f"{path}: {error.strerror}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key, _no_password)
+    except (ssl.SSLError, ValueError) as error:
+        reason = f"{config.tls_certificate}: with {config.tls_key or 'the key in it'}: {_reason(error)}"
+        raise _mistake(config, "tls_certificate", reason) from error
+    if config.tls_client_ca is not None:
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise _mistake(config, "tls_client_ca", f"{config.tls_client_ca}: {_reason(error)}") from error
+        context.verify_mode = ssl.CERT_REQUIRED if config.tls_client_certificate_required else ssl.CERT_OPTIONAL
+    return context
+
+
+def wrap(context: ssl.SSLContext, connection: Connection) -> TlsConnection:
+    return TlsConnection(context, connection)
+
+
+def _no_password() -> Never:
+    raise ValueError("the key is encrypted; kestreld has nobody to ask for its password")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    return str(error.args[0] if error.args and isinstance(error.args[0], str) else "no PEM of that kind in it")
+
+
+def _mistake(config: Config, field: str, reason: str) -> ConfigError:
+    return ConfigError([config.problem(field, f"{field.replace('_', '.', 1)}: {reason}")])

@@ -1,0 +1,183 @@
+"""Who may log in and what for: the `users` of a configuration. Logging in itself is the server's."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from kestreld.errors import ConfigProblem
+from kestreld.files import FileLayer
+from kestreld.passwords import PasswordHash
+from kestreld.values import BadValue, as_clients_send_it, path_of, size_bytes_from, text_of
+from kestreld.yaml_tree import Entry, Kind, Node
+
+SECRET_BYTES_MAX: Final = 4096
+
+
+class Right(Enum):
+    """What a user may do with the queues of a pattern. ADMIN of `*` is the server's own commands, too."""
+
+    PUT = "put"
+    GET = "get"
+    PEEK = "peek"
+    FLUSH = "flush"
+    DELETE = "delete"
+    ADMIN = "admin"
+
+
+Rights = frozenset[Right]
+ALL: Final[Rights] = frozenset(Right)
+ALL_WORD: Final = "all"
+EVERY_QUEUE: Final = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserConfig:
+    """Somebody who may log in: how he shows who he is, and what he may do then."""
+
+    name: str
+    password: PasswordHash | None = None  # None = not by password
+    certificates: tuple[str, ...] = ()  # one of these is in his certificate; empty = not by certificate
+    rights: tuple[tuple[str, Rights], ...]  # pattern of queue names (latin-1 text) -> rights; all that match count
+    rate_bytes: int | None = None  # bytes a second, of all his connections in both directions; None = unlimited
+
+
+def pattern_of(patterns: Iterable[str]) -> "re.Pattern[str]":
+    """One that matches the queue names of all these patterns: `*` stands for any characters."""
+    return re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns) or "(?!)", re.S)
+
+
+def read_users(node: Node, files: FileLayer) -> tuple[dict[str, UserConfig], list[ConfigProblem]]:
+    """The users of a configuration by name, and what is wrong with them."""
+    users: dict[str, UserConfig] = {}
+    problems: list[ConfigProblem] = []
+    if node.kind not in (Kind.MAPPING, Kind.NULL):
+        problems.append(node.place.problem(f"users: expected a mapping of names to what they may do, not {node}"))
+    certificates: dict[str, str] = {}
+    for name, entry in node.entries.items():
+        user = _User(name, entry, files)
+        problems += user.problems
+        if user.problems:
+            continue
+        users[name] = made = user.finish()
+        for certificate in made.certificates:
+            if (other := certificates.setdefault(certificate, name)) != name:
+                reason = f"users.{name}: the certificate name {certificate!r} is that of {other}, too"
+                problems.append(entry.place.problem(reason))
+    return users, problems
+
+
+class _User:
+    """A user being read."""
+
+    def __init__(self, name: str, entry: Entry, files: FileLayer) -> None:
+        self.name = name
+        self.problems: list[ConfigProblem] = []
+        self._files = files
+        self._password: PasswordHash | None = None
+        self._certificates: tuple[str, ...] = ()
+        self._rights: list[tuple[str, Rights]] = []
+        self._rate_bytes: int | None = None
+        readers = {
+            "password": self._read_password,
+            "password_file": self._read_password_file,
+            "certificate": self._read_certificate,
+            "rights": self._read_rights,
+            "max_rate": self._read_rate,
+        }
+        if not re.fullmatch(r"[^\x00-\x20\x7f]{1,64}", name):
+            self._problem(entry, "a user's name has no blanks, and at most 64 characters")
+        elif entry.place.source.startswith("--set"):
+            self._problem(entry, "users are set in a file: everybody on a machine can read its command lines")
+        elif entry.node.kind is not Kind.MAPPING:
+            self._problem(entry, f"expected a mapping such as {{rights: {{'*': [put, get]}}}}, not {_kind(entry.node)}")
+        else:
+            for key, one in entry.node.entries.items():
+                if (read := readers.get(key)) is None:
+                    near = difflib.get_close_matches(key, readers, n=1)
+                    self._problem(one, f"unknown setting {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+                    continue
+                try:
+                    read(one.node)
+                except BadValue as bad:
+                    self.problems.append(bad.node.place.problem(f"users.{name}.{key}: {bad.reason}"))
+            self._check(entry)
+
+    def _problem(self, entry: Entry, reason: str) -> None:
+        self.problems.append(entry.place.problem(f"users.{self.name}: {reason}"))
+
+    def _check(self, entry: Entry) -> None:
+        given = entry.node.entries
+        if "password" in given and "password_file" in given:
+            self._problem(given["password_file"], "set password or password_file, not both")
+        elif not {"password", "password_file", "certificate"} & given.keys():
+            self._problem(entry, "cannot log in: set password, password_file or certificate")
+        if "rights" not in given:
+            self._problem(entry, "may do nothing: set rights, such as {'*': [put, get]}")
+
+    def finish(self) -> UserConfig:
+        return UserConfig(
+            name=self.name,
+            password=self._password,
+            certificates=self._certificates,
+            rights=tuple(self._rights),
+            rate_bytes=self._rate_bytes,
+        )
+
+    def _read_password(self, node: Node) -> None:
+        # What stands there is never repeated: it may be a password where its hash belongs.
+        try:
+            self._password = PasswordHash.parse(node.text if node.kind is Kind.TEXT else "")
+        except ValueError as error:
+            raise BadValue(node, str(error)) from None
+
+    def _read_password_file(self, node: Node) -> None:
+        path = path_of(node)
+        try:
+            content = self._files.read_operators_file(path)[:SECRET_BYTES_MAX]
+        except OSError as error:
+            raise BadValue(node, f"{path}: {error.strerror}") from error
+        try:
+            self._password = PasswordHash.parse(content.decode("ascii", "replace").strip())
+        except ValueError as error:
+            raise BadValue(node, f"{path}: {error}") from None
+
+    def _read_certificate(self, node: Node) -> None:
+        expected = "a name that stands in the certificate"
+        names = [text_of(item, expected) for item in (node.items if node.kind is Kind.LIST else [node])]
+        if not names or not all(names):
+            raise BadValue(node, f"expected {expected}")
+        self._certificates = tuple(names)
+
+    def _read_rights(self, node: Node) -> None:
+        if node.kind is not Kind.MAPPING or not node.entries:
+            raise BadValue(node, "expected queues and what may be done with them, such as {'orders*': [put, get]}")
+        for pattern, entry in node.entries.items():
+            self._rights.append((as_clients_send_it(pattern), _rights(entry.node)))
+
+    def _read_rate(self, node: Node) -> None:
+        infinite = node.kind is Kind.TEXT and node.text == "infinite"
+        self._rate_bytes = None if infinite else size_bytes_from(1024)(node)
+
+
+def _rights(node: Node) -> Rights:
+    rights: set[Right] = set()
+    for item in node.items if node.kind is Kind.LIST else [node]:
+        if item.kind is Kind.TEXT and item.text == ALL_WORD:
+            rights |= ALL
+            continue
+        known = [right.value for right in Right]
+        try:
+            rights.add(Right(text_of(item, "a right")))
+        except ValueError:
+            near = difflib.get_close_matches(item.text, known, n=1)
+            more = f"; did you mean {near[0]}?" if near else ""
+            raise BadValue(item, f"{item} is no right: there are {', '.join(known)} and {ALL_WORD}{more}") from None
+    return frozenset(rights)
+
+
+def _kind(node: Node) -> str:
+    # Not the text: somebody may have put a password there.
+    return "a plain value" if node.kind is Kind.TEXT else str(node)

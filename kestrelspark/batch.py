@@ -1,0 +1,223 @@
+"""The batch source: spark.read.format("kestrel").load("/srv/archive/server=*/")."""
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+from kestreld.errors import KestrelError
+from kestrelspark.found import JournalFile, find, packed
+from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted, batches
+
+MIB: Final = 1 << 20
+PARTITION_BYTES_MIN: Final = 64 * MIB
+PARTITION_BYTES_MAX: Final = 256 * MIB
+PARTITIONS_WISHED: Final = 8
+PUSHDOWN_SETTING: Final = "spark.sql.python.filterPushdown.enabled"
+_TIMES: Final = ("at", "add_time", "expire_time")
+_NUMBERS: Final = ("id", "flags", "size", "journal_id")
+OPTIONS: Final = {
+    "path": "",
+    "paths": "",
+    "queue": "",
+    "since": "",
+    "until": "",
+    "mode": Mode.PERMISSIVE.value,
+    "includevalue": "false",
+    "maxpartitionbytes": "",
+    "ignoremissingfiles": "false",
+}
+
+
+class BadOption(KestrelError):
+    """An option of the source that it does not have, or cannot have this value."""
+
+
+class KestrelSource(DataSource):
+    """Journals of kestreld and of Kestrel 1.x and 2.x, live or archived, as rows of what happened to their items."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kestrel"
+
+    def schema(self) -> StructType:
+        with_value = _flag(self.options, "includevalue")
+        return StructType([_field(name) for name in COLUMNS if name != VALUE or with_value])
+
+    def reader(self, schema: StructType) -> "JournalReader":
+        return JournalReader(schema, self.options)
+
+
+class PushdownSource(KestrelSource):
+    """As KestrelSource, and filters on queue and at narrow down what is read."""
+
+    def reader(self, schema: StructType) -> "JournalReader":
+        return PushdownReader(schema, self.options)
+
+
+def register(spark: Any) -> None:
+    """Make the format "kestrel" known to a session."""
+    # A reader that takes filters is an error where the setting is off.
+    pushes = spark.conf.get(PUSHDOWN_SETTING, "false") == "true"
+    spark.dataSource.register(PushdownSource if pushes else KestrelSource)
+
+
+def _field(name: str) -> StructField:
+    if name in _TIMES:
+        return StructField(name, TimestampType())
+    if name in _NUMBERS:
+        return StructField(name, LongType())
+    return StructField(name, BinaryType() if name == VALUE else StringType())
+
+
+class FilePartition(InputPartition):
+    """The files that one task reads."""
+
+    def __init__(self, files: list[JournalFile]) -> None:
+        super().__init__(files)
+        self.files = files
+
+
+class JournalReader(DataSourceReader):
+    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
+        for name in options:
+            if name.lower() not in OPTIONS:
+                raise BadOption(f"the kestrel source has no option {name}; it has {', '.join(OPTIONS)}")
+        self._schema = schema
+        self._paths = _paths(options)
+        self._queues = [name for name in re.split(r"[,\s]+", _option(options, "queue")) if name]
+        self._bytes_max = _size(_option(options, "maxpartitionbytes"))
+        self._missing_is_fine = _flag(options, "ignoremissingfiles")
+        unknown = [field.name for field in schema.fields if field.name not in COLUMNS]
+        if unknown:
+            raise BadOption(f"the kestrel source has no column {', '.join(unknown)}; it has {', '.join(COLUMNS)}")
+        try:
+            mode = Mode(_option(options, "mode").upper())
+        except ValueError:
+            raise BadOption(f"mode is one of {', '.join(Mode)}, not {_option(options, 'mode')}") from None
+        self._wanted = Wanted(
+            tuple(field.name for field in schema.fields),
+            mode,
+            instant_ms(_option(options, "since"), "since"),
+            instant_ms(_option(options, "until"), "until"),
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        found = find(self._paths, self._queues, self._wanted.since_ms)
+        bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in found.files))
+        return [FilePartition(files) for files in packed(found.files, bytes_max)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, FilePartition):
+            return  # Spark makes a partition of its own where there is none
+        arrow_schema = to_arrow_schema(self._schema, timezone="UTC")
+        as_declared = [field.type for field in arrow_schema] == [COLUMNS[name] for name in self._wanted.columns]
+        for batch in batches(partition.files, self._wanted, missing_is_fine=self._missing_is_fine):
+            yield batch if as_declared else batch.cast(arrow_schema)
+
+
+class PushdownReader(JournalReader):
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Reads less where a filter allows it. All are left to Spark as well."""
+        for one in filters:
+            self._narrow(one)
+            yield one
+
+    def _narrow(self, one: Filter) -> None:
+        match one:
+            case EqualTo(("queue",), str(name)) if not self._queues:
+                self._queues = [_literally(name)]
+            case In(("queue",), names) if not self._queues:
+                self._queues = [_literally(name) for name in names if name is not None]
+            case GreaterThanOrEqual(("at",), datetime.datetime() as at) | GreaterThan(
+                ("at",), datetime.datetime() as at
+            ):
+                since_ms = max(_floor_ms(at), self._wanted.since_ms or 0)
+                self._wanted = replace(self._wanted, since_ms=since_ms)
+            case LessThan(("at",), datetime.datetime() as at) | LessThanOrEqual(("at",), datetime.datetime() as at):
+                until_ms = min(_floor_ms(at) + 1, self._wanted.until_ms or 1 << 62)
+                self._wanted = replace(self._wanted, until_ms=until_ms)
+
+
+def _literally(name: str) -> str:
+    """A name as a pattern that fits nothing else, in the form it has on disk."""
+    on_disk = name.encode().decode("latin-1")
+    return re.sub(r"([*?[])", r"[\1]", on_disk)
+
+
+def _floor_ms(at: datetime.datetime) -> int:
+    return (at.astimezone(datetime.UTC) - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(
+        milliseconds=1
+    )
+
+
+# Options
+
+
+def _option(options: Mapping[str, str], name: str) -> str:
+    """Its value: Spark does not care for the case of an option's name."""
+    return next((value for key, value in options.items() if key.lower() == name), OPTIONS[name])
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    value = _option(options, name).lower()
+    if value not in ("true", "false"):
+        raise BadOption(f"{name} is true or false, not {value}")
+    return value == "true"
+
+
+def _paths(options: Mapping[str, str]) -> list[str]:
+    several = _option(options, "paths")
+    paths = list(json.loads(several)) if several else []
+    if single := _option(options, "path"):
+        paths.append(single)
+    if not paths:
+        raise BadOption("the kestrel source needs a path: load(PATH)")
+    return [str(path) for path in paths]
+
+
+def _size(text: str) -> int:
+    """Bytes; 128m and 128MB are mebibytes, as in Spark. 0 = not said."""
+    if not text:
+        return 0
+    found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
+    if found is None or int(found[1]) == 0:
+        raise BadOption(f"maxPartitionBytes is a size such as 128m, not {text}")
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
+
+
+def partition_bytes(total_bytes: int) -> int:
+    """How much one task reads where nobody says: enough to be worth a task."""
+    return min(max(total_bytes // PARTITIONS_WISHED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
+
+
+def instant_ms(text: str, name: str) -> int | None:
+    """Milliseconds since 1970: a number of them, or a date with or without time, in UTC unless it says otherwise."""
+    if not text:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(f"{name} is a time such as 2025-01-31T12:00, or milliseconds since 1970, not {text}") from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=datetime.UTC)
+    return _floor_ms(at)

@@ -1,0 +1,292 @@
+"""A journal file's content in order: what was put, what became of items, and the stretches that cannot be read."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from kestreld.errors import JournalCorrupt
+from kestreld.journal.kestrel_ops import (
+    ADD,
+    ADD_HEAD,
+    ADD_XID,
+    ADDX,
+    ADDX_HEAD,
+    CONFIRM_REMOVE,
+    CONTINUE,
+    REMOVE,
+    UNREMOVE,
+    XID_ITEM_HEAD,
+    Truncated,
+    Unreadable,
+    op_end,
+)
+from kestreld.journal.kestrel_salvage import stretches
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    PUT_HEADER_BYTES,
+    Type,
+    checked_end,
+    find_whole_records,
+    read_abort,
+    read_checkpoint,
+    read_done,
+    read_reader,
+    why_bad,
+)
+from kestreld.journal.recovery import must_be_torn
+from kestreld.journal.segment import decode_header
+from kestrelspark.found import JournalFile
+from kestrelspark.scanning import Block, blocks
+
+# Rows name them; the order is theirs: those of DONE's Reason follow one another.
+EVENTS: Final = ("put", "got", "confirmed", "expired", "moved", "discarded", "flushed", "aborted")
+PUT_EVENT, GOT_EVENT, CONFIRMED_EVENT, ABORTED_EVENT = 0, 1, 2, 7
+NO_TIME: Final = -1
+NO_ID: Final = 0
+KESTREL_ROWS: Final = 1 << 16
+
+
+@dataclass(slots=True)
+class Puts:
+    """Items as they were put, as arrays. `starts` and `ends` are where their data lies in the file.
+
+    `only` is the number of the reader an item is for, 0 = all. `add_at_ms` NO_TIME and `ids` NO_ID: unknown.
+    """
+
+    ids: Any
+    add_at_ms: Any
+    expire_at_ms: Any
+    flags: Any
+    only: Any
+    starts: Any
+    ends: Any
+
+
+@dataclass(slots=True)
+class Endings:
+    """What became of items, as arrays: `events` index EVENTS, and the ids from `firsts` to `lasts` are meant.
+
+    `at_ms` NO_TIME and `firsts` NO_ID: unknown.
+    """
+
+    events: Any
+    readers: Any
+    at_ms: Any
+    firsts: Any
+    lasts: Any
+
+
+@dataclass(slots=True)
+class Damage:
+    """A stretch in which nothing can be read. One that `is_torn` is the end of a journal that was cut short."""
+
+    at: int
+    reason: str
+    is_torn: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been learned on the way through a file: readers' names, and how much was read."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    records: int = 0
+    synced: bool = False
+
+
+Piece = Puts | Endings | Damage
+
+
+def contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
+    """All that can be read of a file, and in its place what cannot."""
+    if file.is_kestrel:
+        yield from _kestrel_contents(buffer, progress)
+    else:
+        yield from _segment_contents(buffer, file, progress)
+
+
+# Segments
+
+
+def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
+    if file.end is not None and file.end < len(buffer):
+        buffer = buffer[: file.end]  # what a failed commit left behind does not count
+    end = len(buffer)
+    try:
+        at = decode_header(buffer, file.path)[1]
+    except JournalCorrupt as problem:
+        is_torn = file.is_newest and next(find_whole_records(buffer, 1), None) is None
+        yield Damage(problem.offset, problem.reason, is_torn)
+        at = _resume_at(buffer, 1)
+    else:
+        record_type = checked_end(buffer, at)[0]
+        if record_type and record_type != Type.CHECKPOINT:
+            yield Damage(at, "the segment does not begin with a CHECKPOINT")
+    while at < end:
+        for block in blocks(buffer, at, end):
+            at = block.end
+            yield from _pieces(buffer, block, progress)
+        if at < end:
+            damage = _damage_at(buffer, at, file, progress)
+            if damage is not None:
+                yield damage
+            if damage is None or damage.is_torn:
+                return
+            at = _resume_at(buffer, at)
+    if file.end is not None and end < file.end:
+        yield Damage(end, f"the file ends here, not at byte {file.end}")
+
+
+def _damage_at(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> Damage | None:
+    """What is wrong where no whole record begins. None: only room that was taken in advance."""
+    reason = why_bad(checked_end(buffer, at)[1])
+    if not file.is_newest:
+        return Damage(at, reason)
+    try:
+        must_be_torn(buffer, at, file.path, progress.synced)
+    except JournalCorrupt as problem:
+        return Damage(problem.offset, problem.reason)
+    if not buffer[at:].strip(b"\0"):
+        return None
+    if whole := sum(1 for _ in find_whole_records(buffer, at + 1)):
+        reason += f", and {whole} whole records follow, which a repair would keep"
+    # Where the CHECKPOINT itself is cut short nothing was ever in this segment.
+    return Damage(at, reason, is_torn=True)
+
+
+def _resume_at(buffer: bytes, bad_at: int) -> int:
+    """Where whole records go on: behind the bad one if its length is true, else where one is found."""
+    body_bytes = int.from_bytes(buffer[bad_at : bad_at + 4], "little")
+    behind = bad_at + FRAME_BYTES + body_bytes
+    if body_bytes and (behind == len(buffer) or (behind < len(buffer) and checked_end(buffer, behind)[0])):
+        return behind
+    for _, start, _ in find_whole_records(buffer, bad_at + 1):
+        return start
+    return len(buffer)
+
+
+def _pieces(buffer: bytes, block: Block, progress: Progress) -> Iterator[Piece]:
+    progress.records += block.records
+    endings = _other_endings(buffer, block, progress)
+    puts = block.puts
+    if len(puts):
+        starts = block.put_offsets
+        yield Puts(
+            puts["id"].astype(np.int64),
+            _instants(puts["add_at_ms"]),
+            _instants(puts["expire_at_ms"]),
+            puts["flags"].astype(np.int64),
+            puts["only_reader"].astype(np.int64),
+            starts + PUT_HEADER_BYTES,
+            starts + FRAME_BYTES + puts["body_bytes"].astype(np.int64),
+        )
+    dones = block.dones
+    if len(dones):
+        yield Endings(
+            dones["reason"].astype(np.int8) + GOT_EVENT,
+            dones["reader"].astype(np.int64),
+            _instants(dones["at_ms"]),
+            dones["first"].astype(np.int64),
+            dones["last"].astype(np.int64),
+        )
+    if endings:
+        columns = np.array(endings, np.int64).T
+        yield Endings(columns[0].astype(np.int8), *columns[1:])
+
+
+LATEST_MS: Final = (1 << 63) // 1000 - 1  # as microseconds in 64 bits
+
+
+def _instants(at_ms: Any) -> Any:
+    return np.minimum(at_ms, np.uint64(LATEST_MS)).astype(np.int64)
+
+
+def _other_endings(buffer: bytes, block: Block, progress: Progress) -> list[tuple[int, int, int, int, int]]:
+    endings = []
+    for record_type, start, end in block.others:
+        body = buffer[start + FRAME_BYTES : end]
+        if record_type == Type.DONE:
+            done = read_done(body)
+            at_ms = min(done.at_ms, LATEST_MS)
+            endings += [(done.reason + GOT_EVENT, done.reader, at_ms, first, last) for first, last in done.ranges]
+        elif record_type == Type.ABORT:
+            abort = read_abort(body)
+            item_id = min(abort.item_id, LATEST_MS)
+            endings.append((ABORTED_EVENT, abort.reader, min(abort.at_ms, LATEST_MS), item_id, item_id))
+        elif record_type == Type.READER:
+            change = read_reader(body)
+            progress.names[change.reader] = change.name
+        elif record_type == Type.CHECKPOINT:
+            progress.names.update((state.number, state.name) for state in read_checkpoint(body).readers)
+        elif record_type == Type.SYNC:
+            progress.synced = True
+    return endings
+
+
+# Kestrel's own files
+
+
+def _kestrel_contents(buffer: bytes, progress: Progress) -> Iterator[Piece]:
+    for stretch in stretches(buffer):
+        at = stretch.start
+        while at < stretch.end:
+            items: list[tuple[int, int, int, int]] = []
+            events: list[int] = []
+            at = _walk(buffer, at, stretch.end, items, events, progress)
+            if items:
+                add_at_ms, expire_at_ms, starts, ends = np.array(items, np.int64).T
+                zeros = np.zeros(len(items), np.int64)
+                yield Puts(zeros, add_at_ms, expire_at_ms, zeros, zeros, starts, ends)
+            if events:
+                unknown = np.zeros(len(events), np.int64)
+                yield Endings(np.array(events, np.int8), unknown, unknown + NO_TIME, unknown, unknown)
+        if stretch.damage is not None:
+            damage = stretch.damage
+            is_torn = damage.resume_at == len(buffer) and _is_cut_short(buffer, damage.at)
+            yield Damage(damage.at, damage.reason, is_torn)
+
+
+def _walk(
+    buffer: bytes, at: int, stop: int, items: list[tuple[int, int, int, int]], events: list[int], progress: Progress
+) -> int:
+    """Step over some ops, noting items (add and expiry time, where the data is) and events; returns where it is."""
+    for _ in range(KESTREL_ROWS):
+        if at >= stop:
+            break
+        progress.records += 1
+        opcode = buffer[at]
+        if opcode == REMOVE:
+            events.append(GOT_EVENT)
+            at += 1
+            continue
+        end = op_end(buffer, at)
+        if opcode == ADDX:
+            _, _, add_at_ms, expire_at_ms = ADDX_HEAD.unpack_from(buffer, at)
+            items.append((add_at_ms, expire_at_ms, at + ADDX_HEAD.size, end))
+        elif opcode == ADD:
+            expire_at_s = ADD_HEAD.unpack_from(buffer, at)[2]
+            items.append((NO_TIME, expire_at_s * 1000, at + ADD_HEAD.size, end))
+        elif opcode in (ADD_XID, CONTINUE):
+            _, _, _, add_at_ms, expire_at_ms = XID_ITEM_HEAD.unpack_from(buffer, at)
+            items.append((add_at_ms, expire_at_ms, at + XID_ITEM_HEAD.size, end))
+            if opcode == CONTINUE:
+                events.append(CONFIRMED_EVENT)
+        elif opcode == CONFIRM_REMOVE:
+            events.append(CONFIRMED_EVENT)
+        elif opcode == UNREMOVE:
+            events.append(ABORTED_EVENT)
+        at = end
+    return at
+
+
+def _is_cut_short(buffer: bytes, at: int) -> bool:
+    """Whether the file ends inside an op, as a kill leaves it."""
+    try:
+        op_end(buffer, at)
+    except Truncated:
+        return True
+    except Unreadable:
+        return not any(buffer[at:])
+    return False

@@ -1,0 +1,350 @@
+"""Which files there are to read, what each of them belongs to, and how they are shared out among tasks."""
+
+import fnmatch
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.kestrel_format import queue_of, replayed_files
+from kestreld.journal.kestrel_ops import Unreadable, op_end
+from kestreld.journal.records import FRAME_BYTES, Checkpoint, Type, checked_end, read_checkpoint
+from kestreld.journal.segment import MAGIC, Header, decode_header, parse_segment_name
+
+LOOK_BYTES: Final = 8192
+SLACK_MS: Final = 3_600_000  # clocks are set back now and then
+FOLDER_SUFFIX: Final = ".journal"
+_SERVER: Final = re.compile(r"server=([^/]+)")
+
+
+@dataclass(slots=True, frozen=True)
+class JournalFile:
+    """A file to read. Of a segment `end` is how many of its bytes count, None = all; the newest may have a torn tail.
+
+    `originals` are segments that hold some of a compacted one's items already.
+    """
+
+    path: str
+    server: str
+    queue: str  # the family
+    reader: str  # a Kestrel file's child, "" otherwise
+    size_bytes: int
+    is_kestrel: bool = False
+    journal_id: int | None = None
+    number: int = 0
+    end: int | None = None
+    is_newest: bool = True
+    originals: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Segment:
+    path: str
+    server: str
+    number: int
+    size_bytes: int
+    header: Header | None
+    checkpoint: Checkpoint | None
+
+
+@dataclass(slots=True, frozen=True)
+class KnownReader:
+    """A reader that a journal's CHECKPOINTs name. Items with ids from `from_id` to before `until_id` are its own.
+
+    `backlog_items` were not done when the first segment there is began; `until_id` None = it is still there.
+    """
+
+    server: str
+    queue: str
+    journal_id: int
+    reader: str
+    from_id: int
+    until_id: int | None
+    backlog_items: int
+    backlog_bytes: int
+
+
+@dataclass(slots=True)
+class Found:
+    files: list[JournalFile] = field(default_factory=list)
+    readers: list[KnownReader] = field(default_factory=list)
+
+
+def find(paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None = None) -> Found:
+    """The journal files under paths, which may be globs: spools, archives, folders of them, or single files.
+
+    `queues` are names or patterns of queues, none = all. Segments that ended before `since_ms` are left out. Raises
+    FileNotFoundError for a path where there is nothing, OSError.
+    """
+    segments: dict[str, list[_Segment]] = {}
+    kestrel_files: dict[tuple[str, str], list[tuple[str, bool]]] = {}
+    for path, named in _walk(paths):
+        folder, _, name = path.rpartition("/")
+        if parse_segment_name(name) is not None:
+            segment = _look_at(path)
+            if segment is not None and _is_wanted(_queue_of(segment), "", queues):
+                segments.setdefault(_journal_of(segment), []).append(segment)
+        elif (queue := queue_of(name)) is not None and _is_wanted(*_family(queue), queues):
+            kestrel_files.setdefault((folder, queue), []).append((name, named))
+    found = Found()
+    for journal in sorted(segments):
+        _add_journal(found, segments[journal], since_ms)
+    for (folder, queue), names in sorted(kestrel_files.items()):
+        found.files += _kestrel_files(folder, queue, names)
+    return found
+
+
+def packed(files: Sequence[JournalFile], bytes_max: int) -> list[list[JournalFile]]:
+    """The files in order, some together up to so many bytes; a larger one alone."""
+    packs: list[list[JournalFile]] = []
+    left_bytes = 0
+    for file in files:
+        if not packs or file.size_bytes > left_bytes:
+            packs.append([])
+            left_bytes = bytes_max
+        packs[-1].append(file)
+        left_bytes -= file.size_bytes
+    return packs
+
+
+# Walking
+
+
+def _walk(paths: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Every file under the paths once, and whether it was named itself. Names that begin with a dot are passed over."""
+    seen: set[str] = set()
+    for pattern in paths:
+        local = os.path.abspath(pattern.removeprefix("file:"))
+        matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
+        if not matches:
+            raise FileNotFoundError(f"{pattern}: no such file or folder")
+        for match in matches:
+            for path in [match] if os.path.isfile(match) else _files_in(match):
+                if path not in seen:
+                    seen.add(path)
+                    yield path, path == match
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (f"{parent}/{name}" for name in sorted(names) if not name.startswith("."))
+
+
+def _is_wanted(family: str, reader: str, queues: Sequence[str]) -> bool:
+    """A child's name asks for its family: that is where its items are."""
+    name = f"{family}+{reader}" if reader else family
+    return not queues or any(
+        fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(family, pattern.partition("+")[0])
+        for pattern in queues
+    )
+
+
+def _family(queue: str) -> tuple[str, str]:
+    family, _, child = queue.partition("+")
+    return family, child
+
+
+def server_of(path: str) -> str:
+    """What the last server=NAME folder of a path says, "" where none does."""
+    named = _SERVER.findall(path)
+    return unquote(named[-1]) if named else ""
+
+
+# Segments
+
+
+def _look_at(path: str) -> _Segment | None:
+    """None: it was removed meanwhile."""
+    parsed = parse_segment_name(os.path.basename(path))
+    assert parsed is not None
+    try:
+        with open(path, "rb") as file:
+            start = file.read(LOOK_BYTES)
+            size_bytes = os.fstat(file.fileno()).st_size
+            header, checkpoint = _beginning(start, path)
+            if checkpoint is None and size_bytes > LOOK_BYTES:
+                header, checkpoint = _beginning(start + file.read(_missing_bytes(start)), path)
+    except FileNotFoundError:
+        return None
+    return _Segment(path, server_of(path), parsed[0], size_bytes, header, checkpoint)
+
+
+def _missing_bytes(start: bytes) -> int:
+    """How much more holds header and CHECKPOINT, if their lengths are true; no more than is sensible."""
+    header_bytes = int.from_bytes(start[12:16], "little")
+    body_bytes = int.from_bytes(start[header_bytes : header_bytes + 4], "little")
+    return min(max(header_bytes + FRAME_BYTES + body_bytes - len(start), 0) + LOOK_BYTES, 1 << 26)
+
+
+def _beginning(start: bytes, path: str) -> tuple[Header | None, Checkpoint | None]:
+    """Header and CHECKPOINT, as far as they are whole and true."""
+    try:
+        header, at = decode_header(start, path)
+    except JournalCorrupt:
+        return None, None
+    record_type, end = checked_end(start, at)
+    if record_type != Type.CHECKPOINT:
+        return header, None
+    return header, read_checkpoint(start[at + FRAME_BYTES : end])
+
+
+def _queue_of(segment: _Segment) -> str:
+    """The header's queue, or the folder's: <queue>.journal in a spool, <queue>/<journal_id> in an archive."""
+    if segment.header is not None:
+        return segment.header.queue
+    folder, name = os.path.split(os.path.dirname(segment.path))
+    if name.isdecimal():
+        name = os.path.basename(folder)
+    return unquote(name.removesuffix(FOLDER_SUFFIX), "latin-1")
+
+
+def _journal_of(segment: _Segment) -> str:
+    """Equal for the segments of one journal, whether live or archived. Of one without a header its folder decides."""
+    if segment.header is None:
+        journal_id = os.path.basename(os.path.dirname(segment.path))
+        if not journal_id.isdecimal():
+            journal_id = _sibling_journal_id(segment.path)
+    else:
+        journal_id = str(segment.header.journal_id)
+    return f"{segment.server}\0{_queue_of(segment)}\0{journal_id.zfill(20)}"
+
+
+def _sibling_journal_id(path: str) -> str:
+    """The journal that other segments in the folder say they are of."""
+    folder = os.path.dirname(path)
+    for name in sorted(os.listdir(folder)):
+        if parse_segment_name(name) is not None:
+            with open(f"{folder}/{name}", "rb") as file:
+                header, _ = _beginning(file.read(LOOK_BYTES), name)
+            if header is not None:
+                return str(header.journal_id)
+    return folder
+
+
+def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -> None:
+    by_number: dict[int, _Segment] = {}
+    for segment in segments:  # one that is being archived may be in both places
+        other = by_number.get(segment.number)
+        if other is None or segment.size_bytes > other.size_bytes:
+            by_number[segment.number] = segment
+    replaced: set[int] = set()
+    for segment in by_number.values():
+        replaced.update(segment.header.replaced if segment.header is not None else ())
+    plain = {number: segment for number, segment in by_number.items() if not _is_compacted(segment)}
+    journal_id = next((one.header.journal_id for one in by_number.values() if one.header is not None), None)
+    newest = max(by_number)
+    for number in sorted(by_number):
+        segment = by_number[number]
+        originals: tuple[str, ...] = ()
+        if _is_compacted(segment):
+            assert segment.header is not None
+            if number in replaced or all(one in plain for one in segment.header.replaced):
+                continue  # all that it holds is elsewhere
+            originals = tuple(plain[one].path for one in segment.header.replaced if one in plain)
+        follower = plain.get(number + 1)
+        if since_ms is not None and _ended_before(follower, since_ms - SLACK_MS):
+            continue
+        end = None
+        if follower is not None and follower.checkpoint is not None and not _is_compacted(segment):
+            end = follower.checkpoint.previous_bytes
+        found.files.append(
+            JournalFile(
+                segment.path,
+                segment.server,
+                _queue_of(segment),
+                "",
+                segment.size_bytes,
+                False,
+                journal_id,
+                number,
+                end,
+                number == newest,
+                originals,
+            )
+        )
+    if journal_id is not None:
+        found.readers += _readers(by_number, journal_id)
+
+
+def _is_compacted(segment: _Segment) -> bool:
+    return segment.header is not None and bool(segment.header.replaced)
+
+
+def _ended_before(follower: _Segment | None, at_ms: int) -> bool:
+    return follower is not None and follower.header is not None and follower.header.created_at_ms < at_ms
+
+
+def _readers(by_number: dict[int, _Segment], journal_id: int) -> Iterator[KnownReader]:
+    """What the CHECKPOINTs in order say of readers that come and go."""
+    known: dict[int, KnownReader] = {}
+    gone: list[KnownReader] = []
+    is_first = True
+    for number in sorted(by_number):
+        segment, checkpoint = by_number[number], by_number[number].checkpoint
+        if checkpoint is None or _is_compacted(segment):
+            continue
+        states = {state.number: state for state in checkpoint.readers}
+        for dropped in known.keys() - states.keys():
+            reader = known.pop(dropped)
+            gone.append(
+                KnownReader(
+                    reader.server,
+                    reader.queue,
+                    journal_id,
+                    reader.reader,
+                    reader.from_id,
+                    checkpoint.next_id,
+                    reader.backlog_items,
+                    reader.backlog_bytes,
+                )
+            )
+        for state in states.values():
+            if state.number not in known:
+                known[state.number] = KnownReader(
+                    segment.server,
+                    _queue_of(segment),
+                    journal_id,
+                    state.name,
+                    max(state.at_id, checkpoint.next_id) if is_first else state.at_id,
+                    None,
+                    state.items if is_first else 0,
+                    state.data_bytes if is_first else 0,
+                )
+        is_first = False
+    yield from gone
+    yield from known.values()
+
+
+# Kestrel's own
+
+
+def _kestrel_files(folder: str, queue: str, names: list[tuple[str, bool]]) -> Iterator[JournalFile]:
+    """A Kestrel queue's files in order; nothing where they do not read as Kestrel's and were not named."""
+    here = {name for name, _ in names}
+    family, child = _family(queue)
+    files = []
+    for name in replayed_files(FileLayer(), folder, queue):
+        if name in here:
+            path = f"{folder}/{name}"
+            files.append(JournalFile(path, server_of(path), family, child, os.path.getsize(path), is_kestrel=True))
+    if any(named for _, named in names) or any(_begins_with_op(file.path) for file in files):
+        yield from files
+
+
+def _begins_with_op(path: str) -> bool:
+    """Whether a file's first bytes may be Kestrel's, as far as one can tell."""
+    with open(path, "rb") as file:
+        start = file.read(1 << 20)
+    if not start or start.startswith(MAGIC):
+        return False
+    try:
+        op_end(start, 0)
+    except Unreadable as problem:
+        return len(start) == 1 << 20 and "the file" in problem.reason
+    return True

@@ -1,0 +1,155 @@
+"""Which item a Kestrel journal's remove took, file by file and in parallel.
+
+A remove names no item: it takes the head, and an open read that came back is the head again. So the k-th remove is not
+the k-th add. Each file is summed up on its own, without knowing the queue it begins with: its removes take what the
+file itself has put back, or else "demand" the next item of the queue at its beginning. Summaries in order then say
+with which queue each file begins, and a second look at the file numbers its items. Items of a queue are numbered from
+0 as they were added.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kestreld.journal.kestrel_ops import (
+    ADD,
+    ADD_XID,
+    ADDX,
+    CONFIRM_REMOVE,
+    CONTINUE,
+    REMOVE,
+    REMOVE_TENTATIVE,
+    REMOVE_TENTATIVE_XID,
+    SAVE_XID,
+    UNREMOVE,
+    Op,
+)
+
+COUNTED: Final = (REMOVE_TENTATIVE, SAVE_XID, ADD_XID)  # 1.x: reads that are numbered by counting, across files
+# An item of which a file knows only: (False, the how-many-eth it demands), or (True, xid it was open under before).
+Symbol = tuple[bool, int]
+
+
+@dataclass(slots=True)
+class Summary:
+    """One file. `returned` are the items that it has put back and left there, the head last; `opened` its open reads;
+    `closed` the xids open before it that it has closed. Times are of the first and last add, -1 where there is none.
+    """
+
+    adds: int = 0
+    demands: int = 0
+    returned: list[Symbol] = field(default_factory=list)
+    opened: dict[int, Symbol] = field(default_factory=dict)
+    closed: set[int] = field(default_factory=set)
+    first_add_at_ms: int = -1
+    last_add_at_ms: int = -1
+    is_counted: bool = False  # it has ops of 1.x: what its removes take is not known
+
+
+@dataclass(slots=True)
+class Beginning:
+    """The queue when a file begins: returned items with the head last, then the items from `next_item` on.
+
+    `add_base` is the number of the file's first item. Its adds lie between these times, -1 = not known.
+    """
+
+    returned: list[int] = field(default_factory=list)
+    next_item: int = 0
+    opened: dict[int, int] = field(default_factory=dict)
+    add_base: int = 0
+    previous_add_at_ms: int = -1
+    next_add_at_ms: int = -1
+
+    def item(self, symbol: Symbol) -> int | None:
+        """Its number; None where the journal makes no sense."""
+        was_open, number = symbol
+        if was_open:
+            return self.opened.get(number)
+        if number < len(self.returned):
+            return self.returned[-1 - number]
+        return self.next_item + number - len(self.returned)
+
+
+@dataclass(slots=True, frozen=True)
+class Taken:
+    """An item left for good, by a get or by a confirmed read. When is known only to lie between two adds."""
+
+    item: Symbol
+    event: int
+    not_before_ms: int  # -1 = before the file's first add
+    not_after_ms: int  # -1 = after its last
+
+
+def walk(ops: Sequence[Op], got: int, confirmed: int) -> tuple[Summary, list[Taken]]:
+    """A file's summary, and what it took. `got` and `confirmed` are the events to note."""
+    summary = Summary()
+    taken: list[Taken] = []
+    ends: list[tuple[Symbol, int, int]] = []
+    for op in ops:
+        if op.opcode in (ADDX, ADD, ADD_XID, CONTINUE):
+            if op.opcode == CONTINUE:
+                _close(summary, ends, op.xid, confirmed)
+            if op.add_at_ms:
+                taken += [Taken(item, event, at_ms, op.add_at_ms) for item, event, at_ms in ends]
+                ends = []
+                summary.last_add_at_ms = op.add_at_ms
+                if summary.first_add_at_ms < 0:
+                    summary.first_add_at_ms = op.add_at_ms
+            summary.adds += 1
+        elif op.opcode == REMOVE:
+            ends.append((_head(summary), got, summary.last_add_at_ms))
+        elif op.opcode == REMOVE_TENTATIVE_XID:
+            summary.opened[op.xid] = _head(summary)
+        elif op.opcode == CONFIRM_REMOVE:
+            _close(summary, ends, op.xid, confirmed)
+        elif op.opcode == UNREMOVE:
+            summary.returned.append(_opened(summary, op.xid))
+        summary.is_counted = summary.is_counted or op.opcode in COUNTED
+    taken += [Taken(item, event, at_ms, -1) for item, event, at_ms in ends]
+    return summary, taken
+
+
+def _head(summary: Summary) -> Symbol:
+    if summary.returned:
+        return summary.returned.pop()
+    summary.demands += 1
+    return False, summary.demands - 1
+
+
+def _opened(summary: Summary, xid: int) -> Symbol:
+    """The item of an open read, which is closed now."""
+    if xid in summary.opened:
+        return summary.opened.pop(xid)
+    summary.closed.add(xid)
+    return True, xid
+
+
+def _close(summary: Summary, ends: list[tuple[Symbol, int, int]], xid: int, event: int) -> None:
+    ends.append((_opened(summary, xid), event, summary.last_add_at_ms))
+
+
+def beginnings(summaries: Sequence[Summary]) -> Iterator[Beginning]:
+    """With which queue each file of a queue begins. The first one begins with nothing."""
+    state = Beginning()
+    for at, summary in enumerate(summaries):
+        later = (one.first_add_at_ms for one in summaries[at + 1 :])
+        state.next_add_at_ms = next((at_ms for at_ms in later if at_ms >= 0), -1)
+        yield state
+        state = _after(state, summary)
+
+
+def _after(state: Beginning, summary: Summary) -> Beginning:
+    demanded = len(state.returned) - summary.demands
+    returned = state.returned[: max(demanded, 0)]
+    returned += [item for symbol in summary.returned if (item := state.item(symbol)) is not None]
+    opened = {xid: item for xid, item in state.opened.items() if xid not in summary.closed}
+    for xid, symbol in summary.opened.items():
+        if (item := state.item(symbol)) is not None:
+            opened[xid] = item
+    return Beginning(
+        returned,
+        state.next_item + max(-demanded, 0),
+        opened,
+        state.add_base + summary.adds,
+        summary.last_add_at_ms if summary.last_add_at_ms >= 0 else state.previous_add_at_ms,
+    )

@@ -1,0 +1,249 @@
+"""Rows of the source as Arrow RecordBatches: a row for each item that was put, and for each that left or came back."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kestreld.errors import JournalCorrupt
+from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, Damage, Endings, Progress, Puts, contents
+from kestrelspark.found import JournalFile
+from kestrelspark.scanning import blocks
+
+ROWS_MAX: Final = 1 << 16
+ROWS_WITH_VALUES_MAX: Final = 10_000
+VALUE_BYTES_MAX: Final = 32 << 20
+INSTANT: Final = pa.timestamp("us", "UTC")
+CORRUPT: Final = "_corrupt"
+VALUE: Final = "value"
+COLUMNS: Final = {
+    "server": pa.string(),
+    "queue": pa.string(),
+    "reader": pa.string(),
+    "event": pa.string(),
+    "id": pa.int64(),
+    "at": INSTANT,
+    "add_time": INSTANT,
+    "expire_time": INSTANT,
+    "flags": pa.int64(),
+    "size": pa.int64(),
+    "journal_id": pa.int64(),
+    VALUE: pa.binary(),
+    CORRUPT: pa.string(),
+}
+_EVENT_NAMES: Final = pa.array(EVENTS)
+Column = Callable[[], Any]
+
+
+class Mode(StrEnum):
+    """What to do about a stretch that cannot be read: a row that says so, nothing, or stop."""
+
+    PERMISSIVE = "PERMISSIVE"
+    DROPMALFORMED = "DROPMALFORMED"
+    FAILFAST = "FAILFAST"
+
+
+@dataclass(slots=True, frozen=True)
+class Wanted:
+    """Columns in order, and which rows. `since_ms` is included, `until_ms` not; None = no limit.
+
+    With a limit, rows without a time are left out.
+    """
+
+    columns: tuple[str, ...]
+    mode: Mode = Mode.PERMISSIVE
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+def batches(files: Iterable[JournalFile], wanted: Wanted, *, missing_is_fine: bool = False) -> Iterator[Any]:
+    """The rows of some files. Raises JournalCorrupt in FAILFAST, OSError."""
+    for file in files:
+        try:
+            with open(file.path, "rb") as opened:
+                buffer = opened.read()
+        except FileNotFoundError:
+            if missing_is_fine:
+                continue
+            raise
+        yield from file_batches(buffer, file, wanted)
+
+
+def file_batches(buffer: bytes, file: JournalFile, wanted: Wanted) -> Iterator[Any]:
+    """The rows of one file. A torn tail is no damage in any mode."""
+    progress = Progress()
+    elsewhere = _ids_of(file.originals)
+    for piece in contents(buffer, file, progress):
+        match piece:
+            case Puts():
+                yield from _put_batches(_without(piece, elsewhere), buffer, file, wanted, progress)
+            case Endings():
+                yield from _ending_batches(piece, file, wanted, progress)
+            case Damage():
+                if not piece.is_torn:
+                    yield from _corrupt_batch(piece, file, wanted)
+
+
+def _ids_of(paths: Sequence[str]) -> Any:
+    """The ids of all items in some segments, in order."""
+    ids = [np.empty(0, np.int64)]
+    for path in paths:
+        with open(path, "rb") as opened:
+            buffer = opened.read()
+        at = int.from_bytes(buffer[12:16], "little")
+        ids += [block.puts["id"].astype(np.int64) for block in blocks(buffer, at, len(buffer))]
+    return np.concatenate(ids)
+
+
+def _without(puts: Puts, elsewhere: Any) -> Puts:
+    return _picked(puts, ~np.isin(puts.ids, elsewhere)) if len(elsewhere) else puts
+
+
+def _picked(puts: Puts, which: Any) -> Puts:
+    return Puts(
+        puts.ids[which],
+        puts.add_at_ms[which],
+        puts.expire_at_ms[which],
+        puts.flags[which],
+        puts.only[which],
+        puts.starts[which],
+        puts.ends[which],
+    )
+
+
+def _in_time(at_ms: Any, wanted: Wanted) -> Any:
+    """Which rows are wanted, None = all."""
+    if wanted.since_ms is None and wanted.until_ms is None:
+        return None
+    which = at_ms != NO_TIME
+    if wanted.since_ms is not None:
+        which &= at_ms >= wanted.since_ms
+    if wanted.until_ms is not None:
+        which &= at_ms < wanted.until_ms
+    return which
+
+
+def _put_batches(puts: Puts, buffer: bytes, file: JournalFile, wanted: Wanted, progress: Progress) -> Iterator[Any]:
+    which = _in_time(puts.add_at_ms, wanted)
+    if which is not None:
+        puts = _picked(puts, which)
+    for start, stop in _slices(puts, wanted):
+        yield _put_batch(_picked(puts, slice(start, stop)), buffer, file, wanted, progress)
+
+
+def _slices(puts: Puts, wanted: Wanted) -> Iterator[tuple[int, int]]:
+    """Stretches of rows for one batch each: less of them where items are large."""
+    total = len(puts.ids)
+    if VALUE not in wanted.columns:
+        yield from ((start, min(start + ROWS_MAX, total)) for start in range(0, total, ROWS_MAX))
+        return
+    so_far = np.concatenate([[0], np.cumsum(puts.ends - puts.starts)])
+    start = 0
+    while start < total:
+        fitting = int(np.searchsorted(so_far, so_far[start] + VALUE_BYTES_MAX, "right")) - 1
+        stop = min(max(fitting, start + 1), start + ROWS_WITH_VALUES_MAX, total)
+        yield start, stop
+        start = stop
+
+
+def _put_batch(puts: Puts, buffer: bytes, file: JournalFile, wanted: Wanted, progress: Progress) -> Any:
+    count = len(puts.ids)
+    is_shared = puts.only == 0
+    columns: dict[str, Column] = {
+        "reader": lambda: (
+            pa.repeat(file.reader, count)
+            if file.is_kestrel
+            else pa.nulls(count, pa.string())
+            if is_shared.all()
+            else _names(puts.only, progress, is_shared)
+        ),
+        "event": lambda: pa.repeat("put", count),
+        "id": lambda: _numbers(puts.ids, puts.ids == NO_ID),
+        "at": lambda: _instants(puts.add_at_ms, puts.add_at_ms == NO_TIME),
+        "add_time": lambda: _instants(puts.add_at_ms, puts.add_at_ms == NO_TIME),
+        "expire_time": lambda: _instants(puts.expire_at_ms, puts.expire_at_ms == 0),
+        "flags": lambda: _numbers(puts.flags),
+        "size": lambda: _numbers(puts.ends - puts.starts),
+        VALUE: lambda: pa.array(
+            list(map(buffer.__getitem__, map(slice, puts.starts.tolist(), puts.ends.tolist()))), pa.binary()
+        ),
+    }
+    return _batch(columns, count, file, wanted)
+
+
+def _ending_batches(endings: Endings, file: JournalFile, wanted: Wanted, progress: Progress) -> Iterator[Any]:
+    """A row for each id of the ranges, so many at a time: one range may be millions."""
+    which = _in_time(endings.at_ms, wanted)
+    if which is None:
+        which = slice(None)
+    events, readers, at_ms = endings.events[which], endings.readers[which], endings.at_ms[which]
+    firsts, lasts = endings.firsts[which], endings.lasts[which]
+    behind = np.cumsum(lasts - firsts + 1)
+    total = int(behind[-1]) if len(behind) else 0
+    before = behind - (lasts - firsts + 1)
+    for start in range(0, total, ROWS_MAX):
+        rows = np.arange(start, min(start + ROWS_MAX, total))
+        of = np.searchsorted(behind, rows, "right")
+        ids = firsts[of] + rows - before[of]
+        if file.is_kestrel:
+            ids = np.zeros(len(rows), np.int64)
+        yield _ending_batch(events[of], readers[of], at_ms[of], ids, file, wanted, progress)
+
+
+def _ending_batch(
+    events: Any, readers: Any, at_ms: Any, ids: Any, file: JournalFile, wanted: Wanted, progress: Progress
+) -> Any:
+    count = len(ids)
+    columns: dict[str, Column] = {
+        "reader": lambda: pa.repeat(file.reader, count) if file.is_kestrel else _names(readers, progress),
+        "event": lambda: _EVENT_NAMES.take(pa.array(events)),
+        "id": lambda: _numbers(ids, ids == NO_ID),
+        "at": lambda: _instants(at_ms, at_ms == NO_TIME),
+    }
+    return _batch(columns, count, file, wanted)
+
+
+def _corrupt_batch(damage: Damage, file: JournalFile, wanted: Wanted) -> Iterator[Any]:
+    if wanted.mode == Mode.FAILFAST:
+        raise JournalCorrupt(file.path, damage.at, damage.reason)
+    if wanted.mode == Mode.PERMISSIVE:
+        words = f"{file.path}: byte {damage.at}: {damage.reason}"
+        yield _batch({CORRUPT: lambda: pa.array([words])}, 1, file, wanted)
+
+
+def _batch(columns: dict[str, Column], count: int, file: JournalFile, wanted: Wanted) -> Any:
+    columns["server"] = lambda: pa.repeat(file.server, count)
+    columns["queue"] = lambda: pa.repeat(file.queue if file.is_kestrel else _text(file.queue), count)
+    if file.journal_id is not None:
+        columns["journal_id"] = lambda: pa.repeat(pa.scalar(file.journal_id, pa.int64()), count)
+    arrays = [columns[name]() if name in columns else pa.nulls(count, COLUMNS[name]) for name in wanted.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(wanted.columns))
+
+
+def schema(columns: Sequence[str]) -> Any:
+    return pa.schema([(name, COLUMNS[name]) for name in columns])
+
+
+def _text(name: str) -> str:
+    """A queue's name as it reads: on disk a byte is a character."""
+    return name.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
+    """The readers' names; "#7" where the name of reader 7 is not known, null where `unnamed`."""
+    numbers, codes = np.unique(readers, return_inverse=True)
+    names = pa.array([_text(progress.names.get(number, f"#{number}")) for number in numbers.tolist()])
+    return names.take(pa.array(codes, mask=unnamed))
+
+
+def _numbers(values: Any, unknown: Any = None) -> Any:
+    if unknown is not None and not unknown.any():
+        unknown = None
+    return pa.array(values, pa.int64(), mask=unknown)
+
+
+def _instants(at_ms: Any, unknown: Any) -> Any:
+    return _numbers(np.clip(at_ms, -LATEST_MS, LATEST_MS) * 1000, unknown).view(INSTANT)

@@ -1,0 +1,91 @@
+"""A Spark session for a laptop, or for whatever spark-submit says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kestreld.errors import KestrelError
+
+JAVA_MIN: Final = 17
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4 -XX:+UseSerialGC",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
+    "spark.log.level": "ERROR",
+}
+
+
+class SparkMissing(KestrelError):
+    """Something that Spark needs is not on this machine; says what to install."""
+
+
+def session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> Any:
+    """The running session, or one made for `master`, by default local[*]. Raises SparkMissing.
+
+    Under spark-submit its own settings stand.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as problem:
+        raise SparkMissing(f"{problem.name} is not installed: pip install 'kestreld[spark]'") from problem
+    from kestrelspark.batch import register
+
+    running = SparkSession.getActiveSession()
+    if running is None:
+        check_java()
+        # Workers would otherwise be the python3 on the PATH, which knows nothing of us.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if _is_local(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = SparkSession.builder.appName(name)
+        if not _submitted():
+            builder = builder.master(master or "local[*]")
+            for key, value in {**SETTINGS, **_progress()}.items():
+                builder = builder.config(key, value)
+        for key, value in (settings or {}).items():
+            builder = builder.config(key, value)
+        running = builder.getOrCreate()
+    register(running)
+    return running
+
+
+def _is_local(master: str | None) -> bool:
+    return master is None or master.startswith("local")
+
+
+def _submitted() -> bool:
+    """Whether spark-submit has started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _progress() -> dict[str, str]:
+    return {"spark.ui.showConsoleProgress": "true" if sys.stderr.isatty() else "false"}
+
+
+def check_java() -> None:
+    """Raises SparkMissing where there is no Java that Spark can use."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    advice = f"Spark needs Java {JAVA_MIN} or newer: apt install default-jre-headless, or set JAVA_HOME"
+    if java is None:
+        raise SparkMissing(f"no java on the PATH. {advice}")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise SparkMissing(f"{java} does not run ({problem}). {advice}") from problem
+    version = java_version(said)
+    if version < JAVA_MIN:
+        raise SparkMissing(f"{java} is Java {version}. {advice}")
+
+
+def java_version(said: str) -> int:
+    """The major version in what `java -version` says; 0 when it is not in there."""
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else 0

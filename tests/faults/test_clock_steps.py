@@ -1,0 +1,99 @@
+"""The machine's clock is set forward and back under a running server: waits go by elapsed time, expiry by the clock."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestreld.journal.records import Type, whole_records
+from kestreld.journal.segment import decode_header
+from tests.support.queue_client import QueueClient
+from tests.support.steps import SteppedDaemon
+
+HOUR_S: Final = 3600
+DAY_S: Final = 24 * HOUR_S
+STEPS: Final = [HOUR_S, -HOUR_S, 10 * DAY_S, -10 * DAY_S, 1, 0, 400 * DAY_S, -400 * DAY_S]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[SteppedDaemon]:
+    settings = ("sync_journal=20ms", "expiration_timer_frequency_seconds=1", "request_timeout=1")
+    running = SteppedDaemon(tmp_path, *settings)
+    running.start()
+    try:
+        yield running
+    finally:
+        if running.process is not None:
+            running.kill()
+
+
+def syncs_noted(daemon: SteppedDaemon) -> int:
+    """The SYNC records in the journal of q: a commit begins with one if there was a sync since the commit before."""
+    [path] = (daemon.spool / "q.journal").glob("*.seg")
+    content = path.read_bytes()
+    _, start = decode_header(content, str(path))
+    return sum(kind == Type.SYNC for kind, _, _ in whole_records(content, start, str(path)))
+
+
+def test_no_wait_is_hurried_or_hung_by_a_step(daemon: SteppedDaemon) -> None:
+    with QueueClient(daemon.port) as client, QueueClient(daemon.port) as waiter, QueueClient(daemon.port) as half:
+        for number, offset_s in enumerate(STEPS):
+            waiter.ask_for("empty/t=100")
+            started = time.monotonic()
+            client.expect_nothing_more()
+            daemon.step_to(offset_s)
+            client.put("q", b"%d" % number)
+            assert waiter.read_value() is None
+            assert 0.09 < time.monotonic() - started < 2
+        assert syncs_noted(daemon) >= len(STEPS) - 1, "journals are synced in time, whatever the clock says"
+        assert client.drain("q") == [b"%d" % number for number in range(len(STEPS))], "in the order they were put"
+        started = time.monotonic()
+        half.send(b"set q 0 0 5\r\nhe")
+        daemon.step_to(-HOUR_S)
+        half.expect_end()
+        assert 0.9 < time.monotonic() - started < 5
+        assert int(client.stats()["uptime"]) >= 0
+
+
+def test_expiry_follows_the_clock(daemon: SteppedDaemon) -> None:
+    with QueueClient(daemon.port) as client:
+        client.put("q", b"an hour", expiry_s=HOUR_S)
+        client.put("q", b"a day", expiry_s=DAY_S)
+        client.put("q", b"for ever")
+        daemon.step_to(-10 * DAY_S)
+        assert client.items("q") == 3
+        client.put("q", b"an hour, back then", expiry_s=HOUR_S)
+        assert int(client.queue_stats("q")["age"]) >= 0
+        daemon.step_to(2 * HOUR_S)
+        while client.items("q") > 3:
+            pass  # the sweep comes all the same
+        daemon.kill()
+        daemon.start()
+        with QueueClient(daemon.port) as later:
+            assert later.get("q") == b"a day"
+            daemon.step_to(2 * DAY_S)
+            later.put("q", b"late")
+            assert later.drain("q") == [b"for ever", b"late"]
+
+
+@pytest.mark.parametrize("offset_s", [-DAY_S, DAY_S])
+@pytest.mark.long
+def test_a_clock_that_was_set_while_it_was_down_loses_nothing(daemon: SteppedDaemon, offset_s: int) -> None:
+    with QueueClient(daemon.port) as client:
+        client.put("q", b"1", b"2")
+    daemon.kill()
+    daemon.step_to(offset_s)
+    daemon.start()
+    with QueueClient(daemon.port) as client:
+        client.put("q", b"3")
+        client.do(b"delete other", b"NOT_FOUND\r\n")
+        client.put("other", b"x")
+    daemon.step_to(0)
+    daemon.restart()
+    with QueueClient(daemon.port) as client:
+        client.do(b"delete other", b"DELETED\r\n")
+        client.put("other", b"y")
+        assert client.drain("other") == [b"y"]
+        assert client.drain("q") == [b"1", b"2", b"3"]

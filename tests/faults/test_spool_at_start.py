@@ -1,0 +1,128 @@
+"""A spool that cannot be used: the start ends with one line and an exit code, and nothing has been made."""
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.queue_client import QueueClient
+from tests.support.small_disk import small_disk
+
+NOBODY: Final = 65534
+CANNOT_USE: Final = 73
+IN_USE: Final = 75
+
+
+class CommonDaemon(Daemon):
+    """A kestreld that may do no more than the owner of a file may, though root runs it."""
+
+    def command(self) -> list[str]:
+        return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *super().command()]
+
+
+def everything(folder: Path) -> list[tuple[str, int, int]]:
+    """What there is in a folder, with its rights and owner."""
+    found = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
+    return [(str(path), stat.S_IMODE(status.st_mode), status.st_uid) for path, status in found]
+
+
+def refuses(daemon: Daemon, *, code: int = CANNOT_USE, names: Path) -> None:
+    before = everything(daemon.folder)
+    ended = daemon.run()
+    assert (ended.returncode, ended.stderr.count("\n")) == (code, 1), ended.stderr
+    assert ended.stderr.startswith(f"kestreld: {names}"), ended.stderr
+    assert ended.stdout == ""
+    assert everything(daemon.folder) == before
+
+
+def test_a_read_only_disk_ends_the_start_whether_there_is_a_spool_on_it_or_not(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        with running_daemon(tmp_path / "disk") as used, QueueClient(used.port) as client:
+            client.put("q", b"x")
+        daemon = Daemon(tmp_path / "disk")
+        fresh = Daemon(tmp_path / "disk")
+        fresh.spool = tmp_path / "disk" / "missing" / "spool"
+        disk.make_read_only()
+        refuses(daemon, names=daemon.spool)
+        refuses(fresh, names=fresh.spool)
+
+
+def test_a_new_spool_on_a_disk_without_any_room_ends_the_start(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "spool", "4k"):
+        (tmp_path / "spool" / "full").write_bytes(b"x" * 4096)
+        (tmp_path / "spool" / ".lock").touch(0o600)
+        refuses(Daemon(tmp_path), names=tmp_path / "spool")
+
+
+def somebody_elses(spool: Path) -> None:
+    spool.mkdir(mode=0o700)
+    os.chown(spool, NOBODY, NOBODY)
+
+
+def open_to_all_with_somebody_elses_lock(spool: Path) -> None:
+    spool.mkdir()
+    spool.chmod(0o777)
+    (spool / ".lock").touch(0o600)
+    os.chown(spool / ".lock", NOBODY, NOBODY)
+
+
+def in_somebody_elses_folder(spool: Path) -> None:
+    spool.parent.chmod(0o755)
+    os.chown(spool.parent, NOBODY, NOBODY)
+
+
+def read_only(spool: Path) -> None:
+    spool.mkdir()
+    spool.chmod(0o500)
+
+
+@pytest.mark.parametrize(
+    "lay_out", [somebody_elses, open_to_all_with_somebody_elses_lock, in_somebody_elses_folder, read_only]
+)
+def test_a_spool_without_rights_to_it_ends_the_start(tmp_path: Path, lay_out: Callable[[Path], None]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a spool to somebody else")
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    daemon = CommonDaemon(tmp_path / "here")
+    lay_out(daemon.spool)
+    refuses(daemon, names=daemon.spool)
+
+
+def test_a_spool_that_is_a_link_to_nowhere_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "spool").symlink_to(tmp_path / "gone")
+    refuses(Daemon(tmp_path), names=tmp_path / "spool")
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / ".lock").symlink_to(precious)
+    refuses(Daemon(tmp_path), names=tmp_path / "spool")
+    assert precious.read_text() == "mine"
+
+
+def test_of_many_that_start_on_one_spool_at_once_one_serves(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon, QueueClient(daemon.port) as client:
+        client.put("q", b"x")
+        before = everything(daemon.spool)
+        others = [
+            subprocess.Popen(
+                Daemon(tmp_path).command(), stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+            )
+            for _ in range(4)
+        ]
+        for other in others:
+            said = other.communicate(timeout=20)[1]
+            assert other.returncode == IN_USE
+            assert f"pid {daemon.pid}" in said
+            assert said.count("\n") == 1
+        assert everything(daemon.spool) == before
+        assert client.get("q") == b"x"

@@ -1,0 +1,205 @@
+"""How many connections there may be, how much a user may ask for, and how long a client may take."""
+
+import resource
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.accounts import login, quick_hash
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.queue_client import QueueClient
+
+TOO_MANY = b"SERVER_ERROR too many connections\r\n"
+QUIET = "listen: {admin: null}\n"
+USERS = f"""
+users:
+  alice: {{password: "{quick_hash("pw")}", rights: {{"*": all}}}}
+  slow: {{password: "{quick_hash("pw")}", rights: {{"*": all}}, max_rate: 400KiB}}
+"""
+
+
+def test_one_connection_too_many_is_told_and_hung_up_on(tmp_path):
+    with running_daemon(tmp_path, config=QUIET + "max_connections: 3\n") as daemon, ExitStack() as clients:
+        inside = [clients.enter_context(QueueClient(daemon.port)) for _ in range(3)]
+        for client in inside:
+            client.do(b"get q", b"END\r\n")
+        for _ in range(20):
+            with QueueClient(daemon.port) as late:
+                late.expect_end(TOO_MANY)
+        assert sum("connections are open" in line for line in daemon.log) == 1
+        assert int(inside[0].stats()["rejected_connections"]) == 20
+        inside[1].close()
+        until = time.monotonic() + 10
+        while inside[0].stats()["curr_connections"] != "2":
+            assert time.monotonic() < until
+        again = clients.enter_context(QueueClient(daemon.port))
+        again.do(b"get q", b"END\r\n")
+
+
+def test_who_has_not_logged_in_counts_too_and_the_unix_socket_has_room_beyond(tmp_path):
+    config = QUIET + USERS + "max_connections: 2\n"
+    listen = f"[127.0.0.1:0, 'unix:{tmp_path}/k.sock']"
+    daemon = Daemon(tmp_path, config=config, listen=listen)
+    with ExitStack() as stack:
+        daemon.start()
+        stack.callback(daemon.kill)
+        tcp, unix = daemon.address.split(",")
+        for _ in range(2):
+            stranger = stack.enter_context(QueueClient(tcp))
+            stranger.do(b"version", b"CLIENT_ERROR unauthenticated\r\n")
+        late = stack.enter_context(QueueClient(tcp))
+        late.expect_end(TOO_MANY)
+        operator = stack.enter_context(QueueClient(unix))
+        assert operator.stats()["curr_connections"] == "3"
+
+
+def test_descriptors_for_journals_are_kept_free(tmp_path):
+    """Of 100 descriptors clients get 60, however many of them come; queues go on being written."""
+    daemon = Daemon(tmp_path, config=QUIET)
+    few = Path(tmp_path / "few")
+    few.write_text('#!/bin/sh\nulimit -n 100\nexec "$@"\n')
+    few.chmod(0o755)
+    command = daemon.command()
+    daemon.command = lambda: [str(few), *command]  # type: ignore[method-assign]
+    with ExitStack() as stack:
+        daemon.start()
+        stack.callback(daemon.kill)
+        first = stack.enter_context(QueueClient(daemon.port))
+        clients = [stack.enter_context(QueueClient(daemon.port)) for _ in range(59)]
+        for client in clients:
+            client.do(b"get q", b"END\r\n")
+        late = stack.enter_context(QueueClient(daemon.port))
+        late.expect_end(TOO_MANY)
+        for number in range(20):
+            first.put(f"q{number}", b"x")
+        assert [first.get(f"q{number}") for number in range(20)] == [b"x"] * 20
+        assert len(daemon.log) <= 3
+
+
+def test_an_ip_address_has_its_share(tmp_path):
+    with running_daemon(tmp_path, config=QUIET + "max_connections_per_ip: 2\n") as daemon, ExitStack() as clients:
+        one, two = (clients.enter_context(QueueClient(daemon.port)) for _ in range(2))
+        for client in (one, two):
+            client.do(b"get q", b"END\r\n")
+        late = clients.enter_context(QueueClient(daemon.port))
+        late.expect_end(TOO_MANY)
+        one.close()
+        until = time.monotonic() + 10
+        while True:
+            with QueueClient(daemon.port) as again:
+                again.send(b"get q\r\nquit\r\n")
+                if again.read_all() == b"END\r\n":
+                    break
+            assert time.monotonic() < until
+        two.do(b"get q", b"END\r\n")
+
+
+def test_an_ip_address_has_its_share_of_logins_too(tmp_path):
+    config = QUIET + USERS + "max_connections_per_ip: 2\n"
+    with running_daemon(tmp_path, config=config) as daemon, ExitStack() as clients:
+        for _ in range(5):  # nothing is counted twice, or never given back
+            with QueueClient(daemon.port) as one, QueueClient(daemon.port) as two:
+                for client in (one, two):
+                    client.ask(login("alice", "pw"), b"STORED\r\n")
+                    client.send(b"quit\r\n")
+                    client.expect_end()
+        stay = [clients.enter_context(QueueClient(daemon.port)) for _ in range(2)]
+        for client in stay:
+            client.ask(login("alice", "pw"), b"STORED\r\n")
+        late = clients.enter_context(QueueClient(daemon.port))
+        late.expect_end(TOO_MANY)
+
+
+def test_a_user_with_a_rate_waits_and_nobody_waits_for_him(tmp_path):
+    with running_daemon(tmp_path, config=QUIET + USERS) as daemon:
+        with QueueClient(daemon.port) as slow, QueueClient(daemon.port) as same, QueueClient(daemon.port) as fast:
+            slow.ask(login("slow", "pw"), b"STORED\r\n")
+            same.ask(login("slow", "pw"), b"STORED\r\n")
+            fast.ask(login("alice", "pw"), b"STORED\r\n")
+            started = time.monotonic()
+            for client in (slow, same):
+                client.send(b"set q 0 0 250000\r\n" + b"x" * 250_000 + b"\r\n")
+            for _ in range(10):
+                fast.put("other", b"y" * 100_000)
+            assert time.monotonic() - started < 1
+            for client in (slow, same):
+                client.expect(b"STORED\r\n")
+            assert 0.15 < time.monotonic() - started < 5  # 500 kB of both together, of which a second's worth was saved
+        with QueueClient(daemon.port) as slow:
+            slow.ask(login("slow", "pw"), b"STORED\r\n")
+            slow.send(b"set q 0 0 600000\r\n" + b"x" * 600_000 + b"\r\n")
+            slow.close()
+        with QueueClient(daemon.port) as fast:
+            fast.ask(login("alice", "pw"), b"STORED\r\n")
+            until = time.monotonic() + 10
+            while fast.stats()["curr_connections"] != "1":
+                assert time.monotonic() < until
+
+
+def test_half_a_command_has_a_time_out_however_many_send_one(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    try:
+        with running_daemon(tmp_path, "request_timeout=1", config=QUIET) as daemon, ExitStack() as clients:
+            crowd = [clients.enter_context(QueueClient(daemon.port)) for _ in range(500)]
+            for number, client in enumerate(crowd):
+                client.send((b"get q", b"set q 0 0 100\r\nx", b"s", b"set q 0 0 10\r\n0123456789\r")[number % 4])
+            patient = clients.enter_context(QueueClient(daemon.port))
+            patient.put("q", b"x")
+            for client in crowd:
+                client.expect_end()
+            assert patient.get("q") == b"x"
+            assert patient.get("q") is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_idle_client_has_a_time_out(tmp_path):
+    with running_daemon(tmp_path, "timeout=1", config=QUIET + USERS) as daemon, QueueClient(daemon.port) as client:
+        client.ask(login("alice", "pw"), b"STORED\r\n")
+        client.expect_end()
+
+
+def test_the_spool_is_closed_to_others(tmp_path):
+    with running_daemon(tmp_path, config=QUIET) as daemon, QueueClient(daemon.port) as client:
+        client.put("q", b"x")
+        modes = {path: path.stat().st_mode & 0o777 for path in [daemon.spool, *daemon.spool.rglob("*")]}
+        assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+        assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+
+
+def test_a_spool_that_others_can_write_to_is_refused(tmp_path):
+    daemon = Daemon(tmp_path, config=QUIET)
+    daemon.spool.mkdir()
+    daemon.spool.chmod(0o777)
+    done = daemon.run()
+    assert (done.returncode, len(done.stderr.splitlines())) == (73, 1)
+    assert f"{daemon.spool}: others can write to it (mode 0777): chmod go-w" in done.stderr
+    assert list(daemon.spool.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("precious")
+    daemon = Daemon(tmp_path, config=QUIET)
+    daemon.spool.mkdir(mode=0o700)
+    (daemon.spool / ".lock").symlink_to(outside)
+    done = daemon.run()
+    assert (done.returncode, len(done.stderr.splitlines())) == (73, 1)
+    assert outside.read_text() == "precious"
+
+
+def test_nothing_a_client_names_lies_outside_the_spool(tmp_path):
+    before = {path for path in tmp_path.rglob("*") if "spool" not in path.parts}
+    with running_daemon(tmp_path / "in", config=QUIET) as daemon, QueueClient(daemon.port) as client:
+        for name in (b"..", b"../x", b".lock", b"a/../../b", b"%2e%2e", b"%2F", b"\xff", b"..+x", b"x+..", b"~", b"\\"):
+            for line in (b"set %b 0 0 1\r\nx\r\n", b"get %b\r\n", b"delete %b\r\n", b"flush %b\r\n"):
+                client.send(line % name)
+                while not client.read_line().startswith(
+                    (b"STORED", b"END", b"DELETED", b"NOT_FOUND", b"CLIENT_ERROR", b"ERROR")
+                ):
+                    pass
+        client.expect_nothing_more()
+    inside = tmp_path / "in"
+    assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(inside)} <= before | {inside}
+    assert {path.name for path in inside.iterdir()} == {"kestreld.yaml", "spool"}

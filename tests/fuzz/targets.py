@@ -1,0 +1,215 @@
+"""What is fuzzed: each target takes bytes, whatever they are, and fails when a promise does not hold for them."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from kestreld.config import Compat, load, needs_restart, queue_setting_lines
+from kestreld.errors import ConfigError, JournalCorrupt
+from kestreld.journal.kestrel_format import export_ops, read_queue
+from kestreld.journal.repair import repair
+from kestreld.journal.segment import MAGIC, segment_name
+from kestreld.protocol.memcache import Lines
+from tests.fuzz.forging import with_true_checksums
+from tests.support.clock import START_WALL_MS, FakeClock
+from tests.support.engine import Engine
+from tests.support.memory_files import MemoryFiles
+from tests.support.parsing import parse
+
+Target = Callable[[bytes], None]
+SPOOL: Final = Path("/spool")
+SOUND: Final = "sound"  # a queue beside those that are fuzzed
+LINE_BYTES_MAX: Final = 100
+ITEM_BYTES_MAX: Final = 20
+
+# Bytes to commands
+
+
+def memcache_parser(data: bytes) -> None:
+    """A stream means the same in whatever pieces it comes, and the second time as the first.
+
+    The first byte chooses the dialect, the second in pieces of how many bytes it comes.
+    """
+    if len(data) < 3:
+        return
+    compat = Compat.KESTREL_1 if data[0] & 1 else Compat.NONE
+    short = (lambda name: ITEM_BYTES_MAX if name.startswith("s") else None) if data[0] & 2 else None
+    size_bytes, stream = data[1] % 16 + 1, data[2:]
+    lines = Lines()
+    whole = parse([stream], compat, lines, short, LINE_BYTES_MAX)
+    pieces = [stream[at : at + size_bytes] for at in range(0, len(stream), size_bytes)]
+    assert parse(pieces, compat, Lines(), short, LINE_BYTES_MAX) == whole, "in pieces"
+    at = data[1] * len(stream) // 256
+    assert parse([stream[:at], stream[at:]], compat, lines, short, LINE_BYTES_MAX) == whole, "cut, and known already"
+
+
+# Files to queues
+
+
+def drained(engine: Engine) -> dict[str, list[bytes]]:
+    """What every queue delivers; those that stop end early."""
+    found: dict[str, list[bytes]] = {}
+    for name in list(engine.collection.readers):
+        found[name] = []
+        try:
+            while (data := engine.take(name)) is not None:
+                found[name].append(data)
+        except JournalCorrupt:
+            pass
+        engine.end_turn()
+    return found
+
+
+def started(files: Mapping[str, bytes]) -> Engine:
+    """A server on a spool with these files, and with a sound queue that holds an item."""
+    disk = MemoryFiles()
+    engine = Engine(SPOOL, disk)
+    engine.put(SOUND, b"as ever")
+    engine.end_turn()
+    engine.collection.close()
+    for path, content in files.items():
+        disk.make_dir(path.rpartition("/")[0])
+        disk.files[path] = bytearray(content)
+    return Engine(SPOOL, disk)
+
+
+def segments_in(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Segments, which begin with MAGIC, under the names that their headers ask for."""
+    for number, part in enumerate(data.split(MAGIC)[1:], start=1):
+        content = MAGIC + part
+        stated = int.from_bytes(content[24:28], "little") or number
+        first_id = int.from_bytes(content[28:36], "little")
+        yield f"{SPOOL}/work.journal/{segment_name(stated, first_id)}", content
+
+
+def journal_reader(data: bytes) -> None:
+    """Whatever a journal's files hold: the server starts, other queues serve, nothing is delivered that is not there.
+
+    A second start finds what the first one did, and so does one after a repair, which may find more. With an odd
+    first byte all checksums are made right.
+    """
+    files = dict(segments_in(data[1:]))
+    is_forged = bool(data[:1] and data[0] & 1)
+    if is_forged:
+        files = {path: with_true_checksums(content) for path, content in files.items()}
+    engine = started(files)
+    disk = engine.files
+    assert isinstance(disk, MemoryFiles)
+    first = {name: engine.items(name) for name in engine.collection.readers}
+    engine.crash()
+    assert {name: engine.items(name) for name in engine.collection.readers} == first
+    found = drained(engine)
+    assert found[SOUND] == [b"as ever"]
+    everything = b"".join(files.values())
+    assert all(item in everything for name in found for item in found[name] if name != SOUND)
+    _goes_on(engine, is_forged=is_forged)
+    if files:
+        _repaired(files)
+
+
+def _goes_on(engine: Engine, *, is_forged: bool) -> None:
+    """What was drained takes new items, and a new segment whose CHECKPOINT is believed.
+
+    Where ids are forged, an old item may have the new one's.
+    """
+    for family in engine.collection.families.values():
+        if family.stopped is None and "" in family.readers:
+            assert engine.put(family.name, b"new") == [True]
+            family.go_on()
+    engine.end_turn()
+    named = [name for name, family in engine.collection.families.items() if family.stopped is None]
+    engine.crash()
+    found = drained(engine)
+    assert is_forged or all(found.get(name, [b"new"]) == [b"new"] for name in named)
+
+
+def _repaired(files: Mapping[str, bytes]) -> None:
+    engine = started(files)
+    engine.abandon()
+    disk = engine.files
+    assert isinstance(disk, MemoryFiles)
+    folder = f"{SPOOL}/work.journal"
+    if not disk.is_dir(folder):
+        return
+    try:
+        repair(disk, FakeClock(), folder)
+    except JournalCorrupt:
+        return  # not for this kestreld to touch
+    mended = Engine(SPOOL, disk)
+    assert "work" not in mended.collection.broken
+    assert drained(mended)[SOUND] == [b"as ever"]
+
+
+# Kestrel's files
+
+NAMES: Final = ("q", "q.100", "q.200.pack", "q+c", "q~~1", "q.300", "other", "q+c.100")
+SEPARATOR: Final = b"\xffFILE"
+
+
+def kestrel_files(data: bytes) -> None:
+    """Whatever files of Kestrel's hold: the server starts, nothing of them is deleted, a second start imports nothing.
+
+    Each file begins with SEPARATOR and the number of its name.
+    """
+    files = {f"{SPOOL}/{NAMES[part[0] % len(NAMES)]}": part[1:] for part in data.split(SEPARATOR)[1:] if part}
+    engine = started(files)
+    disk = engine.files
+    assert isinstance(disk, MemoryFiles)
+    kept = [bytes(content) for path, content in disk.files.items() if ".journal/" not in path]
+    assert all(content in kept for content in files.values()), "never deleted"
+    before = sorted(disk.files)
+    first = {name: engine.items(name) for name in engine.collection.readers}
+    engine.crash()
+    assert sorted(path for path in disk.files if "/.imported/" in path) == [
+        path for path in before if "/.imported/" in path
+    ]
+    assert {name: engine.items(name) for name in engine.collection.readers} == first
+    found = drained(engine)
+    assert found[SOUND] == [b"as ever"]
+    everything = b"".join(files.values())
+    assert all(item in everything for name in found for item in found[name] if name != SOUND)
+    for path, content in files.items():
+        _exported(path.rpartition("/")[2], content)
+
+
+def _exported(name: str, content: bytes) -> None:
+    """What was read of a file is read again of what is written for it."""
+    disk = MemoryFiles()
+    disk.files["/in/q"] = bytearray(content)
+    items = read_queue(disk, "/in", "q", START_WALL_MS, ["q"]).items
+    disk.files["/out/q"] = bytearray(b"".join(export_ops(items)))
+    again = read_queue(disk, "/out", "q", START_WALL_MS, ["q"])
+    assert [item.data for item in again.items] == [item.data for item in items], name
+    assert again.unread == []
+
+
+# The configuration
+
+
+def config(data: bytes) -> None:
+    """A text is a configuration, or every mistake in it has a place in it and a reason."""
+    text = data.decode("utf-8", "surrogateescape")
+    try:
+        made = load(text, "fuzz.yaml", files=MemoryFiles())
+    except ConfigError as error:
+        problems = error.problems
+    else:
+        assert load(text, "fuzz.yaml", files=MemoryFiles()) == made
+        assert needs_restart(made, made) == []
+        for name in ("some", "some+child", *made.queues):
+            queue_setting_lines(made.for_queue(name))
+        return
+    assert problems
+    for problem in problems:
+        assert problem.reason
+        assert problem.line <= len(re.split("\r\n|[\r\n\x85\u2028\u2029]", text)) + 1, problem
+        str(problem).encode("utf-8", "surrogateescape")
+
+
+TARGETS: Final[dict[str, Target]] = {
+    "memcache_parser": memcache_parser,
+    "journal_reader": journal_reader,
+    "kestrel_files": kestrel_files,
+    "config": config,
+}

@@ -1,0 +1,74 @@
+"""`sync_together`: the journals that are due at the same time are put on disk by one call, and fail together."""
+
+import errno
+import os
+from pathlib import Path
+
+from kestreld.queues.commit import Ticket
+from tests.support.engine import Engine, LateFiles
+
+NAMES = ("one", "two", "three")
+
+
+class CountingFiles(LateFiles):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.fails = False
+
+    def sync(self, fd: int) -> None:
+        self.calls.append("sync")
+
+    def sync_file_system(self, fd: int) -> None:
+        self.calls.append("sync_file_system")
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def put(engine: Engine, *names: str) -> list[Ticket]:
+    """An item for each queue in one turn; what their answers wait for."""
+    for name in names:
+        engine.put(name, b"item")
+    engine.end_turn()
+    tickets = [ticket for name in names if (ticket := engine.queue(name).ticket) is not None]
+    assert len(tickets) == len(names)
+    return tickets
+
+
+def made(tmp_path: Path) -> tuple[Engine, CountingFiles]:
+    files = CountingFiles()
+    engine = Engine(tmp_path, files, sync_journal_ms=0)
+    engine.collection.commit.together = True
+    for name in NAMES:
+        engine.reader(name)
+    engine.end_turn()
+    files.finish_background()
+    files.calls.clear()
+    return engine, files
+
+
+def test_journals_due_in_one_turn_are_synced_by_one_call(tmp_path: Path) -> None:
+    engine, files = made(tmp_path)
+    tickets = put(engine, *NAMES)
+    assert all(ticket.pending for ticket in tickets)
+    files.finish_background()
+    assert files.calls == ["sync_file_system"]
+    assert not any(ticket.pending or ticket.failure for ticket in tickets)
+    assert [engine.take(name) for name in NAMES] == [b"item"] * 3
+
+
+def test_a_single_journal_is_synced_alone(tmp_path: Path) -> None:
+    engine, files = made(tmp_path)
+    (ticket,) = put(engine, "two")
+    files.finish_background()
+    assert files.calls == ["sync"]
+    assert not ticket.pending
+
+
+def test_a_failure_is_told_to_everybody_who_waited(tmp_path: Path) -> None:
+    engine, files = made(tmp_path)
+    tickets = put(engine, *NAMES)
+    files.fails = True
+    files.finish_background()
+    assert all(ticket.failure is not None for ticket in tickets)
+    assert [engine.take(name) for name in NAMES] == [None] * 3

@@ -1,0 +1,74 @@
+"""Run the simulation: one seed again with a trace, or many without.
+
+python -m tests.simulation 1234               seed 1234, line by line
+python -m tests.simulation --seeds 10000      seeds 0 to 9999, on every core
+python -m tests.simulation --plant no-sync --seeds 100      with a bug planted in the daemon
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.simulation.planted import BUGS
+from tests.simulation.world import Outcome, run
+
+CHUNK_SEEDS = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("seed", type=int, nargs="?", help="the one to run with a trace")
+    parser.add_argument("--seeds", type=int, default=100, help="how many to run (100)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes to run them in")
+    parser.add_argument("--plant", choices=sorted(BUGS), help="a bug to plant in the daemon")
+    options = parser.parse_args()
+    with BUGS[options.plant]() if options.plant else contextlib.nullcontext():
+        if options.seed is not None:
+            return show(run(options.seed, print))
+        return show_all(range(options.first, options.first + options.seeds), options.jobs)
+
+
+def show(outcome: Outcome) -> int:
+    """The end of one run."""
+    for violation in outcome.violations:
+        print(f"violation: {violation}")
+    print(f"seed {outcome.seed}: {', '.join(f'{what} {count}' for what, count in outcome.figures.items())}")
+    return int(bool(outcome.violations))
+
+
+def show_all(seeds: range, jobs: int) -> int:
+    """What failed, as it is found; then the sum of it all."""
+    figures: Counter[str] = Counter()
+    failed = 0
+    started_s = time.monotonic()
+    for outcome in outcomes(seeds, jobs):
+        figures.update(outcome.figures)
+        if outcome.violations:
+            failed += 1
+            more = f" (and {len(outcome.violations) - 1} more)" if len(outcome.violations) > 1 else ""
+            print(f"seed {outcome.seed}: {outcome.violations[0]}{more}")
+            print(f"    again, with a trace: python -m tests.simulation {outcome.seed}", flush=True)
+    took_s = time.monotonic() - started_s
+    print(f"seeds {len(seeds)}, failed {failed}, {took_s:.0f} s, {len(seeds) / took_s * 60:.0f} seeds a minute")
+    print(", ".join(f"{what} {count:,}" for what, count in sorted(figures.items())))
+    return int(bool(failed))
+
+
+def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+    if jobs <= 1:
+        yield from map(run, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run, seeds, CHUNK_SEEDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

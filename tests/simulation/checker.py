@@ -1,0 +1,265 @@
+"""The promises, checked on a history: nothing lost, invented, altered, doubled or out of order.
+
+It is told nothing of the engine. Where a client cannot know the outcome, every outcome is right; where a mode promises
+less, less is asked: a family that is not synced may forget in a power cut what it had answered.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from tests.simulation.excuses import Excuses
+from tests.simulation.history import Connection, Delivery, Life, Put
+
+
+@dataclass(slots=True)
+class _Wait:
+    """An item that surely waited for so long in a life, and maybe longer."""
+
+    put: Put
+    maybe_from_us: int
+    from_us: int
+    until_us: int
+
+
+class Checker(Excuses):
+    """`violations` of one history."""
+
+    def violations(self) -> list[str]:
+        for reader, puts in self._by_reader.items():
+            for put, deliveries in puts.items():
+                self._check_right_to_it(reader, put, deliveries)
+                self._check_repeats(reader, put, deliveries)
+                self._check_wiped(reader, put, deliveries)
+            if reader not in self._history.undone:  # what was put back has come behind what was put since
+                self._check_order(reader, puts)
+        self._check_nothing_lost()
+        # Where an item's own head is gone, a repair cannot tell a record in its data from others.
+        for family in self._history.from_inside - self._history.repaired - self._history.damaged:
+            self._violation(f"{family} took a record in the data of an item for one of its own")
+        return self.found
+
+    # Phantoms
+
+    def _check_right_to_it(self, reader: str, put: Put, deliveries: list[Delivery]) -> None:
+        """The item was put where it was found, was not refused, and was not past its time."""
+        if put.outcome == "refused":
+            self._violation(f"item {put.number}, refused at {put.answered_us}, was delivered by {reader}")
+        elsewhere = put.name not in (reader, reader.partition("+")[0]) and self._moved_to(put) != reader
+        # Where a power cut has taken the readers' names, a repair cannot know whose an item was.
+        if elsewhere and put.family not in self._history.repaired | self._history.damaged:
+            self._violation(f"item {put.number} of {put.name} was delivered by {reader}")
+        # What is put back begins a new life.
+        if put.name in (reader, reader.partition("+")[0]) and reader not in self._history.undone:
+            for delivery in deliveries:
+                latest_ms = self._expires_ms(reader, put, latest=True)
+                if latest_ms < self._history.earliest_wall_ms(delivery.sent_us, delivery.served_us):
+                    self._violation(f"item {put.number} was delivered by {reader} at {delivery.served_us}, expired")
+
+    # Doubles
+
+    def _check_repeats(self, reader: str, put: Put, deliveries: list[Delivery]) -> None:
+        """It comes again only if the one who had it gave it back, or left, or does not know."""
+        if put.name not in (reader, reader.partition("+")[0]):
+            return  # moved: a crash repeats that, and each reader of a family moves its own
+        taken = [delivery for delivery in deliveries if delivery.kind != "peek"]
+        for index, earlier in enumerate(taken):
+            for later in deliveries:
+                if later.served_us > earlier.served_us or later in taken[index + 1 :]:
+                    if later.kind == "peek" and later.sent_us < earlier.served_us:
+                        continue
+                    self._check_repeat(reader, earlier, later)
+
+    def _check_repeat(self, reader: str, earlier: Delivery, later: Delivery) -> None:
+        if later.was_given_back and later.sent_us <= earlier.served_us:
+            return
+        if earlier.confirmed_us() >= 0:
+            if later.kind == "peek" and later.sent_us < earlier.confirmed_us():
+                return
+            may_return = self._was_read_anew(earlier, later) and self._may_return(earlier)
+            if not may_return and not self._may_come_by_undo(reader, earlier):
+                self._violation(
+                    f"item {earlier.put.number}, confirmed at {earlier.confirmed_us()},"
+                    f" was delivered again by {reader} at {later.served_us}"
+                )
+            return
+        given_back = earlier.ending == "abort" and earlier.ending_sent_us <= later.served_us
+        if not given_back and not earlier.connection.was_over(later.served_us):
+            self._violation(
+                f"item {earlier.put.number}, open on connection {earlier.connection.number} since {earlier.served_us},"
+                f" was delivered by {reader} to connection {later.connection.number} at {later.served_us}"
+            )
+
+    def _check_wiped(self, reader: str, put: Put, deliveries: list[Delivery]) -> None:
+        """What was flushed or deleted does not come back, unless it was out with a client."""
+        if put.answered_us < 0 or reader in self._history.undone:
+            return
+        for wipe in self._wipes[reader]:
+            if wipe.answered_us < 0 or put.answered_us > wipe.sent_us:
+                continue
+            if self._may_be_undone(put.family, wipe.connection.life, wipe.answered_us):
+                continue
+            since = wipe.connection.life.faulty_since.get(put.family, self._end_us)
+            if since <= wipe.answered_us:
+                continue
+            was_out = any(one.kind == "open" and one.sent_us < wipe.answered_us for one in deliveries)
+            was_out = was_out or self._may_be_held(reader, wipe.connection.life, wipe.sent_us, wipe.answered_us)
+            if any(one.sent_us > wipe.answered_us for one in deliveries) and not (was_out and not wipe.deletes):
+                self._violation(f"item {put.number} was delivered by {reader} after it was wiped at {wipe.answered_us}")
+
+    # Losses
+
+    def _check_nothing_lost(self) -> None:
+        missing: dict[str, list[Put]] = defaultdict(list)
+        for put in self._history.puts.values():
+            if put.outcome == "refused":
+                continue
+            if put.outcome == "" and not any(self._was_handed_out(reader, put) for reader in self._readers_of(put)):
+                continue  # refused, or never heard of
+            for reader in self._readers_of(put):
+                if not self._is_accounted_for(reader, put):
+                    missing[reader].append(put)
+        destinations = dict.fromkeys(self._rules.moves_to.values())
+        for reader in [*(name for name in missing if name not in destinations), *destinations]:
+            allowed = sum(request.may_lose for request in self._unanswered[reader])
+            lost = sorted(missing[reader], key=lambda put: self._moved_to(put) not in (None, reader))[allowed:]
+            for put in list(lost):
+                moved_to = self._moved_to(put)
+                if moved_to not in (None, reader):
+                    lost.remove(put)  # it may have been lost there
+                    missing[moved_to].append(put)
+            if lost:
+                numbers = ", ".join(str(put.number) for put in lost)
+                self._violation(
+                    f"lost from {reader}: items {numbers}, beside {allowed} that gets were not answered with"
+                )
+
+    def _was_handed_out(self, reader: str, put: Put) -> bool:
+        """Whether somebody got it; a peek shows what may yet come to nothing."""
+        return any(delivery.kind != "peek" for delivery in self._by_reader[reader].get(put, ()))
+
+    def _readers_of(self, put: Put) -> Iterator[str]:
+        """The readers that must have got the item: those known to be there when it was put."""
+        if put.connection is None or "+" in put.name:
+            yield put.name
+            return
+        for reader in self._history.touched:
+            if reader.partition("+")[0] == put.name and self._was_there(reader, put):
+                yield reader
+
+    def _was_there(self, reader: str, put: Put) -> bool:
+        """Whether somebody had heard of the reader before the item was sent, and nobody may have deleted it since."""
+        assert put.connection is not None
+        for life, asked_us, answered_us in self._history.touched[reader]:
+            if life is put.connection.life and answered_us <= put.sent_us:
+                deletes = [wipe for wipe in self._wipes[reader] if wipe.deletes]
+                if all(self._wiped_until(one) < asked_us or one.sent_us > self._known_us(put) for one in deletes):
+                    return True
+        return False
+
+    def _is_accounted_for(self, reader: str, put: Put) -> bool:
+        for delivery in self._by_reader[reader].get(put, ()):
+            if delivery.confirmed_us() >= 0 or delivery.ending == "close":
+                return True
+        if put in self._history.destroyed or self._put_may_be_undone(put):
+            return True
+        if reader in self._rules.discards or any(self._may_be_wiped(wipe, put) for wipe in self._wipes[reader]):
+            return True
+        moved_to = self._moved_to(put)
+        if moved_to is not None and put in self._by_reader[moved_to]:
+            return True
+        if not self._may_have_expired(reader, put):
+            return False
+        return moved_to is None or self._move_may_have_failed(put, moved_to)
+
+    # Order
+
+    def _check_order(self, reader: str, puts: dict[Put, list[Delivery]]) -> None:
+        """An older item that was surely waiting is not passed over for a younger one."""
+        own = {put: deliveries for put, deliveries in puts.items() if put.name in (reader, reader.partition("+")[0])}
+        may_be_elsewhere = reader in self._rules.discards or bool(self._wipes[reader])
+        for life in self._history.lives:
+            waits: list[_Wait] = []
+            fresh: list[tuple[Delivery, Put]] = []
+            for put, deliveries in own.items():
+                here = _handed_out(deliveries, life)
+                if here:
+                    fresh.append((here[0], put))
+                # Discarded, wiped, expired or taken unseen, and back after a crash: it did not wait in between.
+                was_gone = may_be_elsewhere or self._may_have_expired(reader, put) or self._may_be_lost(reader, life)
+                if put.answered_us >= 0 and (here or not was_gone):
+                    waits.extend(self._waits(put, deliveries, here, life))
+            self._check_passed_over(reader, life, waits, fresh)
+            self._check_come_back_in_order(reader, life, own)
+
+    def _waits(self, put: Put, deliveries: list[Delivery], here: list[Delivery], life: Life) -> Iterator[_Wait]:
+        """From when to when the item surely waited in a life."""
+        ready_us = max(put.answered_us, life.ready_us)
+        if here:
+            yield _Wait(put, ready_us, ready_us, here[0].sent_us)
+        elif deliveries and deliveries[0].connection.life.number > life.number:
+            yield _Wait(put, ready_us, ready_us, life.ended_us)
+        for one, following in pairwise(here):
+            if one.ending == "close":
+                continue  # it failed, and what the client had open beside it may have come back after it
+            over_us = one.connection.link.over_us
+            if one.ending == "abort" and one.ending_answered_us >= 0:
+                yield _Wait(put, one.ending_sent_us, one.ending_answered_us, following.sent_us)
+            elif one.was_given_back and over_us is not None:
+                yield _Wait(put, one.ending_sent_us, over_us, following.sent_us)
+            elif not one.ending and over_us is not None:
+                yield _Wait(put, over_us, over_us, following.sent_us)
+
+    def _check_passed_over(
+        self, reader: str, life: Life, waits: list[_Wait], fresh: list[tuple[Delivery, Put]]
+    ) -> None:
+        fresh.sort(key=lambda one: one[0].sent_us)
+        waits.sort(key=lambda one: one.from_us)
+        starts = [one.from_us for one in waits]
+        for delivery, put in fresh:
+            for wait in waits[: bisect_right(starts, delivery.sent_us - 1)]:
+                if wait.until_us > delivery.served_us and _is_older(wait.put, put):
+                    if not self._may_be_held(reader, life, wait.maybe_from_us, delivery.served_us):
+                        self._violation(
+                            f"item {wait.put.number} was passed over: it waited in {reader} from {wait.from_us} to"
+                            f" {wait.until_us}, and {put.number}, put after it, was delivered at {delivery.served_us}"
+                        )
+                    break
+
+    def _check_come_back_in_order(self, reader: str, life: Life, puts: dict[Put, list[Delivery]]) -> None:
+        """What one client held when it left comes back in the order in which it was put."""
+        left: dict[Connection, list[tuple[Delivery, Delivery]]] = defaultdict(list)
+        for deliveries in puts.values():
+            here = _handed_out(deliveries, life)
+            for one, following in pairwise(here):
+                was_left = one.kind == "open" and (not one.ending or one.was_given_back)
+                if was_left and one.connection is not following.connection:
+                    left[one.connection].append((one, following))
+        for connection, pairs in left.items():
+            over_us = connection.link.over_us or 0
+            for (first, again), (_, other_again) in combinations(pairs, 2):
+                left_us = first.ending_sent_us if first.was_given_back else over_us
+                for older, younger in ((again, other_again), (other_again, again)):
+                    inverted = _is_older(older.put, younger.put) and younger.served_us < older.sent_us
+                    if inverted and not self._may_be_held(reader, life, left_us, younger.served_us):
+                        self._violation(
+                            f"items {older.put.number} and {younger.put.number} came back to {reader} out of order"
+                        )
+
+    def _violation(self, words: str) -> None:
+        self.found.append(words)
+
+
+def _is_older(one: Put, other: Put) -> bool:
+    """Whether `one` was surely put before `other`."""
+    if 0 <= one.answered_us < other.sent_us:
+        return True
+    return one.connection is other.connection and one.number < other.number
+
+
+def _handed_out(deliveries: list[Delivery], life: Life) -> list[Delivery]:
+    """To whom an item went in a life, in that order."""
+    taken = [one for one in deliveries if one.kind != "peek" and not one.came_too_late]
+    return [one for one in taken if one.connection.life is life]

@@ -1,0 +1,201 @@
+"""Clients of a run: each does what its kind does, breaks off now and then, and comes back."""
+
+from itertools import count
+from random import Random
+from typing import Final, Protocol
+
+from kestreld.journal.records import Done, Reason, done_record, put_record
+from tests.simulation.client import INSIDE_OTHERS, Talk
+from tests.simulation.history import History, Request
+from tests.simulation.plan import Plan
+from tests.simulation.requests import order, peek, put, read, repair, undo, wipe
+from tests.simulation.schedule import Schedule
+from tests.simulation.server import Server
+
+# An item may hold records, as a copy of a journal does.
+RECORDS: Final = put_record(13, 1, 0, 0, 0, INSIDE_OTHERS) + done_record(Done(1, Reason.GOT, 1, 20, 20, [(1, 20)]))
+
+
+class Surroundings(Protocol):
+    """What clients see of the world."""
+
+    schedule: Schedule
+    history: History
+    plan: Plan
+    server: Server | None
+    is_open: bool  # clients may begin something
+    connections: "count[int]"  # numbers of the next ones
+    puts: "count[int]"
+
+
+class Client:
+    """One client over a run, with a connection at a time."""
+
+    def __init__(self, world: Surroundings, kind: str, chance: Random) -> None:
+        self._world = world
+        self._chance = chance
+        self._habit = {
+            "producer": self._produce,
+            "consumer": self._consume,
+            "worker": self._work,
+            "mixed": self._mix,
+            "janitor": self._tidy,
+        }[kind]
+        self._pace_us = chance.choice([8_000, 30_000, 80_000])
+        plan = world.plan
+        self._readers = chance.sample(plan.readers, min(len(plan.readers), chance.randint(1, 3)))
+        self.talk: Talk | None = None
+        self._later()
+
+    @property
+    def is_idle(self) -> bool:
+        return self.talk is None or self.talk.over or not self.talk.pending
+
+    def _later(self, delay_us: int = 0) -> None:
+        self._world.schedule.after(delay_us or int(self._chance.expovariate(1 / self._pace_us)), self._act)
+
+    def _act(self) -> None:
+        world = self._world
+        if not world.is_open or world.server is None or not world.server.is_up:
+            self._later(50_000)
+            return
+        if self.talk is None or self.talk.over:
+            self.talk = world.server.talk(next(world.connections), self._moved_on, self._over)
+            if self.talk.over:
+                self.talk = None
+                self._later(20_000)
+                return
+        if self.talk.pending:
+            return
+        if self.talk.is_unsure:
+            self.talk.close(abruptly=False)
+        requests = [] if self.talk.over else self._habit(self.talk)
+        if self.talk.over:
+            self._later()
+            return
+        self.talk.send(requests)
+        self._break_off(self.talk)
+
+    def _moved_on(self) -> None:
+        assert self.talk is not None
+        if not self.talk.pending:
+            self._later()
+
+    def _over(self) -> None:
+        self._later(int(self._chance.uniform(1000, 30_000)))
+
+    def leave(self) -> None:
+        if self.talk is not None and not self.talk.over:
+            self.talk.close(abruptly=self._chance.random() < 0.3)
+
+    def _break_off(self, talk: Talk) -> None:
+        """Sometimes something happens to the connection while the answers are due."""
+        breaks = self._world.plan.network_breaks
+        if not breaks or self._chance.random() > breaks:
+            return
+        assert talk.link is not None
+        delay_us = int(self._chance.choice([100, 1000, 10_000]) * self._chance.random())
+        kind = self._chance.random()
+        if kind < 0.6:
+            self._world.schedule.after(delay_us, self._hang_up, talk, kind < 0.4)
+        elif kind < 0.8:
+            talk.end_input()
+        else:
+            talk.link.reading = False
+            self._world.schedule.after(delay_us * 20, talk.link.read_on)
+
+    def _hang_up(self, talk: Talk, abruptly: bool) -> None:
+        if not talk.over:
+            talk.close(abruptly=abruptly)
+            self._over()
+
+    # Kinds
+
+    def _name(self) -> str:
+        return self._chance.choice(self._readers)
+
+    def _put(self, name: str) -> Request:
+        chance, plan = self._chance, self._world.plan
+        if len(self._world.history.puts) >= plan.puts_max:
+            return peek(name)
+        size_bytes = chance.choice([0, 20, 20, 60])
+        if plan.big_items and chance.random() < 0.3:
+            size_bytes = chance.choice([500, 700, 1500, 5000])
+        expires = name.partition("+")[0] in plan.expiring and chance.random() < 0.3
+        return put(
+            name,
+            self._world.puts,
+            size_bytes,
+            flags=chance.choice([0, 0, 0, 7]),
+            expiry_s=chance.choice([1, 2, 10]) if expires else 0,
+            more=RECORDS if chance.random() < 0.03 else b"",
+        )
+
+    def _produce(self, talk: Talk) -> list[Request]:
+        names = [name for name in self._readers if name in self._world.plan.writable()] or ["work"]
+        name = self._chance.choice(names)
+        if self._chance.random() < 0.7:
+            name = name.partition("+")[0]
+        return [self._put(name) for _ in range(self._chance.choice([1, 1, 2, 6]))]
+
+    def _consume(self, talk: Talk) -> list[Request]:
+        names = [name for name in self._readers if name not in self._world.plan.reliable]
+        if not names:
+            return self._work(talk)
+        name = self._chance.choice(names)
+        if self._chance.random() < 0.4:
+            return [read(name, wait_ms=self._chance.choice([1, 20, 100]))]
+        return [read(name) for _ in range(self._chance.choice([1, 2, 5]))]
+
+    def _work(self, talk: Talk) -> list[Request]:
+        """Reliable reads: open, then close or give back."""
+        chance = self._chance
+        wait_ms = chance.choice([0, 0, 20, 100])
+        if not talk.open:
+            return [read(self._name(), wait_ms=wait_ms, opens=True)]
+        name = talk.open[0].reader
+        kind = chance.random()
+        if kind < 0.35:
+            return [read(name, closes=True)]
+        if kind < 0.65:
+            times = chance.choice([1, 1, 3]) if not wait_ms else 1
+            return [read(name, wait_ms=wait_ms, closes=True, opens=True) for _ in range(times)]
+        if kind < 0.8:
+            return [read(name, aborts=True)]
+        if kind < 0.9 and len(talk.open) < self._world.plan.max_open_reads:
+            return [read(self._name(), opens=True)]
+        if kind < 0.97:
+            return [peek(self._name())]
+        talk.close(abruptly=chance.random() < 0.5)
+        return []
+
+    def _mix(self, talk: Talk) -> list[Request]:
+        plan = self._world.plan
+        requests: list[Request] = []
+        for _ in range(self._chance.randint(1, 5)):
+            name = self._name()
+            kind = self._chance.random()
+            if kind < 0.5 and name in plan.writable():
+                requests.append(self._put(name))
+            elif kind < 0.8 and name not in plan.reliable:
+                requests.append(read(name))
+            else:
+                requests.append(peek(name))
+        return requests
+
+    def _tidy(self, talk: Talk) -> list[Request]:
+        plan, chance = self._world.plan, self._chance
+        kind = chance.random()
+        if plan.wiped and kind < 0.4:
+            return [wipe(chance.choice(["flush", "flush", "delete"]), chance.choice(plan.wiped))]
+        if plan.wiped and kind < 0.45:
+            return [undo(chance.choice(plan.wiped))]
+        if kind < 0.5:
+            return [order("stats")]
+        if kind < 0.6:
+            return [order("reload")]
+        if kind < 0.8:
+            return [order(f"flush_expired {self._name()}")]
+        if kind < 0.85:
+            return [repair(self._name())]
+        return [peek(self._name())]

@@ -1,0 +1,168 @@
+"""What a client cannot know, and what a mode does not promise: why something that looks broken may be right."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.simulation.history import POWER_CUT, STOPPED, Delivery, History, Life, Put, Request, Wipe
+
+SYNC_SLACK_MS: Final = 1500  # a sync every so many ms is this late at most
+FOR_EVER_MS: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the configuration allows a reader to do with items, by its name."""
+
+    max_age_ms: Mapping[str, int] = field(default_factory=dict)
+    moves_to: Mapping[str, str] = field(default_factory=dict)  # where expired and failed ones go
+    discards: tuple[str, ...] = ()
+
+
+class Excuses:
+    """A history by reader, and what may have happened in it that nobody was told of."""
+
+    def __init__(self, history: History, rules: Rules) -> None:
+        self._history = history
+        self._rules = rules
+        self._end_us = max((life.ended_us for life in history.lives), default=0) + 1
+        self._by_reader: dict[str, dict[Put, list[Delivery]]] = defaultdict(lambda: defaultdict(list))
+        for delivery in sorted(history.deliveries, key=lambda one: one.served_us):
+            self._by_reader[delivery.reader][delivery.put].append(delivery)
+        self._wipes: dict[str, list[Wipe]] = defaultdict(list)
+        for wipe in history.wipes:
+            self._wipes[wipe.reader].append(wipe)
+        self._unanswered: dict[str, list[Request]] = defaultdict(list)
+        for request in history.unanswered:
+            self._unanswered[request.reader].append(request)
+        self.found: list[str] = list(history.problems)
+
+    def _may_be_undone(self, family: str, life: Life | None, at_us: int) -> bool:
+        """Whether what was answered then may have been forgotten by one of the starts since."""
+        if family in self._history.damaged:
+            return True
+        if life is None:
+            return False
+        mode = life.modes[family]
+        if mode.journal and mode.sync_ms == 0:
+            return False
+        has_failed = False  # what a failed sync covered may be gone although later ones succeed
+        for later in self._history.lives[life.number - 1 :]:
+            if later.ended_us < 0:
+                continue
+            if not mode.journal:
+                return True
+            has_failed = has_failed or family in later.faulty_since
+            if not has_failed and (later.how == STOPPED or self._was_on_disk(family, later, at_us)):
+                return False
+            if later.how == POWER_CUT:
+                return True
+        return False
+
+    def _was_on_disk(self, family: str, life: Life, at_us: int) -> bool:
+        """Whether a life that syncs every so many ms had the time to put on disk what was answered then."""
+        sync_ms = life.modes[family].sync_ms
+        since_us = max(at_us, life.ready_us)
+        return bool(sync_ms) and life.ended_us - since_us >= (sync_ms + SYNC_SLACK_MS) * 1000
+
+    def _put_may_be_undone(self, put: Put) -> bool:
+        if put.answered_us >= 0:
+            return self._may_be_undone(put.family, put.connection.life if put.connection else None, put.answered_us)
+        assert put.connection is not None
+        life = put.connection.life
+        # Delivered although nobody was told that it is there: it may be gone like any that was not answered yet.
+        return self._may_be_undone(put.family, life, life.ended_us)
+
+    def _may_return(self, delivery: Delivery) -> bool:
+        """Whether a confirmed item may come back after a start."""
+        family, life = delivery.reader.partition("+")[0], delivery.connection.life
+        # While the journal takes nothing, gets go on and are remembered in memory only.
+        if life.faulty_since.get(family, self._end_us) <= delivery.confirmed_us():
+            return True
+        return self._may_be_undone(family, life, delivery.confirmed_us())
+
+    def _was_read_anew(self, earlier: Delivery, later: Delivery) -> bool:
+        """Whether the journal was between them: by a start, or by a repair that opened the queue again."""
+        family, life = later.reader.partition("+")[0], earlier.connection.life
+        if life is not later.connection.life:
+            return True
+        return any(
+            one.life is life and one.family == family and one.asked_us < later.served_us
+            for one in self._history.repairs
+        )
+
+    def _may_come_by_undo(self, reader: str, delivery: Delivery) -> bool:
+        """Whether an undo puts it back: to close it after the delete has changed nothing.
+
+        Or it is there twice, where a power cut took what was not synced of the flush, and left what was of the undo.
+        """
+        if reader not in self._history.undone:
+            return False
+        return reader.partition("+")[0] in self._history.repaired or any(
+            wipe.deletes and delivery.sent_us <= self._wiped_until(wipe) and wipe.sent_us <= delivery.confirmed_us()
+            for wipe in self._wipes[reader]
+        )
+
+    def _moved_to(self, put: Put) -> str | None:
+        return self._rules.moves_to.get(put.family)
+
+    def _move_may_have_failed(self, put: Put, moved_to: str) -> bool:
+        """Expired, and refused by the queue it was to move to; or forgotten there."""
+        family = moved_to.partition("+")[0]
+        for life in self._history.lives:
+            if family in life.faulty_since or put.family in life.faulty_since:
+                return True
+            if self._may_be_undone(family, life, life.ended_us):
+                return True
+        return bool(self._wipes[moved_to])
+
+    def _expires_ms(self, reader: str, put: Put, *, latest: bool) -> int:
+        """When it is past use: the earliest that may be, or the latest."""
+        if latest and put.answered_us < 0:
+            return FOR_EVER_MS
+        wall_ms = self._history.latest_wall_ms if latest else self._history.earliest_wall_ms
+        added_ms = wall_ms(put.sent_us, self._known_us(put))
+        ends = [added_ms + put.expiry_s * 1000] if put.expiry_s else []
+        if reader in self._rules.max_age_ms:
+            ends.append(added_ms + self._rules.max_age_ms[reader])
+        return min(ends, default=FOR_EVER_MS)
+
+    def _may_have_expired(self, reader: str, put: Put) -> bool:
+        highest_ms = self._history.latest_wall_ms(put.sent_us, self._end_us)
+        return self._expires_ms(reader, put, latest=False) < highest_ms
+
+    def _known_us(self, put: Put) -> int:
+        """When it was surely there, if ever."""
+        if put.answered_us >= 0:
+            return put.answered_us
+        over_us = put.connection.link.over_us if put.connection is not None else 0
+        return over_us if over_us is not None else self._end_us
+
+    def _wiped_until(self, wipe: Wipe) -> int:
+        """When it was over with a wipe, at the latest."""
+        if wipe.answered_us >= 0:
+            return wipe.answered_us
+        over_us = wipe.connection.link.over_us
+        return self._end_us if over_us is None else over_us
+
+    def _may_be_wiped(self, wipe: Wipe, put: Put) -> bool:
+        return put.sent_us <= self._wiped_until(wipe)
+
+    def _may_be_lost(self, reader: str, life: Life) -> bool:
+        """Whether an unanswered get may have taken an item by then, and a power cut brought it back."""
+        if not any(later.how == POWER_CUT for later in self._history.lives[life.number - 1 :]):
+            return False
+        lost = [request.connection for request in self._unanswered[reader] if request.may_lose]
+        return any(one is not None and one.life.number <= life.number for one in lost)
+
+    def _may_be_held(self, reader: str, life: Life, from_us: int, until_us: int) -> bool:
+        """Whether somebody whose answer was lost may have had an item in that time."""
+        for request in self._unanswered[reader]:
+            connection = request.connection
+            if connection is None or connection.life is not life or not request.takes:
+                continue
+            was_before = connection.was_over(from_us - 1)  # at the same instant it may have been after
+            if request.sent_us < until_us and not was_before:
+                return True
+        return False

@@ -1,0 +1,166 @@
+"""What clients asked, what they were told and when: all that the checker knows of a run.
+
+Instants are on virtual time, in microseconds; `served_us` is when the server had sent the last byte of an answer. The
+wall clock of the server, which may step, is worked out from `steps`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+KILLED: Final = "killed"
+POWER_CUT: Final = "power cut"
+STOPPED: Final = "stopped"
+START_WALL_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a family is kept: `sync_ms` None = left to the kernel, 0 = before the answer, else every so many ms."""
+
+    journal: bool = True
+    sync_ms: int | None = 0
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A server process. `faulty_since` says from when on the disk had failed a family in it."""
+
+    number: int
+    ready_us: int
+    modes: dict[str, Mode]
+    ended_us: int = -1
+    how: str = ""  # it ended
+    faulty_since: dict[str, int] = field(default_factory=dict)
+
+
+class Over(Protocol):
+    """A connection: when the server had let go of it, None = it has not."""
+
+    @property
+    def over_us(self) -> int | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    number: int
+    life: Life
+    link: Over
+
+    def was_over(self, at_us: int) -> bool:
+        return self.link.over_us is not None and self.link.over_us <= at_us
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    """An item. `connection` None: it was there before the first start, imported."""
+
+    number: int
+    name: str
+    data: bytes
+    flags: int
+    expiry_s: int  # as a client says it: so long from now; 0 = never
+    sent_us: int
+    connection: Connection | None
+    answered_us: int = -1
+    outcome: Literal["", "stored", "refused"] = ""  # "" = unknown
+
+    @property
+    def family(self) -> str:
+        return self.name.partition("+")[0]
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """An item handed to a client: for good, to look at, or open until it is closed or aborted."""
+
+    put: Put
+    reader: str
+    connection: Connection
+    kind: Literal["get", "open", "peek"]
+    sent_us: int  # the request
+    served_us: int
+    ending: Literal["", "close", "abort"] = ""
+    ending_sent_us: int = -1
+    ending_answered_us: int = -1
+    was_given_back: bool = False  # maybe before it was served: its client could not have ended it any more
+
+    @property
+    def came_too_late(self) -> bool:
+        """Nobody can tell from this when the client had it."""
+        return self.was_given_back and self.served_us > self.ending_sent_us
+
+    def confirmed_us(self) -> int:
+        """When the client knew that the item was its own for good; -1 = never."""
+        if self.kind == "get":
+            return self.served_us
+        return self.ending_answered_us if self.ending == "close" else -1
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What was asked of a reader. `closes` names what it was to confirm, once that is known."""
+
+    kind: str
+    reader: str
+    text: bytes
+    sent_us: int = -1
+    connection: Connection | None = None
+    put: Put | None = None
+    takes: bool = False  # it may bring an item,
+    opens: bool = False  # which is then open
+    closes: bool = False
+    aborts: bool = False
+    may_lose: bool = False  # unanswered, it may have taken or confirmed an item that nobody saw
+
+
+@dataclass(slots=True, eq=False)
+class Wipe:
+    """A flush or delete of a reader."""
+
+    reader: str
+    deletes: bool
+    connection: Connection
+    sent_us: int
+    answered_us: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Reopening:
+    """A repair that a client has asked for."""
+
+    life: Life
+    family: str
+    asked_us: int
+
+
+@dataclass(slots=True)
+class History:
+    lives: list[Life] = field(default_factory=list)
+    puts: dict[int, Put] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    unanswered: list[Request] = field(default_factory=list)  # requests that may have brought an item to nobody
+    wipes: list[Wipe] = field(default_factory=list)
+    repairs: list[Reopening] = field(default_factory=list)
+    # When readers were known to be there: the life, when that was asked and when it was answered
+    touched: dict[str, list[tuple[Life, int, int]]] = field(default_factory=dict)
+    steps: list[tuple[int, int]] = field(
+        default_factory=lambda: [(0, START_WALL_MS)]
+    )  # from when on, wall less virtual
+    destroyed: set[Put] = field(default_factory=set)  # items that had a bit flipped
+    damaged: set[str] = field(default_factory=set)  # families that had a bit flipped
+    repaired: set[str] = field(default_factory=set)  # families repaired that a power cut may have taken more from
+    from_inside: set[str] = field(default_factory=set)  # families that took a record inside an item for one of theirs
+    undone: set[str] = field(default_factory=set)  # readers to which what was wiped may have been put back
+    problems: list[str] = field(default_factory=list)  # found on the way
+
+    def wall_ms(self, at_us: int) -> int:
+        return at_us // 1000 + next(offset for since_us, offset in reversed(self.steps) if since_us <= at_us)
+
+    def latest_wall_ms(self, from_us: int, until_us: int) -> int:
+        """The highest that the wall clock showed in that time."""
+        ends = [since_us - 1 for since_us, _ in self.steps if from_us < since_us <= until_us]
+        return max(self.wall_ms(at_us) for at_us in (from_us, until_us, *ends))
+
+    def earliest_wall_ms(self, from_us: int, until_us: int) -> int:
+        starts = [since_us for since_us, _ in self.steps if from_us < since_us <= until_us]
+        return min(self.wall_ms(at_us) for at_us in (from_us, *starts))

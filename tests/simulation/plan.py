@@ -1,0 +1,170 @@
+"""What a seed decides before a run begins: queues, how they are kept and used, who the clients are, what goes wrong."""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from kestreld.config import Config, QueueConfig
+from tests.simulation.excuses import Rules
+from tests.simulation.history import Mode
+
+SPOOL: Final = "/spool"
+ARCHIVE: Final = "/archive"
+LATE: Final = "late"  # where expired and failed items go
+IMPORTED: Final = "old"
+Changes = dict[str, object]  # QueueConfig field -> value
+
+
+@dataclass(slots=True)
+class Plan:
+    """`readers` are all queues, parents first; of `reliable` ones nothing is taken but by open and close."""
+
+    readers: list[str] = field(default_factory=list)
+    reliable: list[str] = field(default_factory=list)
+    wiped: list[str] = field(default_factory=list)
+    expiring: list[str] = field(default_factory=list)  # families that get items with an expiry
+    fixed: dict[str, Changes] = field(default_factory=dict)  # the same in every life
+    streams: list[str] = field(default_factory=list)
+    rules: Rules = field(default_factory=Rules)
+    modes: dict[str, Mode] = field(default_factory=dict)
+    max_open_reads: int = 1
+    timeout_ms: int = 0
+    expiration_timer_ms: int = 0
+    has_archive: bool = False
+    has_imports: bool = False
+    clients: list[str] = field(default_factory=list)  # what each does
+    lives: int = 1
+    disk_fails: bool = False
+    disk_fills: bool = False
+    flips_bits: bool = False
+    clock_steps: bool = False
+    network_breaks: float = 0.0  # so often while a client waits for an answer
+    big_items: bool = False
+    sync_together: bool = False
+    puts_max: int = 0
+
+    @property
+    def families(self) -> list[str]:
+        return [name for name in self.readers if "+" not in name]
+
+    def writable(self) -> list[str]:
+        return [name for name in self.readers if name != LATE]
+
+    def config(self, chance: Random) -> Config:
+        """The configuration of one life."""
+        queues: dict[str, Changes] = {}
+        for name in self.readers:
+            if "+" in name:
+                queues[name] = {"max_memory_size_bytes": _memory(chance), **self.fixed.get(name, {})}
+            else:
+                mode = self.modes[name]
+                queues[name] = {
+                    "journal": mode.journal,
+                    "sync_journal_ms": mode.sync_ms,
+                    "max_journal_size_bytes": chance.choice([1, 300, 1000, 1000, 4000, 1 << 24]),
+                    "max_journal_overflow": chance.choice([1, 2, 3, 10]),
+                    "max_memory_size_bytes": _memory(chance),
+                    "trash_ms": chance.choice([0, 0, 3000]),
+                    **self.fixed.get(name, {}),
+                }
+        return Config(
+            queue_path=SPOOL,
+            archive_path=ARCHIVE if self.has_archive else None,
+            timeout_ms=self.timeout_ms,
+            request_timeout_ms=2000,
+            expiration_timer_ms=self.expiration_timer_ms,
+            max_open_reads=self.max_open_reads,
+            sync_together=self.sync_together,
+            defaults=QueueConfig(),
+            queues=queues,
+            source="a seed",
+        )
+
+    def redraw_modes(self, chance: Random) -> None:
+        """Another way of keeping some families, from the next start on."""
+        for family, mode in self.modes.items():
+            if mode.journal and chance.random() < 0.2:
+                self.modes[family] = Mode(sync_ms=_sync_ms(chance))
+
+
+def _memory(chance: Random) -> int:
+    return chance.choice([1, 200, 1000, 1 << 27])
+
+
+def _sync_ms(chance: Random) -> int | None:
+    return chance.choice([0, 0, 0, None, None, 20, 150])
+
+
+def draw(chance: Random) -> Plan:
+    """The plan of a seed."""
+    plan = Plan()
+    _draw_queues(plan, chance)
+    _draw_limits(plan, chance)
+    plan.max_open_reads = chance.choice([1, 1, 3])
+    plan.timeout_ms = chance.choice([0, 0, 0, 1500])
+    plan.expiration_timer_ms = chance.choice([0, 1000])
+    plan.has_archive = chance.random() < 0.2
+    plan.clients = ["producer", "worker"]
+    others = ["producer", "consumer", "worker", "worker", "mixed", "janitor"]
+    plan.clients += [chance.choice(others) for _ in range(chance.randint(1, 4))]
+    plan.lives = chance.randint(2, 5)
+    plan.disk_fails = chance.random() < 0.4
+    plan.disk_fills = chance.random() < 0.25
+    plan.flips_bits = chance.random() < 0.06
+    plan.clock_steps = chance.random() < 0.15
+    plan.network_breaks = chance.choice([0.0, 0.0, 0.02, 0.1])
+    plan.big_items = chance.random() < 0.4
+    plan.puts_max = chance.choice([50, 200, 500])
+    plan.sync_together = chance.random() < 0.3
+    plan.streams = [name for name in ("work+@stays", "work+@passes") if chance.random() < 0.3]
+    return plan
+
+
+def _draw_queues(plan: Plan, chance: Random) -> None:
+    families = ["work"]
+    families += [name for name, share in (("jobs", 0.4), ("tmp", 0.3), ("memo", 0.15)) if chance.random() < share]
+    plan.has_imports = chance.random() < 0.15
+    if plan.has_imports:
+        families.append(IMPORTED)
+    children = {"work": ["a", "b"], "tmp": ["x"], IMPORTED: ["kid"], "jobs": ["j"]}
+    for family in families:
+        plan.readers.append(family)
+        plan.readers += [f"{family}+{label}" for label in children.get(family, []) if chance.random() < 0.5]
+        plan.modes[family] = Mode(journal=family != "memo", sync_ms=_sync_ms(chance))
+    plan.reliable = [name for name in plan.readers if chance.random() < 0.6]
+    plan.wiped = [name for name in plan.readers if name.partition("+")[0] == "tmp"]
+
+
+def _draw_limits(plan: Plan, chance: Random) -> None:
+    """Expiry, moves, limits: for some queues, the same all the time."""
+    max_age_ms: dict[str, int] = {}
+    moves_to: dict[str, str] = {}
+    discards: dict[str, None] = {}
+    for name in plan.readers:
+        fixed: Changes = {}
+        if chance.random() < 0.1:
+            max_age_ms[name] = fixed["max_age_ms"] = chance.choice([500, 2000])
+        if chance.random() < 0.1:
+            fixed["max_items"] = chance.choice([3, 10])
+            fixed["discard_old_when_full"] = chance.random() < 0.5
+            if fixed["discard_old_when_full"]:
+                discards[name] = None
+        if fixed:
+            plan.fixed[name] = fixed
+    if "jobs" in plan.readers:
+        plan.expiring.append("jobs")
+        if chance.random() < 0.6:
+            plan.readers.append(LATE)
+            plan.modes[LATE] = Mode(sync_ms=_sync_ms(chance))
+            moves_to["jobs"] = LATE
+            changes: Changes = {"move_expired_to": LATE}
+            if chance.random() < 0.4:
+                changes |= {"max_retries": 2, "move_failed_to": LATE}
+            plan.fixed["jobs"] = {**plan.fixed.get("jobs", {}), **changes}
+    for name in plan.readers:  # a child has what its parent has
+        parent = name.partition("+")[0]
+        if parent in max_age_ms:
+            max_age_ms.setdefault(name, max_age_ms[parent])
+        if parent in discards:
+            discards[name] = None
+    plan.rules = Rules(max_age_ms, moves_to, tuple(discards))

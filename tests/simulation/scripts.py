@@ -1,0 +1,150 @@
+"""Short scripts, one for each thing that happens to journals: what a client does, step by step, on a real server."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.simulation.history import Request
+from tests.simulation.plan import IMPORTED, LATE
+from tests.simulation.requests import order, peek, put, read, repair, undo, wipe
+
+WORK, CHILD, OTHER, OTHER_CHILD = "work", "work+a", "tmp", "tmp+x"
+HANG_UP: Final = "hang up"
+FLIP: Final = "flip"  # a bit of the oldest item that is still on the disk
+Step = list[Request] | int | str  # ask all of it at once; wait so many ms; hang up; flip
+Changes = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """`settings` are of all families, `own` of single queues: QueueConfig field -> value."""
+
+    name: str
+    steps: Callable[[Iterator[int]], Iterator[Step]]
+    readers: tuple[str, ...] = (WORK,)
+    settings: Changes = field(default_factory=dict)
+    own: dict[str, Changes] = field(default_factory=dict)
+    moves_to: dict[str, str] = field(default_factory=dict)
+
+
+def _put(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(WORK, numbers)]
+    yield [put(WORK, numbers, 700), put(WORK, numbers, flags=7)]
+    yield [put(WORK, numbers, 1400)]
+
+
+def _done(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(WORK, numbers) for _ in range(5)]
+    yield [read(WORK)]
+    yield [read(WORK, opens=True)]
+    yield [read(WORK, closes=True, opens=True)]
+    yield [read(WORK, aborts=True)]
+    yield [read(WORK, opens=True)]
+    yield HANG_UP
+    yield [read(WORK), put(WORK, numbers)]
+
+
+def _roll(numbers: Iterator[int]) -> Iterator[Step]:
+    for _ in range(4):
+        yield [put(WORK, numbers, 60), put(WORK, numbers)]
+        yield [read(WORK)]
+    yield 1100
+    yield [read(WORK), read(WORK)]
+
+
+def _fanout(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(WORK, numbers), put(WORK, numbers, 600)]
+    yield [read(WORK), put(CHILD, numbers)]
+    yield [put(WORK, numbers), read(CHILD, opens=True)]
+    yield [read(CHILD, closes=True)]
+    yield [read(CHILD)]
+
+
+def _compact(numbers: Iterator[int]) -> Iterator[Step]:
+    # The child holds on to its first item, and its parent goes on.
+    yield [put(WORK, numbers, 60)]
+    yield [read(CHILD, opens=True)]
+    for _ in range(7):
+        yield [put(WORK, numbers, 60), put(WORK, numbers, 60)]
+        yield [read(WORK), read(WORK)]
+    yield 1100
+    yield [read(WORK), put(WORK, numbers)]
+    yield 1100
+    yield [read(CHILD, closes=True)]
+    yield [put(WORK, numbers)]
+
+
+def _delete(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(OTHER, numbers), put(OTHER, numbers, 60)]
+    yield [wipe("delete", OTHER_CHILD)]
+    yield [put(OTHER, numbers)]
+    yield [wipe("delete", OTHER)]
+    yield [put(OTHER, numbers)]
+    yield [peek(OTHER_CHILD), put(OTHER, numbers)]
+    yield [wipe("delete", OTHER), wipe("delete", OTHER_CHILD)]
+    yield [peek(OTHER), put(OTHER, numbers)]
+
+
+def _flush(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(OTHER, numbers), put(OTHER, numbers, 60), put(OTHER, numbers)]
+    yield [read(OTHER, opens=True), wipe("flush", OTHER)]
+    yield [put(OTHER, numbers)]
+    yield [read(OTHER, aborts=True)]
+    yield [wipe("flush", OTHER_CHILD), put(OTHER, numbers)]
+
+
+def _undo(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(OTHER, numbers), put(OTHER, numbers, 60)]
+    yield [wipe("flush", OTHER), put(OTHER, numbers)]
+    yield [undo(OTHER)]
+    yield 20
+    yield [wipe("delete", OTHER)]
+    yield [undo(OTHER)]
+    yield 20
+    yield [put(OTHER, numbers), read(OTHER)]
+
+
+def _repair(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(WORK, numbers, 60), put(WORK, numbers, 60)]
+    yield [put(WORK, numbers, 60), read(CHILD)]
+    yield FLIP
+    yield [repair(WORK)]
+    yield [put(WORK, numbers), read(WORK)]
+
+
+def _move(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put("jobs", numbers, expiry_s=1), put("jobs", numbers, expiry_s=1), put("jobs", numbers)]
+    yield 1500
+    yield [order("flush_expired jobs")]
+    for _ in range(3):
+        yield [read("jobs", opens=True)]
+        yield [read("jobs", aborts=True)]
+    yield [read(LATE)]
+
+
+def _import(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [read(IMPORTED), put(IMPORTED, numbers)]
+    yield [read(IMPORTED + "+kid")]
+
+
+TINY: Final[Changes] = {"max_journal_size_bytes": 300, "max_memory_size_bytes": 150}
+SCRIPTS: Final = (
+    Script("put", _put),
+    Script("done", _done),
+    Script("roll", _roll, settings=TINY),
+    Script("fanout", _fanout, (WORK, CHILD)),
+    Script("compact", _compact, (WORK, CHILD), {**TINY, "max_journal_overflow": 1}),
+    Script("delete", _delete, (OTHER, OTHER_CHILD)),
+    Script("flush", _flush, (OTHER, OTHER_CHILD), {**TINY, "trash_ms": 60_000}),
+    Script("undo", _undo, (OTHER,), {"trash_ms": 60_000}),
+    Script("repair", _repair, (WORK, CHILD), {"max_journal_size_bytes": 300}),
+    Script(
+        "move",
+        _move,
+        ("jobs", LATE),
+        own={"jobs": {"move_expired_to": LATE, "max_retries": 2, "move_failed_to": LATE}},
+        moves_to={"jobs": LATE},
+    ),
+    Script("import", _import, (IMPORTED, IMPORTED + "+kid")),
+)
+BY_NAME: Final = {script.name: script for script in SCRIPTS}

@@ -1,0 +1,48 @@
+"""Every disk that a crash may leave, at any change a short script makes: each is started from and judged."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from tests.simulation import planted
+from tests.simulation.exploring import MODES, SYNCED, every_crash
+from tests.simulation.scripts import BY_NAME
+
+SHORT = ("put", "done", "roll", "fanout", "import", "move")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_after_a_crash_at_any_change_every_promise_holds(name: str) -> None:
+    found = every_crash(BY_NAME[name], SYNCED)
+    print(f"\n{name}: {found.tried} states")
+    assert found.tried > 200
+    assert found.bad == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sync_ms", MODES, ids=["synced", "not synced"])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_so_it_does_in_every_mode_and_every_script(name: str, sync_ms: int | None) -> None:
+    found = every_crash(BY_NAME[name], sync_ms)
+    print(f"\n{name}, sync_journal {sync_ms}: {found.tried} states")
+    assert found.bad == []
+
+
+@pytest.mark.parametrize(
+    ("bug", "script"),
+    [
+        (planted.no_sync, "put"),
+        (planted.no_folder_sync, "put"),
+        (planted.answer_before_write, "put"),
+        pytest.param(planted.compacted_segment_not_synced, "compact", marks=pytest.mark.long),
+        pytest.param(planted.compaction_unlinks_first, "compact", marks=pytest.mark.long),
+    ],
+)
+def test_a_planted_bug_is_seen(bug: Callable[[], AbstractContextManager[Any]], script: str) -> None:
+    with bug():
+        found = every_crash(BY_NAME[script], SYNCED)
+    print(f"\n{bug.__name__}: bad {len(found.bad)} of {found.tried} states")
+    assert found.bad != []

@@ -1,0 +1,54 @@
+"""Whole runs: clients, servers that live and die, a disk and a network that break, all of it from one integer."""
+
+import time
+
+import pytest
+
+from tests.simulation.world import run
+
+QUICK = range(100)
+# What these had found is mended. The same seeds may play other parts by now: the tests named keep what they showed.
+FOUND = {
+    18: "a compaction that could not open its segment tried for ever (test_upkeep)",
+    142: "segments filled before a kill were never synced by the next process",
+    843: "a queue deleted while it was compacted kept those waiting who had filled it (test_upkeep)",
+    1623: "a close was answered, and undone when its sync failed during the wait for the next item",
+}
+
+
+def test_a_seed_is_a_history() -> None:
+    for seed in (1, 7, 22):
+        first: list[str] = []
+        second: list[str] = []
+        assert run(seed, first.append).figures == run(seed, second.append).figures
+        assert first == second
+        assert len(first) > 100
+
+
+def violations(seeds: range) -> list[str]:
+    """What is wrong in each, after a line that says how fast they were."""
+    started_s = time.monotonic()
+    outcomes = [run(seed) for seed in seeds]
+    a_minute = len(seeds) / (time.monotonic() - started_s) * 60
+    answered = sum(outcome.figures["puts"] for outcome in outcomes)
+    starts = sum(outcome.figures["starts"] for outcome in outcomes)
+    print(
+        f"\nseeds {seeds.start} to {seeds.stop - 1}: {a_minute:.0f} a minute,"
+        f" {answered} puts answered, {starts} starts of a server"
+    )
+    return [f"seed {outcome.seed}: {outcome.violations[0]}" for outcome in outcomes if outcome.violations]
+
+
+def test_no_promise_is_broken_in_a_hundred_runs() -> None:
+    assert violations(QUICK) == []
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_does_not_come_back(seed: int) -> None:
+    assert run(seed).violations == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_no_promise_is_broken_in_the_runs_that_follow() -> None:
+    assert violations(range(100, 550)) == []

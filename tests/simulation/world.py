@@ -1,0 +1,201 @@
+"""A run: clients, servers that live and die, and what goes wrong; all of it from one integer."""
+
+import errno
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from tests.simulation.checker import Checker
+from tests.simulation.clients import Client
+from tests.simulation.disk import Disk, random_power_cut
+from tests.simulation.history import KILLED, POWER_CUT, STOPPED
+from tests.simulation.host import STARTS_MAX, GaveUp, Host, family_of
+from tests.simulation.imports import kestrel_files
+from tests.simulation.plan import draw
+from tests.simulation.process_files import CHANGES, KINDS, ProcessFiles
+from tests.simulation.server import Server
+from tests.simulation.streams import Follower
+
+FAULTS: Final = (("write",), ("sync",), ("sync", "sync_dir"), ("create", "rename"), tuple(sorted(CHANGES)), KINDS)
+COMPACTING: Final = "/compacting.seg.new"
+STEPS_MS: Final = (-864_000_000, -3_600_000, -500, 500, 1500, 7_200_000)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a run."""
+
+    seed: int
+    violations: list[str]
+    figures: dict[str, int] = field(default_factory=dict)
+
+
+def run(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
+    """The run of that seed; `trace` is told what happens, line by line."""
+    return World(seed, trace).run()
+
+
+class World(Host):
+    """One run."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        def chance(what: str) -> Random:
+            return Random(f"{seed} {what}")
+
+        super().__init__(draw(chance("plan")), chance, trace)
+        self.seed = seed
+        self.is_open = False
+        self._fate = chance("fate")
+        self._clients: list[Client] = []
+        self._followers: dict[str, Follower] = {}
+
+    def run(self) -> Outcome:
+        """From the first start to the last check."""
+        self.say(f"plan {self.plan}")
+        try:
+            self._live()
+        except GaveUp:
+            pass
+        except Exception:  # noqa: BLE001 - whatever it is, it is what this run has found
+            self.complain(traceback.format_exc())
+        lives = self.history.lives
+        if lives and lives[-1].ended_us < 0:
+            lives[-1].ended_us = self.schedule.now_us
+        violations = Checker(self.history, self.plan.rules).violations()
+        self.add("puts", sum(put.outcome == "stored" for put in self.history.puts.values()))
+        self.add("deliveries", len(self.history.deliveries))
+        self.add("starts", len(lives))
+        self.add("virtual seconds", self.schedule.now_us // 1_000_000)
+        self.add("events", self.schedule.events)
+        return Outcome(self.seed, violations, self.figures)
+
+    def _live(self) -> None:
+        self.lay_out()
+        if self.plan.has_imports:
+            kestrel_files(ProcessFiles(self.disk), self.plan, self.history, self.puts, self._chance("imports"))
+        self._clients = [
+            Client(self, kind, self._chance(f"client {number}")) for number, kind in enumerate(self.plan.clients)
+        ]
+        self._followers = {name: Follower(self, name, self._chance(f"stream {name}")) for name in self.plan.streams}
+        for life in range(self.plan.lives):
+            self.start()
+            self.is_open = True
+            self._plan_trouble()
+            self.run_for(int(self._fate.uniform(200, 2500)) * 1000)
+            self.is_open = False
+            if life + 1 < self.plan.lives or self._fate.random() < 0.5:
+                self.end_life(self._fate.choice([KILLED, KILLED, POWER_CUT, POWER_CUT, STOPPED]))
+        self._settle()
+        self.drain()  # not after a restart only: that would bring back what was lost in memory
+        self.end_life(self._fate.choice([KILLED, POWER_CUT, STOPPED]))
+        self.start()
+        self.drain()
+        self.end_life(STOPPED)
+
+    def _settle(self) -> None:
+        """All is well again: every client gets its answers, and leaves."""
+        self._heal()
+        self.faults.short_writes = 0
+        for _ in range(STARTS_MAX):
+            if self.server is None:
+                self.start()
+            assert self.server is not None
+            self.server.files.dies_in = 0
+            self.wait_until(lambda: all(client.is_idle for client in self._clients), "the clients' last answers")
+            if self.server is not None:
+                break
+        for client in self._clients:
+            client.leave()
+        self.run_for(2_500_000)
+
+    def drain_one(self, name: str) -> bool:
+        return self._followers[name].drain() if name in self._followers else super().drain_one(name)
+
+    # Fate
+
+    def before_start(self, server: Server) -> None:
+        server.files.created = self._created
+        if self._fate.random() < 0.15:
+            self._dies_soon(self._fate.randint(1, 40))
+
+    def _created(self, path: str) -> None:
+        """Compactions are rare, and so would be deaths in the middle of one."""
+        if path.endswith(COMPACTING) and self.is_open and self._fate.random() < 0.2:
+            self._dies_soon(self._fate.randint(1, 12))
+
+    def _dies_soon(self, changes: int) -> None:
+        assert self.server is not None
+        self.server.files.dies_in = changes
+        self._how_it_dies = self._fate.choice([KILLED, POWER_CUT])
+
+    def over(self, how: str) -> None:
+        super().over(how)
+        self.schedule.now_us += self._fate.randint(1000, 300_000)
+        if self._fate.random() < 0.3:
+            self.plan.redraw_modes(self._fate)
+
+    def cut_power(self) -> Disk:
+        disk = random_power_cut(self.disk, self._fate)
+        if self.plan.flips_bits and self._fate.random() < 0.5:
+            self._flip_a_bit(disk)
+        return disk
+
+    def _flip_a_bit(self, disk: Disk) -> None:
+        files = [(path, file) for path, file in disk.walk() if path.endswith(".seg") and file.data]
+        if files:
+            path, file = self._fate.choice(files)
+            at = self._fate.randrange(len(file.data))
+            file.flip(at * 8 + self._fate.randrange(8))
+            if ".journal/" in path:
+                self.history.damaged.add(family_of(path))
+            self.add("bits flipped")
+            self.say(f"a bit flips in {path} at {at}")
+
+    def _plan_trouble(self) -> None:
+        plan, fate = self.plan, self._fate
+        server = self.server
+        assert server is not None
+        server.disk_delay_us = fate.choice([200, 3000, 3000, 150_000])
+        if fate.random() < 0.4:
+            self._later(lambda: self._dies_soon(fate.randint(1, 30)), server)
+        if plan.disk_fails and fate.random() < 0.7:
+            self._later(self._disk_fails, server)
+        if plan.disk_fills and fate.random() < 0.7:
+            self._later(self._disk_fills, server)
+        if plan.clock_steps and fate.random() < 0.7:
+            self._later(self._step_clock, server)
+        if fate.random() < 0.1:
+            server.network.descriptors_run_out = 0.7
+        self.faults.short_writes = fate.choice([0, 0, 0.1])
+
+    def _later(self, trouble: Callable[[], None], server: Server) -> None:
+        def strike() -> None:
+            if self.server is server and self.is_open:
+                trouble()
+
+        self.schedule.after(int(self._fate.uniform(0, 1500)) * 1000, strike)
+
+    def _disk_fails(self) -> None:
+        fate, faults = self._fate, self.faults
+        faults.error = fate.choice([errno.EIO, errno.EIO, errno.ENOSPC])
+        faults.kinds = frozenset(fate.choice(FAULTS))
+        faults.probability = fate.choice([0.02, 0.2, 1.0])
+        self.say(f"the disk begins to fail: {sorted(faults.kinds)} {faults.probability}")
+        self.schedule.after(int(fate.uniform(1, 500)) * 1000, self._heal)
+
+    def _disk_fills(self) -> None:
+        self.disk.capacity_bytes = self.disk.used_bytes() + self._fate.choice([0, 100, 1000])
+        self.say("the disk fills")
+        self.schedule.after(int(self._fate.uniform(1, 1500)) * 1000, self._heal)
+
+    def _heal(self) -> None:
+        self.say("the disk is well")
+        self.faults.heal()
+        self.disk.capacity_bytes = None
+
+    def _step_clock(self) -> None:
+        step_ms = self._fate.choice(STEPS_MS)
+        self.history.steps.append((self.schedule.now_us, self.history.steps[-1][1] + step_ms))
+        self.say(f"the clock steps by {step_ms} ms")

@@ -1,0 +1,50 @@
+"""What the memcache parser makes of a stream, as values that compare."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kestreld.config import Compat
+from kestreld.protocol import memcache
+from kestreld.protocol.memcache import Command, Lines, MemcacheParser
+
+SMALL_LINE_BYTES = 60  # so that lines too long turn up often
+
+Shown = tuple[Any, ...]
+
+
+def shown(batch: list[Any]) -> list[Shown]:
+    """Commands as values that compare, each SET with its data."""
+    values: list[Shown] = []
+    commands = iter(batch)
+    for command in commands:
+        data = next(commands) if command.kind <= memcache.SET_WITH else None
+        values.append((*_fields(command), data))
+    return values
+
+
+def _fields(command: Command) -> Shown:
+    own = (command.kind, command.key, command.name, command.expiry_s, command.flags, command.noreply)
+    options = (command.wait_ms, command.opens, command.closes, command.aborts, command.peeks, command.with_id)
+    parts = [_fields(part) for part in command.parts]
+    return (*own, *options, command.prefix, command.reply, command.words, parts)
+
+
+def hangs_up(values: list[Shown]) -> bool:
+    return bool(values) and values[-1][0] == memcache.REPLY and values[-1][8]
+
+
+def parse(
+    pieces: Iterable[bytes],
+    compat: Compat = Compat.NONE,
+    lines: Lines | None = None,
+    item_bytes_max: Callable[[str], int | None] | None = None,
+    line_bytes_max: int = SMALL_LINE_BYTES,
+) -> list[Shown]:
+    """What a session would carry out of a stream that comes in these pieces: nothing after a hang-up."""
+    parser = MemcacheParser(lines or Lines(), compat, line_bytes_max, item_bytes_max)
+    values: list[Shown] = []
+    for piece in pieces:
+        values += shown(parser.feed(piece))
+        if hangs_up(values):
+            break
+    return values

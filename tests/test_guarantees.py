@@ -1,0 +1,39 @@
+"""The page of promises names commands and files that are there, and bugs that can be planted."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.simulation.planted import BUGS
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = (ROOT / "docs" / "guarantees.md").read_text()
+
+
+def test_every_file_named_is_there() -> None:
+    named = set(re.findall(r"\btests/[\w/]+(?:\.py)?", PAGE))
+    assert "tests/simulation/test_crash_states.py" in named
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_every_command_named_is_there() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"`make ([a-z-]+)", PAGE))
+    assert "prove" in targets
+    assert [target for target in sorted(targets) if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+    modules = set(re.findall(r"python -m (tests[\w.]*)", PAGE))
+    assert [name for name in sorted(modules) if not (ROOT / name.replace(".", "/") / "__main__.py").exists()] == []
+
+
+def test_every_bug_that_can_be_planted_is_named() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE.partition("## Plant")[2], re.MULTILINE)
+    assert sorted(rows) == sorted(BUGS)
+
+
+@pytest.mark.parametrize("number", range(1, 16))
+def test_every_promise_says_what_tests_it(number: int) -> None:
+    promise = re.search(rf"^\*\*P{number}\. (.*?)^$", PAGE, re.MULTILINE | re.DOTALL)
+    assert promise is not None
+    assert "\nTested by `python -m " in promise[1]
