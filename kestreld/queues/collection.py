@@ -153,6 +153,7 @@ class QueueCollection:
         if not queue.readers:
             del self.families[queue.name]
             self._remove_journal(queue, name, note)
+            queue.tell_followers()
         self._tell()
         return True
 

@@ -4,8 +4,9 @@ Where sync_journal says so the reply also waits for the disk. One sync of a jour
 meanwhile gathers and is written when it is over. Whoever waits for a commit holds its `Ticket`.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalFailed
@@ -15,6 +16,10 @@ from kestreld.journal.records import Checkpoint
 
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
+
+
+# Syncs are counted by how long they took, up to each of these; the last count is of those that took longer.
+SYNC_BOUNDS_US: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
 
 
 class Holder(Protocol):
@@ -63,6 +68,7 @@ class GroupCommit:
         self.syncs = 0
         self.sync_us_total = 0
         self.sync_us_max = 0
+        self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
 
     def add(self, queue: "Queue") -> None:
         self.dirty.append(queue)
@@ -108,8 +114,8 @@ class GroupCommit:
 
     def _plan(self, queue: "Queue", journal: Journal) -> None:
         """What a written commit leaves to do: a sync now or in a while, a segment to roll."""
-        full = journal.grown_bytes() >= queue.segment_bytes_max or queue.roll_wanted
-        full = full and queue.stopped is None
+        grown_bytes = journal.segments[-1].used_bytes - journal.checkpoint_bytes
+        full = (grown_bytes >= queue.segment_bytes_max or queue.roll_wanted) and queue.stopped is None
         if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
             self._launch(queue, journal, roll=full)
             return
@@ -228,3 +234,4 @@ class GroupCommit:
         self.syncs += 1
         self.sync_us_total += sync_us
         self.sync_us_max = max(self.sync_us_max, sync_us)
+        self.sync_counts[bisect_left(SYNC_BOUNDS_US, sync_us)] += 1

@@ -95,6 +95,8 @@ class Queue:
         self.segments_max = 10  # so many times segment_bytes_max before the journal is compacted
         self.roll_wanted = False  # a compaction waits for a new segment, with a number left free before it
         self.sync_due_at_ms = 0  # with sync_ms above 0: when the next sync is due; 0 = nothing to sync
+        self.commits = 0  # so many there have been since the start
+        self.followers: list[Callable[[], None]] = []  # told when items have settled, or none will any more
 
     # Readers
 
@@ -306,7 +308,7 @@ class Queue:
             only = item_oddities(new[0])[2] if self.private else 0
             self.private = 0
             for reader in self.readers.values():
-                if only in (0, reader.number):
+                if not only or only == reader.number:
                     reader.total_items += count
                     if reader.attached:
                         reader.mem_bytes += size
@@ -342,6 +344,15 @@ class Queue:
             self.control = []
         for reader in self.readers.values():
             reader.committed(now_ms)
+        self.commits += 1
+        if self.followers:
+            self.tell_followers()
+
+    def tell_followers(self) -> None:
+        """There may be more to read back than there was, or nothing to be read any more."""
+        followers, self.followers = self.followers, []
+        for tell in followers:
+            tell()
 
     def _write(self, journal: Journal, parts: list[bytes], first_new_id: int) -> None:
         if not journal.segments:
@@ -350,12 +361,14 @@ class Queue:
             if self.pending:
                 raise journal.failed
             return  # gets go on; the next segment's CHECKPOINT will say what they did
-        self.written_at = (journal.live.number, journal.live.used_bytes)
-        offset = journal.write(parts, first_new_id) + sum(map(len, self.control))
+        live = journal.segments[-1]
+        self.written_at = (live.number, live.used_bytes)
+        offset = journal.write(parts, first_new_id)
         for reader in self.readers.values():
             if reader.detached_at >= 0:
                 reader.segment = journal.live.number
-                reader.offset = offset + sum(map(len, self.pending[: reader.detached_at]))
+                before = [*self.control, *self.pending[: reader.detached_at]]
+                reader.offset = offset + sum(map(len, before))
                 reader.detached_at = -1
 
     def landed(self) -> None:
@@ -364,6 +377,8 @@ class Queue:
         self.in_flight = []
         for reader in self.readers.values():
             reader.in_flight = []
+        if self.followers:
+            self.tell_followers()
 
     def undo_flight(self) -> None:
         """The commit in flight did not get to the disk: it is undone, and all that has come since."""
@@ -422,6 +437,7 @@ class Queue:
                 reader.returned = 0
                 reader.slow = True
                 reader.line.send_away(f"corrupt {problem}")
+            self.tell_followers()
 
     # Reading without consuming
 

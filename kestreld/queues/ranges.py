@@ -1,0 +1,108 @@
+"""A range of item ids read back from a journal, a slice at a time. It consumes nothing and changes no reader."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.journal.journal import Journal
+from kestreld.journal.records import Range, ReaderState, Type, item_id, item_oddities
+from kestreld.journal.segment import Segment
+from kestreld.queues.queue import Queue
+
+CHUNK_BYTES: Final = 64 * 1024  # a millisecond of small items
+
+Wanted = Callable[[int], bool]
+
+
+def earliest_id(queue: Queue) -> int:
+    """The lowest id that can be read back and will not go while somebody does: not of a segment on its way out."""
+    journal = queue.journal
+    if journal is None or not journal.segments:
+        return queue.settled_id()
+    dead = journal.dead_segments(queue.lowest_head()) if journal.retiring else 0
+    return journal.segments[dead].first_id
+
+
+class RangeRead:
+    """Settled items from an id on. `only` is a reader's number whose own items come too; 0 = those for all readers."""
+
+    def __init__(
+        self, queue: Queue, first: int, limit: int, bytes_max: int, only: int = 0, wanted: Wanted | None = None
+    ) -> None:
+        self._queue = queue
+        self._limit = limit
+        self._bytes_max = bytes_max
+        self._only = only
+        self._wanted = wanted
+        self._segment: Segment | None = None  # where reading goes on
+        self._offset = 0
+        self.records: list[bytes] = []
+        self.size_bytes = 0
+        self.next_id = first  # all below it has been looked at
+
+    def read(self) -> bool:
+        """A slice of about a millisecond; False when the range is over. Raises JournalCorrupt.
+
+        What has gone since the last slice ends the range: whoever asks for the rest is told.
+        """
+        queue, journal = self._queue, self._queue.journal
+        if journal is None or not journal.segments:
+            return False
+        end_id = queue.settled_id()
+        if self.next_id < earliest_id(queue) or self.next_id >= end_id:
+            return False
+        segment = self._place(journal)
+        chunk = journal.read(segment.number, self._offset, CHUNK_BYTES)
+        if chunk:
+            return self._take(journal, segment, chunk, end_id)
+        following = journal.after(segment.number)
+        if following is None:
+            self.next_id = end_id
+            return False
+        self._segment, self._offset = following, following.records_at
+        return True
+
+    def _place(self, journal: Journal) -> Segment:
+        """The segment to read on in. Between slices it may have gone, or have been compacted into another."""
+        segment = self._segment
+        if segment is None or not any(one is segment for one in journal.segments):
+            number, self._offset = journal.position_before(self.next_id)
+            self._segment = segment = journal.segment(number)
+        return segment
+
+    def _take(self, journal: Journal, segment: Segment, chunk: bytes, end_id: int) -> bool:
+        at = 0
+        while at < len(chunk):
+            record_type, end = journal.check(chunk, at, segment.number, self._offset)
+            if record_type == Type.PUT:
+                record = chunk[at:end]
+                found = item_id(record)
+                if found >= end_id:
+                    self.next_id = end_id
+                    return False
+                if found >= self.next_id:
+                    if item_oddities(record)[2] in (0, self._only) and (self._wanted is None or self._wanted(found)):
+                        if self.records and self.size_bytes + len(record) > self._bytes_max:
+                            return False
+                        self.records.append(record)
+                        self.size_bytes += len(record)
+                    self.next_id = found + 1
+                    if len(self.records) >= self._limit or self.size_bytes >= self._bytes_max:
+                        return False
+            at = end
+        self._offset += at
+        return True
+
+
+def waiting_in(state: ReaderState) -> Wanted:
+    """Whether an item is not done yet, for a reader as it is now."""
+    firsts: list[int] = [first for first, _ in state.done]
+    done: list[Range] = state.done
+
+    def is_waiting(found: int) -> bool:
+        if found < state.head:
+            return False
+        index = bisect_right(firsts, found) - 1
+        return index < 0 or found > done[index][1]
+
+    return is_waiting
