@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPILED := .venv-compiled
+SPARK := .venv-spark
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-report completions man
+.PHONY: check help setup demo run lint test test-all fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-report completions man test-spark report
 
 check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
 
@@ -76,6 +77,20 @@ test-compiled: compiled ## the quick tests on the compiled build, all but those 
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
 	@cd $(COMPILED)/checkout && ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
+
+test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark: half a gigabyte to install; needs Java 17
+	@$(SPARK)/bin/python -m pytest tests/kestrelspark
+
+report: $(SPARK)/.installed ## a kestreld under load for a few seconds, and what Spark says of it, as an HTML page
+	@$(SPARK)/bin/python docs/load_report.py
+
+$(SPARK)/.installed: pyproject.toml
+	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { \
+	    echo "Spark needs Java 17 or newer: apt install default-jre-headless, or set JAVA_HOME" >&2; exit 1; }
+	@test -x $(SPARK)/bin/python || $(PYTHON) -m venv $(SPARK)
+	@echo "installing kestreld with Spark into $(SPARK)"
+	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,dev]'
+	@touch $@
 
 # ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth" chooses, QUICK=1 only shows that it works.
 MEASURE := $(BIN)/python -m benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)

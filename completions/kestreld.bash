@@ -25,7 +25,7 @@ _kestreld_place() {
 }
 
 _kestreld_setting() { # KEY=VALUE
-    local key=${cur%%=*} names='listen.memcache listen.admin tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds'
+    local key=${cur%%=*} names='listen.memcache listen.admin listen.admin_hosts metrics.per_queue tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds'
     if [[ $cur == *=* ]]; then
         case ${key##*.} in
             'client_certificate') choice='required optional' ;;
@@ -112,7 +112,8 @@ _kestreld() {
             while IFS=$'\t' read -r name rest; do
                 if [[ ! $quote ]]; then printf -v name %q "$name"; fi
                 found+=("$name")
-            done < <(timeout 0.4 "${typed[0]/#\~/$HOME}" __complete "${kind}s" "$cur" "${typed[@]:1}" 2>/dev/null </dev/null)
+            done < <(timeout 0.4 "${typed[0]/#\~/$HOME}" __complete "${kind}s" "$cur" "${typed[@]:1}" \
+                2>/dev/null </dev/null)
             ;;
         file | folder | data)
             compopt -o filenames 2>/dev/null

@@ -17,7 +17,7 @@ CONNECT_S: Final = 0.15
 ANSWER_S: Final = 0.3
 READ_BYTES: Final = 256 * 1024
 SERVER_DEFAULT: Final = "127.0.0.1:22133"
-_TEXT_OPTIONS: Final = {
+TEXT_OPTIONS: Final = {
     "-s": "server",
     "--server": "server",
     "--user": "user",
@@ -84,10 +84,10 @@ def _read_options(words: Sequence[str]) -> str:
 def _option_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         option, equals, value = word.partition("=")
-        if word in _TEXT_OPTIONS:
-            yield _TEXT_OPTIONS[word], following
-        elif equals and option.startswith("--") and option in _TEXT_OPTIONS:
-            yield _TEXT_OPTIONS[option], value
+        if word in TEXT_OPTIONS:
+            yield TEXT_OPTIONS[word], following
+        elif equals and option.startswith("--") and option in TEXT_OPTIONS:
+            yield TEXT_OPTIONS[option], value
         elif word.startswith("-s") and not word.startswith("--"):
             yield "server", word[2:]
 

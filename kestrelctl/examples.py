@@ -50,6 +50,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "bench packing": ("kestrelctl bench packing --cycles 5 --pause 0.5",),
     "bench timeout": ("kestrelctl bench timeout --readers 200 --time 5000",),
     "bench fanout": ("kestrelctl bench fanout --children 8",),
+    "spark verify": ("kestrelctl spark verify /var/spool/kestrel '/srv/archive/server=*'",),
+    "spark report": ("kestrelctl spark report /var/spool/kestrel --to /tmp/load --since 2025-01-31T12:00",),
+    "spark convert": ("kestrelctl spark convert /srv/archive --to /tmp/january --until 2025-02-01 --values",),
 }
 
 

@@ -43,6 +43,7 @@ class ExitCode(IntEnum):
     QUEUE_STOPPED = 84, "the server stopped this queue, its journal is corrupt"
     COMMAND_FAILED = 85, "get --exec: the command failed, its item is back at the head of the queue"
     NOT_INTACT = 86, "bench: items were lost, came twice, came damaged or out of order"
+    NO_SPARK = 87, "spark: Spark, its extra or Java 17 is not installed"
     WAIT_EXPIRED = 124, "--wait is over and there was no item; wait: its --timeout is over"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"

@@ -26,6 +26,7 @@ from kestrelctl.commands import (
     reload,
     repair,
     shutdown,
+    spark,
     stats,
     top,
     undo,
@@ -125,6 +126,7 @@ app.command("journal-verify")(journal_verify.journal_verify)
 app.command("repair")(repair.repair)
 app.add_typer(journal.journal, name="journal")
 app.add_typer(bench.bench, name="bench")
+app.add_typer(spark.spark, name="spark")
 
 
 def command_tree() -> Any:

@@ -94,6 +94,14 @@ class Address:
         return cls(host=ip6 or host, port=port, tls=text.startswith("tls:"))
 
 
+@dataclass(frozen=True, slots=True)
+class PerQueue:
+    """Which queues have metrics of their own. Both None = all of them."""
+
+    most: int | None = None  # so many, those with the most items
+    pattern: str | None = None  # those whose whole name this regular expression matches
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
     """What one queue or child may hold, and how it is journaled."""
@@ -120,6 +128,8 @@ class Config:
 
     memcache: tuple[Address, ...] = (Address("127.0.0.1", 22133),)
     admin: Address | None = None  # None = no admin listener
+    admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
+    metrics_per_queue: PerQueue = PerQueue(most=500)
     compat: Compat = Compat.NONE
     queue_path: str
     archive_path: str | None = None  # None = dead segments are deleted
@@ -231,11 +241,33 @@ def _address(node: Node) -> Address:
         raise BadValue(node, f"{node}: {error}") from None
 
 
-def _admin_address(node: Node) -> Address:
-    address = _address(node)
-    if address.tls:
-        raise BadValue(node, f"{node}: TLS is for the memcache port")
-    return address
+def _host_names(node: Node) -> tuple[str, ...]:
+    expected = "a host name, such as queues.example.org"
+    names = [text_of(item, expected) for item in (node.items if node.kind is Kind.LIST else [node])]
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name):
+            raise BadValue(node, f"expected {expected}, not {name!r}")
+    return tuple(name.lower() for name in names)
+
+
+def _per_queue(node: Node) -> PerQueue:
+    expected = "all, off, top:N or regex:PATTERN"
+    if node.kind is Kind.SWITCH and not switch(node):
+        return PerQueue(most=0)
+    word, colon, rest = text_of(node, expected).partition(":")
+    if word == "all" and not colon:
+        return PerQueue()
+    if word == "off" and not colon:
+        return PerQueue(most=0)
+    if word == "top" and re.fullmatch(r"[0-9]{1,9}", rest):
+        return PerQueue(most=int(rest))
+    if word == "regex" and rest:
+        try:
+            re.compile(rest)
+        except re.error as error:
+            raise BadValue(node, f"{rest!r} is no regular expression: {error}") from None
+        return PerQueue(pattern=rest)
+    raise unexpected(node, expected)
 
 
 def _addresses(node: Node) -> tuple[Address, ...]:
@@ -301,7 +333,9 @@ def _queue_setting(name: str, field: str, parse: Parse, unset: str = "", *, of_f
 
 SETTINGS: Final = (
     Setting("listen.memcache", "memcache", _addresses, restart=True),
-    Setting("listen.admin", "admin", _admin_address, "null", restart=True),
+    Setting("listen.admin", "admin", _address, "null", restart=True),
+    Setting("listen.admin_hosts", "admin_hosts", _host_names),
+    Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
     Setting("tls.certificate", "tls_certificate", path_of, "null"),
     Setting("tls.key", "tls_key", path_of, "null"),
     Setting("tls.client_ca", "tls_client_ca", path_of, "null"),
@@ -336,7 +370,7 @@ SETTINGS: Final = (
 )
 _GROUPED: Final = {
     group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}
-    for group in ("listen", "tls")
+    for group in ("listen", "metrics", "tls")
 }
 _TOP: Final = {s.name: s for s in SETTINGS if "." not in s.name}
 _PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}
@@ -592,6 +626,9 @@ class _Draft:
         if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
             if any(address.tls for address in addresses):
                 self._problem(self._places["", "memcache"], "listen.memcache: tls: needs tls.certificate and tls.key")
+            admin = self.values.get("admin")
+            if admin is not None and admin.tls:
+                self._problem(self._places["", "admin"], "listen.admin: tls: needs tls.certificate and tls.key")
             for name in ("tls_key", "tls_client_ca"):
                 if self.values.get(name) is not None:
                     self._problem(

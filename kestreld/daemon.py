@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kestreld import __version__
 from kestreld.clock import Clock
@@ -31,6 +31,9 @@ from kestreld.server.loop import TurnLoop
 from kestreld.server.service import Service
 from kestreld.systemd import Notifier, PassedSocket, passed_sockets
 from kestreld.tls import server_context
+
+if TYPE_CHECKING:
+    from kestreld.server.admin import AdminListener
 
 LOCK = ".lock"
 
@@ -163,7 +166,8 @@ def become(config: Config) -> None:
         return
     if os.geteuid() != 0:
         raise ConfigError([config.problem("user", f"user: only root can become {config.user!r}")])
-    sockets = [str(Path(address.path).parent) for address in config.memcache if address.path]
+    addresses = [*config.memcache, *([config.admin] if config.admin is not None else [])]
+    sockets = [str(Path(address.path).parent) for address in addresses if address.path]
     for folder in (config.queue_path, config.archive_path, *sockets):
         if folder is not None and not os.path.exists(folder):
             os.makedirs(folder, mode=0o700)
@@ -237,13 +241,16 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     )
     try:
         addresses = listen(service, network, config, passed_sockets(os.environ))
+        admin = listen_for_operators(service, network, config)
     except ConfigError as error:
         log(str(error.problems[0]))
         return ExitCode.BAD_CONFIG
     except OSError as error:
-        log(f"cannot listen: {error.strerror or error}: {error.filename or ', '.join(map(str, config.memcache))}")
+        asked = [*map(str, config.memcache), *([str(config.admin)] if config.admin is not None else [])]
+        log(f"cannot listen: {error.strerror or error}: {error.filename or ', '.join(asked)}")
         return ExitCode.CANNOT_LISTEN
-    files.replace_content(lock, f"pid {os.getpid()}, memcache={','.join(addresses)}\n".encode())
+    where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
+    files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     # What has been loaded so far stays: leave it out of every later collection.
     gc.collect()
     gc.freeze()
@@ -253,13 +260,15 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         catch_signals(loop, service)
         notifier.tell("READY=1")
         log(
-            f"ready {__version__} memcache={','.join(addresses)} spool={config.queue_path}"
+            f"ready {__version__} {where} spool={config.queue_path}"
             f" queues={len(collection.readers)} recovered_ms={recovered_ms} config={config.source!r} pid={os.getpid()}"
         )
 
     loop.call_soon(begin)  # not earlier: a signal that comes between its handler and the loop is never handled
     try:
         loop.run_until_complete(service.stopped)
+        if admin is not None:
+            loop.run_until_complete(admin.finish())
     finally:
         service.close()
         files.stop()
@@ -271,8 +280,11 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
 
 def give_up(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A turn or timer failed in a way nobody planned for: what is in memory may be wrong, the journals are not."""
-    log(f"internal error: {context.get('message')}: {context.get('exception')!r}")
     error = context.get("exception")
+    if "protocol" in context:  # one connection of the HTTP listener: all others are in nobody's protocol
+        log(f"a connection of the admin port failed: {error!r}")
+        return
+    log(f"internal error: {context.get('message')}: {error!r}")
     if isinstance(error, BaseException):
         traceback.print_exception(error)
     os._exit(ExitCode.INTERNAL)
@@ -297,6 +309,23 @@ def listen(service: Service, network: Network, config: Config, passed: list[Pass
         bound = bind(network, address)
         addresses.append(service.listen(bound, is_tls=address.tls, is_trusted=bound.is_private).address)
     return addresses
+
+
+def listen_for_operators(service: Service, network: Network, config: Config) -> "AdminListener | None":
+    """Open the admin port, if there is to be one. Raises OSError for an address that somebody has asked for."""
+    if config.admin is None:
+        return None
+    try:
+        bound = bind(network, config.admin)
+    except OSError as error:
+        if "admin" in config.places:
+            raise
+        log(f"no admin port: {error.strerror}: {config.admin}, where it is unless listen.admin says otherwise")
+        return None
+    # aiohttp takes more time and memory than all the rest: clients of the data port are let in before.
+    from kestreld.server.admin import AdminListener
+
+    return AdminListener(service, bound, is_tls=config.admin.tls, is_trusted=bound.is_private)
 
 
 def bind(network: Network, address: Address) -> ListeningSocket:

@@ -63,7 +63,7 @@ class ListeningSocket:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def accept(self) -> Connection:
+    def accept(self) -> socket.socket:
         """The next connection. BlockingIOError when there is none, OSError when descriptors have run out."""
         connection, address = self._socket.accept()
         connection.setblocking(False)

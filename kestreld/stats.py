@@ -22,6 +22,7 @@ class ServerStats:
     peeks: int = 0
     refused_sets: int = 0
     child_sets: int = 0  # SETs on a child, which its parent does not count
+    admin_address: str = ""  # where the HTTP listener is; "" = it is off
 
 
 @dataclass(slots=True)

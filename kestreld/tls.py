@@ -41,9 +41,7 @@ class TlsConnection:
 
     def certificate_names(self) -> set[str]:
         """The names in the certificate that the client has shown; none when it has shown none."""
-        certificate: Any = self._socket.getpeercert() or {}
-        names = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
-        return names | {value for kind, value in certificate.get("subjectAltName", ()) if kind in _NAMES}
+        return names_in(self._socket.getpeercert())
 
     def recv(self, size_bytes: int, /) -> bytes:
         try:
@@ -66,6 +64,13 @@ class TlsConnection:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+
+def names_in(certificate: Any) -> set[str]:
+    """The names in a certificate as `getpeercert` gives it; none when there is none."""
+    found: Any = certificate or {}
+    names = {value for part in found.get("subject", ()) for key, value in part if key == "commonName"}
+    return names | {value for kind, value in found.get("subjectAltName", ()) if kind in _NAMES}
 
 
 def server_context(config: Config, files: FileLayer) -> ssl.SSLContext | None:

@@ -253,6 +253,8 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
         end = None
         if follower is not None and follower.checkpoint is not None and not _is_compacted(segment):
             end = follower.checkpoint.previous_bytes
+            if end > segment.size_bytes and _first_id(segment) == _first_id(follower):
+                end = None  # nothing was put in it: it got no further than its CHECKPOINT, which was never synced
         found.files.append(
             JournalFile(
                 segment.path,
@@ -274,6 +276,11 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
 
 def _is_compacted(segment: _Segment) -> bool:
     return segment.header is not None and bool(segment.header.replaced)
+
+
+def _first_id(segment: _Segment) -> int | None:
+    parsed = parse_segment_name(os.path.basename(segment.path))
+    return None if parsed is None else parsed[1]
 
 
 def _ended_before(follower: _Segment | None, at_ms: int) -> bool:

@@ -7,7 +7,7 @@ with which queue each file begins, and a second look at the file numbers its ite
 0 as they were added.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,7 +80,7 @@ class Taken:
     not_after_ms: int  # -1 = after its last
 
 
-def walk(ops: Sequence[Op], got: int, confirmed: int) -> tuple[Summary, list[Taken]]:
+def walk(ops: Iterable[Op], got: int, confirmed: int) -> tuple[Summary, list[Taken]]:
     """A file's summary, and what it took. `got` and `confirmed` are the events to note."""
     summary = Summary()
     taken: list[Taken] = []

@@ -28,7 +28,7 @@ def test_every_command_named_is_there() -> None:
 
 
 def test_every_bug_that_can_be_planted_is_named() -> None:
-    rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE.partition("## Plant")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE.partition("\n## Plant")[2].partition("\n## ")[0], re.MULTILINE)
     assert sorted(rows) == sorted(BUGS)
 
 

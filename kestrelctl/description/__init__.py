@@ -1,1 +1,4 @@
-"""The command tree written down: completions for three shells and the man pages. `python -m kestrelctl.description`."""
+"""The command tree written down: completions for three shells, and the man pages.
+
+`python -m kestrelctl.description` writes them into a checkout.
+"""

@@ -1,11 +1,11 @@
-"""Write completions/ and the generated pages of packaging/man/ into a checkout; an argument says which of the two."""
+"""Write completions/ and the generated pages of packaging/man/ into the checkout one stands in, or one of the two."""
 
 import sys
 from pathlib import Path
 
 from kestrelctl.description.files import generated
 
-root = Path(__file__).parents[2]
+root = Path()
 for path, content in generated(set(sys.argv[1:]) or {"completions", "man"}).items():
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)

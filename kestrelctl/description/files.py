@@ -1,4 +1,4 @@
-"""Which files are made from the command tree."""
+"""Which files of a checkout are made from the command tree."""
 
 from collections.abc import Set
 

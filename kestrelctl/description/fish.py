@@ -1,4 +1,4 @@
-"""The completion script for fish."""
+"""The completion script for fish: a line for each option, command and argument of the command tree."""
 
 from collections.abc import Sequence
 

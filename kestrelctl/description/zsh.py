@@ -96,7 +96,7 @@ def _group(command: Command, name: str, specs: list[str]) -> str:
             f"{name}() {{",
             "    local state line",
             "    typeset -A opt_args",
-            "    _arguments -C -S \\",
+            "    _arguments -C -S -A '-*' \\",
             "        " + " \\\n        ".join(specs) + " && return",
             "    case $state in",
             "        command)",

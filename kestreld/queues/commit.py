@@ -124,6 +124,7 @@ class GroupCommit:
         if queue.sync_ms and journal.unsynced and not queue.sync_due_at_ms:
             queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
             self.sync_later.append(queue)
+            self.wake()  # whoever commits outside a turn, a timer say, plans no sync
 
     def _settle_moves(self, queues: list["Queue"]) -> None:
         self.moving = []

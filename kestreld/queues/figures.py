@@ -4,13 +4,15 @@ None of our own per-queue keys ends in _items _bytes _age _discarded or _logsize
 those endings off. With `compat: kestrel-1` there are the guide's keys only.
 """
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld import __version__
 from kestreld.config import Compat, queue_setting_lines
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
-from kestreld.stats import Figures, ServerStats
+from kestreld.stats import Figures, ServerStats, Totals
 
 GUIDE_SERVER_KEYS: Final = 15
 GUIDE_QUEUE_KEYS: Final = 11
@@ -67,22 +69,51 @@ def all_queue_figures(collection: QueueCollection, names: list[str] | None = Non
     return found
 
 
-def server_figures(collection: QueueCollection, stats: ServerStats) -> Figures:
-    """The guide's global stats, then what operators need beyond them."""
-    clock, commit = collection.clock, collection.commit
-    readers = list(collection.readers.values())
+@dataclass(slots=True)
+class Sums:
+    """What the server's figures add up over all queues."""
+
+    items: int = 0
+    data_bytes: int = 0
+    totals: Totals = field(default_factory=Totals)  # of deleted queues, too
+    journal_bytes: int = 0
+    journals_failed: int = 0
+    queues_stopped: int = 0
+
+    def count(self, queue: Queue) -> None:
+        """Add what a family has one of."""
+        if queue.journal is not None:
+            self.journal_bytes += queue.journal.disk_bytes
+            self.journals_failed += queue.journal.failed is not None
+        self.queues_stopped += queue.stopped is not None
+
+
+def add_up(collection: QueueCollection) -> Sums:
+    """Over all queues at once."""
+    sums = Sums(queues_stopped=len(collection.broken))
     for queue in collection.families.values():
         queue.fold()
-    totals = sum((reader.totals() for reader in readers), start=collection.past)
+        sums.count(queue)
+    readers = list(collection.readers.values())
+    sums.items = sum(reader.items for reader in readers)
+    sums.data_bytes = sum(reader.data_bytes for reader in readers)
+    sums.totals = sum((reader.totals() for reader in readers), start=collection.past)
+    return sums
+
+
+def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums | None = None) -> Figures:
+    """The guide's global stats, then what operators need beyond them. `sums` None = added up now."""
+    clock, commit = collection.clock, collection.commit
+    sums = sums if sums is not None else add_up(collection)
+    totals = sums.totals
     sets = totals.parent_items - collection.moved_in + stats.child_sets + stats.refused_sets
-    journals = [queue.journal for queue in collection.families.values() if queue.journal is not None]
     figures = [
         ("uptime", (clock.monotonic_ms - stats.started_at_ms) // 1000),
         ("time", clock.wall_ms // 1000),
         ("version", __version__),
-        ("curr_items", sum(reader.items for reader in readers)),
+        ("curr_items", sums.items),
         ("total_items", totals.put_items),
-        ("bytes", sum(reader.data_bytes for reader in readers)),
+        ("bytes", sums.data_bytes),
         ("curr_connections", stats.curr_connections),
         ("total_connections", stats.total_connections),
         ("cmd_get", totals.fetched_items + stats.missed_gets),
@@ -98,16 +129,15 @@ def server_figures(collection: QueueCollection, stats: ServerStats) -> Figures:
         ("queue_creates", collection.created),
         ("queue_deletes", collection.deleted),
         ("expired_items", totals.expired_items),
-        ("journal_bytes", sum(journal.disk_bytes for journal in journals)),
-        ("journals_failed", sum(journal.failed is not None for journal in journals)),
-        (
-            "queues_stopped",
-            len(collection.broken) + sum(q.stopped is not None for q in collection.families.values()),
-        ),
+        ("journal_bytes", sums.journal_bytes),
+        ("journals_failed", sums.journals_failed),
+        ("queues_stopped", sums.queues_stopped),
         ("syncs", commit.syncs),
         ("sync_us_mean", commit.sync_us_total // commit.syncs if commit.syncs else 0),
         ("sync_us_max", commit.sync_us_max),
     ]
+    if stats.admin_address:
+        figures.append(("admin", stats.admin_address))
     strict = collection.config.compat is Compat.KESTREL_1
     return [(key, str(value)) for key, value in figures[: GUIDE_SERVER_KEYS if strict else None]]
 

@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from kestreld import net
 from kestreld.net import ListeningSocket
@@ -13,6 +13,17 @@ from kestreld.server.turn import Turn
 ACCEPTS_A_TURN: Final = 64
 TRUSTED_MORE: Final = 8  # so many more connections than there may be are let in where only the operator can be
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listening(Protocol):
+    """Somebody who accepts connections: until `close`, and less while there are no descriptors."""
+
+    @property
+    def address(self) -> str: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Listener:

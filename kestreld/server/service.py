@@ -19,7 +19,7 @@ from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
 from kestreld.server.background import Thinker
 from kestreld.server.door import Door
-from kestreld.server.listener import Listener
+from kestreld.server.listener import Listener, Listening
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.turn import Turn
 from kestreld.stats import ServerStats
@@ -66,11 +66,11 @@ class Service:
         self.turn = Turn(
             network.poller(), clock, collection.commit, self.deadlines, self._after_commit, self._turn_again
         )
-        self._thinker = Thinker(loop)
-        self.door = Door(loop, self._thinker, self.turn, self.shop, self.lines, login_key)
+        self.thinker = Thinker(loop)
+        self.door = Door(loop, self.thinker, self.turn, self.shop, self.lines, login_key)
         self.door.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
-        self.listeners: list[Listener] = []
+        self.listeners: list[Listening] = []
         self.stopped: asyncio.Future[None] = loop.create_future()
         self._stopping = False
         self._again = False
@@ -87,6 +87,7 @@ class Service:
         loop.run_turns(self.turn.poller, self._run_turn)
         loop.call_later(UPKEEP_MS / 1000, self._upkeep)
         self._plan_sweep()
+        self._turn_again()  # recovery may have left syncs to be planned
 
     # Turns
 
@@ -251,7 +252,7 @@ class Service:
         if (address := running.exposed()) is not None:  # with the new addresses it would not be
             raise ConfigError([config.problem("memcache", f"until the restart {exposure_reason(address)}")])
         context = server_context(running, self.collection.files)
-        if context is None and any(address.tls for address in running.memcache):
+        if context is None and any(address.tls for address in (*running.memcache, running.admin) if address):
             raise ConfigError([config.problem("tls_certificate", "tls: listeners need one until the restart")])
         self.collection.configure(running)
         self.door.configure(running, context)
@@ -319,4 +320,4 @@ class Service:
         """Let go of the loop. Not before it has stopped: what is planned on it still looks at the poller."""
         self.loop.end_turns()
         self.turn.poller.close()
-        self._thinker.stop()
+        self.thinker.stop()

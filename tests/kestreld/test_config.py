@@ -300,7 +300,11 @@ BAD_FILES = [
     ("client_ca: x", "1:1", "client_ca does not belong here: it stands under tls"),
     ("tls: {client_ca: x}", "1:18", "tls.client_ca has no effect without tls.certificate"),
     ("listen: {memcache: 'tls:h:1'}", "1:20", "listen.memcache: tls: needs tls.certificate"),
-    ("listen: {admin: 'tls:127.0.0.1:1'}", "1:17", "TLS is for the memcache port"),
+    ("listen: {admin: 'tls:127.0.0.1:1'}", "1:17", "listen.admin: tls: needs tls.certificate"),
+    ("listen: {admin_hosts: 'http://h'}", "1:23", "listen.admin_hosts: expected a host name"),
+    ("metrics: {per_queue: most}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
+    ("metrics: {per_queue: 'top:x'}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
+    ("metrics: {per_queue: 'regex:('}", "1:22", "'(' is no regular expression"),
     ("listen: {memcache: [127.0.0.1:1, 0.0.0.0:1]}", "1:20", "other machines can reach 0.0.0.0:1"),
     ("listen: {admin: '[::]:1'}", "1:17", "listen.admin: other machines can reach [::]:1"),
     (

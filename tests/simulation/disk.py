@@ -157,10 +157,6 @@ class Disk:
             change.apply(lambda one: one.durable)
         self.name_changes.clear()
 
-    def sync_names(self) -> None:
-        while self.name_changes:
-            self.name_changes.pop(0).apply(lambda one: one.durable)
-
     # Contents
 
     def walk(self) -> Iterator[tuple[str, File]]:

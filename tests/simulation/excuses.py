@@ -72,6 +72,12 @@ class Excuses:
         assert put.connection is not None
         life = put.connection.life
         # Delivered although nobody was told that it is there: it may be gone like any that was not answered yet.
+        if put.family in life.faulty_since and any(
+            one.how == POWER_CUT for one in self._history.lives[life.number - 1 :]
+        ):
+            return (
+                True  # its own sync may have failed: what that covered the kernel shows to the next process, and loses
+            )
         return self._may_be_undone(put.family, life, life.ended_us)
 
     def _may_return(self, delivery: Delivery) -> bool:

@@ -268,19 +268,6 @@ class ProcessFiles(FileLayer):
             raise
         file.sync()
 
-    def sync_file_system(self, fd: int) -> None:
-        """One that fails has failed for every file there is."""
-        files = [file for _, file in self.disk.walk()]
-        try:
-            self._call("sync", self.open[fd][1])
-        except OSError:
-            for file in files:
-                file.fail_sync()
-            raise
-        for file in files:
-            file.sync()
-        self.disk.sync_names()
-
     def close(self, fd: int) -> None:
         if not self.dead:
             self.disk.locked.discard(self.open.pop(fd)[0])

@@ -6,9 +6,9 @@ from tests.simulation.planted import BUGS
 from tests.simulation.world import run
 
 SEEN_BY = {
-    "no-sync": 8,
-    "no-folder-sync": 1,
-    "answer-before-write": 4,
+    "no-sync": 0,
+    "no-folder-sync": 8,
+    "answer-before-write": 0,
     "open-item-lost": 2,
 }
 RUNS = range(100)

@@ -15,7 +15,7 @@ from typing import Final
 from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[2]
-READY: Final = re.compile(r"ready .*memcache=(\S+)")
+READY: Final = re.compile(r"ready .*memcache=(\S+)(?: admin=(\S+))?")
 STOP_S: Final = 20
 
 
@@ -23,13 +23,19 @@ class Daemon:
     """kestreld in a process. It is started by `start`, and always left stopped by `running_daemon`."""
 
     def __init__(
-        self, folder: Path, settings: Sequence[str] = (), config: str = "", listen: str = "127.0.0.1:0"
+        self,
+        folder: Path,
+        settings: Sequence[str] = (),
+        config: str = "",
+        listen: str = "127.0.0.1:0",
+        admin: str = "null",
     ) -> None:
         self.folder = folder
         self.spool = folder / "spool"
         self.config_path = folder / "kestreld.yaml"
         self.settings = list(settings)
         self.listen = listen
+        self.admin = admin  # where it listens for HTTP; the place it chose once it is ready
         self.address = ""  # HOST:PORT or unix:PATH, once it is ready
         self.log: list[str] = []
         self.process: subprocess.Popen[str] | None = None
@@ -47,7 +53,8 @@ class Daemon:
         return self.process.pid
 
     def command(self) -> list[str]:
-        settings = [f"listen.memcache={self.listen}", f"queue_path={self.spool}", *self.settings]
+        listen = [f"listen.memcache={self.listen}", f"listen.admin={self.admin}"]
+        settings = [*listen, f"queue_path={self.spool}", *self.settings]
         sets = [word for setting in settings for word in ("--set", setting)]
         return [sys.executable, "-m", "kestreld", "--config", str(self.config_path), *sets]
 
@@ -62,6 +69,7 @@ class Daemon:
             self.log.append(line.rstrip("\n"))
             if ready := READY.search(line):
                 self.address = self.listen = ready[1]
+                self.admin = ready[2] or self.admin
                 break
         else:
             code = self.process.wait()
@@ -134,9 +142,11 @@ class Daemon:
 
 
 @contextmanager
-def running_daemon(folder: Path, *settings: str, config: str = "", listen: str = "127.0.0.1:0") -> Iterator[Daemon]:
+def running_daemon(
+    folder: Path, *settings: str, config: str = "", listen: str = "127.0.0.1:0", admin: str = "null"
+) -> Iterator[Daemon]:
     """A kestreld that spools into `folder`/spool. `settings` as for --set, `config` the text of its YAML file."""
-    daemon = Daemon(folder, settings, config, listen)
+    daemon = Daemon(folder, settings, config, listen, admin)
     daemon.start()
     try:
         yield daemon

@@ -1,0 +1,348 @@
+"""The HTTP listener: health, metrics, figures and the reader API (docs/admin.md).
+
+The only room with aiohttp, besides those it keeps for itself (`admin_*`): a server without the listener never loads it.
+Connections are accepted in a turn, as those of the data port, and then belong to asyncio.
+"""
+
+import asyncio
+import base64
+import binascii
+import ipaddress
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from kestreld import __version__, net
+from kestreld.config import Config
+from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
+from kestreld.net import ListeningSocket
+from kestreld.queues.figures import server_figures
+from kestreld.server.accounts import Account
+from kestreld.server.admin_answers import Refused, as_text, in_slices, refusal, stream
+from kestreld.server.admin_metrics import CONTENT_TYPE, render
+from kestreld.server.admin_readers import Readers, number_in
+from kestreld.server.admin_rows import COLUMNS, Row, RowBook
+from kestreld.server.door import Entrance
+from kestreld.server.listener import ACCEPTS_A_TURN, OUT_OF_DESCRIPTORS
+from kestreld.tls import names_in
+
+if TYPE_CHECKING:
+    from kestreld.server.service import Service
+
+CONNECTIONS_MAX: Final = 64
+LINE_BYTES_MAX: Final = 8190
+WRONG_PASSWORD_DELAY_S: Final = 1.0
+ROWS_A_PIECE: Final = 100
+GOODBYE_S: Final = 1.0
+# Whoever watches over the server need not log in; they learn yes or no.
+_FOR_EVERYBODY: Final = frozenset({"/healthz", "/readyz"})
+_LOCAL_NAMES: Final = frozenset({"localhost", ""})
+
+
+class _Complaints(logging.Handler):
+    """What aiohttp has to say goes where the server's own lines go."""
+
+    def __init__(self, listener: "AdminListener") -> None:
+        super().__init__(logging.ERROR)
+        self._listener = listener
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            return  # no HTTP: answered, and nothing of ours
+        self._listener.complain(f"{record.getMessage()}" + (f": {error!r}" if error is not None else ""))
+
+
+class AdminListener:
+    """One bound address, and whoever has connected to it."""
+
+    def __init__(self, service: "Service", bound: ListeningSocket, *, is_tls: bool, is_trusted: bool) -> None:
+        self.service = service
+        self.collection = service.collection
+        self.clock = service.clock
+        self.address = f"tls:{bound.address}" if is_tls else bound.address
+        self.is_tls = is_tls
+        self.is_trusted = is_trusted
+        self.book = RowBook(service.collection)
+        self._boot = service.clock.wall_ms
+        self._looking = asyncio.Lock()
+        self.readers = Readers(self)
+        self._bound = bound
+        self._entrance = Entrance(self._log, lambda name: None, is_tls=is_tls, is_trusted=is_trusted)
+        self._is_open = True
+        self._is_paused = False
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._heard_at_ms: dict[asyncio.BaseTransport, int] = {}  # of connections between two requests
+        self._busy: set[asyncio.BaseTransport | None] = set()
+        logger = logging.Logger("kestreld.admin")
+        logger.addHandler(_Complaints(self))
+        self._http = web.Server(
+            self.answer,
+            loop=service.loop,
+            handler_cancellation=True,
+            access_log=None,
+            logger=logger,
+            keepalive_timeout=75.0,
+            lingering_time=2.0,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+        )
+        service.turn.acceptors[bound.fileno()] = self
+        service.turn.poller.register(bound.fileno(), net.READABLE)
+        service.listeners.append(self)
+        service.stats.admin_address = self.address
+
+    # Connections
+
+    def readable(self) -> None:
+        """Accept who is waiting, some of them per turn."""
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                connection = self._bound.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    self.complain(f"no descriptor for another connection: {error.strerror}")
+                    self._pause()
+                return
+            if not self._has_room():
+                self.complain(f"{CONNECTIONS_MAX} connections are open, all there is room for")
+                connection.close()
+                continue
+            task = self.service.loop.create_task(self._connect(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    def _has_room(self) -> bool:
+        if len(self._heard_at_ms) + len(self._connecting) < CONNECTIONS_MAX:
+            return True
+        for transport in [transport for transport in self._heard_at_ms if transport.is_closing()]:
+            del self._heard_at_ms[transport]
+        return len(self._heard_at_ms) + len(self._connecting) < CONNECTIONS_MAX
+
+    async def _connect(self, connection: Any) -> None:
+        context = self.service.door.context if self.is_tls else None
+        timeout_s = self._patience_s() if context is not None else None
+        try:
+            transport, _ = await self.service.loop.connect_accepted_socket(
+                self._http, connection, ssl=context, ssl_handshake_timeout=timeout_s
+            )
+        except OSError:  # it has gone already, or cannot agree on TLS
+            connection.close()
+            return
+        self._heard_at_ms[transport] = self.clock.monotonic_ms
+
+    def resume(self) -> None:
+        """Once a second: listen again, and let go of connections that are gone or say nothing."""
+        if self._is_paused and self._is_open:
+            self._is_paused = False
+            self.service.turn.poller.register(self._bound.fileno(), net.READABLE)
+        patience_ms = self.collection.config.request_timeout_ms
+        for transport, heard_at_ms in list(self._heard_at_ms.items()):
+            if transport.is_closing():
+                del self._heard_at_ms[transport]
+            elif transport not in self._busy and self.clock.monotonic_ms - heard_at_ms >= patience_ms:
+                del self._heard_at_ms[transport]
+                if isinstance(transport, asyncio.WriteTransport):
+                    transport.abort()
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self.service.turn.poller.unregister(self._bound.fileno())
+
+    def close(self) -> None:
+        """Accept nobody any more, and end every wait."""
+        self._pause()
+        self._is_open = False
+        self.service.turn.acceptors.pop(self._bound.fileno(), None)
+        self._bound.close()
+        self.readers.end_waits()
+
+    async def finish(self) -> None:
+        """Finish the answers under way, as far as that takes no time."""
+        for task in list(self._connecting):
+            task.cancel()
+        await self._http.shutdown(GOODBYE_S)
+
+    def _log(self, reason: str) -> None:
+        self.service.report(f"{self.address}: {reason}")
+
+    def complain(self, reason: str) -> None:
+        self.service.door.complain(self._entrance, reason)
+
+    def _patience_s(self) -> float:
+        return self.collection.config.request_timeout_ms / 1000
+
+    # Requests
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Every request comes by here."""
+        self.clock.read()
+        transport = request.transport
+        self._busy.add(transport)
+        try:
+            return await self._answer(request)
+        except Refused as problem:
+            return problem.answer()
+        except (JournalFailed, JournalCorrupt) as problem:
+            return refusal(problem).answer()
+        except BadQueueName as problem:
+            return Refused(400, str(problem)).answer()
+        except TimeoutError:
+            if transport is not None:
+                transport.abort()  # part of the answer may have left
+            return Refused(503, "it took too long").answer()
+        finally:
+            self._busy.discard(transport)
+            if transport is not None and transport in self._heard_at_ms:
+                self._heard_at_ms[transport] = self.clock.monotonic_ms
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._check_where_from(request)
+        if request.content_length or request.headers.get("Transfer-Encoding"):
+            raise Refused(413, "no request here has a body")
+        path = request.rel_url.raw_path
+        if path in _FOR_EVERYBODY:
+            _only(request, "GET", "HEAD")
+            return as_text("ok") if path == "/healthz" else self._readiness()
+        account = await self._login(request)
+        if self.collection.stopping:
+            raise Refused(503, "shutting down")
+        wait_ms = number_in(request, "wait_ms", 0, self.readers.WAIT_MS_MAX, 0)
+        async with asyncio.timeout(self._patience_s() + wait_ms / 1000):
+            if path == "/metrics":
+                _only(request, "GET", "HEAD")
+                return await self._metrics(request)
+            if path == "/stats.json":
+                _only(request, "GET", "HEAD")
+                return await self._stats(request)
+            if path == "/queues" or path.startswith("/queues/"):
+                parts = [unquote_to_bytes(part).decode("latin-1") for part in path.split("/")[2:]]
+                return await self.readers.answer(request, parts, account)
+        raise Refused(404, "there is /healthz, /readyz, /metrics, /stats.json and /queues")
+
+    def _check_where_from(self, request: web.BaseRequest) -> None:
+        """A page in a browser on this machine must not get here, by a link nor by a name it has made lead here."""
+        host = request.headers.get("Host", "")
+        if not self._is_trusted_name(host):
+            raise Refused(403, "not called by a name of this server; see listen.admin_hosts")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin.lower() != f"{'https' if self.is_tls else 'http'}://{host.lower()}":
+            raise Refused(403, "not for pages of other origins")
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            raise Refused(403, "not for pages of other origins")
+
+    def _is_trusted_name(self, host: str) -> bool:
+        config: Config = self.collection.config
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        name = name.removeprefix("[").removesuffix("]").lower()
+        own = config.admin.host.lower() if config.admin is not None else ""
+        if name in _LOCAL_NAMES or name == own or name in config.admin_hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)  # no name that somebody could make lead here
+        except ValueError:
+            return False
+        return True
+
+    async def _login(self, request: web.BaseRequest) -> Account | None:
+        """Who asks; None = whoever it is may do everything."""
+        door, stats = self.service.door, self.service.stats
+        if self.is_trusted or not door.accounts:
+            return None
+        if self.is_tls and request.transport is not None:
+            account = door.accounts.of_certificate(names_in(request.transport.get_extra_info("peercert")))
+            if account is not None:
+                return account
+        name, password = _basic(request.headers.get("Authorization", ""))
+        stats.logins += 1
+        account = door.accounts.recognise(name, password)
+        if account is not None:
+            return account
+        compare, conclude = door.accounts.compare(name, password)
+        compared: asyncio.Future[bool] = self.service.loop.create_future()
+
+        def tell(fits: bool) -> None:
+            if not compared.done():
+                compared.set_result(fits)
+
+        if not self.service.thinker.run(compare, tell):
+            raise Refused(503, "too many logins")
+        account = conclude(await compared)
+        if account is None:
+            stats.failed_logins += 1
+            self.complain(f"wrong password from {request.remote or 'somebody'} for {name!r}")
+            await asyncio.sleep(WRONG_PASSWORD_DELAY_S)
+            raise Refused(401, "wrong user or password")
+        return account
+
+    # Health
+
+    def _readiness(self) -> web.Response:
+        """Whether to send clients here: recovery is over when this listens, so it is about the disk and the end."""
+        if self.collection.stopping:
+            return as_text("shutting down", 503)
+        families = self.collection.families.values()
+        failed = sum(queue.journal is not None and queue.journal.failed is not None for queue in families)
+        if failed:
+            return as_text(f"the disk refuses {failed} journals", 503)
+        return as_text("ready")
+
+    # Figures
+
+    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        per_queue = self.collection.config.metrics_per_queue
+        async with self._looking:
+            await in_slices(self.book.look(), self.clock)
+        pieces = render(self.book, self.collection, self.service.stats, per_queue)
+        return await stream(request, pieces, CONTENT_TYPE, self.clock)
+
+    async def _stats(self, request: web.BaseRequest) -> web.StreamResponse:
+        boot, _, number = request.rel_url.query.get("changed_since", "").partition("-")
+        since = int(number) if boot == str(self._boot) and number.isdecimal() and len(number) < 16 else 0
+        async with self._looking:
+            await in_slices(self.book.look(), self.clock)
+            self.clock.read()
+            rows, gone, is_full = self.book.changed_since(since)
+            head = {
+                "kestreld": __version__,
+                "at": f"{self._boot}-{self.book.look_number}",
+                "now_ms": self.clock.wall_ms,
+                "is_full": is_full,
+                "server": dict(server_figures(self.collection, self.service.stats, self.book.sums)),
+                "columns": COLUMNS,
+                "gone": gone,
+            }
+        return await stream(request, _stats_pieces(head, rows), "application/json", self.clock)
+
+
+def _stats_pieces(head: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    yield json.dumps(head, separators=(",", ":"))[:-1] + ',"rows":['
+    for start in range(0, len(rows), ROWS_A_PIECE):
+        piece = json.dumps(rows[start : start + ROWS_A_PIECE], separators=(",", ":"))[1:-1]
+        yield piece if start == 0 else f",{piece}"
+    yield "]}\n"
+
+
+def _only(request: web.BaseRequest, *methods: str) -> None:
+    if request.method not in methods:
+        raise Refused(405, f"{request.method} is not for this; {' and '.join(methods)} are")
+
+
+def _basic(header: str) -> tuple[bytes, bytes]:
+    """User and password. Raises Refused."""
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(binascii.Error, ValueError):
+            name, colon, password = base64.b64decode(token.strip(), validate=True).partition(b":")
+            if colon:
+                return name, password
+    raise Refused(401, "log in with HTTP Basic")

@@ -1,0 +1,79 @@
+"""What the HTTP listener answers with, and how it takes long work in pieces."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalCorrupt, JournalFailed
+
+T = TypeVar("T")
+SLICE_US: Final = 1000  # twice that with the turn that follows, which a client of the data port may have to wait
+SLICE_PAUSE_S: Final = 0.0005
+# Figures are those of now, and an item may look like a page to a browser.
+HEADERS: Final = {"Server": "kestreld", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Refused(Exception):
+    """The answer is a status of 400 or more, with a reason and what else there is to say."""
+
+    def __init__(self, status: int, reason: str, **more: Any) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.more = more
+
+    def answer(self) -> web.Response:
+        response = as_json({"error": self.reason, **self.more}, self.status)
+        if self.status == 401:
+            response.headers["WWW-Authenticate"] = 'Basic realm="kestreld", charset="UTF-8"'
+        if self.status == 503:
+            response.headers["Retry-After"] = "1"
+        return response
+
+
+def refusal(problem: JournalFailed | JournalCorrupt) -> Refused:
+    """What is said of a journal that cannot be read or written; without paths, which are nobody's business."""
+    word = "journal" if isinstance(problem, JournalFailed) else "corrupt"
+    return Refused(503, f"{word}: {problem.reason}")
+
+
+def as_json(content: Any, status: int = 200) -> web.Response:
+    body = json.dumps(content, separators=(",", ":")) + "\n"
+    return web.Response(text=body, status=status, content_type="application/json", headers=HEADERS)
+
+
+def as_text(line: str, status: int = 200) -> web.Response:
+    return web.Response(text=line + "\n", status=status, headers=HEADERS)
+
+
+async def in_slices(steps: Iterator[T], clock: Clock) -> list[T]:
+    """Carry out all steps, with turns of the data port in between; what they gave."""
+    given = []
+    until_us = clock.stopwatch_us() + SLICE_US
+    for step in steps:
+        given.append(step)
+        if clock.stopwatch_us() >= until_us:
+            await asyncio.sleep(SLICE_PAUSE_S)
+            until_us = clock.stopwatch_us() + SLICE_US
+    return given
+
+
+async def stream(
+    request: web.BaseRequest, pieces: Iterator[str | None], content_type: str, clock: Clock
+) -> web.StreamResponse:
+    """Send an answer while it is made, with turns of the data port in between."""
+    response = web.StreamResponse(headers={**HEADERS, "Content-Type": content_type})
+    await response.prepare(request)
+    until_us = clock.stopwatch_us() + SLICE_US
+    for piece in pieces:
+        if piece is not None:
+            await response.write(piece.encode())
+        if clock.stopwatch_us() >= until_us:
+            await asyncio.sleep(SLICE_PAUSE_S)
+            until_us = clock.stopwatch_us() + SLICE_US
+    await response.write_eof()
+    return response

@@ -1,0 +1,144 @@
+"""The figures in Prometheus' text form: totals always, queues as many as `metrics.per_queue` lets through.
+
+Whoever has a hundred thousand queues must not find that out from his monitoring: by default the largest 500 are shown.
+"""
+
+import heapq
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kestreld import __version__
+from kestreld.config import PerQueue
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.commit import SYNC_BOUNDS_US
+from kestreld.server.admin_rows import AT, Row, RowBook
+from kestreld.stats import ServerStats
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+STEP_ROWS: Final = 500
+# Column -> metric, type, help, and by how much to divide.
+OF_QUEUES: Final = (
+    ("items", "items", "gauge", "Items waiting.", 1),
+    ("bytes", "bytes", "gauge", "Bytes of data waiting.", 1),
+    ("mem_items", "mem_items", "gauge", "Items waiting in memory.", 1),
+    ("mem_bytes", "mem_bytes", "gauge", "Bytes of data waiting in memory.", 1),
+    ("logsize", "logsize_bytes", "gauge", "Bytes of the journal segments that the queue needs.", 1),
+    ("age", "age_seconds", "gauge", "How long the item fetched last had waited.", 1000),
+    ("waiters", "waiters", "gauge", "Clients that wait for an item.", 1),
+    ("open_transactions", "open_reads", "gauge", "Items opened and neither closed nor aborted.", 1),
+    ("total_items", "puts_total", "counter", "Items put.", 1),
+    ("taken_items", "gets_total", "counter", "Items taken for good by a plain get.", 1),
+    ("transactions", "opens_total", "counter", "Items opened.", 1),
+    ("canceled_transactions", "aborts_total", "counter", "Open reads that came back.", 1),
+    ("expired_items", "expired_total", "counter", "Items that expired.", 1),
+    ("discarded", "discarded_total", "counter", "Items dropped to make room.", 1),
+    ("total_flushes", "flushes_total", "counter", "Flushes.", 1),
+    ("journal_failed", "journal_failed", "gauge", "1 when the disk refuses the journal.", 1),
+    ("stopped", "stopped", "gauge", "1 when the journal is damaged and the queue serves nobody.", 1),
+)
+
+
+def _label(name: str) -> str:
+    """A queue name as the value of a label. Bytes that are no UTF-8 are written out: two names stay two."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return text.replace("\\", r"\\").replace('"', r"\"")
+
+
+def _largest(rows: list[Row], count: int) -> Iterator[list[Row] | None]:
+    """The `count` rows with the most items, as the last thing it gives."""
+    at = AT["items"]
+    found: list[Row] = []
+    for start in range(0, len(rows), STEP_ROWS):
+        found = heapq.nlargest(count, [*found, *rows[start : start + STEP_ROWS]], key=lambda row: row[at])
+        yield None
+    yield found
+
+
+def _shown(rows: list[Row], per_queue: PerQueue) -> Iterator[list[Row] | None]:
+    if per_queue.pattern is not None:
+        pattern = re.compile(per_queue.pattern)
+        found: list[Row] = []
+        for start in range(0, len(rows), STEP_ROWS):
+            found += [row for row in rows[start : start + STEP_ROWS] if pattern.fullmatch(str(row[0]))]
+            yield None
+        yield found
+    elif per_queue.most is not None and len(rows) > per_queue.most:
+        yield from _largest(rows, per_queue.most)
+    else:
+        yield rows
+
+
+def render(book: RowBook, collection: QueueCollection, stats: ServerStats, per_queue: PerQueue) -> Iterator[str | None]:
+    """The page in pieces, and None wherever another piece of work is done. `book` has just looked."""
+    yield _server_part(book, collection, stats)
+    shown: list[Row] = []
+    for found in _shown(list(book.rows.values()), per_queue):
+        if found is None:
+            yield None
+        else:
+            shown = found
+    yield _metric("kestrel_queues_shown", "gauge", "Queues that have metrics of their own here.", len(shown))
+    if not shown:
+        return
+    labels = []
+    for place, row in enumerate(shown):
+        labels.append(f'{{queue="{_label(str(row[0]))}"}} ')
+        if place % STEP_ROWS == 0:
+            yield None
+    for column, name, kind, words, divisor in OF_QUEUES:
+        metric, at = f"kestrel_queue_{name}", AT[column]
+        yield f"# HELP {metric} {words}\n# TYPE {metric} {kind}\n"
+        for start in range(0, len(shown), STEP_ROWS):
+            some = zip(labels[start : start + STEP_ROWS], shown[start : start + STEP_ROWS], strict=True)
+            if divisor == 1:
+                yield "".join([f"{metric}{label}{row[at]}\n" for label, row in some])
+            else:
+                yield "".join([f"{metric}{label}{int(row[at]) / divisor}\n" for label, row in some])
+
+
+def _metric(name: str, kind: str, words: str, value: float) -> str:
+    return f"# HELP {name} {words}\n# TYPE {name} {kind}\n{name} {value}\n"
+
+
+def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats) -> str:
+    clock, sums, totals = collection.clock, book.sums, book.sums.totals
+    uptime_s = (clock.monotonic_ms - stats.started_at_ms) / 1000
+    parts = [
+        "# HELP kestrel_build_info The version that runs.\n# TYPE kestrel_build_info gauge\n"
+        f'kestrel_build_info{{version="{__version__}"}} 1\n',
+        _metric("kestrel_uptime_seconds", "gauge", "Seconds since the start.", uptime_s),
+        _metric("kestrel_queues", "gauge", "Queues, children too.", len(book.rows)),
+        _metric("kestrel_items", "gauge", "Items waiting.", sums.items),
+        _metric("kestrel_bytes", "gauge", "Bytes of data waiting.", sums.data_bytes),
+        _metric("kestrel_journal_bytes", "gauge", "Bytes of all journals on disk.", sums.journal_bytes),
+        _metric("kestrel_journals_failed", "gauge", "Journals that the disk refuses.", sums.journals_failed),
+        _metric("kestrel_queues_stopped", "gauge", "Queue families with a damaged journal.", sums.queues_stopped),
+        _metric("kestrel_connections", "gauge", "Memcache connections.", stats.curr_connections),
+        _metric("kestrel_connections_total", "counter", "Memcache connections so far.", stats.total_connections),
+        _metric("kestrel_rejected_connections_total", "counter", "Turned away.", stats.rejected_connections),
+        _metric("kestrel_puts_total", "counter", "Items put, into children too.", totals.put_items),
+        _metric("kestrel_gets_total", "counter", "Items fetched.", totals.fetched_items),
+        _metric("kestrel_missed_gets_total", "counter", "Gets that found nothing.", stats.missed_gets),
+        _metric("kestrel_expired_total", "counter", "Items that expired.", totals.expired_items),
+        _metric("kestrel_read_bytes_total", "counter", "Bytes read from memcache clients.", stats.bytes_read),
+        _metric("kestrel_written_bytes_total", "counter", "Bytes sent to memcache clients.", stats.bytes_written),
+        _metric("kestrel_logins_total", "counter", "Logins by password, wrong ones too.", stats.logins),
+        _metric("kestrel_failed_logins_total", "counter", "Wrong passwords.", stats.failed_logins),
+        _syncs(collection),
+    ]
+    return "".join(parts)
+
+
+def _syncs(collection: QueueCollection) -> str:
+    """The time it took to put commits on disk that answers waited for."""
+    commit, name = collection.commit, "kestrel_journal_fsync_seconds"
+    lines = [f"# HELP {name} Syncs that answers waited for.", f"# TYPE {name} histogram"]
+    so_far = 0
+    for bound_us, count in zip(SYNC_BOUNDS_US, commit.sync_counts, strict=False):
+        so_far += count
+        lines.append(f'{name}_bucket{{le="{bound_us / 1e6:g}"}} {so_far}')
+    lines.append(f'{name}_bucket{{le="+Inf"}} {commit.syncs}')
+    lines.append(f"{name}_sum {commit.sync_us_total / 1e6}")
+    lines.append(f"{name}_count {commit.syncs}\n")
+    return "\n".join(lines)

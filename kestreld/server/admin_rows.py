@@ -1,0 +1,181 @@
+"""The figures of every queue as rows of numbers, made in slices, and which of them have changed since when.
+
+A queue at rest is known by a handful of counters: its row is not made anew.
+"""
+
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Final
+
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.figures import Sums
+from kestreld.queues.reader import Reader
+from kestreld.stats import Totals
+
+# The names are those of `stats`, but for oldest_at_ms: when the head was added (0 = nothing waits), which stands still.
+COLUMNS: Final = (
+    "queue",
+    "items",
+    "bytes",
+    "total_items",
+    "logsize",
+    "expired_items",
+    "mem_items",
+    "mem_bytes",
+    "age",
+    "discarded",
+    "waiters",
+    "open_transactions",
+    "transactions",
+    "canceled_transactions",
+    "total_flushes",
+    "move_refused",
+    "taken_items",
+    "oldest_at_ms",
+    "head_id",
+    "next_id",
+    "segments",
+    "journal_failed",
+    "stopped",
+)
+AT: Final = {column: place for place, column in enumerate(COLUMNS)}
+STEP_QUEUES: Final = 32
+GONE_MAX: Final = 10_000
+_NOTHING: Final = (0,) * (len(COLUMNS) - 2)  # of a queue whose journal could not be read
+
+Row = tuple[str | int, ...]
+Signature = tuple[int | bool, ...]
+
+
+def shown_name(name: str) -> str:
+    """A queue name for JSON: its bytes read as UTF-8, and those that are none as lone surrogates."""
+    return name.encode("latin-1").decode("utf-8", "surrogateescape")
+
+
+def _row(name: str, reader: Reader) -> Row:
+    queue, journal = reader.queue, reader.queue.journal
+    window, items, head = reader.window, reader.items, reader.head()
+    return (
+        shown_name(name),
+        items,
+        reader.data_bytes,
+        reader.total_items,
+        journal.needed_bytes(head) if journal is not None and journal.segments else 0,
+        reader.expired_items,
+        len(window),
+        reader.mem_bytes,
+        reader.age_ms if items else 0,
+        reader.discarded,
+        reader.line.waiting,
+        len(reader.open),
+        reader.opened_items,
+        reader.aborted_items,
+        reader.flushes,
+        reader.move_refused,
+        reader.taken_items,
+        int.from_bytes(window[0][17:25], "little") if window else 0,
+        head,
+        queue.next_id,
+        len(journal.segments) if journal is not None else 0,
+        int(journal is not None and journal.failed is not None),
+        int(queue.stopped is not None),
+    )
+
+
+def _signature(reader: Reader) -> Signature:
+    """While this stays the same, so does the row. Whatever else changes a figure goes with a commit."""
+    queue, journal = reader.queue, reader.queue.journal
+    return (
+        journal.journal_id if journal is not None else 0,
+        reader.number,
+        queue.next_id,
+        queue.commits,
+        len(reader.window),
+        len(reader.open),
+        reader.opened_items,
+        reader.aborted_items,
+        reader.line.waiting,
+        reader.move_refused,
+        reader.flushes,
+        len(journal.segments) if journal is not None else 0,
+        journal is not None and journal.failed is not None,
+        queue.stopped is not None,
+    )
+
+
+class RowBook:
+    """The rows as of the last look, and the number of the look that found each changed."""
+
+    def __init__(self, collection: QueueCollection) -> None:
+        self._collection = collection
+        self.look_number = 0
+        self.rows: dict[str, Row] = {}
+        self.changed_at: dict[str, int] = {}
+        self.gone: dict[str, int] = {}  # names that are no queue's any more -> the look that missed them
+        self.forgot_at = 0  # what went before this look is not in `gone`
+        self.sums = Sums()
+        self._signatures: dict[str, Signature] = {}
+
+    def look(self) -> Iterator[None]:
+        """Bring the rows up to date; gives way every few queues. One at a time."""
+        collection, number = self._collection, self.look_number + 1
+        sums = Sums(queues_stopped=len(collection.broken))
+        for place, queue in enumerate(list(collection.families.values())):
+            queue.fold()
+            sums.count(queue)
+            if place % STEP_QUEUES == 0:
+                yield
+        for place, (name, reader) in enumerate(list(collection.readers.items())):
+            if place % STEP_QUEUES == 0:
+                yield
+            if reader.deleted:
+                continue
+            signature = _signature(reader)
+            if self._signatures.get(name) != signature:
+                reader.queue.fold()
+                self._note(name, signature, _row(name, reader), number)
+        for name in list(collection.broken):
+            if name not in collection.readers:
+                row: Row = (shown_name(name), *_NOTHING, 1)
+                self._note(name, (), row, number)
+        yield from self._miss(number)
+        yield from self._add_up(sums)
+        self.sums, self.look_number = sums, number
+
+    def _note(self, name: str, signature: Signature, row: Row, number: int) -> None:
+        self._signatures[name] = signature
+        if self.rows.get(name) != row:
+            self.rows[name] = row
+            self.changed_at[name] = number
+            self.gone.pop(name, None)
+
+    def _miss(self, number: int) -> Iterator[None]:
+        """Take out the rows of queues there are no more."""
+        collection = self._collection
+        for place, name in enumerate(list(self.rows)):
+            if place % (STEP_QUEUES * 8) == 0:
+                yield
+            if name not in collection.readers and name not in collection.broken:
+                del self.rows[name], self.changed_at[name], self._signatures[name]
+                self.gone[name] = number
+        if len(self.gone) > GONE_MAX:
+            self.gone, self.forgot_at = {}, number
+
+    def _add_up(self, sums: Sums) -> Iterator[None]:
+        totals = []
+        for column in ("items", "bytes", "total_items", "expired_items", "taken_items", "transactions"):
+            yield
+            totals.append(sum(map(itemgetter(AT[column]), list(self.rows.values()))))
+        yield
+        at = AT["total_items"]
+        parents = sum([int(row[at]) for name, row in self.rows.items() if "+" not in name])
+        sums.items, sums.data_bytes = totals[0], totals[1]
+        sums.totals = Totals(totals[2], parents, totals[4] + totals[5], totals[3]) + self._collection.past
+
+    def changed_since(self, number: int) -> tuple[list[Row], list[str], bool]:
+        """Rows that look `number` did not have so, names gone since then, and whether that is a full account."""
+        if not 0 < number <= self.look_number or number < self.forgot_at:
+            return list(self.rows.values()), [], True
+        changed_at = self.changed_at
+        rows = [row for name, row in self.rows.items() if changed_at[name] > number]
+        return rows, [shown_name(name) for name, missed in self.gone.items() if missed > number], False

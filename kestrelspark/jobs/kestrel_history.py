@@ -1,0 +1,140 @@
+"""What happened to the items of Kestrel's own journals, in the form of a native journal's rows: with item ids."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kestreld.journal.kestrel_ops import ADD, ADD_XID, ADDX, CONTINUE, Op, decode
+from kestreld.journal.kestrel_salvage import stretches
+from kestrelspark.contents import CONFIRMED_EVENT, EVENTS, GOT_EVENT
+from kestrelspark.found import JournalFile
+from kestrelspark.lifecycle import Beginning, Summary, Taken, beginnings, walk
+
+HISTORY_SCHEMA: Final = (
+    "server string, queue string, journal_id long, reader string, event string, id long, at_ms long, "
+    "not_after_ms long, size long"
+)
+ARROW: Final = pa.schema(
+    [
+        ("server", pa.string()),
+        ("queue", pa.string()),
+        ("journal_id", pa.int64()),
+        ("reader", pa.string()),
+        ("event", pa.string()),
+        ("id", pa.int64()),
+        ("at_ms", pa.int64()),
+        ("not_after_ms", pa.int64()),
+        ("size", pa.int64()),
+    ]
+)
+
+
+@dataclass(slots=True, frozen=True)
+class _Begun:
+    """A file and the queue with which it begins; `modified_at_ms` is after all that is in it."""
+
+    file: JournalFile
+    beginning: Beginning
+    modified_at_ms: int
+    is_counted: bool
+
+
+def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
+    """The events of Kestrel files, a row for each item, and the queues of 1.x whose removes cannot be told apart.
+
+    `at_ms` of a remove is its earliest time, `not_after_ms` its latest.
+    """
+    tasks = spark.sparkContext.parallelize(files, len(files))
+    summaries: list[Summary] = tasks.map(_summary).collect()
+    begun: list[_Begun] = []
+    counted: list[str] = []
+    for group in _queues(files):
+        own = [summaries[at] for at in group]
+        is_counted = any(summary.is_counted for summary in own)
+        if is_counted:
+            file = files[group[0]]
+            counted.append(f"{file.queue}+{file.reader}" if file.reader else file.queue)
+        for at, beginning in zip(group, beginnings(own), strict=True):
+            modified_at_ms = os.stat(files[at].path).st_mtime_ns // 1_000_000
+            begun.append(_Begun(files[at], beginning, modified_at_ms, is_counted))
+
+    def rows(numbers: Iterable[Any]) -> Iterator[Any]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from _rows(begun[number])
+
+    numbers = spark.range(0, len(begun), 1, len(begun))
+    return numbers.mapInArrow(rows, HISTORY_SCHEMA), counted
+
+
+def _queues(files: Sequence[JournalFile]) -> list[list[int]]:
+    """The places in `files` of each queue's files, in order."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for at, file in enumerate(files):
+        groups.setdefault((os.path.dirname(file.path), file.queue, file.reader), []).append(at)
+    return list(groups.values())
+
+
+def _ops(path: str) -> Iterator[tuple[Op, int]]:
+    with open(path, "rb") as file:
+        buffer = file.read()
+    for stretch in stretches(buffer):
+        at = stretch.start
+        while at < stretch.end:
+            op, at = decode(buffer, at)
+            yield op, len(op.data)
+
+
+def _summary(file: JournalFile) -> Summary:
+    return walk((op for op, _ in _ops(file.path)), GOT_EVENT, CONFIRMED_EVENT)[0]
+
+
+def _rows(begun: _Begun) -> Iterator[Any]:
+    base = begun.beginning.add_base
+    added: list[tuple[int, int]] = []
+
+    def noted() -> Iterator[Op]:
+        for op, size in _ops(begun.file.path):
+            if op.opcode in (ADDX, ADD, ADD_XID, CONTINUE):
+                added.append((op.add_at_ms, size))
+            yield op
+
+    _, taken = walk(noted(), GOT_EVENT, CONFIRMED_EVENT)
+    if added:
+        add_at_ms, sizes = np.array(added, np.int64).T
+        ids = np.arange(base, base + len(added))
+        yield _batch(begun.file, ["put"] * len(added), ids, add_at_ms, add_at_ms, sizes)
+    if taken:
+        yield _taken_batch(begun, taken)
+
+
+def _taken_batch(begun: _Begun, taken: list[Taken]) -> Any:
+    beginning = begun.beginning
+    items = [None if begun.is_counted else beginning.item(one.item) for one in taken]
+    early = np.array([one.not_before_ms for one in taken], np.int64)
+    late = np.array([one.not_after_ms for one in taken], np.int64)
+    early[early < 0] = max(beginning.previous_add_at_ms, 0)
+    late[late < 0] = beginning.next_add_at_ms if beginning.next_add_at_ms >= 0 else begun.modified_at_ms
+    # Items that a rewrite of the file has added again have their old times.
+    late = np.maximum(early, late)
+    return _batch(begun.file, [EVENTS[one.event] for one in taken], items, early, late, None)
+
+
+def _batch(file: JournalFile, events: list[str], ids: Any, at_ms: Any, not_after_ms: Any, sizes: Any) -> Any:
+    count = len(events)
+    arrays = [
+        pa.repeat(file.server, count),
+        pa.repeat(file.queue, count),
+        pa.repeat(pa.scalar(0, pa.int64()), count),
+        pa.repeat(file.reader, count),
+        pa.array(events),
+        pa.array(ids, pa.int64()),
+        pa.array(at_ms, pa.int64()),
+        pa.array(not_after_ms, pa.int64()),
+        pa.nulls(count, pa.int64()) if sizes is None else pa.array(sizes, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW)

@@ -1,0 +1,257 @@
+"""report: what the queues were asked to do, and how long items waited, from the journals alone."""
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kestreld.journal.records import FRAME_BYTES, Kind, Type, read_reader
+from kestrelspark.analysis import PERCENTILES, bucket_seconds
+from kestrelspark.batch import KestrelSource, instant_ms
+from kestrelspark.found import Found, JournalFile, KnownReader, find
+from kestrelspark.jobs.convert import Choice
+from kestrelspark.jobs.kestrel_history import history
+from kestrelspark.scanning import blocks
+
+KEY: Final = ("server", "queue", "journal_id", "id")
+GROUP: Final = ("server", "queue", "reader")
+COUNTED: Final = ("got", "expired", "moved", "discarded", "flushed", "retried")
+READER_SCHEMA: Final = (
+    "server string, queue string, journal_id long, reader string, from_id long, until_id long, "
+    "backlog_items long, backlog_bytes long"
+)
+SOURCE_SCHEMA: Final = (
+    "server string, queue string, journal_id long, reader string, event string, id long, at timestamp, size long"
+)
+
+
+@dataclass(slots=True)
+class Report:
+    """`buckets` and `queues` are DataFrames; see docs/spark.md for their columns."""
+
+    buckets: Any
+    queues: Any
+    bucket_s: int
+    first_ms: int
+    last_ms: int
+    notes: list[str] = field(default_factory=list)
+
+
+def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0) -> Report | None:
+    """The analysis of all journals under paths; None where nothing has happened. `bucket_s` 0 = as fits a plot.
+
+    Raises FileNotFoundError for a path that is not there.
+    """
+    since_ms, until_ms = instant_ms(choice.since, "since"), instant_ms(choice.until, "until")
+    # Waits are between rows, so those before `since` are needed, too.
+    found = find(paths, choice.queues)
+    events, notes = _events(spark, paths, choice, found)
+    events = events.where(f"at_ms < {until_ms}") if until_ms is not None else events
+    events = events.persist()
+    shown = events.where(f"at_ms >= {since_ms or 0}")
+    first_ms, last_ms = shown.selectExpr("min(at_ms)", "max(at_ms)").first()
+    if first_ms is None:
+        events.unpersist()
+        return None
+    bucket_s = bucket_s or bucket_seconds(first_ms, last_ms)
+    spark.createDataFrame(_reader_rows(spark, found), READER_SCHEMA).createOrReplaceTempView("kestrel_readers")
+    events.createOrReplaceTempView("kestrel_events")
+    steps = spark.sql(_STEPS)
+    steps.createOrReplaceTempView("kestrel_steps_raw")
+    steps = spark.sql(_ENDED.format(bucket_ms=bucket_s * 1000, since_ms=since_ms or 0)).persist()
+    steps.createOrReplaceTempView("kestrel_steps")
+    spark.sql(_BASE).createOrReplaceTempView("kestrel_base")
+    buckets = spark.sql(_BUCKETS.format(figures=_figures())).persist()
+    buckets.createOrReplaceTempView("kestrel_buckets")
+    minutes = spark.sql(_MINUTES)
+    minutes.createOrReplaceTempView("kestrel_minutes")
+    queues = spark.sql(_QUEUES.format(figures=_figures())).persist()
+    return Report(buckets, queues, bucket_s, first_ms, last_ms, notes)
+
+
+def _events(spark: Any, paths: Sequence[str], choice: Choice, found: Found) -> tuple[Any, list[str]]:
+    """Rows of HISTORY_SCHEMA, from native and from Kestrel's journals, and what is to be said about them."""
+    frames = []
+    notes = []
+    native = [file for file in found.files if not file.is_kestrel]
+    kestrel = [file for file in found.files if file.is_kestrel]
+    if native:
+        source = spark.read.format(KestrelSource.name()).schema(SOURCE_SCHEMA)
+        options = {"queue": ",".join(choice.queues), "mode": choice.mode, "ignoreMissingFiles": "true"}
+        source = source.options(**{name: value for name, value in options.items() if value}).load(list(paths))
+        frames.append(
+            source.where("journal_id is not null and id is not null").selectExpr(
+                "server", "queue", "journal_id", "reader", "event", "id",
+                "unix_millis(at) as at_ms", "unix_millis(at) as not_after_ms", "size",
+            )
+        )  # fmt: skip
+        notes.append(
+            "Opening a reliable read is not in the journal: where items are read reliably, the wait ends when the read"
+            " is confirmed."
+        )
+    if kestrel:
+        frame, counted = history(spark, kestrel)
+        frames.append(frame)
+        notes.append(
+            "Kestrel's own journals do not say when an item left, nor why. Their times are between the last item that"
+            " was added before and the next one: waits are intervals, and what expired or was discarded counts as got."
+        )
+        if counted:
+            notes.append(
+                "Kestrel 1.x counts its reliable reads across files: no waits of " + ", ".join(sorted(counted)) + "."
+            )
+    if not frames:
+        from kestrelspark.jobs.kestrel_history import HISTORY_SCHEMA
+
+        return spark.createDataFrame([], HISTORY_SCHEMA), notes
+    events = frames[0]
+    for frame in frames[1:]:
+        events = events.unionByName(frame)
+    return events, notes
+
+
+def _reader_rows(spark: Any, found: Found) -> list[tuple[object, ...]]:
+    """The readers of every journal: those that CHECKPOINTs name, and those that came since the newest of them."""
+    newest = [file for file in found.files if not file.is_kestrel and file.is_newest]
+    readers = {(one.server, one.queue, one.journal_id, one.reader): one for one in found.readers}
+    if newest:
+        for changes in spark.sparkContext.parallelize(newest, min(len(newest), 64)).map(_new_readers).collect():
+            for one in changes:
+                key = (one.server, one.queue, one.journal_id, one.reader)
+                if key in readers and one.until_id is not None:
+                    readers[key] = dataclasses.replace(readers[key], until_id=one.until_id)
+                else:
+                    readers.setdefault(key, one)
+    for file in found.files:
+        if file.is_kestrel:
+            key = (file.server, file.queue, 0, file.reader)
+            readers[key] = KnownReader(file.server, file.queue, 0, file.reader, 0, None, 0, 0)
+    return [dataclasses.astuple(one) for one in readers.values()]
+
+
+def _new_readers(file: JournalFile) -> list[KnownReader]:
+    """Readers that came or went in a segment; `until_id` of those that went."""
+    try:
+        with open(file.path, "rb") as opened:
+            buffer = opened.read()
+    except FileNotFoundError:
+        return []
+    changes: list[KnownReader] = []
+    journal_id = file.journal_id or 0
+    next_id = 0
+    for block in blocks(buffer, int.from_bytes(buffer[12:16], "little"), len(buffer)):
+        next_id = max(next_id, int(block.puts["id"].max()) + 1 if len(block.puts) else 0)
+        for record_type, start, end in block.others:
+            if record_type == Type.READER:
+                change = read_reader(buffer[start + FRAME_BYTES : end])
+                name = change.name.encode("latin-1").decode("utf-8", "replace")
+                if change.kind == Kind.QUEUE or change.dropped:
+                    until_id = max(next_id, change.at_id) if change.dropped else None
+                    changes.append(KnownReader(file.server, file.queue, journal_id, name, change.at_id, until_id, 0, 0))
+    return changes
+
+
+def _figures() -> str:
+    """The columns that buckets and queues have in common, over kestrel_steps."""
+    counts = [f"sum(if(event = '{event}', items, 0)) as {event}" for event in COUNTED]
+    ranks = [
+        f"percentile_disc({share}) within group (order by {wait}_ms) filter (where event = 'got') as {wait}_{name}_ms"
+        for wait in ("wait", "longest_wait")
+        for share, name in zip(PERCENTILES, percentile_names(), strict=True)
+    ]
+    return ",\n".join(
+        [
+            "sum(if(event = 'put', items, 0)) as puts",
+            "sum(if(event = 'put', size, 0)) as put_bytes",
+            *counts,
+            *ranks,
+            "max(if(event = 'got', longest_wait_ms, null)) as wait_max_ms",
+        ]
+    )
+
+
+def percentile_names() -> list[str]:
+    """p50 … p999, as they are in columns' names."""
+    return [f"p{share * 100:g}".replace(".", "") for share in PERCENTILES]
+
+
+# An item concerns each reader that it is for; a child's own items are nobody else's. A range of a DONE may run over
+# ids of items that this reader never had.
+_STEPS: Final = """
+with puts as (select * from kestrel_events where event = 'put')
+select p.server, p.queue, r.reader, 'put' as event, p.at_ms, p.size, cast(null as long) as wait_ms,
+    cast(null as long) as longest_wait_ms, p.size as bytes
+from puts p join kestrel_readers r
+    on p.server = r.server and p.queue = r.queue and p.journal_id = r.journal_id
+    and (p.reader is null or p.reader = r.reader) and p.id >= r.from_id and (r.until_id is null or p.id < r.until_id)
+union all
+select e.server, e.queue, e.reader,
+    case e.event when 'confirmed' then 'got' when 'aborted' then 'retried' else e.event end, e.at_ms, p.size,
+    greatest(e.at_ms - p.at_ms, 0), greatest(e.not_after_ms - p.at_ms, 0), p.size as bytes
+from kestrel_events e left join puts p
+    on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
+where e.event != 'put' and (p.id is null or p.reader is null or p.reader = e.reader)
+"""
+_ENDED: Final = """
+select *, 1 as items, at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown,
+    case event when 'put' then 1 when 'retried' then 0 else -1 end as change
+from kestrel_steps_raw
+"""
+_BASE: Final = """
+select server, queue, reader, sum(items) as backlog_items from (
+    select server, queue, reader, backlog_items as items from kestrel_readers
+    union all
+    select server, queue, reader, change from kestrel_steps where not is_shown
+) group by server, queue, reader
+"""
+_BUCKETS: Final = """
+select b.*, greatest(coalesce(base.backlog_items, 0) + b.so_far, 0) as backlog_items from (
+    select *, sum(change) over (partition by server, queue, reader order by bucket_ms) as so_far from (
+        select server, queue, reader, bucket_ms, sum(change) as change, {figures}
+        from kestrel_steps where is_shown group by server, queue, reader, bucket_ms
+    )
+) b left join kestrel_base base on b.server = base.server and b.queue = base.queue and b.reader = base.reader
+"""
+_MINUTES: Final = """
+select server, queue, reader, max_by(minute_ms, puts) as busiest_minute_ms, max(puts) as busiest_minute_puts from (
+    select server, queue, reader, at_ms - at_ms % 60000 as minute_ms, count_if(event = 'put') as puts
+    from kestrel_steps where is_shown group by server, queue, reader, minute_ms
+) group by server, queue, reader
+"""
+_QUEUES: Final = """
+select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
+    greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items, b.backlog_max_items
+from (
+    select server, queue, reader, sum(change) as change, {figures},
+        count_if(event = 'got' and wait_ms is null) as got_without_wait
+    from kestrel_steps where is_shown group by server, queue, reader
+) q
+left join kestrel_minutes m on q.server = m.server and q.queue = m.queue and q.reader = m.reader
+left join kestrel_base base on q.server = base.server and q.queue = base.queue and q.reader = base.reader
+left join (select server, queue, reader, max(backlog_items) as backlog_max_items from kestrel_buckets
+    group by server, queue, reader) b on q.server = b.server and q.queue = b.queue and q.reader = b.reader
+"""
+
+
+def write_tables(found: Report, target: str) -> None:
+    """Both tables as Parquet, with instants in place of milliseconds since 1970."""
+    buckets = found.buckets.drop("change", "so_far").withColumnRenamed("bucket_ms", "bucket")
+    queues = found.queues.drop("change").withColumnRenamed("busiest_minute_ms", "busiest_minute")
+    for name, frame, instant in (("buckets", buckets, "bucket"), ("queues", queues, "busiest_minute")):
+        frame = frame.withColumn(instant, _as_instant(frame, instant))
+        frame.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(f"{target}/{name}")
+
+
+def _as_instant(frame: Any, name: str) -> Any:
+    from pyspark.sql.functions import timestamp_millis
+
+    return timestamp_millis(frame[name])
+
+
+def day_and_time(at_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def rows(frame: Any) -> Iterable[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]

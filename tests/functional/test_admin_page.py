@@ -1,0 +1,40 @@
+"""docs/admin.md: every command on it works as written."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kestreld.server.admin_metrics import OF_QUEUES
+from tests.support.daemon import running_daemon
+
+PAGE = Path(__file__).parents[2] / "docs" / "admin.md"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_commands_on_the_page_work(tmp_path):
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    said = []
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:
+        for block in blocks:
+            script = block.replace("127.0.0.1:2223", daemon.admin)
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            environment = os.environ | {"PATH": path, "KESTRELCTL_SERVER": daemon.address}
+            done = subprocess.run(["sh", "-euc", script], env=environment, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, (script, done.stderr)
+            said.append(done.stdout)
+    assert len(blocks) == 6
+    assert said[0] == "ok\nready\n"
+    assert '"is_full":false' in said[3]
+    assert '"data":"second"' in said[4]
+    assert said[5].splitlines()[0] == '{"reader":"report","kind":"stream","head":1,"behind":2}'
+    assert said[5].splitlines()[-1] == '{"dropped":"report"}'
+
+
+def test_the_page_names_every_metric_of_queues():
+    shown = set(re.findall(r"`(?:kestrel_queue)?_(\w+)`", PAGE.read_text()))
+    assert {name for _, name, _, _, _ in OF_QUEUES} <= shown

@@ -1,0 +1,287 @@
+"""Tab in the three real shells, with the scripts in completions/ as they are."""
+
+import os
+import pty
+import re
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestrelctl import completing
+from kestrelctl.commands.options import SERVER_DEFAULT
+from kestrelctl.description.files import generated
+from kestrelctl.description.tree import kestrelctl_tree
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.shell import Kestrelctl
+
+ROOT: Final = Path(__file__).parents[2]
+COMPLETIONS: Final = ROOT / "completions"
+# A machine that is busy with other tests may miss the deadline of 0.4 s: who presses Tab again gets an answer.
+PRESSES: Final = 10
+ANSWER_S: Final = 0.4
+
+BASH: Final = r"""
+source "$1"; read -ra COMP_WORDS <<<"$2"; [[ $2 == *" " ]] && COMP_WORDS+=("")
+COMP_LINE=$2 COMP_POINT=${#2} COMP_CWORD=$((${#COMP_WORDS[@]}-1))
+fn=$(complete -p "${COMP_WORDS[0]}" | sed -E "s/.*-F ([^ ]+).*/\1/")
+$fn "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+[[ ${#COMPREPLY[@]} -eq 0 ]] || printf "%s\n" "${COMPREPLY[@]}"
+"""
+# zsh's completion works only in a terminal: this one prints what would be offered, and leaves.
+ZSH_INSIDE: Final = r"""
+PROMPT=; fpath=($ZTEST_FPATH $fpath); autoload -Uz compinit; compinit -u -D
+bindkey '^M' undefined-key; bindkey '^J' undefined-key; bindkey '^I' complete-word
+zstyle ':completion:*' insert-tab false; _bye(){ exit }; comppostfuncs=(_bye)
+compadd(){ [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]] && { builtin compadd "$@"; return }
+ typeset -a __h; builtin compadd -A __h "$@"; (( $#__h )) && print -rl -- '<C>'${^__h}; builtin compadd "$@" }
+print READY
+"""
+ZSH: Final = r"""
+zmodload zsh/zpty; export ZTEST_FPATH; zpty z zsh -f -i; zpty -w z "stty -echo; source ${0:A:h}/inside.zsh"
+repeat 50; do zpty -r z l; [[ $l == *READY* && $l != *source* ]] && break; done
+zpty -w -n z "$1"$'\t'; while zpty -r z l; do a+=$l; done
+print -r -- ${a//$'\r'/} | sed -n 's/^.*<C>//p' | sort -u
+"""
+
+Tab = Callable[[str], set[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("completions")
+    (folder / "inside.zsh").write_text(ZSH_INSIDE)
+    (folder / "outside.zsh").write_text(ZSH)
+    (folder / "settings.yaml").write_text("")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Daemon]:
+    with running_daemon(folder / "daemon") as daemon:
+        kestrelctl = Kestrelctl(daemon.address, folder)
+        for queue in ("orders", "orders+audit", "odd", "ns:jobs", "ns:mail", "a$b'c"):
+            kestrelctl("put", queue, "x")
+        yield daemon
+
+
+@pytest.fixture
+def environment(server: Daemon, folder: Path) -> dict[str, str]:
+    return Kestrelctl(server.address, folder).environment | {"ZTEST_FPATH": str(COMPLETIONS), "HOME": str(folder)}
+
+
+@pytest.fixture(params=["bash", "zsh", "fish"])
+def tab(request: pytest.FixtureRequest, folder: Path, environment: dict[str, str]) -> Tab:
+    """What the shell offers at the end of a line."""
+    shell = shutil.which(request.param)
+    if shell is None:
+        pytest.skip(f"{request.param} is not installed")
+
+    def press(line: str) -> set[str]:
+        program = line.split()[0]
+        commands = {
+            "bash": [shell, "--norc", "-c", BASH, "_", str(COMPLETIONS / f"{program}.bash"), line],
+            "zsh": [shell, "-f", str(folder / "outside.zsh"), line],
+            "fish": [
+                shell,
+                "--no-config",
+                "-c",
+                f"source {COMPLETIONS}/{program}.fish; complete -C $argv[1] | string replace -r '\\t.*' ''",
+                line,
+            ],
+        }
+        run = subprocess.run(
+            commands[request.param],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert run.stderr == ""
+        return set(run.stdout.splitlines())
+
+    return press
+
+
+def offered(tab: Tab, line: str) -> set[str]:
+    """What is offered in the end; what bash is told begins behind the last colon or equals sign."""
+    for _ in range(PRESSES):
+        found = tab(line)
+        if found:
+            break
+    typed = line.rsplit(" ", 1)[-1]
+    before = typed[: max(typed.rfind(":"), typed.rfind("=")) + 1]
+    return {each if each.startswith(before) else before + each for each in found}
+
+
+def test_the_scripts_are_those_that_the_command_tree_gives() -> None:
+    stale = [path for path, content in generated({"completions"}).items() if (ROOT / path).read_text() != content]
+    assert stale == [], "run make completions"
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("kestrelctl get o", {"odd", "orders", "orders+audit"}),
+        ("kestrelctl get orders+", {"orders+audit"}),
+        ("kestrelctl get ns:", {"ns:jobs", "ns:mail"}),
+        ("kestrelctl get ns:j", {"ns:jobs"}),
+        ("kestrelctl stats orders od", {"odd"}),
+        ("kestrelctl get --wait 5s --all od", {"odd"}),
+        ("kestrelctl journal import somewhere --queue od", {"odd"}),
+        ("kestrelctl bench flood -q od", {"odd"}),
+        ("kestrelctl --timeout 1s delete od", {"odd"}),
+    ],
+)
+def test_names_of_the_queues_there_are(tab: Tab, line: str, names: set[str]) -> None:
+    assert offered(tab, line) == names
+
+
+def test_the_server_is_the_one_that_the_line_names(tab: Tab, server: Daemon, environment: dict[str, str]) -> None:
+    environment["KESTRELCTL_SERVER"] = "127.0.0.1:1"
+    for way in (f"-s {server.address} get", f"--server={server.address} get", f"get -s {server.address}"):
+        assert offered(tab, f"kestrelctl {way} od") == {"odd"}
+
+
+def test_no_server_no_names_and_no_words(tab: Tab) -> None:
+    assert tab("kestrelctl get -s 127.0.0.1:1 o") == set()
+
+
+def test_where_a_password_would_be_asked_for_nothing_is(tab: Tab) -> None:
+    assert tab("kestrelctl get --user shop o") == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("kestrelctl journal-", {"journal-verify"}),
+        ("kestrelctl journal ", {"import", "export"}),
+        ("kestrelctl bench many", {"many-clients"}),
+        ("kestrelctl get --empty", {"--empty-ok"}),
+        ("kestrelctl put q --us", {"--user"}),
+        ("kestrelctl --vers", {"--version"}),
+        ("kestrelctl stats -o ", {"table", "json", "ndjson", "tsv"}),
+        ("kestrelctl check -o p", {"prometheus"}),
+        ("kestrelctl top --theme ", {"dark", "light", "colour-blind"}),
+        ("kestreld --check", {"--check-config"}),
+        ("kestreld hash", {"hash-password"}),
+        ("kestreld --config set", {"settings.yaml"}),
+        ("kestrelctl get q --password-file set", {"settings.yaml"}),
+        ("kestrelctl put q @set", {"@settings.yaml"}),
+    ],
+)
+def test_commands_options_words_and_files(tab: Tab, line: str, words: set[str]) -> None:
+    assert {found.removeprefix("@") for found in tab(line)} == {word.removeprefix("@") for word in words}
+
+
+def test_the_queues_of_a_spool_that_no_server_holds(tab: Tab, server: Daemon) -> None:
+    assert offered(tab, f"kestrelctl journal-verify {server.spool} ns:") == {"ns:jobs", "ns:mail"}
+
+
+def test_settings_of_kestreld(tab: Tab) -> None:
+    # Each shell offers as much as it puts behind the cursor.
+    assert {name.rstrip("=") for name in tab("kestreld --set sync_")} == {"sync_journal", "sync_together"}
+    names = offered(tab, "kestreld --set queues.od")
+    assert {name.removeprefix("queues.").rstrip(".") for name in names} == {"odd"}
+    inner = offered(tab, "kestreld --set queues.odd.max_it")
+    assert {name.removeprefix("queues.odd.").rstrip("=") for name in inner} == {"max_items", "max_item_size"}
+    assert offered(tab, "kestreld --set compat=") == {"compat=none", "compat=kestrel-1"}
+
+
+def test_the_quick_way_knows_the_server_as_the_command_tree_does() -> None:
+    (program,) = [command for command in kestrelctl_tree().walk() if not command.path]
+    ways = {name for option in program.options for name in option.names if not option.ends}
+    assert ways == {*completing.TEXT_OPTIONS, "--tls", "--timeout"}
+    assert completing.SERVER_DEFAULT == SERVER_DEFAULT
+
+
+def test_the_quick_way_imports_neither_the_command_tree_nor_the_client(environment: dict[str, str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kestrelctl", "__complete", "queues", "or"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = set(re.findall(r"\| +([a-z_0-9]+)(?:\.|$)", run.stderr, re.MULTILINE))
+    assert "socket" in imported
+    assert not imported & {"typer", "pymemcache", "rich", "yaml", "asyncio", "textual", "pydantic", "ssl"}
+
+
+def test_names_come_within_the_deadline(environment: dict[str, str], folder: Path) -> None:
+    taken_s = []
+    for _ in range(PRESSES):
+        start_s = time.monotonic()
+        run = subprocess.run(["kestrelctl", "__complete", "queues", "or", "get"], env=environment, capture_output=True)
+        taken_s.append(time.monotonic() - start_s)
+        assert (run.returncode, run.stdout, run.stderr) == (0, b"orders\t1 items\norders+audit\t1 items\n", b"")
+    assert min(taken_s) <= ANSWER_S
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(environment: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = "{}:{}".format(*silent.getsockname())
+        taken_s = []
+        for _ in range(3):
+            start_s = time.monotonic()
+            run = subprocess.run(
+                ["kestrelctl", "__complete", "queues", "", "get", "-s", address], env=environment, capture_output=True
+            )
+            taken_s.append(time.monotonic() - start_s)
+            assert (run.stdout, run.stderr) == (b"", b"")
+    assert min(taken_s) <= 2 * ANSWER_S
+
+
+def test_bash_completes_a_name_with_colons_and_quotes_what_is_special_in_a_terminal(
+    environment: dict[str, str], folder: Path
+) -> None:
+    shell = shutil.which("bash")
+    if shell is None:
+        pytest.skip("bash is not installed")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.execve(shell, ["bash", "--norc", "--noprofile", "-i"], environment | {"PS1": "READY ", "TERM": "dumb"})
+    try:
+        _type(terminal, f"source {COMPLETIONS}/kestrelctl.bash\n", "READY")
+        assert _tabbed(terminal, "kestrelctl get ns:j", "ns:jobs ")
+        assert _tabbed(terminal, "kestrelctl get a", "a\\$b\\'c ")
+        assert _tabbed(terminal, "kestrelctl stats --output=nd", "--output=ndjson ")
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
+
+
+def _tabbed(terminal: int, line: str, completed: str) -> bool:
+    """Whether Tab makes of the line one that ends so; the line is thrown away."""
+    for _ in range(PRESSES):
+        os.write(terminal, f"{line}\t".encode())
+        shown = _until(terminal, completed, ANSWER_S * 3)
+        os.write(terminal, b"\x15\n")
+        _until(terminal, "READY ", 5)
+        if completed in shown:
+            return True
+    return False
+
+
+def _type(terminal: int, words: str, until: str) -> None:
+    os.write(terminal, words.encode())
+    assert until in _until(terminal, until, 10)
+
+
+def _until(terminal: int, words: str, limit_s: float) -> str:
+    shown = ""
+    until_s = time.monotonic() + limit_s
+    while words not in shown and (left_s := until_s - time.monotonic()) > 0:
+        if select.select([terminal], [], [], left_s)[0]:
+            shown += os.read(terminal, 4096).decode(errors="replace")
+    return shown

@@ -1,0 +1,177 @@
+"""What holds for every command there is: help, examples, and good manners in every surrounding."""
+
+import json
+import re
+import shlex
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestrelctl.description.tree import Command, Kind, kestrelctl_tree
+from kestrelctl.verbs import command_tree
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.shell import Kestrelctl
+
+ROOT: Final = Path(__file__).parents[2]
+COMMANDS: Final = [command for command in kestrelctl_tree().walk() if not command.commands]
+# What a command needs beside a queue to get as far as its server.
+NEEDS: Final = {"put": ["x"], "wait": ["--empty"], "top": ["--once"]}
+# nagios decides here.
+DOWN_CODES: Final = {"check": 2}
+REACHABLE: Final = [command for command in COMMANDS if any("--server" in option.names for option in command.options)]
+READING: Final = [command for command in REACHABLE if command.path[0] not in ("bench", "journal", "shutdown")]
+HAS_QUEUE: Final = [
+    command for command in READING if any(argument.value.kind == Kind.QUEUE for argument in command.arguments)
+]
+
+
+def line_of(command: Command, queue: str, folder: Path) -> list[str]:
+    """A command line that is as short as may be."""
+    if command.words == "journal import":
+        (folder / "work").write_bytes(struct.pack("<BIQQ", 2, 17, 1_700_000_000_000, 0) + b"x")
+        return ["journal", "import", str(folder / "work"), "--queue", queue]
+    needs = [queue] if any(argument.is_required for argument in command.arguments) else []
+    return [*command.path, *needs, *NEEDS.get(command.words, [])]
+
+
+def each(commands: list[Command]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("command", commands, ids=[command.words.replace(" ", "-") for command in commands])
+
+
+def test_every_help_ends_with_examples_that_kestrelctl_understands() -> None:
+    program = command_tree()
+    for command in COMMANDS:
+        assert command.examples, f"kestrelctl/examples.py has none of {command.words!r}"
+        for example in command.examples:
+            (words,) = [part for part in example.split(" | ") if part.startswith(f"kestrelctl {command.words}")]
+            rest = shlex.split(words)[1:]
+            node, context = program, program.make_context("kestrelctl", list(rest))
+            for name in command.path:
+                node = node.commands[rest.pop(0)]
+                context = node.make_context(name, list(rest), parent=context)
+
+
+@each(COMMANDS)
+def test_help_shows_the_examples(kestrelctl: Kestrelctl, command: Command) -> None:
+    run = kestrelctl(*command.path, "--help")
+    assert (run.code, run.err) == (0, "")
+    shown = run.out.decode().partition("\n  Example")[2]
+    assert [line.strip() for line in shown.splitlines()[1:] if line.strip()] == list(command.examples)
+
+
+@each(REACHABLE)
+def test_without_a_server_it_is_exit_69_and_one_line(kestrelctl: Kestrelctl, command: Command, tmp_path: Path) -> None:
+    run = kestrelctl(*line_of(command, "q", tmp_path), "-s", "127.0.0.1:1")
+    assert run.code == DOWN_CODES.get(command.words, 69)
+    assert run.err.count("\n") == (0 if command.words == "check" else 1)
+    assert "cannot reach 127.0.0.1:1" in (run.out.decode() if command.words == "check" else run.err)
+
+
+@each(READING)
+def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
+    daemon: Daemon, command: Command, tmp_path: Path
+) -> None:
+    with running_daemon(tmp_path / "daemon") as own:
+        kestrelctl = Kestrelctl(own.address, tmp_path)
+        kestrelctl("put", "q", "x")
+        line = line_of(command, "q", tmp_path)
+        if command.words == "wait":
+            line = ["wait", "q", "--items", "1"]
+        run = subprocess.run(
+            ["setsid", "-w", "sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "kestrelctl", *line],
+            env=kestrelctl.environment,
+            capture_output=True,
+            timeout=60,
+        )
+        # There is nothing to undo.
+        assert (run.returncode, run.stderr) == (1 if command.words == "undo" else 0, b"")
+
+
+@each(READING)
+def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command: Command, tmp_path: Path) -> None:
+    line = line_of(command, "manners", tmp_path)
+    if command.words.startswith("flush-all") or command.words == "reload":
+        pytest.skip("it would change what other tests see")
+    kestrelctl("put", "manners", "x")
+    if command.words == "wait":
+        line = ["wait", "manners", "--items", "1"]
+    reading = subprocess.Popen(
+        [sys.executable, "-m", "kestrelctl", *line],
+        env=kestrelctl.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    reading.stdout.close()
+    said = reading.stderr.read()
+    reading.stderr.close()
+    assert said == b""
+    assert reading.wait() in (0, 1, 141)
+
+
+@each(HAS_QUEUE)
+def test_a_name_with_a_blank_is_refused_and_one_of_colons_is_a_name(
+    kestrelctl: Kestrelctl, command: Command, queue: str, tmp_path: Path
+) -> None:
+    colons = f"::{queue}:a:b::"
+    kestrelctl("put", colons, "x")
+    kestrelctl("flush", colons) if command.words == "wait" else None
+    needs = NEEDS.get(command.words, [])
+    assert kestrelctl(*command.path, colons, *needs).code == (1 if command.words == "undo" else 0)
+    if command.words in ("stats", "check"):  # they ask for all, and find none of that name
+        assert kestrelctl(*command.path, "a b").code == {"stats": 1, "check": 2}[command.words]
+    else:
+        for bad in ("a b", "", "a/open", "a\nflush_all"):
+            run = kestrelctl(*command.path, bad, *needs)
+            assert (run.code, run.out) == (2, b""), bad
+            assert run.err.count("\n") == 1
+
+
+def test_json_has_the_keys_that_the_documentation_promises(
+    kestrelctl: Kestrelctl, queue: str, daemon: Daemon, tmp_path: Path
+) -> None:
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", (ROOT / "docs" / "kestrelctl.md").read_text(), re.MULTILINE)
+    promised = {
+        command: set(re.findall(r"`([a-z_0-9]+)`", text)) - {"null"}
+        for commands, text in rows
+        for command in re.findall(r"`([^`]+)`", commands)
+    }
+    kestrelctl("put", queue, "x")
+    kestrelctl("get", f"{queue}+child")
+    spool = str(daemon.spool)
+    lines = {
+        "ls": ["ls", queue, "-o", "json"],
+        "check": ["check", queue, "-o", "json"],
+        "repair": ["repair", queue, "-o", "json"],
+        "journal-verify": ["journal-verify", spool, queue, "-o", "json"],
+        "bench": ["bench", "flood", "-n", "10", "-q", f"{queue}-bench", "-o", "json"],
+        "top --json": ["top", "--once", "--json"],
+        "get --json": ["peek", queue, "--json"],
+    }
+    for command, line in lines.items():
+        run = kestrelctl(*line)
+        assert run.code == 0, run.err
+        document = json.loads(run.out)
+        found = document[0] if isinstance(document, list) else document
+        keys = set(found)
+        if command == "check":
+            keys |= set(found["queues"][0])
+        assert keys <= promised[command], command
+        assert promised[command] - keys <= {"data_base64"}, command
+    with_json = {command.words for command in COMMANDS if any("json" in w for w in _formats(command))}
+    bare = {re.sub(r" -.*", "", command) for command in promised}
+    assert {words if not words.startswith("bench") else "bench" for words in with_json} <= bare
+
+
+def _formats(command: Command) -> list[str]:
+    return [
+        word
+        for option in command.options
+        for word in (*option.names, *(option.value.words if option.value is not None else ()))
+    ]

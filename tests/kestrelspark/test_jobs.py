@@ -1,0 +1,214 @@
+"""The jobs: verify beside journal-verify, report beside counting by hand, convert, and what they say without Spark."""
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
+
+from kestreld.files import FileLayer
+from kestreld.journal.kestrel_ops import ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
+from kestreld.journal.records import Reason, put_record
+from kestreld.journal.verify import verify_spool
+from kestrelspark.analysis import PERCENTILES, nearest_ranks
+from kestrelspark.jobs.convert import Choice, convert
+from kestrelspark.jobs.page import page
+from kestrelspark.jobs.report import report, rows, write_tables
+from kestrelspark.jobs.verify import CORRUPT, OK, TRUNCATED, verify
+from kestrelspark.session import java_version
+from tests.support.daemon import running_daemon
+from tests.support.damage import Sample
+from tests.support.queue_client import QueueClient
+from tests.support.segments import BEGIN_MS, got, puts, write_segment
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+SEGMENTS: Final = 1000
+
+
+def test_verify_finds_one_flipped_bit_in_a_thousand_segments_and_names_it(spark: Any, tmp_path: Path) -> None:
+    paths = []
+    for server in range(10):
+        for number in range(1, SEGMENTS // 10 + 1):
+            folder = tmp_path / f"server=s{server}" / "work.journal"
+            records = puts(number * 20, 20)
+            paths.append(write_segment(folder, number, number * 20, records))
+    verdict = verify(spark, [str(tmp_path)])
+    assert (verdict.code, verdict.files, verdict.findings) == (OK, SEGMENTS, [])
+    assert verdict.records == SEGMENTS * 21
+    path = random.Random(1).choice(paths)
+    content = bytearray(path.read_bytes())
+    content[700] ^= 0x10
+    path.write_bytes(content)
+    verdict = verify(spark, [str(tmp_path)])
+    (finding,) = verdict.findings
+    (other,) = [one for one in verify_spool(FileLayer(), str(path.parents[1])) if one.bad_offset is not None]
+    assert verdict.code == CORRUPT
+    assert (finding.path, finding.offset, finding.reason) == (str(path), other.bad_offset, other.reason)
+    assert finding.server == path.parts[-3].removeprefix("server=")
+
+
+def test_verify_judges_as_journal_verify_does_whatever_bit_is_flipped_or_wherever_it_is_cut(
+    spark: Any, tmp_path: Path
+) -> None:
+    sample, chance = Sample(), random.Random(2)
+    changes = [(path, sample.flipped(path, bit)) for path, bit in chance.sample(sample.bits, 150)]
+    changes += [(path, sample.files[path][:size]) for path, size in chance.sample(sample.cuts, 50)]
+    expected: dict[str, int] = {}
+    for number, (changed, content) in enumerate(changes):
+        spool = tmp_path / f"server={number}"
+        for path, sound in sample.files.items():
+            target = spool / path.removeprefix("/spool/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content if path == changed else sound)
+        if len(content) < len(sample.files[changed]) and changed != sample.segments[-1]:
+            # journal-verify does not see what is missing where the cut is between two records.
+            expected[f"{spool}/{changed.removeprefix('/spool/')}"] = CORRUPT
+        for one in verify_spool(FileLayer(), str(spool)):
+            if one.bad_offset is not None:
+                expected[one.path] = TRUNCATED if one.torn else CORRUPT
+    found: dict[str, int] = {}
+    for finding in verify(spark, [str(tmp_path)]).findings:
+        found[finding.path] = max(finding.code, found.get(finding.path, 0))
+    assert found == expected
+
+
+def test_convert_writes_every_row_and_overwrites_only_when_told(spark: Any, tmp_path: Path) -> None:
+    write_segment(tmp_path / "spool" / "work.journal", 1, 1, [*puts(1, 30), got(1, 10, BEGIN_MS + 99)])
+    target = str(tmp_path / "out")
+    spool = [str(tmp_path / "spool")]
+    assert convert(spark, spool, target, Choice(), with_values=True, overwrite=False) == 40
+    frame = spark.read.parquet(target)
+    assert frame.where("event = 'put' and length(value) = 64").count() == 30
+    with pytest.raises(FileExistsError):
+        convert(spark, spool, target, Choice(), with_values=True, overwrite=False)
+    assert convert(spark, spool, target, Choice(until=str(BEGIN_MS + 6)), with_values=False, overwrite=True) == 5
+
+
+def test_the_report_counts_as_counting_by_hand_does(spark: Any, tmp_path: Path) -> None:
+    """A random history over several segments, read by the queue and by a child that starts with a backlog of 3."""
+    chance = random.Random(3)
+    at_ms, next_id, records = BEGIN_MS, 1, []
+    segments: list[list[bytes]] = []
+    added: dict[int, int] = {}
+    waits: dict[str, Counter[int]] = {"": Counter(), "audit": Counter()}
+    counts: dict[str, Counter[str]] = {"": Counter(), "audit": Counter()}
+    heads = {"": 1, "audit": 1}
+    for _ in range(3000):
+        at_ms += chance.randrange(40)
+        reader = chance.choice(["", "", "audit"])
+        if chance.random() < 0.5:
+            records.append(put_record(next_id, at_ms, 0, 0, 0, b"x" * chance.randrange(50)))
+            added[next_id] = at_ms
+            next_id += 1
+        elif heads[reader] < next_id:
+            last = chance.randrange(heads[reader], min(next_id, heads[reader] + 5))
+            reason = chance.choice([Reason.GOT, Reason.CONFIRMED, Reason.EXPIRED])
+            records.append(got(heads[reader], last, at_ms, reader=1 if reader == "" else 2, reason=reason))
+            for item in range(heads[reader], last + 1):
+                counts[reader]["expired" if reason == Reason.EXPIRED else "got"] += 1
+                if reason != Reason.EXPIRED:
+                    waits[reader][at_ms - added[item]] += 1
+            heads[reader] = last + 1
+        if len(records) > 300:
+            segments.append(records)
+            records = []
+    first_id = 1
+    for number, some in enumerate([*segments, records], 1):
+        write_segment(tmp_path / "work.journal", number, first_id, some, backlog_items=3 if number == 1 else 0)
+        first_id += sum(record[8] == 1 for record in some)
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    for row in rows(found.queues):
+        reader = row["reader"]
+        assert (row["puts"], row["got"], row["expired"]) == (
+            len(added), counts[reader]["got"], counts[reader]["expired"]
+        )  # fmt: skip
+        ranks = [row[f"wait_{name}_ms"] for name in ("p50", "p90", "p95", "p99", "p999")]
+        assert ranks == nearest_ranks(waits[reader], PERCENTILES)
+        assert row["wait_max_ms"] == max(waits[reader])
+        assert row["backlog_items"] == 3 + next_id - heads[reader]
+    by_bucket = rows(found.buckets)
+    assert sum(row["puts"] for row in by_bucket) == 2 * len(added)
+    write_tables(found, str(tmp_path / "tables"))
+    assert spark.read.parquet(str(tmp_path / "tables" / "queues")).count() == 2
+    shown = page(found)
+    assert "work+audit" in shown
+    assert shown.count("<svg") >= 6
+    assert "http" not in shown.replace("http-equiv", "")
+
+
+def test_the_report_of_a_live_run_has_every_operation(spark: Any, tmp_path: Path) -> None:
+    with running_daemon(
+        tmp_path / "server=one", "max_journal_size=64KiB", f"archive_path={tmp_path}/archive"
+    ) as daemon:
+        with QueueClient(daemon.port) as client:
+            client.get("orders+audit")
+            for number in range(2000):
+                client.put("orders", b"%d" % number)
+            for _ in range(1500):
+                client.get("orders")
+            for _ in range(500):
+                client.get("orders+audit/open")
+                client.get("orders+audit/close")
+        daemon.stop()
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    figures = {row["reader"]: (row["puts"], row["got"], row["backlog_items"]) for row in rows(found.queues)}
+    assert figures == {"": (2000, 1500, 500), "audit": (2000, 500, 1500)}
+
+
+def test_waits_in_kestrels_journals_are_intervals(spark: Any, tmp_path: Path) -> None:
+    ops = [
+        Op(ADDX, 0, BEGIN_MS, 0, b"a"), Op(ADDX, 0, BEGIN_MS + 10, 0, b"b"),
+        Op(REMOVE_TENTATIVE_XID, 1), Op(UNREMOVE, 1), Op(REMOVE),  # a, after it came back
+        Op(ADDX, 0, BEGIN_MS + 100, 0, b"c"), Op(REMOVE_TENTATIVE_XID, 2),
+    ]  # fmt: skip
+    later = [Op(ADDX, 0, BEGIN_MS + 200, 0, b"d"), Op(CONFIRM_REMOVE, 2), Op(ADDX, 0, BEGIN_MS + 250, 0, b"e")]
+    (tmp_path / "work.1").write_bytes(b"".join(map(encode, ops)))
+    (tmp_path / "work").write_bytes(b"".join(map(encode, later)))
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    (row,) = rows(found.queues)
+    assert (row["puts"], row["got"], row["backlog_items"]) == (5, 2, 3)
+    assert (row["wait_p50_ms"], row["longest_wait_p50_ms"]) == (10, 100)
+    assert (row["wait_p999_ms"], row["longest_wait_p999_ms"]) == (190, 240)
+    assert "intervals" in page(found)
+
+
+def test_nothing_to_report_is_said(spark: Any, tmp_path: Path) -> None:
+    assert report(spark, [str(tmp_path)], Choice()) is None
+
+
+def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    run = subprocess.run(
+        [sys.executable, "-m", "kestrelspark", "verify", str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        env=environment | {"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 87
+    assert run.stderr == (
+        "kestrelspark: no java on the PATH. Spark needs Java 17 or newer: apt install default-jre-headless,"
+        " or set JAVA_HOME\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "25" 2025-09-16', 25),
+        ('java version "1.8.0_412"', 8),
+        ("no such thing", 0),
+    ],
+)
+def test_javas_version_is_read(said: str, version: int) -> None:
+    assert java_version(said) == version
