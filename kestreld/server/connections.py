@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kestreld.net import Connection
+from kestreld.protocol.memcache import READ_BYTES
 from kestreld.server.accounts import Meter
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class MeteredConnection:
             self._turn.poller.modify(self.fileno(), 0)
             self._loop.call_later(wait_ms / 1000, self._go_on)
             raise BlockingIOError
-        data = self._connection.recv(size_bytes)
+        data = self._connection.recv(min(size_bytes, READ_BYTES))  # no more than that beyond what he has
         self._meter.spend(len(data))
         return data
 

@@ -5,21 +5,15 @@ import pytest
 from tests.simulation.planted import BUGS
 from tests.simulation.world import run
 
-SEEN_BY = {
-    "no-sync": 0,
-    "no-folder-sync": 8,
-    "answer-before-write": 0,
-    "open-item-lost": 2,
-}
+SEEN_SOON = ("no-sync", "no-folder-sync", "answer-before-write", "half-a-fanout")
 RUNS = range(100)
 RUNS_MAX = 1000  # what `make test-all` runs
 
 
-@pytest.mark.parametrize("bug", SEEN_BY)
-def test_a_planted_bug_is_seen_by_a_seed_known_to_see_it(bug: str) -> None:
+@pytest.mark.parametrize("bug", SEEN_SOON)
+def test_a_planted_bug_is_seen_within_a_few_runs(bug: str) -> None:
     with BUGS[bug]():
-        assert run(SEEN_BY[bug]).violations != []
-    assert run(SEEN_BY[bug]).violations == []
+        assert any(run(seed).violations for seed in range(40))
 
 
 @pytest.mark.long
