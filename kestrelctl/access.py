@@ -81,7 +81,7 @@ def _secured(connected: socket.socket, address: str, host: str) -> socket.socket
     import ssl
 
     try:
-        return _context().wrap_socket(connected, server_hostname=host)
+        return tls_context().wrap_socket(connected, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         reason = f"{address} is not trusted: {error.verify_message}; --ca FILE names the authority of its certificate"
         raise Failure(ExitCode.UNREACHABLE, reason) from error
@@ -91,7 +91,8 @@ def _secured(connected: socket.socket, address: str, host: str) -> socket.socket
 
 
 @cache
-def _context() -> "ssl.SSLContext":
+def tls_context() -> "ssl.SSLContext":
+    """What TLS connections go by. Raises Failure for options that do not fit."""
     import ssl
 
     for option, path in (("--ca", given.ca), ("--cert", given.cert), ("--key", given.key)):

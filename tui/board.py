@@ -54,7 +54,7 @@ class Board:
         # Rates across an outage would be means over all of it.
         server.previous = server.snapshot if server.outage is None else None
         server.snapshot, server.outage = news, None
-        server.rows = rows_of(server.previous, news)
+        server.rows = rows_of(server.previous, news, server.rows)
 
     def advance(self, at_ms: int) -> bool:
         """Make the rows from what came, and remember them. False = nothing came since the last time."""

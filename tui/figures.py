@@ -1,7 +1,8 @@
 """From what servers said to the rows and totals the console shows. Pure: no server, no screen, no clock."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Final
 
 from tui.snapshots import KEYS, Figures, Snapshot
@@ -51,14 +52,21 @@ _ITEMS, _TOTAL, _EXPIRED, _DISCARDED = (
 _SUMMED: Final = tuple(column for column in COLUMNS[1:] if column != "age_ms")
 
 
-def rows_of(previous: Snapshot | None, current: Snapshot) -> list[QueueRow]:
-    """A row for each queue of one server. `previous` None = there are no rates yet."""
+def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[QueueRow] = ()) -> list[QueueRow]:
+    """A row for each queue of one server. `previous` None = there are no rates yet.
+
+    `rows_before` are those of `previous`: of a queue where nothing happens the row stays the same.
+    """
     elapsed_s = (current.clock_ms - previous.clock_ms) / 1000 if previous is not None else 0.0
     before = previous.queues if previous is not None else {}
     if elapsed_s <= 0 or (previous is not None and _has_restarted(previous, current)):
         before = {}
+    at_rest = {row.queue: row for row in rows_before if row.in_per_s == row.out_per_s == 0.0} if before else {}
     rows = []
     for name, figures in current.queues.items():
+        if name in at_rest and before.get(name) == figures:
+            rows.append(at_rest[name])
+            continue
         # By hand, not in a loop over columns: there may be thousands of queues, each second.
         items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, *states = figures
         in_per_s, out_per_s = _rates(before[name], figures, elapsed_s) if name in before else (None, None)
@@ -119,15 +127,19 @@ def summed(rows_by_server: Sequence[Sequence[QueueRow]]) -> list[QueueRow]:
 
 def total(rows: Sequence[QueueRow], name: str = "") -> QueueRow:
     """All rows in one. What no row knows stays unknown."""
-    sums = {column: _sum(getattr(row, column) for row in rows) for column in _SUMMED}
+    sums = {column: _sum(rows, column) for column in _SUMMED}
     ages = [row.age_ms for row in rows if row.age_ms is not None]
     is_stopped = any(row.is_stopped for row in rows)
     return QueueRow(queue=name, age_ms=max(ages, default=None), is_stopped=is_stopped, **sums)  # type: ignore[arg-type]
 
 
-def _sum(values: Iterable[Number]) -> Number:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _sum(rows: Sequence[QueueRow], column: str) -> Number:
+    value_of = attrgetter(column)
+    try:
+        return sum(map(value_of, rows)) if rows else None
+    except TypeError:  # some are unknown, which is rare
+        known = [value for row in rows if (value := value_of(row)) is not None]
+        return sum(known) if known else None
 
 
 def as_record(row: QueueRow) -> dict[str, Number | str]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import ExitCode, Failure
+from tui.feed import Feed, FeedLost, feed_of
 from tui.snapshots import Outage, Snapshot, parse_dump
 
 BACK_OFF_MS_MAX: Final = 30_000
@@ -57,6 +58,7 @@ class Poller:
         self._failures = 0
         self._counters: dict[str, int | str] = {}
         self._counted_at_ms = 0
+        self._feed: Feed | None = None  # None = it has no admin port that answers us
 
     def poll(self) -> Snapshot | Outage:
         """One look."""
@@ -71,20 +73,33 @@ class Poller:
         return snapshot
 
     def _look(self) -> Snapshot:
+        if self._feed is not None:
+            try:
+                self._feed.look()
+            except FeedLost:
+                self._feed = None
+            else:
+                return Snapshot(self.address, _wall_ms(), _clock_ms(), self._feed.queues, self._feed.counters)
         if self._client is None:
             self._client = StatsConnection(self.address, self._timeout_ms)
             self._counted_at_ms = 0
+        is_first = not self._counted_at_ms
         queues = parse_dump(self._client.dump_stats())
         clock_ms = _clock_ms()
         if len(queues) <= QUEUES_FEW or not self._counted_at_ms or clock_ms - self._counted_at_ms >= COUNTERS_EVERY_MS:
             self._counters = self._client.server_stats()
             self._counted_at_ms = clock_ms
+        if is_first and "admin" in self._counters:
+            self._feed = feed_of(self.address, str(self._counters["admin"]), self._timeout_ms)
         return Snapshot(self.address, _wall_ms(), clock_ms, queues, self._counters)
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
 
 
 class PollThread(threading.Thread):

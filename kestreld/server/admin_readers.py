@@ -110,13 +110,15 @@ class Readers:
     # What there is
 
     def _family_of(self, name: str) -> Queue:
+        """The family of a queue, or of that name: readers and children outlive the queue itself."""
         reader = self._collection.find(name)
-        if reader is None:
+        queue = reader.queue if reader is not None else self._collection.families.get(name)
+        if queue is None:
             problem = self._collection.broken.get(name.partition("+")[0])
             if problem is not None:
                 raise refusal(problem)
             raise Refused(404, "there is no such queue")
-        return reader.queue
+        return queue
 
     def _parent(self, name: str) -> Queue:
         """The family a reader belongs to, by its own name."""
@@ -168,7 +170,7 @@ class Readers:
             raise Refused(400, problem or "a reader's name cannot have '+' in it")
         if "+" in name:
             raise Refused(400, "readers belong to the parent of a fanout queue")
-        queue = self._collection.reader(name).queue
+        queue = self._collection.families.get(name) or self._collection.reader(name).queue
         _check_readable(queue)
         stream = queue.streams.get(label)
         if stream is not None:
@@ -258,13 +260,13 @@ class Readers:
         _check_readable(queue)
         journal = queue.journal
         assert journal is not None
-        reader = queue.readers[name.partition("+")[2]]
+        reader = queue.readers.get(name.partition("+")[2])
         first = self._first(queue, reader, query.get("reader"), query.get("first"), only_waiting=only_waiting)
-        wanted = waiting_in(reader.state()) if only_waiting else None
+        wanted = waiting_in(reader.state()) if reader is not None and only_waiting else None
         asked_id = number_in(request, "journal_id", 0, 10**ID_DIGITS_MAX, journal.journal_id)
         if asked_id != journal.journal_id:
             raise _gone(queue)
-        only = reader.number if reader.label or only_waiting else 0
+        only = reader.number if reader is not None and (reader.label or only_waiting) else 0
         if account is not None and account.meter is not None:
             while delay_ms := account.meter.wait_ms():
                 await asyncio.sleep(delay_ms / 1000)
@@ -290,12 +292,17 @@ class Readers:
             await response.write_eof()
         return response
 
-    def _first(self, queue: Queue, reader: Reader, stream: str | None, first: str | None, *, only_waiting: bool) -> int:
+    def _first(
+        self, queue: Queue, reader: Reader | None, stream: str | None, first: str | None, *, only_waiting: bool
+    ) -> int:
         """Where a range begins."""
+        if only_waiting and reader is None:
+            raise Refused(404, "there is no such queue")
         if first is not None:
             return self._place(queue, first)
         if stream is None:
-            return max(reader.head(), earliest_id(queue)) if only_waiting else earliest_id(queue)
+            earliest = earliest_id(queue)
+            return max(reader.head(), earliest) if reader is not None and only_waiting else earliest
         known = queue.streams.get(stream.encode("utf-8", "surrogateescape").decode("latin-1"))
         if known is None:
             raise Refused(404, "there is no such reader")
@@ -382,7 +389,7 @@ def _stream_fields(queue: Queue, stream: Stream) -> dict[str, Any]:
     }
 
 
-def _lines(records: list[bytes], reader: Reader) -> Iterator[bytes]:
+def _lines(records: list[bytes], reader: Reader | None) -> Iterator[bytes]:
     """A line of JSON for each item. Data that is no UTF-8 is in base64."""
     for record in records:
         number, data, expire_at_ms = item_id(record), item_data(record), item_expire_at_ms(record)
@@ -391,7 +398,7 @@ def _lines(records: list[bytes], reader: Reader) -> Iterator[bytes]:
             line["expire_ms"] = expire_at_ms
         if flags := item_flags(record):
             line["flags"] = flags
-        if number in reader.open:
+        if reader is not None and number in reader.open:
             line["is_open"] = True
         try:
             line["data"] = data.decode("utf-8")

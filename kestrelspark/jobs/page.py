@@ -151,7 +151,7 @@ def _plot(title: str, lines: dict[str, Points]) -> str:
     for share in (0.0, 0.5, 1.0):
         y = _y(top * share, top)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 4}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{top * share:,.4g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(top * share)}</text>')
     for at_ms, anchor in ((first, "start"), (last, "end")):
         x = LEFT if anchor == "start" else WIDTH - 4
         parts.append(f'<text x="{x}" y="{HEIGHT - 6}" text-anchor="{anchor}">{day_and_time(at_ms)}</text>')
@@ -183,6 +183,10 @@ def _runs(points: Points, first: int, last: int, top: float) -> Iterator[str]:
 
 def _y(value: float, top: float) -> float:
     return TOP + (HEIGHT - BOTTOM - TOP) * (1 - value / top)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _round_up(value: float) -> float:

@@ -141,6 +141,20 @@ def test_a_reader_has_a_place_of_its_own_and_keeps_it(tmp_path):
         assert [one["reader"] for one in ask(daemon, "/queues/work").json["readers"]] == [""]
 
 
+def test_readers_outlive_the_queue_while_a_child_keeps_the_journal(daemon, connect: Connect, queue):
+    client = connect()
+    client.put(queue, b"1")
+    client.get(f"{queue}+child")
+    client.put(queue, b"2")
+    assert ask(daemon, f"/queues/{queue}/readers/spark", "POST").status == 201
+    client.do(b"delete " + queue.encode(), b"DELETED\r\n")
+    assert items(daemon, queue, "reader=spark") == [(1, b"1"), (2, b"2")]
+    assert ask(daemon, f"/queues/{queue}/items?waiting=1").status == 404
+    assert ask(daemon, f"/queues/{queue}/readers/spark/done?through=1", "POST").json["head"] == 2
+    assert ask(daemon, f"/queues/{queue}/readers/spark", "DELETE").status == 200
+    assert client.stats().get(f"queue_{queue}_items") is None  # none of this has made it again
+
+
 def test_places_of_readers(daemon, connect: Connect, queue):
     connect().put(queue, b"1", b"2", b"3")
     for word, at in (("earliest", 1), ("latest", 4), ("3", 3)):

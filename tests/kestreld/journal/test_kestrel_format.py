@@ -356,7 +356,14 @@ def other_values(byte: int) -> set[int]:
     return ({byte ^ (1 << bit) for bit in range(8)} | set(range(11)) | {0x7F, 0x80, 0xFF}) - {byte}
 
 
-@pytest.mark.parametrize("history", [TEXT, BINARY, [*TEXT, *TAKES, *BINARY]], ids=["text", "binary", "takes"])
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(TEXT, id="text"),
+        pytest.param(BINARY, id="binary", marks=pytest.mark.long),
+        pytest.param([*TEXT, *TAKES, *BINARY], id="takes", marks=pytest.mark.long),
+    ],
+)
 def test_one_damaged_byte_costs_no_other_item(folder: Path, history: list[Op]) -> None:
     content = journal(*history)
     start = 0

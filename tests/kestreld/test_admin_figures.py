@@ -1,0 +1,70 @@
+"""What the admin port makes of very many queues: in steps, none of which holds up a turn."""
+
+import gc
+import time
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kestreld.config import Config, PerQueue, QueueConfig
+from kestreld.files import FileLayer
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.commit import GroupCommit
+from kestreld.server.admin_metrics import render
+from kestreld.server.admin_rows import RowBook
+from kestreld.stats import ServerStats
+from tests.support.clock import FakeClock
+
+QUEUES = 10_000
+STEP_MS_MAX = 5
+
+
+@pytest.fixture(scope="module")
+def collection() -> QueueCollection:
+    clock, files = FakeClock(), FileLayer()
+    config = Config(queue_path="/nowhere", defaults=QueueConfig(journal=False))
+    made = QueueCollection(files, clock, config, GroupCommit(clock, files), print)
+    for number in range(QUEUES):
+        made.reader(f"queue-{number:05d}").queue.put(b"x" * (number % 7))
+    made.commit.run()
+    return made
+
+
+def steps(work: Iterator[object]) -> tuple[list[object], float]:
+    """What the steps gave, and how long the longest took this thread, in ms."""
+    gc.disable()  # a collection now and then is not of their making
+    given, longest_ms, started = [], 0.0, time.thread_time()
+    for one in work:
+        given.append(one)
+        longest_ms = max(longest_ms, (time.thread_time() - started) * 1000)
+        started = time.thread_time()
+    gc.enable()
+    return given, longest_ms
+
+
+@pytest.mark.parametrize("per_queue", [PerQueue(), PerQueue(most=500), PerQueue(pattern=".*7")])
+def test_no_step_of_a_page_of_metrics_takes_long(collection: QueueCollection, per_queue: PerQueue) -> None:
+    book = RowBook(collection)
+    _, look_ms = steps(book.look())
+    pieces, longest_ms = steps(render(book, collection, ServerStats(), per_queue))
+    print(f"{per_queue}: {len(pieces)} steps, the longest {longest_ms:.1f} ms, {look_ms:.1f} ms of a look")
+    assert max(longest_ms, look_ms) < STEP_MS_MAX
+    page = "".join([piece for piece in pieces if isinstance(piece, str)])
+    found = {family.name: family for family in text_string_to_metric_families(page)}
+    shown = found["kestrel_queues_shown"].samples[0].value
+    assert len(found["kestrel_queue_items"].samples) == shown
+    assert found["kestrel_queues"].samples[0].value == QUEUES
+    assert shown == {None: QUEUES, 500: 500}[per_queue.most] if per_queue.pattern is None else shown == QUEUES / 10
+
+
+def test_a_look_at_queues_where_nothing_happens_makes_no_row_anew(collection: QueueCollection) -> None:
+    book = RowBook(collection)
+    steps(book.look())
+    before = dict(book.rows)
+    reader = collection.reader("queue-00042")
+    reader.queue.put(b"more")
+    collection.commit.run()
+    steps(book.look())
+    assert [name for name, row in book.rows.items() if row is not before[name]] == ["queue-00042"]
+    assert [row[0] for row in book.changed_since(1)[0]] == ["queue-00042"]
