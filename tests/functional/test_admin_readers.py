@@ -100,8 +100,10 @@ def test_waiting_for_items_ends_with_the_first_or_with_the_time(daemon, connect:
     client.put(queue, b"one")
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(items, daemon, queue, "first=2&wait_ms=20000")
-        threading.Timer(0.3, lambda: client.put(queue, b"two")).start()
+        putting = threading.Timer(0.3, lambda: client.put(queue, b"two"))
+        putting.start()
         assert waiting.result(10) == [(2, b"two")]
+        putting.join()
         client.get(f"{queue}+child")
         waiting = pool.submit(items, daemon, queue, "first=3&wait_ms=20000")
         client.put(f"{queue}+child", b"own")  # not for everybody
@@ -115,8 +117,10 @@ def test_waiting_ends_when_the_queue_is_deleted(daemon, connect: Connect, queue)
     client.put(queue, b"one")
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(ask, daemon, f"/queues/{queue}/items?first=2&wait_ms=20000")
-        threading.Timer(0.3, lambda: client.do(b"delete " + queue.encode(), b"DELETED\r\n")).start()
+        deleting = threading.Timer(0.3, lambda: client.do(b"delete " + queue.encode(), b"DELETED\r\n"))
+        deleting.start()
         assert waiting.result(10).status == 404
+        deleting.join()
 
 
 def test_a_reader_has_a_place_of_its_own_and_keeps_it(tmp_path):
