@@ -165,7 +165,7 @@ class ProcessFiles(FileLayer):
     def sync_file_system(self, fd: int) -> None:
         files = [file for _, file in self.disk.walk()] + [file for file, _ in self.open.values()]
         try:
-            self._call("sync", self.open[fd][1])
+            self._call("sync", "the file system")
         except OSError:
             for file in files:
                 file.fail_sync()
