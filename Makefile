@@ -75,7 +75,7 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 
 test-compiled: compiled ## the quick tests on the compiled build, all but those of the source itself
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
-	@cp -r tests docs packaging completions benchmarks pyproject.toml README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
+	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
 	@cd $(COMPILED)/checkout && ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
 
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark: half a gigabyte to install; needs Java 17

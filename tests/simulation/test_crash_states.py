@@ -31,6 +31,7 @@ def test_so_it_does_in_every_mode_and_every_script(name: str, sync_ms: int | Non
     assert found.bad == []
 
 
+@pytest.mark.skipif(not planted.CAN_BE_PLANTED, reason=planted.WHY_NOT)
 @pytest.mark.parametrize(
     ("bug", "script"),
     [

@@ -2,8 +2,10 @@
 
 import pytest
 
-from tests.simulation.planted import BUGS
+from tests.simulation.planted import BUGS, CAN_BE_PLANTED, WHY_NOT
 from tests.simulation.world import run
+
+pytestmark = pytest.mark.skipif(not CAN_BE_PLANTED, reason=WHY_NOT)
 
 SEEN_SOON = ("no-sync", "no-folder-sync", "answer-before-write", "half-a-fanout")
 RUNS = range(100)
