@@ -286,7 +286,10 @@ class QueueCollection:
                 self.report(f"{parent}: {failure}; puts are refused until a new segment can be made")
         if not queue.readers:
             del self.families[parent]
-            self._remove_journal(queue, parent)
+            try:
+                self._remove_journal(queue, parent)
+            except JournalFailed as failure:  # every reader was dropped: nothing is lost by its being there
+                self.report(f"{failure}; tried again at the next start")
 
     def _forget_empty(self, path: str) -> None:
         """A folder that a crash left before anything was written to its journal."""
