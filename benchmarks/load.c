@@ -93,6 +93,7 @@ static u64 queue_count = 1, fill_count, first_number, last_number;
 static double seconds = 1, warm_seconds = -1;
 static size_t size_min = 64, size_max = 64;
 static enum work work = PUT_TAKE;
+static u64 operations_min;  // measured, even when that takes longer
 static bool leaves, acks_join;
 static int server_pid;
 static const struct protocol *protocol;
@@ -615,8 +616,11 @@ static void begin(enum phase next) {
 }
 
 static void run_until(u64 until_ns) {
-    while (read_clock() < until_ns && !(work == RELIABLE && all_quiet())) {
-        u64 left_ms = (until_ns - now_ns) / 1000000;
+    while (!(work == RELIABLE && all_quiet())) {
+        bool is_late = read_clock() >= until_ns;
+        bool is_enough = !measuring || measured_puts + measured_takes >= operations_min;
+        if (is_late && (is_enough || all_quiet())) break;
+        u64 left_ms = is_late ? 100 : (until_ns - now_ns) / 1000000;
         poll_once(left_ms < 100 ? left_ms : 100);
     }
 }
@@ -719,7 +723,7 @@ static void read_options(int count, char **words) {
         {"queues", 1, 0, 'Q'},   {"work", 1, 0, 'w'},      {"clients", 1, 0, 'c'}, {"depth", 1, 0, 'd'},
         {"size", 1, 0, 's'},     {"seconds", 1, 0, 't'},   {"warm", 1, 0, 'W'},    {"fill", 1, 0, 'f'},
         {"idle", 1, 0, 'I'},     {"numbers", 1, 0, 'n'},   {"leave", 0, 0, 'l'},   {"join-acks", 0, 0, 'j'},
-        {0, 0, 0, 0},
+        {"at-least", 1, 0, 'm'}, {0, 0, 0, 0},
     };
     static const char *const works[] = {"put", "put+take", "reliable", "drain"};
     int option, work_number = -1;
@@ -749,6 +753,7 @@ static void read_options(int count, char **words) {
         case 'n':
             if (sscanf(optarg, "%lu-%lu", &first_number, &last_number) != 2) give_up("--numbers FIRST-LAST");
             break;
+        case 'm': operations_min = strtoul(optarg, NULL, 10); break;
         case 'l': leaves = true; break;
         case 'j': acks_join = true; break;
         default: exit(2);

@@ -26,6 +26,7 @@ class Load:
     queues: int = 1
     fill: int = 0  # items put before the measurement
     idle: int = 0  # further connections
+    at_least: int = 0  # operations that are measured, even when that takes longer
     join_acks: bool = False
     leave: bool = False  # do not take and check what is left at the end
     numbers: str = ""  # FIRST-LAST of the items an earlier load left; of drain only
@@ -33,6 +34,7 @@ class Load:
     def arguments(self) -> list[str]:
         words = [f"--work={self.work}", f"--clients={self.clients}", f"--depth={self.depth}", f"--size={self.size}"]
         words += [f"--queues={self.queues}", f"--fill={self.fill}", f"--idle={self.idle}"]
+        words += [f"--at-least={self.at_least}"]
         words += ["--join-acks"] * self.join_acks + ["--leave"] * self.leave
         return words + ([f"--numbers={self.numbers}"] if self.numbers else [])
 
