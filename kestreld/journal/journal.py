@@ -98,7 +98,7 @@ class Journal:
     def _ensure_open(self) -> None:
         self.open_files.use(self)
         if self._write_fd < 0:
-            self._write_fd = self.files.open_append(self.live.path)
+            self._write_fd = self._open(self.files.open_append, self.live.path)
 
     def _write_whole(self, fd: int, data: bytes) -> None:
         while data:
@@ -153,12 +153,12 @@ class Journal:
         temporary = path + ".new"
         if self.files.exists(temporary):
             self.files.unlink(temporary)
-        fd = self.files.create(temporary)
+        fd = self._open(self.files.create, temporary)
         try:
             self._write_whole(fd, data)
             self.files.rename(temporary, path)
         except OSError:
-            self.files.close(fd)
+            self._close(fd)
             self.files.unlink(temporary)
             raise
         return fd
@@ -277,7 +277,7 @@ class Journal:
             self._close_read()
             self.open_files.use(self)
             try:
-                self._read_fd = self.files.open_read(segment.path)
+                self._read_fd = self._open(self.files.open_read, segment.path)
             except OSError as error:
                 raise JournalCorrupt(segment.path, 0, f"cannot be opened: {error.strerror}") from error
             self._read_number = segment.number
@@ -366,6 +366,16 @@ class Journal:
 
     # Descriptors
 
+    def _open(self, opening: Callable[[str], int], path: str) -> int:
+        self.open_files.make_room(1)
+        fd = opening(path)
+        self.open_files.held += 1
+        return fd
+
+    def _close(self, fd: int) -> None:
+        self.files.close(fd)
+        self.open_files.held -= 1
+
     @property
     def is_borrowed(self) -> bool:
         """Whether a sync elsewhere is using a descriptor."""
@@ -383,16 +393,16 @@ class Journal:
         if not self._borrowed[fd]:
             del self._borrowed[fd]
             if fd != self._write_fd:
-                self.files.close(fd)
+                self._close(fd)
 
     def _close_write(self) -> None:
         if self._write_fd >= 0 and self._write_fd not in self._borrowed:
-            self.files.close(self._write_fd)
+            self._close(self._write_fd)
         self._write_fd = -1
 
     def _close_read(self) -> None:
         if self._read_fd >= 0:
-            self.files.close(self._read_fd)
+            self._close(self._read_fd)
         self._read_fd = self._read_number = -1
 
     def close(self) -> None:

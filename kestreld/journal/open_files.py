@@ -1,5 +1,7 @@
-"""Which journals hold descriptors: only so many at a time, the least recently used let go of theirs."""
+"""Which journals hold descriptors: as many as others leave, the least recently used let go of theirs."""
 
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -7,33 +9,27 @@ if TYPE_CHECKING:
 
 
 class OpenFiles:
-    """The journals with open files, the most recently used last. Each holds two descriptors at most."""
+    """The journals with open files, the most recently used last, and how many descriptors they hold."""
 
-    def __init__(self, journals_max: int = 1000) -> None:
-        self.journals_max = journals_max
-        self._open: dict[Journal, None] = {}
-        self._latest: Journal | None = None
-
-    def __len__(self) -> int:
-        return len(self._open)
+    def __init__(self, descriptors_max: int = 2000) -> None:
+        self.descriptors_max = descriptors_max
+        self.lent: Callable[[], int] = lambda: 0  # how many of these somebody else has just now
+        self.held = 0
+        self._open: OrderedDict[Journal, None] = OrderedDict()
 
     def use(self, journal: "Journal") -> None:
-        """`journal` is about to use its files; another may have to close its own for it."""
-        if journal is self._latest:
-            return
-        if self._open.pop(journal, self) is self and len(self._open) >= self.journals_max:
-            self._let_one_go()
+        """`journal` is about to use its files."""
         self._open[journal] = None
-        self._latest = journal
+        self._open.move_to_end(journal)
 
-    def _let_one_go(self) -> None:
-        for journal in self._open:
-            if not journal.is_borrowed:
-                journal.close()
+    def make_room(self, wanted: int = 0) -> None:
+        """Have journals close their files until there are `wanted` descriptors to be had, if that can be."""
+        while self._open and self.held + wanted > self.descriptors_max - self.lent():
+            idle = next((journal for journal in self._open if not journal.is_borrowed), None)
+            if idle is None:
                 return
+            idle.close()
 
     def forget(self, journal: "Journal") -> None:
         """`journal` has closed its files."""
         self._open.pop(journal, None)
-        if journal is self._latest:
-            self._latest = None

@@ -74,6 +74,7 @@ class Listener:
                 turn_away(connection, entrance)
                 continue
             stats.total_connections += 1
+            self._shop.collection.open_files.make_room()  # journals give back what they were lent
             if door.is_open(entrance):
                 door.admit_anybody(connection, entrance)
             else:

@@ -31,9 +31,9 @@ UPKEEP_MS: Final = 1000
 SLICE_US: Final = 2000  # long work gives way to a turn after this
 SLICE_PAUSE_S: Final = 0.001
 LAST_WORDS_MS: Final = 2000  # how long a shutdown waits for clients to read their answers
-# Of the descriptors a process may have: what clients may hold, and how many journals may be open, two for each.
+# Of a hundred descriptors: what clients may hold, and journals together with them. The rest is for passing needs.
 CONNECTIONS_SHARE: Final = 60
-JOURNALS_SHARE: Final = 15
+LENDABLE_SHARE: Final = 90
 
 
 class Service:
@@ -81,7 +81,8 @@ class Service:
         self.upkeep = Upkeep(collection, self._work_soon)
         self.mender = Mender(collection, self.upkeep)
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
-        collection.open_files.journals_max = max(network.descriptor_limit() * JOURNALS_SHARE // 100, 1)
+        collection.open_files.descriptors_max = network.descriptor_limit() * LENDABLE_SHARE // 100
+        collection.open_files.lent = lambda: len(self.turn.sessions) + len(self.door.greetings)
         collection.commit.wake = self._turn_again
         collection.names_changed += [self.lines.clear, self.door.accounts.forget_lines]
         loop.run_turns(self.turn.poller, self._run_turn)
