@@ -4,7 +4,7 @@ It knows bytes, item ids and segments. What the readers hold in memory, and what
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -12,7 +12,7 @@ from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import DISK_FULL, DISK_SHORT, FileLayer
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import Checkpoint, checked_end, checkpoint_record, sync_record, why_bad
+from kestreld.journal.records import Checkpoint, Type, checked_end, checkpoint_record, item_id, sync_record, why_bad
 from kestreld.journal.segment import REPLACED_MAX, UNSYNCED_MARK, Header, Segment, encode_header, segment_name
 
 FRAME_LOOK_BYTES: Final = 16
@@ -69,7 +69,7 @@ class Journal:
 
     def grown_bytes(self) -> int:
         """What the live segment holds beyond its CHECKPOINT."""
-        return self.live.used_bytes - self.checkpoint_bytes
+        return self.segments[-1].used_bytes - self.checkpoint_bytes
 
     def write(self, parts: list[bytes], first_put_id: int) -> int:
         """Append one commit whole; returns the offset of `parts`. Raises JournalFailed with the file cut back.
@@ -313,6 +313,28 @@ class Journal:
         if not record_type:
             raise JournalCorrupt(self.segment(number).path, offset + at, why_bad(end))
         return record_type, end
+
+    def puts(self, first: int, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Id and record of every item from `first` on, read about `chunk_bytes` at a time. Raises JournalCorrupt."""
+        number, offset = self.position_before(first)
+        while True:
+            chunk = self.read(number, offset, chunk_bytes)
+            if not chunk:
+                following = self.after(number)
+                if following is None:
+                    return
+                number, offset = following.number, following.records_at
+                continue
+            at = 0
+            while at < len(chunk):
+                record_type, end = self.check(chunk, at, number, offset)
+                if record_type == Type.PUT:
+                    record = chunk[at:end]
+                    found = item_id(record)
+                    if found >= first:
+                        yield found, record
+                at = end
+            offset += at
 
     # Room on the disk
 

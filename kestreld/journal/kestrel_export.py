@@ -18,7 +18,6 @@ from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import (
     Kind,
     ReaderState,
-    Type,
     item_data,
     item_id,
     item_oddities,
@@ -169,25 +168,9 @@ def waiting_records(journal: Journal, reader: ReaderState) -> Iterator[bytes]:
     """The PUT records that a reader has not done, in order. Raises JournalCorrupt."""
     ahead = iter(reader.done)
     first, last = next(ahead, (0, 0))
-    number, offset = journal.position_before(reader.head)
-    while True:
-        chunk = journal.read(number, offset, READ_BYTES)
-        if not chunk:
-            following = journal.after(number)
-            if following is None:
-                return
-            number, offset = following.number, following.records_at
-            continue
-        at = 0
-        while at < len(chunk):
-            record_type, end = journal.check(chunk, at, number, offset)
-            if record_type == Type.PUT:
-                record = chunk[at:end]
-                found = item_id(record)
-                while last and last < found:
-                    first, last = next(ahead, (0, 0))
-                is_done = found < reader.head or (last > 0 and first <= found)
-                if not is_done and item_oddities(record)[2] in (0, reader.number):
-                    yield record
-            at = end
-        offset += at
+    for found, record in journal.puts(reader.head, READ_BYTES):
+        while last and last < found:
+            first, last = next(ahead, (0, 0))
+        is_done = last > 0 and first <= found
+        if not is_done and item_oddities(record)[2] in (0, reader.number):
+            yield record

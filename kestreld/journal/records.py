@@ -133,9 +133,9 @@ def item_data(record: bytes) -> bytes:
     return record[PUT_HEADER_BYTES:]
 
 
-def _framed(record_type: Type, body: bytes) -> bytes:
-    checksum = xxh3_64_intdigest(body, len(body) + (record_type << 56)) & _U32
-    return FRAME.pack(len(body), checksum, record_type) + body
+def _framed(record_type: int, body: bytes) -> bytes:
+    size = len(body)
+    return FRAME.pack(size, xxh3_64_intdigest(body, size + (record_type << 56)) & _U32, record_type) + body
 
 
 @dataclass(slots=True)
@@ -154,11 +154,13 @@ class Done:
 _DONE: Final = struct.Struct("<IBQIQI")
 _RANGE: Final = struct.Struct("<QQ")
 _REASONS: Final = len(Reason)
-_DONE_TYPE: Final = 2
-_DONE_SEED: Final = _DONE_TYPE << 56
+_DONE_TYPE: Final = int(Type.DONE)  # an enum's member is slower to reckon with
 
 
 def _pack_ranges(ranges: list[Range]) -> bytes:
+    if len(ranges) == 1:
+        first, last = ranges[0]
+        return _RANGE.pack(first, last)
     return b"".join([_RANGE.pack(first, last) for first, last in ranges])
 
 
@@ -182,14 +184,8 @@ def done_record(done: Done) -> bytes:
 
 def ended_record(reader: int, reason: Reason, at_ms: int, items: int, data_bytes: int, ranges: list[Range]) -> bytes:
     """`done_record` without a Done: one is written for every commit that takes items."""
-    body = _DONE.pack(reader, reason, at_ms, items, data_bytes, len(ranges))
-    if len(ranges) == 1:
-        first, last = ranges[0]
-        body += _RANGE.pack(first, last)
-    else:
-        body += _pack_ranges(ranges)
-    size = len(body)
-    return FRAME.pack(size, xxh3_64_intdigest(body, size + _DONE_SEED) & _U32, _DONE_TYPE) + body
+    head = _DONE.pack(reader, reason, at_ms, items, data_bytes, len(ranges))
+    return _framed(_DONE_TYPE, head + _pack_ranges(ranges))
 
 
 def read_done(body: bytes) -> Done:

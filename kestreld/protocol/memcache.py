@@ -167,7 +167,6 @@ class MemcacheParser:
         self._check = check
         self._rest = b""  # an unfinished line
         self._has_line_ends = False  # items have held line ends: splitting there does not pay
-        self._at = 0
         self._store: Command | None = None  # whose data block is unfinished
         self._chunks: list[bytes] = []
         self._missing = 0  # bytes of data and CRLF still to come
@@ -195,16 +194,15 @@ class MemcacheParser:
             if command is not None and command.data_bytes < 0:
                 return [command]
         if at == 0 and not self._has_line_ends:
-            batch = self._split(data)
-            if self._at < 0:
+            batch, at = self._split(data)
+            if at < 0:
                 return batch
-            at = self._at
         self._walk(data, at, batch)
         return batch
 
-    def _split(self, data: bytes) -> list[Any]:
+    def _split(self, data: bytes) -> tuple[list[Any], int]:
         """The commands that `data` begins with, as long as they are known ones and their data holds no line end: one
-        split finds them all. `_at` is where the first other one begins, -1 when there is none.
+        split finds them all. With them where the first other one begins, -1 when there is none.
         """
         texts = self._lines.texts
         pieces: list[Any] = data.split(b"\r\n")  # become the batch, each line giving way to its command
@@ -227,13 +225,12 @@ class MemcacheParser:
                 pieces[at] = command
                 at += 1
         else:
-            self._at = len(data) - len(rest) if rest else -1
-            return pieces
-        self._at = len(data) - len(rest)
+            return pieces, len(data) - len(rest) if rest else -1
+        begun = len(data) - len(rest)
         for index in range(at, end):
-            self._at -= len(pieces[index]) + 2
+            begun -= len(pieces[index]) + 2
         del pieces[at:]
-        return pieces
+        return pieces, begun
 
     def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
         """Add the commands of `data` from `at` on, each looked at closely, and keep what is unfinished."""
@@ -331,10 +328,10 @@ class MemcacheParser:
         if self._check is not None:
             command = self._check(command)
         if command.kind != REPLY and command.kind != TOO_LARGE:
-            self._remember(line, head, command)
+            self._remember(line, text, head, command)
         return command, command.data_bytes
 
-    def _remember(self, line: bytes, head: bytes, command: Command) -> None:
+    def _remember(self, line: bytes, text: bytes, head: bytes, command: Command) -> None:
         lines = self._lines
         if len(lines.whole) >= LINES_CACHED_MAX or len(lines.stores) >= LINES_CACHED_MAX:
             lines.clear()
@@ -342,7 +339,7 @@ class MemcacheParser:
             return
         lines.whole[line] = command
         if command.kind <= SET_WITH or command.data_bytes < 0:
-            lines.texts[line.removesuffix(b"\n").removesuffix(b"\r")] = command
+            lines.texts[text] = command
         # With more words on the line its last one is not the length.
         if command.kind <= SET_WITH and line.count(b" ") == 4:
             template = Command(command.kind)

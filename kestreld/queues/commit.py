@@ -114,8 +114,7 @@ class GroupCommit:
 
     def _plan(self, queue: "Queue", journal: Journal) -> None:
         """What a written commit leaves to do: a sync now or in a while, a segment to roll."""
-        grown_bytes = journal.segments[-1].used_bytes - journal.checkpoint_bytes
-        full = (grown_bytes >= queue.segment_bytes_max or queue.roll_wanted) and queue.stopped is None
+        full = queue.stopped is None and queue.wants_segment(journal)
         if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
             self._launch(queue, journal, roll=full)
             return

@@ -507,9 +507,7 @@ class Handler:
     def sent(self) -> None:
         """What was in `out` has left."""
         self.room_bytes = OUTPUT_BYTES_MAX
-        self.last_queue = None  # as turn_over does
-        if self.touched:
-            self.touched = []
+        self.turn_over()
 
     def tickets(self) -> list[Ticket]:
         """The commits on their way to the disk that `out` has to wait for."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 
-from kestreld.journal.records import Range, Type, item_id, item_oddities
+from kestreld.journal.records import Range, item_id, item_oddities
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.window import FILL_BYTES
@@ -34,29 +34,12 @@ def live_records(queue: Queue, end_id: int) -> Iterator[bytes | None]:
 
 def _on_disk(queue: Queue, first: int, end_id: int, reader: Reader | None, skip: list[Range]) -> Iterator[bytes]:
     """What a reader that is behind has not loaded yet; of a stream, everything from its position on."""
-    journal = queue.journal
-    assert journal is not None
-    number, offset = journal.position_before(first)
-    while True:
-        chunk = journal.read(number, offset, FILL_BYTES)
-        if not chunk:
-            following = journal.after(number)
-            if following is None or following.first_id >= end_id:
-                return
-            number, offset = following.number, following.records_at
-            continue
-        at = 0
-        while at < len(chunk):
-            record_type, end = journal.check(chunk, at, number, offset)
-            if record_type == Type.PUT:
-                record = chunk[at:end]
-                found = item_id(record)
-                if found >= end_id:
-                    return
-                if found >= first and _wanted(record, found, reader, skip):
-                    yield record
-            at = end
-        offset += at
+    assert queue.journal is not None
+    for found, record in queue.journal.puts(first, FILL_BYTES):
+        if found >= end_id:
+            return
+        if _wanted(record, found, reader, skip):
+            yield record
 
 
 def _wanted(record: bytes, found: int, reader: Reader | None, skip: list[Range]) -> bool:

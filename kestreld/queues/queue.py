@@ -354,6 +354,10 @@ class Queue:
         for tell in followers:
             tell()
 
+    def wants_segment(self, journal: Journal) -> bool:
+        """Whether the live segment is full, or a new one is wanted for another reason."""
+        return self.roll_wanted or journal.grown_bytes() >= self.segment_bytes_max
+
     def _write(self, journal: Journal, parts: list[bytes], first_new_id: int) -> None:
         if not journal.segments:
             journal.start_segment(Checkpoint(1, 0, first_new_id, 1))
@@ -469,37 +473,6 @@ class Queue:
     def settled_id(self) -> int:
         """Ids below it no failed commit takes back, so none of them is ever given to another item."""
         return self.next_id - len(self.pending) - len(self.in_flight)
-
-    def read_range(self, first: int, limit: int, only: Reader | None = None) -> list[bytes]:
-        """Up to `limit` settled PUT records from id `first` on, for `only` one reader if given. Consumes nothing.
-
-        Raises JournalCorrupt. An id below `first_id()` starts there.
-        """
-        journal, end_id = self.journal, self.settled_id()
-        found: list[bytes] = []
-        if journal is None or not journal.segments:
-            return found
-        number, offset = journal.position_before(first)
-        while len(found) < limit:
-            chunk = journal.read(number, offset, ITEM_HEADER_BYTES * 1024)
-            if not chunk:
-                following = journal.after(number)
-                if following is None:
-                    return found
-                number, offset = following.number, following.records_at
-                continue
-            at = 0
-            while at < len(chunk) and len(found) < limit:
-                record_type, end = journal.check(chunk, at, number, offset)
-                if record_type == 1 and item_id(chunk[at : at + ITEM_HEADER_BYTES]) >= first:
-                    record = chunk[at:end]
-                    if item_id(record) >= end_id:
-                        return found
-                    if only is None or item_oddities(record)[2] in (0, only.number):
-                        found.append(record)
-                at = end
-            offset += at
-        return found
 
     def oldest_ms(self, reader: Reader, now_ms: int) -> int:
         """How long the head item of a reader has waited; 0 when nothing waits in memory."""

@@ -65,7 +65,7 @@ class Upkeep:
             if queue.stopped is not None:
                 continue  # its windows are empty: a CHECKPOINT would say that everything is done
             # Full no more: a synced queue's journal was rolled before its next commit was written.
-            full = queue.roll_wanted or journal.grown_bytes() >= queue.segment_bytes_max
+            full = queue.wants_segment(journal)
             idle = not queue.dirty and queue.flight is None
             if not full or (idle and self._roll(queue, journal)):
                 self._compact_if_due(queue, journal)

@@ -15,6 +15,7 @@ from tests.simulation.history import Connection, Delivery, History, Life, Put
 from tests.simulation.plan import Plan
 from tests.simulation.schedule import Schedule
 from tests.simulation.server import Server
+from tests.support.engine import read_range
 
 PACE_US: Final = 40_000
 READ_MAX: Final = 20
@@ -122,7 +123,7 @@ class Follower:
             self._commit(server, queue, Advance([], server.life))
             return 0
         try:
-            records = queue.read_range(stream.head, limit)
+            records = read_range(queue, stream.head, limit)
         except JournalCorrupt as problem:
             queue.stop(problem)
             server.service.turn.finish()

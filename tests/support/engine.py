@@ -10,6 +10,7 @@ from kestreld.journal.records import item_data
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
+from kestreld.queues.ranges import RangeRead, earliest_id
 from kestreld.queues.reader import Reader
 from kestreld.queues.upkeep import Upkeep
 from tests.support.clock import FakeClock
@@ -187,3 +188,11 @@ class Engine:
     def segments(self, family: str) -> list[Path]:
         """A family's segments on the real disk, in order."""
         return sorted((self.spool / f"{family}.journal").glob("*.seg"))
+
+
+def read_range(queue: Queue, first: int, limit: int, only: int = 0) -> list[bytes]:
+    """Up to `limit` settled PUT records from id `first` on, or the first that is left, as the reader API reads them."""
+    read = RangeRead(queue, max(first, earliest_id(queue)), limit, 1 << 30, only)
+    while read.read():
+        pass
+    return read.records

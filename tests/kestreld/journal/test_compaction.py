@@ -10,7 +10,7 @@ from typing import Final
 from kestreld.journal.records import Type, item_id, whole_records
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_journal
-from tests.support.engine import Engine, LateFiles, QuickFiles
+from tests.support.engine import Engine, LateFiles, QuickFiles, read_range
 
 WORK, AUDIT = "work", "work+audit"
 SEGMENT_BYTES: Final = 500
@@ -102,7 +102,7 @@ def test_a_stream_keeps_all_from_its_place_on(tmp_path: Path) -> None:
         let_flow(engine, 1)
     for _ in range(20):
         let_flow(engine, 1)
-        read = [item_id(record) for record in queue.read_range(first, 1000)]
+        read = [item_id(record) for record in read_range(queue, first, 1000)]
         assert read == list(range(first, queue.next_id))
         queue.advance_stream("spark", queue.next_id - 5)
         first = queue.streams["spark"].head

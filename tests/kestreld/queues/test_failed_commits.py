@@ -9,7 +9,7 @@ import pytest
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import item_data
 from kestreld.queues.commit import Ticket
-from tests.support.engine import Engine
+from tests.support.engine import Engine, read_range
 from tests.support.faulty_files import FULL, FaultyFiles
 
 WORK, AUDIT = "work", "work+audit"
@@ -296,13 +296,13 @@ def test_a_stream_sees_nothing_that_a_failed_sync_may_still_take_back(tmp_path):
     queue = engine.queue(WORK)
     queue.add_stream("spark", 1)
     engine.end_turn()
-    assert queue.read_range(1, 10) == []
+    assert read_range(queue, 1, 10) == []
     files.finish_background()
-    assert [item_data(record) for record in queue.read_range(1, 10)] == [b"first"]
+    assert [item_data(record) for record in read_range(queue, 1, 10)] == [b"first"]
     files.fail_from(1)
     engine.put(WORK, b"second")
     engine.end_turn()
-    assert len(queue.read_range(1, 10)) == 1
+    assert len(read_range(queue, 1, 10)) == 1
     queue.advance_stream("spark", 2)
     files.finish_background()
     files.mend()
@@ -311,7 +311,7 @@ def test_a_stream_sees_nothing_that_a_failed_sync_may_still_take_back(tmp_path):
     for _ in range(3):
         engine.end_turn()
         files.finish_background()
-    assert [item_data(record) for record in queue.read_range(queue.streams["spark"].head, 10)] == [b"third"]
+    assert [item_data(record) for record in read_range(queue, queue.streams["spark"].head, 10)] == [b"third"]
 
 
 def test_a_get_and_the_put_that_leaves_a_failed_segment_behind_are_answered_in_one_turn(tmp_path):
