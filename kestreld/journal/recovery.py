@@ -22,6 +22,7 @@ from kestreld.journal.records import (
     READER_MAX,
     Checkpoint,
     Range,
+    ReaderChange,
     ReaderState,
     Type,
     checked_end,
@@ -141,7 +142,7 @@ def survey(files: FileLayer, folder: str) -> Survey:
     newest = found[-1]
     assert newest.checkpoint is not None
     buffer = files.read_file(newest.segment.path)
-    end = newest.segment.used_bytes = _replay(newest.checkpoint, buffer, newest)
+    end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest).run(buffer)
     header, segments = newest.header, [one.segment for one in found]
     return Survey(
         header.queue,
@@ -209,86 +210,101 @@ def _must_be_torn(files: FileLayer, last: _Found) -> None:
         raise last.problem
 
 
-def _replay(state: Checkpoint, buffer: bytes, newest: _Found) -> int:
-    """Apply what follows the CHECKPOINT to `state`; returns the offset where the good records end.
+class _Replay:
+    """A CHECKPOINT's state, and what the records after it make of it."""
 
-    The loop over PUTs is written out: it is most of a start's time.
-    """
-    path = newest.segment.path
-    readers = {reader.number: reader for reader in state.readers}
-    # PUTs for every reader are counted once; a reader's share is what came after it joined.
-    shared_items = shared_bytes = 0
-    joined = dict.fromkeys(readers, (0, 0))
-    done: dict[int, list[Range]] = {number: list(reader.done) for number, reader in readers.items()}
-    at, size, end, synced = newest.checkpoint_end, len(buffer), 0, False
-    unpack_put = PUT.unpack_from
-    next_id, next_mark = state.next_id, at
-    while at < size:
-        if size - at >= PUT_HEADER_BYTES and buffer[at + 8] == 1:
-            body_bytes, checksum, _, put_id, add_ms, expire_ms, flags, only = unpack_put(buffer, at)
-            end = at + 9 + body_bytes
-            if end > size or body_bytes < PUT_FIELDS_BYTES:
+    def __init__(self, state: Checkpoint, newest: _Found) -> None:
+        self._state = state
+        self._newest = newest
+        self._readers = {reader.number: reader for reader in state.readers}
+        # PUTs for every reader are counted once; a reader's share is what came after it joined.
+        self._joined = dict.fromkeys(self._readers, (0, 0))
+        self._done: dict[int, list[Range]] = {number: list(reader.done) for number, reader in self._readers.items()}
+
+    def run(self, buffer: bytes) -> int:
+        """Apply what follows the CHECKPOINT; returns the offset where the good records end. Raises JournalCorrupt.
+
+        The loop over PUTs is written out: it is most of a start's time.
+        """
+        state, segment, readers = self._state, self._newest.segment, self._readers
+        shared_items = shared_bytes = 0
+        at, size, synced = self._newest.checkpoint_end, len(buffer), False
+        unpack_put = PUT.unpack_from
+        next_id, next_mark = state.next_id, at
+        while at < size:
+            if size - at >= PUT_HEADER_BYTES and buffer[at + 8] == 1:
+                body_bytes, checksum, _, put_id, add_ms, expire_ms, flags, only = unpack_put(buffer, at)
+                end = at + 9 + body_bytes
+                if end > size or body_bytes < PUT_FIELDS_BYTES:
+                    break
+                seed = put_id + body_bytes + add_ms * ADD_FACTOR
+                if put_checksum(buffer[at + PUT_HEADER_BYTES : end], seed, expire_ms, flags, only) != checksum:
+                    break
+                if put_id >= ID_MAX or only >= READER_MAX:
+                    break
+                if at >= next_mark:
+                    segment.mark(put_id, at)
+                    next_mark = at + 65536
+                next_id = put_id + 1
+                if only == 0:
+                    shared_items += 1
+                    shared_bytes += body_bytes - PUT_FIELDS_BYTES
+                elif only in readers:
+                    readers[only].items += 1
+                    readers[only].data_bytes += body_bytes - PUT_FIELDS_BYTES
+                state.put_items += 1
+                state.put_bytes += body_bytes - PUT_FIELDS_BYTES
+                at = end
+                continue
+            record_type, end = checked_end(buffer, at)
+            if not record_type:
                 break
-            seed = put_id + body_bytes + add_ms * ADD_FACTOR
-            if put_checksum(buffer[at + PUT_HEADER_BYTES : end], seed, expire_ms, flags, only) != checksum:
-                break
-            if put_id >= ID_MAX or only >= READER_MAX:
-                break
-            if at >= next_mark:
-                newest.segment.mark(put_id, at)
-                next_mark = at + 65536
-            next_id = put_id + 1
-            if only == 0:
-                shared_items += 1
-                shared_bytes += body_bytes - PUT_FIELDS_BYTES
-            elif only in readers:
-                readers[only].items += 1
-                readers[only].data_bytes += body_bytes - PUT_FIELDS_BYTES
-            state.put_items += 1
-            state.put_bytes += body_bytes - PUT_FIELDS_BYTES
+            body = buffer[at + 9 : end]
+            if record_type == Type.READER:
+                change = read_reader(body)
+                joined = _count_on(buffer, end, change.at_id - next_id, shared_items, shared_bytes)
+                self._change(change, joined)
+            elif record_type == Type.SYNC:
+                synced = self._newest.has_sync = read_sync(body) > 0
+            else:
+                self._take(record_type, body)
             at = end
-            continue
-        record_type, end = checked_end(buffer, at)
-        if not record_type:
-            break
-        body = buffer[at + 9 : end]
+        if at < size:
+            must_be_torn(buffer, at, segment.path, synced)
+        state.next_id = next_id
+        self._settle(shared_items, shared_bytes)
+        return at
+
+    def _change(self, change: ReaderChange, joined: tuple[int, int]) -> None:
+        if change.dropped:
+            self._readers.pop(change.reader, None)
+            return
+        self._readers[change.reader] = ReaderState(change.reader, change.kind, change.name, change.at_id, change.at_id)
+        self._joined[change.reader] = joined
+        self._done[change.reader] = []
+        self._state.next_reader = max(self._state.next_reader, change.reader + 1)
+
+    def _take(self, record_type: int, body: bytes) -> None:
         if record_type == Type.DONE:
             gone = read_done(body)
-            reader = readers.get(gone.reader)
+            reader = self._readers.get(gone.reader)
             if reader is not None:
                 reader.items -= gone.items
                 reader.data_bytes -= gone.data_bytes
                 reader.ended[gone.reason] += gone.items
-                done[gone.reader].extend(gone.ranges)
-        elif record_type == Type.READER:
-            change = read_reader(body)
-            if change.dropped:
-                readers.pop(change.reader, None)
-            else:
-                readers[change.reader] = ReaderState(
-                    change.reader, change.kind, change.name, change.at_id, change.at_id
-                )
-                before = change.at_id - next_id
-                joined[change.reader] = _count_on(buffer, end, before, shared_items, shared_bytes)
-                done[change.reader] = []
-                state.next_reader = max(state.next_reader, change.reader + 1)
+                self._done[gone.reader].extend(gone.ranges)
         elif record_type == Type.ABORT:
             abort = read_abort(body)
-            if abort.reader in readers:
-                readers[abort.reader].retries[abort.item_id] = abort.times
-        elif record_type == Type.SYNC:
-            synced = newest.has_sync = read_sync(body) > 0
-        at = end
-    if at < size:
-        must_be_torn(buffer, at, path, synced)
-    state.next_id = next_id
-    for number, reader in readers.items():
-        items_before, bytes_before = joined[number]
-        reader.items += shared_items - items_before
-        reader.data_bytes += shared_bytes - bytes_before
-        settle(reader, done[number])
-    state.readers = list(readers.values())
-    return at
+            if abort.reader in self._readers:
+                self._readers[abort.reader].retries[abort.item_id] = abort.times
+
+    def _settle(self, shared_items: int, shared_bytes: int) -> None:
+        for number, reader in self._readers.items():
+            items_before, bytes_before = self._joined[number]
+            reader.items += shared_items - items_before
+            reader.data_bytes += shared_bytes - bytes_before
+            settle(reader, self._done[number])
+        self._state.readers = list(self._readers.values())
 
 
 def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) -> tuple[int, int]:

