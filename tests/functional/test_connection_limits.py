@@ -121,10 +121,10 @@ def test_a_user_with_a_rate_waits_and_nobody_waits_for_him(tmp_path):
                 client.send(b"set q 0 0 250000\r\n" + b"x" * 250_000 + b"\r\n")
             for _ in range(10):
                 fast.put("other", b"y" * 100_000)
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 3
             for client in (slow, same):
                 client.expect(b"STORED\r\n")
-            assert 0.15 < time.monotonic() - started < 5  # 500 kB of both together, of which a second's worth was saved
+            assert 0.15 < time.monotonic() - started < 10  # 500 kB together, of which a second's worth was saved
         with QueueClient(daemon.port) as slow:
             slow.ask(login("slow", "pw"), b"STORED\r\n")
             slow.send(b"set q 0 0 600000\r\n" + b"x" * 600_000 + b"\r\n")
