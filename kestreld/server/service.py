@@ -19,7 +19,7 @@ from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
 from kestreld.server.background import Thinker
 from kestreld.server.door import Door
-from kestreld.server.listener import Listener, Listening
+from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.turn import Turn
 from kestreld.stats import ServerStats
@@ -70,7 +70,7 @@ class Service:
         self.door = Door(loop, self.thinker, self.turn, self.shop, self.lines, login_key)
         self.door.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
-        self.listeners: list[Listening] = []
+        self.listeners: list[BoundListener] = []
         self.stopped: asyncio.Future[None] = loop.create_future()
         self._stopping = False
         self._again = False
