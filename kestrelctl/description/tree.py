@@ -7,15 +7,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from kestrelctl.examples import EXAMPLES
 from kestrelctl.verbs import command_tree
-from kestreld.config import SETTINGS
-from kestreld.values import switch
 from tui.figures import COLUMNS
 from tui.themes import NAMES
 
@@ -188,30 +186,3 @@ def kestreld_tree() -> Command:
     verbs = re.findall(r"`kestreld ([a-z-]+)` (.*)", description)
     commands = [Command((verb,), "kestreld", f"{words[0].upper()}{words[1:]}", "", (), (), ()) for verb, words in verbs]
     return Command((), "kestreld", description.partition("\n")[0], description, tuple(options), (), tuple(commands))
-
-
-@dataclass(frozen=True, slots=True)
-class SettingName:
-    """A setting as --set takes it, and the words it can be, if they are few."""
-
-    name: str
-    is_per_queue: bool
-    words: tuple[str, ...]
-
-
-_SETTING_WORDS: Final = {
-    "compat": ("none", "kestrel-1"),
-    "tls.client_certificate": ("required", "optional"),
-    "sync_journal": ("true", "false"),
-}
-
-
-def setting_names() -> Sequence[SettingName]:
-    return [
-        SettingName(
-            setting.name,
-            setting.per_queue,
-            _SETTING_WORDS.get(setting.name, ("true", "false") if setting.parse is switch else ()),
-        )
-        for setting in SETTINGS
-    ]
