@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from kestreld import __version__
 from kestreld.clock import Clock
-from kestreld.config import Address, Config, exposure_reason, find_config_path, load_file
+from kestreld.config import Address, Config, exposure_reason
+from kestreld.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.net import ListeningSocket, Network

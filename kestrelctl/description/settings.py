@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrelctl.description.tree import Command, Kind
-from kestreld.config import SETTINGS
+from kestreld.settings import SETTINGS
 from kestreld.values import switch
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from kestreld.clock import Clock
-from kestreld.config import Config, exposure_reason, needs_restart, until_restart
+from kestreld.config import Config, exposure_reason
 from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.net import Events, ListeningSocket, Network
 from kestreld.protocol.memcache import Lines
@@ -22,6 +22,7 @@ from kestreld.server.door import Door
 from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.turn import Turn
+from kestreld.settings import needs_restart, until_restart
 from kestreld.stats import ServerStats
 from kestreld.systemd import Notifier
 from kestreld.tls import server_context
