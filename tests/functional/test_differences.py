@@ -281,6 +281,7 @@ def config_of(client: QueueClient, queue: str) -> dict[str, str]:
 
 def test_dump_config_shows_every_setting_with_its_true_value(client: QueueClient, queue: str) -> None:
     client.put(queue, b"x")
+    client.get("aging")
     shown = config_of(client, queue)
     assert set(shown) == {setting.name for setting in SETTINGS if setting.per_queue}
     assert shown["max_journal_size"] == str(16 << 20)
