@@ -252,10 +252,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         return ExitCode.CANNOT_LISTEN
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
-    # What has been loaded so far stays: leave it out of every later collection.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    settle_collector()
 
     def begin() -> None:
         catch_signals(loop, service)
@@ -277,6 +274,13 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         loop.close()
     log("stopped")
     return ExitCode.OK
+
+
+def settle_collector() -> None:
+    """What has been loaded so far stays: it is left out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def give_up(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
