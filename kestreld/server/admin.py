@@ -24,9 +24,10 @@ from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
 from kestreld.net import ListeningSocket
 from kestreld.queues.figures import server_figures
 from kestreld.server.accounts import Account
-from kestreld.server.admin_answers import Refused, as_text, in_slices, refusal, stream
+from kestreld.server.admin_answers import Refused, as_text, in_slices, number_in, refusal, stream
 from kestreld.server.admin_metrics import CONTENT_TYPE, render
-from kestreld.server.admin_readers import Readers, number_in
+from kestreld.server.admin_ranges import WAIT_MS_MAX, Ranges
+from kestreld.server.admin_readers import Readers
 from kestreld.server.admin_rows import COLUMNS, Row, RowBook
 from kestreld.server.door import Entrance
 from kestreld.server.listener import BoundListener
@@ -72,7 +73,8 @@ class AdminListener(BoundListener):
         self.book = RowBook(service.collection)
         self._boot = service.clock.wall_ms
         self._looking = asyncio.Lock()
-        self.readers = Readers(self)
+        self.ranges = Ranges(self)
+        self.readers = Readers(self, self.ranges)
         self._entrance = Entrance(self._log, lambda name: None, is_tls=is_tls, is_trusted=is_trusted)
         self._connecting: set[asyncio.Task[None]] = set()
         self._heard_at_ms: dict[asyncio.BaseTransport, int] = {}  # of connections between two requests
@@ -138,7 +140,7 @@ class AdminListener(BoundListener):
     def close(self) -> None:
         """Accept nobody any more, and end every wait."""
         super().close()
-        self.readers.end_waits()
+        self.ranges.end_waits()
 
     async def finish(self) -> None:
         """Finish the answers under way, as far as that takes no time."""
@@ -190,7 +192,7 @@ class AdminListener(BoundListener):
         account = await self._login(request)
         if self.collection.stopping:
             raise Refused(503, "shutting down")
-        wait_ms = number_in(request, "wait_ms", 0, self.readers.WAIT_MS_MAX, 0)
+        wait_ms = number_in(request, "wait_ms", 0, WAIT_MS_MAX, 0)
         async with asyncio.timeout(self._patience_s() + wait_ms / 1000):
             if path == "/metrics":
                 _only(request, "GET", "HEAD")
