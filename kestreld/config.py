@@ -28,6 +28,13 @@ class Compat(Enum):
     KESTREL_1 = "kestrel-1"
 
 
+class LogFormat(Enum):
+    """How the lines of the log are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a listener listens: host and port, or a Unix socket where `path` is not empty."""
@@ -110,6 +117,7 @@ class Config:
     admin: Address | None = None  # None = no admin listener
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
+    log_format: LogFormat = LogFormat.TEXT
     compat: Compat = Compat.NONE
     queue_path: str
     archive_path: str | None = None  # None = dead segments are deleted
@@ -134,6 +142,11 @@ class Config:
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # field -> where it is set
 
     @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Every place where it listens."""
+        return (*self.memcache, *([self.admin] if self.admin is not None else []))
+
+    @property
     def asks_for_certificates(self) -> bool:
         """Whether nobody gets in by TLS who has no certificate."""
         return self.tls_client_ca is not None and self.tls_client_certificate_required
@@ -146,7 +159,7 @@ class Config:
         """An address that other machines can reach and where nobody has to show who he is; None when there is none."""
         if self.users or self.insecure:
             return None
-        for address in (*self.memcache, *([self.admin] if self.admin is not None else [])):
+        for address in self.addresses:
             if address.is_exposed and not (address.tls and self.asks_for_certificates):
                 return address
         return None

@@ -6,9 +6,10 @@ Reading, suggestions, stats, and what needs a restart all come from it.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, Final
 
-from kestreld.config import Address, Compat, Config, PerQueue, QueueConfig, queue_name_problem
+from kestreld.config import Address, Compat, Config, LogFormat, PerQueue, QueueConfig, queue_name_problem
 from kestreld.values import (
     BadValue,
     as_clients_send_it,
@@ -26,6 +27,8 @@ from kestreld.yaml_tree import Kind, Node
 
 LINE_BYTES_MAX: Final = 1024**2
 MAX_AGE_MS_MAX: Final = 36_500 * 86_400_000  # a century
+
+Parse = Callable[[Node], object]
 
 
 def _queue(node: Node) -> str:
@@ -87,12 +90,17 @@ def _addresses(node: Node) -> tuple[Address, ...]:
     return addresses
 
 
-def _compat(node: Node) -> Compat:
-    expected = " or ".join(compat.value for compat in Compat)
-    try:
-        return Compat(text_of(node, expected))
-    except ValueError:
-        raise unexpected(node, expected) from None
+def _one_of(choices: type[Enum]) -> Parse:
+    """One of the values of an Enum, by its word."""
+    expected = " or ".join(choice.value for choice in choices)
+
+    def parse(node: Node) -> Enum:
+        try:
+            return choices(text_of(node, expected))
+        except ValueError:
+            raise unexpected(node, expected) from None
+
+    return parse
 
 
 def _certificate_required(node: Node) -> bool:
@@ -107,9 +115,6 @@ def _account(node: Node) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
         raise unexpected(node, "the name of a user of this machine")
     return name
-
-
-Parse = Callable[[Node], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +139,14 @@ SETTINGS: Final = (
     Setting("listen.admin", "admin", _address, "null", restart=True),
     Setting("listen.admin_hosts", "admin_hosts", _host_names),
     Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
+    Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
     Setting("tls.certificate", "tls_certificate", path_of, "null"),
     Setting("tls.key", "tls_key", path_of, "null"),
     Setting("tls.client_ca", "tls_client_ca", path_of, "null"),
     Setting("tls.client_certificate", "tls_client_certificate_required", _certificate_required),
     Setting("insecure", "insecure", switch),
     Setting("user", "user", _account, "null", restart=True),
-    Setting("compat", "compat", _compat, restart=True),
+    Setting("compat", "compat", _one_of(Compat), restart=True),
     Setting("queue_path", "queue_path", path_of, restart=True),
     Setting("archive_path", "archive_path", path_of, "null", restart=True),
     Setting("timeout", "timeout_ms", seconds_from(0)),
@@ -168,7 +174,7 @@ SETTINGS: Final = (
 )
 GROUPED: Final = {
     group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}
-    for group in ("listen", "metrics", "tls")
+    for group in ("listen", "metrics", "log", "tls")
 }
 TOP_LEVEL: Final = {s.name: s for s in SETTINGS if "." not in s.name}
 PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}

@@ -20,6 +20,7 @@ class SettingName:
 
 _SETTING_WORDS: Final = {
     "compat": ("none", "kestrel-1"),
+    "log.format": ("text", "json"),
     "tls.client_certificate": ("required", "optional"),
     "sync_journal": ("true", "false"),
 }

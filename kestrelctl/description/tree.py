@@ -160,6 +160,12 @@ def _with_default(parameter: Any) -> str:
 # kestreld
 
 
+def _value_of_kestreld(metavar: str) -> Value:
+    if "|" in metavar:
+        return Value(metavar, Kind.WORDS, tuple(metavar.split("|")))
+    return Value(metavar, Kind.FILE if metavar == "FILE" else Kind.SETTING)
+
+
 def kestreld_tree() -> Command:
     """From `kestreld --help`: its argparse parser is made when it is used."""
     shown = subprocess.run(
@@ -171,11 +177,11 @@ def kestreld_tree() -> Command:
     ).stdout
     description = shown.partition("\n\n")[2].partition("\n\noptions:")[0]
     lines = shown.partition("\noptions:\n")[2].partition("\n\n")[0].splitlines()
-    matched = [re.fullmatch(r"  (-\S+(?:, -\S+)*)(?: ([A-Z=]+))?  +(\S.*)", line) for line in lines]
+    matched = [re.fullmatch(r"  (-\S+(?:, -\S+)*)(?: ([A-Z=]+|[a-z|]+))?  +(\S.*)", line) for line in lines]
     options = [
         Option(
             tuple(found[1].split(", ")),
-            None if found[2] is None else Value(found[2], Kind.FILE if found[2] == "FILE" else Kind.SETTING),
+            None if found[2] is None else _value_of_kestreld(found[2]),
             f"{found[3][0].upper()}{found[3][1:]}.",
             ends=found[1].endswith(("--help", "--version")),
             is_repeated="repeatable" in found[3],

@@ -51,8 +51,12 @@ class Service:
         login_key: bytes = b"",
         context: ssl.SSLContext | None = None,
         notifier: Notifier | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
-        """`login_key` is chance that nobody else knows, for as long as the process lives."""
+        """`login_key` is chance that nobody else knows, for as long as the process lives.
+
+        `report` is told what somebody should look into, `note` what has been done as asked.
+        """
         self.loop = loop
         self.network = network
         self.clock = clock
@@ -60,6 +64,7 @@ class Service:
         self.started_with = collection.config
         self.load_config = load_config
         self.report = report
+        self.note = note or report
         self.stats = ServerStats(started_at_ms=clock.monotonic_ms)
         self.deadlines = Deadlines()
         self.lines = Lines()
@@ -259,9 +264,9 @@ class Service:
         self.door.configure(running, context)
         self.shop.max_open_reads = config.max_open_reads
         if not waiting:
-            self.report(f"reloaded {config.source}")
+            self.note(f"reloaded {config.source}")
             return b"Reloaded config.\r\n"
-        self.report(f"reloaded {config.source}; needs a restart: {', '.join(waiting)}")
+        self.note(f"reloaded {config.source}; needs a restart: {', '.join(waiting)}")
         if self.shop.strict:
             return b"Reloaded config.\r\n"
         return f"Reloaded config. Needs a restart: {', '.join(waiting)}\r\n".encode("latin-1", "replace")
@@ -286,7 +291,7 @@ class Service:
         if self._stopping:
             return
         self._stopping = self.collection.stopping = True
-        self.report("shutting down")
+        self.note("shutting down")
         self.notifier.tell("STOPPING=1")
         for listener in self.listeners:
             listener.close()
