@@ -2,7 +2,7 @@
 
 _kestreld_options() { # of command $1
     case $1 in
-        '') echo '-h --help --config --set --check-config --insecure --version' ;;
+        '') echo '-h --help --config --set --check-config --insecure --log-format --version' ;;
         'hash-password') echo '' ;;
     esac
 }
@@ -20,14 +20,16 @@ _kestreld_place() {
     case $1 in
         ' --config') kind=file choice='' ;;
         ' --set') kind=setting choice='' ;;
+        ' --log-format') kind=words choice='text json' ;;
         *) return 1 ;;
     esac
 }
 
 _kestreld_setting() { # KEY=VALUE
-    local key=${cur%%=*} names='listen.memcache listen.admin listen.admin_hosts metrics.per_queue tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds'
+    local key=${cur%%=*} names='listen.memcache listen.admin listen.admin_hosts metrics.per_queue log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds'
     if [[ $cur == *=* ]]; then
         case ${key##*.} in
+            'format') choice='text json' ;;
             'client_certificate') choice='required optional' ;;
             'insecure') choice='true false' ;;
             'compat') choice='none kestrel-1' ;;

@@ -33,7 +33,7 @@ end
 
 function __kestreld_takes_value
     switch $argv[1]
-        case ' --config' ' --set'
+        case ' --config' ' --set' ' --log-format'
             return 0
     end
     return 1
@@ -53,12 +53,14 @@ function __kestreld_files # behind an @
 end
 
 function __kestreld_settings # KEY=VALUE
-    set -l names listen.memcache listen.admin listen.admin_hosts metrics.per_queue tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds
+    set -l names listen.memcache listen.admin listen.admin_hosts metrics.per_queue log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds
     set -l queue_names max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds
     set -l word (commandline -ct | string replace -r '^--set=' '')
     if string match -q '*=*' -- $word
         set -l key (string split -m 1 = -- $word)[1]
         switch (string split -r -m 1 . -- $key)[-1]
+            case format
+                printf '%s\n' $key={text,json}
             case client_certificate
                 printf '%s\n' $key={required,optional}
             case insecure
@@ -95,4 +97,5 @@ complete -c kestreld -n '__kestreld_at \'\'' -l config -r -F -d 'Configuration; 
 complete -c kestreld -n '__kestreld_at \'\'' -l set -r -f -a '(__kestreld_settings)' -d 'Override one setting; repeatable.'
 complete -c kestreld -n '__kestreld_at \'\'' -l check-config -d 'Report every mistake in the configuration and exit.'
 complete -c kestreld -n '__kestreld_at \'\'' -l insecure -d 'Let other machines in although nobody has to log in (as --set insecure=true).'
+complete -c kestreld -n '__kestreld_at \'\'' -l log-format -r -f -a 'text json' -d 'How the lines of the log are written (as --set log.format=json).'
 complete -c kestreld -n '__kestreld_at \'\'' -l version -d 'Show program\'s version number and exit.'

@@ -7,6 +7,11 @@ never hangs or hurries one.
 import time
 
 
+def utc_text(wall_ms: int) -> str:
+    """An instant as `2026-11-21T20:34:06.123Z`."""
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(wall_ms // 1000))}.{wall_ms % 1000:03}Z"
+
+
 class Clock:
     """The instant of the current turn. `read` moves it; nothing else does."""
 

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import gc
 import getpass
+import logging
 import os
 import pwd
 import signal
@@ -14,14 +15,17 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kestreld import __version__
 from kestreld.clock import Clock
-from kestreld.config import Address, Config, exposure_reason, find_config_path, load_file
+from kestreld.config import Address, Config, LogFormat, exposure_reason
+from kestreld.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
+from kestreld.log import FromLibraries, Level, Log
 from kestreld.net import ListeningSocket, Network
 from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
@@ -29,13 +33,14 @@ from kestreld.queues.commit import GroupCommit
 from kestreld.server.background import LoopFiles
 from kestreld.server.loop import TurnLoop
 from kestreld.server.service import Service
-from kestreld.systemd import Notifier, PassedSocket, passed_sockets
+from kestreld.systemd import Notifier, PassedSocket, is_journal, passed_sockets
 from kestreld.tls import server_context
 
 if TYPE_CHECKING:
     from kestreld.server.admin import AdminListener
 
 LOCK = ".lock"
+STDERR = 2
 
 
 class ExitCode(IntEnum):
@@ -63,21 +68,13 @@ EXIT_HELP = """exit codes:
 """
 
 
-def log(message: str) -> None:
-    """One line an event, on stderr; whatever would break the line is escaped."""
-    clean = message if message.isprintable() else message.encode("unicode_escape").decode("ascii")
-    with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
-        sys.stderr.write(f"kestreld: {clean}\n")
-        sys.stderr.flush()
-
-
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="kestreld",
         description="A durable queue server that speaks Kestrel's memcache protocol.\n\n"
         "`kestreld hash-password` reads a password and prints what a configuration keeps of it.",
         epilog=EXIT_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30),
     )
     parser.add_argument("--config", metavar="FILE", help="configuration; see docs and packaging/kestreld.yaml")
     parser.add_argument(
@@ -96,24 +93,38 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="let other machines in although nobody has to log in (as --set insecure=true)",
     )
+    parser.add_argument(
+        "--log-format",
+        metavar="text|json",
+        choices=[form.value for form in LogFormat],
+        help="how the lines of the log are written (as --set log.format=json)",
+    )
     parser.add_argument("--version", action="version", version=f"kestreld {__version__}")
     options = parser.parse_args(arguments)
     if options.insecure:
         options.overrides.append("insecure=true")
+    if options.log_format is not None:
+        options.overrides.append(f"log.format={options.log_format}")
     return options
+
+
+def stderr_log(form: LogFormat = LogFormat.TEXT, *, is_timed: bool = False) -> Log:
+    """The log on stderr; `is_timed` is that of a server, a command has no times in what it says."""
+    return Log(form, is_journal=is_journal(os.environ, STDERR), is_timed=is_timed)
 
 
 def print_hash() -> int:
     """`kestreld hash-password`: from the terminal, or a line of standard input."""
+    complain = stderr_log().of("daemon", Level.ERROR)
     if sys.stdin.isatty():
         password = getpass.getpass("Password: ").encode()
         if getpass.getpass("Once more: ").encode() != password:
-            log("these were two passwords")
+            complain("these were two passwords")
             return ExitCode.USAGE
     else:
         password = sys.stdin.buffer.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
-        log(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+        complain(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
         return ExitCode.USAGE
     sys.stdout.write(f"{hash_password(password, os.urandom(SALT_BYTES))}\n")
     return ExitCode.OK
@@ -124,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(sys.argv[1:] if arguments is None else arguments) == ["hash-password"]:
         return print_hash()
     options = parse_arguments(arguments)
+    complain = stderr_log(LogFormat(options.log_format or "text")).of("daemon", Level.ERROR)
     files = FileLayer()
     os.umask(0o077)
     try:
@@ -134,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             become(config)
     except ConfigError as error:
         for problem in error.problems:
-            log(str(problem))
+            complain(str(problem))
         return ExitCode.BAD_CONFIG
     if options.check_config:
         sys.stdout.write(f"{config.source}: ok\n")
@@ -147,10 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             files.close(lock)
     except SpoolLocked as error:
-        log(str(error))
+        complain(str(error))
         return ExitCode.SPOOL_LOCKED
     except SpoolUnusable as error:
-        log(str(error))
+        complain(str(error))
         return ExitCode.SPOOL_UNUSABLE
 
 
@@ -166,8 +178,7 @@ def become(config: Config) -> None:
         return
     if os.geteuid() != 0:
         raise ConfigError([config.problem("user", f"user: only root can become {config.user!r}")])
-    addresses = [*config.memcache, *([config.admin] if config.admin is not None else [])]
-    sockets = [str(Path(address.path).parent) for address in addresses if address.path]
+    sockets = [str(Path(address.path).parent) for address in config.addresses if address.path]
     for folder in (config.queue_path, config.archive_path, *sockets):
         if folder is not None and not os.path.exists(folder):
             os.makedirs(folder, mode=0o700)
@@ -217,10 +228,13 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     clock, network = Clock(), Network()
     loop = TurnLoop(clock)
     asyncio.set_event_loop(loop)
-    loop.set_exception_handler(give_up)
+    log = stderr_log(config.log_format, is_timed=True)
+    note, complain = log.of("daemon", Level.INFO), log.of("daemon", Level.ERROR)
+    logging.getLogger().addHandler(FromLibraries(log))
+    loop.set_exception_handler(partial(give_up, log))
     files = LoopFiles(loop)
     commit = GroupCommit(clock, files)
-    collection = QueueCollection(files, clock, config, commit, log)
+    collection = QueueCollection(files, clock, config, commit, log.of("queues", Level.WARNING))
     started_us = clock.stopwatch_us()
     try:
         collection.recover()
@@ -234,32 +248,30 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         clock,
         collection,
         lambda: load_file(files, path, overrides),
-        log,
+        log.of("server", Level.WARNING),
         os.urandom(32),
         context,
         notifier,
+        log.of("server", Level.INFO),
     )
     try:
         addresses = listen(service, network, config, passed_sockets(os.environ))
-        admin = listen_for_operators(service, network, config)
+        admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
-        log(str(error.problems[0]))
+        complain(str(error.problems[0]))
         return ExitCode.BAD_CONFIG
     except OSError as error:
-        asked = [*map(str, config.memcache), *([str(config.admin)] if config.admin is not None else [])]
-        log(f"cannot listen: {error.strerror or error}: {error.filename or ', '.join(asked)}")
+        where = error.filename or ", ".join(map(str, config.addresses))
+        complain(f"cannot listen: {error.strerror or error}: {where}")
         return ExitCode.CANNOT_LISTEN
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
-    # What has been loaded so far stays: leave it out of every later collection.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    settle_collector()
 
     def begin() -> None:
         catch_signals(loop, service)
         notifier.tell("READY=1")
-        log(
+        note(
             f"ready {__version__} {where} spool={config.queue_path}"
             f" queues={len(collection.readers)} recovered_ms={recovered_ms} config={config.source!r} pid={os.getpid()}"
         )
@@ -274,19 +286,25 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         files.stop()
         collection.close()
         loop.close()
-    log("stopped")
+    note("stopped")
     return ExitCode.OK
 
 
-def give_up(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def settle_collector() -> None:
+    """What has been loaded so far stays: it is left out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def give_up(log: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A turn or timer failed in a way nobody planned for: what is in memory may be wrong, the journals are not."""
     error = context.get("exception")
     if "protocol" in context:  # one connection of the HTTP listener: all others are in nobody's protocol
-        log(f"a connection of the admin port failed: {error!r}")
+        log.say(Level.WARNING, "server", f"a connection of the admin port failed: {error!r}")
         return
-    log(f"internal error: {context.get('message')}: {error!r}")
-    if isinstance(error, BaseException):
-        traceback.print_exception(error)
+    details = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+    log.say(Level.CRITICAL, "daemon", f"internal error: {context.get('message')}: {error!r}", details)
     os._exit(ExitCode.INTERNAL)
 
 
@@ -311,7 +329,7 @@ def listen(service: Service, network: Network, config: Config, passed: list[Pass
     return addresses
 
 
-def listen_for_operators(service: Service, network: Network, config: Config) -> "AdminListener | None":
+def listen_for_operators(service: Service, network: Network, config: Config, log: Log) -> "AdminListener | None":
     """Open the admin port, if there is to be one. Raises OSError for an address that somebody has asked for."""
     if config.admin is None:
         return None
@@ -320,7 +338,8 @@ def listen_for_operators(service: Service, network: Network, config: Config) -> 
     except OSError as error:
         if "admin" in config.places:
             raise
-        log(f"no admin port: {error.strerror}: {config.admin}, where it is unless listen.admin says otherwise")
+        reason = f"{error.strerror}: {config.admin}, where it is unless listen.admin says otherwise"
+        log.say(Level.WARNING, "daemon", f"no admin port: {reason}")
         return None
     # aiohttp takes more time and memory than all the rest: clients of the data port are let in before.
     from kestreld.server.admin import AdminListener

@@ -1,4 +1,4 @@
-"""What systemd hands to a service and wants to hear from it: sockets it has opened, and sd_notify(3)."""
+"""What systemd hands to a service and wants to hear from it: sockets it has opened, sd_notify(3), and journald."""
 
 import os
 import socket
@@ -31,6 +31,15 @@ def passed_sockets(environ: Environment) -> list[PassedSocket]:
         bound.setblocking(False)
         passed.append(PassedSocket(bound, named[number]))
     return passed
+
+
+def is_journal(environ: Environment, descriptor: int) -> bool:
+    """Whether journald reads what is written there; its children get the variable too, whatever they write to."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 class Notifier:

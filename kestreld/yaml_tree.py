@@ -22,15 +22,22 @@ _MERGE: Final = f"{_YAML}merge"
 class Kind(Enum):
     """What a node is, before anyone asks what it means."""
 
-    TEXT = "str", "int", "float", "timestamp", "value", "merge"
-    SWITCH = ("bool",)
-    NULL = ("null",)
-    LIST = ("seq",)
-    MAPPING = ("map",)
-    OTHER = ()  # a tag of someone's own
+    TEXT = "text"
+    SWITCH = "switch"
+    NULL = "null"
+    LIST = "list"
+    MAPPING = "mapping"
+    OTHER = "other"  # a tag of someone's own
 
 
-_KINDS: Final = {f"{_YAML}{name}": kind for kind in Kind for name in kind.value}
+_TAGS: Final = {
+    Kind.TEXT: ("str", "int", "float", "timestamp", "value", "merge"),
+    Kind.SWITCH: ("bool",),
+    Kind.NULL: ("null",),
+    Kind.LIST: ("seq",),
+    Kind.MAPPING: ("map",),
+}
+_KINDS: Final = {f"{_YAML}{tag}": kind for kind, tags in _TAGS.items() for tag in tags}
 
 
 @dataclass(frozen=True, slots=True, order=True)

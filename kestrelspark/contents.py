@@ -18,8 +18,7 @@ from kestreld.journal.kestrel_ops import (
     REMOVE,
     UNREMOVE,
     XID_ITEM_HEAD,
-    Truncated,
-    Unreadable,
+    is_cut_short,
     op_end,
 )
 from kestreld.journal.kestrel_salvage import stretches
@@ -244,7 +243,7 @@ def _kestrel_contents(buffer: bytes, progress: Progress) -> Iterator[Piece]:
                 yield Endings(np.array(events, np.int8), unknown, unknown + NO_TIME, unknown, unknown)
         if stretch.damage is not None:
             damage = stretch.damage
-            is_torn = damage.resume_at == len(buffer) and _is_cut_short(buffer, damage.at)
+            is_torn = damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
             yield Damage(damage.at, damage.reason, is_torn)
 
 
@@ -279,14 +278,3 @@ def _walk(
             events.append(ABORTED_EVENT)
         at = end
     return at
-
-
-def _is_cut_short(buffer: bytes, at: int) -> bool:
-    """Whether the file ends inside an op, as a kill leaves it."""
-    try:
-        op_end(buffer, at)
-    except Truncated:
-        return True
-    except Unreadable:
-        return not any(buffer[at:])
-    return False

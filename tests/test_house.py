@@ -15,10 +15,11 @@ from typing import Final
 import pytest
 
 from kestreld import __version__
-from kestreld.config import SETTINGS, load
+from kestreld.config_file import load
 from kestreld.daemon import ExitCode
 from kestreld.files import FileLayer
 from kestreld.journal.records import Done, Reason, done_record, put_record
+from kestreld.settings import SETTINGS
 from kestreld.users import Right
 from tests.support.accounts import quick_hash
 from tests.support.daemon import READY, running_daemon

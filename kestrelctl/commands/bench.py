@@ -5,18 +5,38 @@ server and -h the help in all its commands.
 """
 
 import os
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import SERVER_DEFAULT, ServerOption, TimeoutOption, duration_ms
+from kestrelctl.commands.bench_options import (
+    FLOOD_ITEMS_DEFAULT,
+    TARGET_DEFAULT,
+    TOLERANCE_DEFAULT,
+    BenchFormatOption,
+    BenchJsonOption,
+    BytesOption,
+    CompareOption,
+    FloodItemsOption,
+    FloodTimeOption,
+    HostOption,
+    KilobytesOption,
+    LimitOption,
+    MonitorOption,
+    NoFlushOption,
+    PidOption,
+    PortOption,
+    QueueOption,
+    RateOption,
+    RollupOption,
+    SeedOption,
+    TargetOption,
+    ToleranceOption,
+    TransactionsOption,
+    conduct_test,
+)
+from kestrelctl.commands.options import ServerOption, TimeoutOption
 
-if TYPE_CHECKING:
-    from kestrelctl.bench.load_tests import LoadTest
-
-TOLERANCE_DEFAULT: Final = "10%"
-TARGET_DEFAULT: Final = 10_000
-FLOOD_ITEMS_DEFAULT: Final = 10_000
 KILOBYTE: Final = 1024
 
 bench = typer.Typer(
@@ -25,114 +45,10 @@ bench = typer.Typer(
 )
 
 
-def _share(value: str) -> float:
-    """`10%` or `0.1`."""
-    try:
-        share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
-    except ValueError as error:
-        raise typer.BadParameter(f"{value!r} is not a share: write 10% or 0.1") from error
-    if not 0 <= share < float("inf"):
-        raise typer.BadParameter(f"{value!r} is less than nothing")
-    return share
-
-
-# What all of them understand
-
-HostOption = Annotated[
-    str | None, typer.Option(metavar="HOST", help="With -p, instead of -s: the server.", show_default=False)
-]
-PortOption = Annotated[
-    int | None,
-    typer.Option("--port", "-p", min=1, max=65535, help="With --host, instead of -s: the server.", show_default=False),
-]
-NoFlushOption = Annotated[
-    bool, typer.Option("--no-flush", "-F", help="Do not flush the queue first, nor take what others put there.")
-]
-PidOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="PID", help="The server's process on this machine, for its processor time per operation."
-    ),
-]
-SeedOption = Annotated[
-    int | None, typer.Option(metavar="N", help="The same seed puts the same items (default: a new one).")
-]
-BenchFormatOption = Annotated[
-    str, typer.Option("--output", "-o", metavar="table|json", help="How to print the figures.")
-]
-BenchJsonOption = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
-CompareOption = Annotated[
-    str | None,
-    typer.Option("--compare", metavar="OLD.json", help="Beside the figures of a run that -o json printed."),
-]
-ToleranceOption = Annotated[
-    float,
-    typer.Option(parser=_share, metavar="SHARE", help="With --compare: exit 1 if a figure is worse by more."),
-]
-QueueOption = Annotated[str, typer.Option("--queue", "-q", metavar="NAME", help="The queue. It is emptied first.")]
-RateOption = Annotated[
-    float,
-    typer.Option(
-        min=0, metavar="ITEMS", help="Put so many a second; times count from when a put was due. 0 = all it can."
-    ),
-]
-TransactionsOption = Annotated[bool, typer.Option("--transactions", "-x", help="Reliable reads: /close/open.")]
-MonitorOption = Annotated[
-    bool, typer.Option("--monitor", "-M", help="Take with Kestrel 2's MONITOR and CONFIRM instead of GET.")
-]
-RollupOption = Annotated[
-    int, typer.Option("--rollup", "-r", min=1, metavar="ITEMS", help="So many items in one piece, put and taken.")
-]
-KilobytesOption = Annotated[int, typer.Option("--kilobytes", "-k", min=0, metavar="KB", help="Size of an item.")]
-BytesOption = Annotated[
-    int | None, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item, if not whole KB.")
-]
-
-
-def _conduct(
-    test: "LoadTest",
-    server: str,
-    host: str | None,
-    port: int | None,
-    timeout: str,
-    no_flush: bool,
-    seed: int | None,
-    pid: int | None,
-    output: str,
-    as_json: bool,
-    compare: str | None,
-    tolerance: float,
-) -> None:
-    from kestrelctl.bench.conduct import BenchFormat, Conditions, conduct
-
-    if output not in tuple(BenchFormat):
-        raise typer.BadParameter(f"--output is table or json, not {output!r}")
-    if host is not None or port is not None:
-        default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
-        server = f"{host or default_host}:{port or default_port}"
-    conditions = Conditions(
-        address=server,
-        timeout_ms=max(1, duration_ms(timeout)),
-        flush=not no_flush,
-        seed=seed,
-        server_pid=pid,
-        form=BenchFormat.JSON if as_json else BenchFormat(output),
-        old=compare,
-        tolerance=tolerance,
-    )
-    raise typer.Exit(conduct(test, conditions))
-
-
 @bench.command("flood")
 def flood(
-    items: Annotated[
-        int | None,
-        typer.Option("--items", "-n", min=0, metavar="ITEMS", help=f"In all (default {FLOOD_ITEMS_DEFAULT})."),
-    ] = None,
-    run_ms: Annotated[
-        int | None,
-        typer.Option("--time", "-t", min=1, metavar="MS", help="Put for so long instead, and take the rest."),
-    ] = None,
+    items: FloodItemsOption = None,
+    run_ms: FloodTimeOption = None,
     kilobytes: KilobytesOption = 1,
     size: BytesOption = None,
     queue: QueueOption = "spam",
@@ -150,14 +66,7 @@ def flood(
     poll: Annotated[
         int, typer.Option(min=0, max=100, metavar="PERCENT", help="So many of the gets do not wait.")
     ] = 100,
-    target: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="ITEMS",
-            help=f"Producers slow down when so many wait (default {TARGET_DEFAULT} with -t).",
-        ),
-    ] = None,
+    target: TargetOption = None,
     transactions: TransactionsOption = False,
     monitor: MonitorOption = False,
     rate: RateOption = 0,
@@ -194,7 +103,7 @@ def flood(
         monitor=monitor,
         rate=rate,
     )
-    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 
 def _server_or_sleep(given: list[str]) -> tuple[str, int | None]:
@@ -259,7 +168,7 @@ def many_clients(
         monitor=monitor,
     )
     server = server or str(context.find_root().params["server"])
-    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 
 @bench.command("put-many")
@@ -276,16 +185,7 @@ def put_many(
     queues: Annotated[int, typer.Option("--queues", "-Q", min=1, metavar="QUEUES", help="On so many queues.")] = 1,
     cycles: Annotated[int, typer.Option("--cycles", "-C", min=1, metavar="N", help="So many times over.")] = 1,
     get: Annotated[bool, typer.Option("--get", "-g", help="Measure the taking afterwards too.")] = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-L",
-            min=1,
-            metavar="ITEMS",
-            help="The queue keeps so many and drops the oldest (max_items, discard_old_when_full): check what is left.",
-        ),
-    ] = None,
+    limit: LimitOption = None,
     rate: RateOption = 0,
     no_flush: NoFlushOption = False,
     seed: SeedOption = None,
@@ -314,7 +214,7 @@ def put_many(
         limit=limit,
         rate=rate,
     )
-    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 
 @bench.command("packing")
@@ -351,7 +251,7 @@ def packing(
         transactions=transactions,
         monitor=monitor,
     )
-    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 
 @bench.command("timeout")
@@ -393,7 +293,7 @@ def timeout_test(
         low_ms=low,
         high_ms=high,
     )
-    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 
 @bench.command("fanout")
@@ -440,4 +340,4 @@ def fanout(
         transactions=transactions,
         rate=rate,
     )
-    _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)

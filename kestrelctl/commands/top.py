@@ -9,19 +9,28 @@ from kestrelctl import output
 from kestrelctl.commands.options import TimeoutOption, duration_ms
 from kestrelctl.exit_codes import ExitCode, Failure
 
+ServersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server",
+        "-s",
+        metavar="HOST:PORT|unix:PATH",
+        help="A server; several are added up.",
+        show_default=False,
+    ),
+]
+
+
+def _insist_on_a_terminal() -> None:
+    # Textual reads from stdin and draws on stderr.
+    terminals = all(map(output.is_terminal, (output.STDIN, output.STDOUT, output.STDERR)))
+    if not terminals or os.environ.get("TERM", "dumb") == "dumb":
+        raise Failure(ExitCode.USAGE, "the console needs a terminal; --plain and --json do without")
+
 
 def top(
     context: typer.Context,
-    server: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--server",
-            "-s",
-            metavar="HOST:PORT|unix:PATH",
-            help="A server; several are added up.",
-            show_default=False,
-        ),
-    ] = None,
+    server: ServersOption = None,
     interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How often to look.")] = "1s",
     filter: Annotated[str, typer.Option("--filter", metavar="WORDS", help="Only these queues, as with /.")] = "",
     sort: Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")] = "queue",
@@ -61,10 +70,7 @@ def top(
             pollers(addresses, timeout_ms, interval_ms), Wanted(filter, column, descending, json, looks), interval_ms
         )
         return
-    # Textual reads from stdin and draws on stderr.
-    terminals = all(map(output.is_terminal, (output.STDIN, output.STDOUT, output.STDERR)))
-    if not terminals or os.environ.get("TERM", "dumb") == "dumb":
-        raise Failure(ExitCode.USAGE, "the console needs a terminal; --plain and --json do without")
+    _insist_on_a_terminal()
     from tui.console import run_console
 
     run_console(

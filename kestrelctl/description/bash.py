@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from kestrelctl.description.tree import Command, Kind, SettingName, Value
+from kestrelctl.description.settings import SettingName, setting_function
+from kestrelctl.description.tree import Command, Value
 
 _SCRIPT = r"""# bash completion for @PROGRAM@. Made from its command tree by `make completions`.
 
@@ -155,8 +156,7 @@ def script(program: Command, settings: Sequence[SettingName]) -> str:
         for command in commands
         if command.commands
     ]
-    wants_settings = any(option.value and option.value.kind == Kind.SETTING for option in program.options)
-    text = _SCRIPT.replace("@SETTINGS@", _setting_function(settings) if wants_settings else "")
+    text = _SCRIPT.replace("@SETTINGS@", setting_function(program, _SETTINGS, settings, _value_case))
     text = text.replace("@OPTIONS@", "\n".join(options)).replace("@COMMANDS@", "\n".join(groups))
     text = text.replace("@PLACES@", "\n".join(_places(commands)))
     return text.replace("@NAME@", name).replace("@PROGRAM@", name)
@@ -187,15 +187,8 @@ def _places(commands: Iterable[Command]) -> list[str]:
     ]
 
 
-def _setting_function(settings: Sequence[SettingName]) -> str:
-    values = [
-        f"            {_quoted(each.name.rpartition('.')[2])}) choice={_quoted(' '.join(each.words))} ;;"
-        for each in settings
-        if each.words
-    ]
-    text = _SETTINGS.replace("@NAMES@", " ".join(each.name for each in settings))
-    text = text.replace("@QUEUE_NAMES@", " ".join(each.name for each in settings if each.is_per_queue))
-    return text.replace("@VALUES@", "\n".join(values))
+def _value_case(setting: SettingName) -> str:
+    return f"            {_quoted(setting.name.rpartition('.')[2])}) choice={_quoted(' '.join(setting.words))} ;;"
 
 
 def _quoted(words: str) -> str:

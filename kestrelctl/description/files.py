@@ -3,7 +3,8 @@
 from collections.abc import Set
 
 from kestrelctl.description import bash, fish, man, zsh
-from kestrelctl.description.tree import kestrelctl_tree, kestreld_tree, setting_names
+from kestrelctl.description.settings import setting_names
+from kestrelctl.description.tree import kestrelctl_tree, kestreld_tree
 
 
 def generated(wanted: Set[str]) -> dict[str, str]:

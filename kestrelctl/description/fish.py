@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from kestrelctl.description.tree import Command, Kind, Option, SettingName, Value
+from kestrelctl.description.settings import SettingName, setting_function
+from kestrelctl.description.tree import Command, Kind, Option, Value
 
 _SCRIPT = r"""# fish completion for @PROGRAM@. Made from its command tree by `make completions`.
 
@@ -91,8 +92,7 @@ end
 def script(program: Command, settings: Sequence[SettingName]) -> str:
     commands = list(program.walk())
     name = program.program
-    wants_settings = any(option.value and option.value.kind == Kind.SETTING for option in program.options)
-    text = _SCRIPT.replace("@SETTINGS@", _setting_function(settings) if wants_settings else "")
+    text = _SCRIPT.replace("@SETTINGS@", setting_function(program, _SETTINGS, settings, _value_case))
     text = text.replace("@COMMANDS@", " ".join(_quoted(command.words) for command in commands if command.path))
     text = text.replace("@TAKERS@", " ".join(_takers(commands)))
     lines = [line for command in commands for line in _lines(command)]
@@ -150,16 +150,11 @@ def _offered(value: Value) -> str:
             return ""
 
 
-def _setting_function(settings: Sequence[SettingName]) -> str:
-    values = [
-        f"            case {each.name.rpartition('.')[2]}\n"
-        f"                printf '%s\\n' $key={{{','.join(each.words)}}}"
-        for each in settings
-        if each.words
-    ]
-    text = _SETTINGS.replace("@NAMES@", " ".join(each.name for each in settings))
-    text = text.replace("@QUEUE_NAMES@", " ".join(each.name for each in settings if each.is_per_queue))
-    return text.replace("@VALUES@", "\n".join(values))
+def _value_case(setting: SettingName) -> str:
+    return (
+        f"            case {setting.name.rpartition('.')[2]}\n"
+        f"                printf '%s\\n' $key={{{','.join(setting.words)}}}"
+    )
 
 
 def _quoted(words: str) -> str:

@@ -7,15 +7,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from kestrelctl.examples import EXAMPLES
 from kestrelctl.verbs import command_tree
-from kestreld.config import SETTINGS
-from kestreld.values import switch
 from tui.figures import COLUMNS
 from tui.themes import NAMES
 
@@ -162,6 +160,12 @@ def _with_default(parameter: Any) -> str:
 # kestreld
 
 
+def _value_of_kestreld(metavar: str) -> Value:
+    if "|" in metavar:
+        return Value(metavar, Kind.WORDS, tuple(metavar.split("|")))
+    return Value(metavar, Kind.FILE if metavar == "FILE" else Kind.SETTING)
+
+
 def kestreld_tree() -> Command:
     """From `kestreld --help`: its argparse parser is made when it is used."""
     shown = subprocess.run(
@@ -173,11 +177,11 @@ def kestreld_tree() -> Command:
     ).stdout
     description = shown.partition("\n\n")[2].partition("\n\noptions:")[0]
     lines = shown.partition("\noptions:\n")[2].partition("\n\n")[0].splitlines()
-    matched = [re.fullmatch(r"  (-\S+(?:, -\S+)*)(?: ([A-Z=]+))?  +(\S.*)", line) for line in lines]
+    matched = [re.fullmatch(r"  (-\S+(?:, -\S+)*)(?: ([A-Z=]+|[a-z|]+))?  +(\S.*)", line) for line in lines]
     options = [
         Option(
             tuple(found[1].split(", ")),
-            None if found[2] is None else Value(found[2], Kind.FILE if found[2] == "FILE" else Kind.SETTING),
+            None if found[2] is None else _value_of_kestreld(found[2]),
             f"{found[3][0].upper()}{found[3][1:]}.",
             ends=found[1].endswith(("--help", "--version")),
             is_repeated="repeatable" in found[3],
@@ -188,30 +192,3 @@ def kestreld_tree() -> Command:
     verbs = re.findall(r"`kestreld ([a-z-]+)` (.*)", description)
     commands = [Command((verb,), "kestreld", f"{words[0].upper()}{words[1:]}", "", (), (), ()) for verb, words in verbs]
     return Command((), "kestreld", description.partition("\n")[0], description, tuple(options), (), tuple(commands))
-
-
-@dataclass(frozen=True, slots=True)
-class SettingName:
-    """A setting as --set takes it, and the words it can be, if they are few."""
-
-    name: str
-    is_per_queue: bool
-    words: tuple[str, ...]
-
-
-_SETTING_WORDS: Final = {
-    "compat": ("none", "kestrel-1"),
-    "tls.client_certificate": ("required", "optional"),
-    "sync_journal": ("true", "false"),
-}
-
-
-def setting_names() -> Sequence[SettingName]:
-    return [
-        SettingName(
-            setting.name,
-            setting.per_queue,
-            _SETTING_WORDS.get(setting.name, ("true", "false") if setting.parse is switch else ()),
-        )
-        for setting in SETTINGS
-    ]

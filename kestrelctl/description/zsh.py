@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from kestrelctl.description.tree import Argument, Command, Kind, Option, SettingName, Value
+from kestrelctl.description.settings import SettingName, setting_function
+from kestrelctl.description.tree import Argument, Command, Kind, Option, Value
 
 _SCRIPT = r"""#compdef @PROGRAM@
 # zsh completion for @PROGRAM@. Made from its command tree by `make completions`.
@@ -67,8 +68,7 @@ _WITHOUT: Final = " "  # a message of a blank: nothing is offered and nothing is
 
 def script(program: Command, settings: Sequence[SettingName]) -> str:
     name = program.program
-    wants_settings = any(option.value and option.value.kind == Kind.SETTING for option in program.options)
-    text = _SCRIPT.replace("@SETTINGS@", _setting_function(settings) if wants_settings else "")
+    text = _SCRIPT.replace("@SETTINGS@", setting_function(program, _SETTINGS, settings, _value_case))
     functions = [_function(command) for command in program.walk()]
     return text.replace("@FUNCTIONS@", "\n".join(functions)).replace("@NAME@", name).replace("@PROGRAM@", name)
 
@@ -157,16 +157,9 @@ def _action(value: Value) -> str:
             return _WITHOUT
 
 
-def _setting_function(settings: Sequence[SettingName]) -> str:
-    values = [
-        f"            {pattern}) compadd {' '.join(each.words)} ;;"
-        for each in settings
-        if each.words
-        for pattern in [f"{each.name} | queues.*.{each.name}" if each.is_per_queue else each.name]
-    ]
-    text = _SETTINGS.replace("@NAMES@", " ".join(each.name for each in settings))
-    text = text.replace("@QUEUE_NAMES@", " ".join(each.name for each in settings if each.is_per_queue))
-    return text.replace("@VALUES@", "\n".join(values))
+def _value_case(setting: SettingName) -> str:
+    pattern = f"{setting.name} | queues.*.{setting.name}" if setting.is_per_queue else setting.name
+    return f"            {pattern}) compadd {' '.join(setting.words)} ;;"
 
 
 def _escaped(words: str) -> str:

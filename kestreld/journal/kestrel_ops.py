@@ -98,6 +98,17 @@ def op_end(buffer: bytes | memoryview, at: int) -> int:
     return at + size_at + 4 + int(block_bytes)
 
 
+def is_cut_short(buffer: bytes | memoryview, at: int) -> bool:
+    """Whether the file ends inside an op, as a kill leaves it."""
+    try:
+        op_end(buffer, at)
+    except Truncated:
+        return True
+    except Unreadable:
+        return not any(buffer[at:])
+    return False
+
+
 def decode(buffer: bytes | memoryview, at: int) -> tuple[Op, int]:
     """The op at byte `at`, which must be inside the buffer, and the offset after it.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel_format import find_queues, read_queue, replayed_files
-from kestreld.journal.kestrel_ops import Truncated, Unreadable, op_end
+from kestreld.journal.kestrel_ops import is_cut_short, op_end
 from kestreld.journal.kestrel_salvage import stretches
 from kestreld.journal.verify import SegmentReport
 
@@ -34,7 +34,7 @@ def _verify_file(files: FileLayer, path: str, queue: str) -> SegmentReport:
         damage = stretch.damage
         if damage is not None and report.bad_offset is None:
             report.bad_offset, report.reason = damage.at, damage.reason
-            report.torn = damage.resume_at == len(buffer) and _is_cut_short(buffer, damage.at)
+            report.torn = damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
     return report
 
 
@@ -44,14 +44,3 @@ def _count_ops(buffer: bytes, at: int, end: int) -> int:
         at = op_end(buffer, at)
         count += 1
     return count
-
-
-def _is_cut_short(buffer: bytes, at: int) -> bool:
-    """Whether the file ends inside an op, as a kill leaves it."""
-    try:
-        op_end(buffer, at)
-    except Truncated:
-        return True
-    except Unreadable:
-        return not any(buffer[at:])
-    return False

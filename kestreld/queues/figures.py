@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld import __version__
-from kestreld.config import Compat, queue_setting_lines
+from kestreld.config import Compat
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.settings import queue_setting_lines
 from kestreld.stats import Figures, ServerStats, Totals
 
 GUIDE_SERVER_KEYS: Final = 15

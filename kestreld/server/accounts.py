@@ -82,8 +82,9 @@ class Account:
             return command
         if kind == wire.GET_MANY:
             for part in command.parts:
-                if self.check(part) is not part:
-                    return self.check(part)
+                checked = self.check(part)
+                if checked is not part:
+                    return checked
             return command
         right = _ON_A_QUEUE.get(kind)
         if right is None:

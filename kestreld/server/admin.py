@@ -18,18 +18,19 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from kestreld import __version__, net
+from kestreld import __version__
 from kestreld.config import Config
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
 from kestreld.net import ListeningSocket
 from kestreld.queues.figures import server_figures
 from kestreld.server.accounts import Account
-from kestreld.server.admin_answers import Refused, as_text, in_slices, refusal, stream
+from kestreld.server.admin_answers import Refused, as_text, in_slices, number_in, refusal, stream
 from kestreld.server.admin_metrics import CONTENT_TYPE, render
-from kestreld.server.admin_readers import Readers, number_in
+from kestreld.server.admin_ranges import WAIT_MS_MAX, Ranges
+from kestreld.server.admin_readers import Readers
 from kestreld.server.admin_rows import COLUMNS, Row, RowBook
 from kestreld.server.door import Entrance
-from kestreld.server.listener import ACCEPTS_A_TURN, OUT_OF_DESCRIPTORS
+from kestreld.server.listener import BoundListener
 from kestreld.tls import names_in
 
 if TYPE_CHECKING:
@@ -59,24 +60,22 @@ class _Complaints(logging.Handler):
         self._listener.complain(f"{record.getMessage()}" + (f": {error!r}" if error is not None else ""))
 
 
-class AdminListener:
-    """One bound address, and whoever has connected to it."""
+class AdminListener(BoundListener):
+    """The admin port, and whoever has connected to it."""
 
     def __init__(self, service: "Service", bound: ListeningSocket, *, is_tls: bool, is_trusted: bool) -> None:
+        super().__init__(bound, service.turn, is_tls=is_tls)
         self.service = service
         self.collection = service.collection
         self.clock = service.clock
-        self.address = f"tls:{bound.address}" if is_tls else bound.address
         self.is_tls = is_tls
         self.is_trusted = is_trusted
         self.book = RowBook(service.collection)
         self._boot = service.clock.wall_ms
         self._looking = asyncio.Lock()
-        self.readers = Readers(self)
-        self._bound = bound
+        self.ranges = Ranges(self)
+        self.readers = Readers(self, self.ranges)
         self._entrance = Entrance(self._log, lambda name: None, is_tls=is_tls, is_trusted=is_trusted)
-        self._is_open = True
-        self._is_paused = False
         self._connecting: set[asyncio.Task[None]] = set()
         self._heard_at_ms: dict[asyncio.BaseTransport, int] = {}  # of connections between two requests
         self._busy: set[asyncio.BaseTransport | None] = set()
@@ -93,32 +92,19 @@ class AdminListener:
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
         )
-        service.turn.acceptors[bound.fileno()] = self
-        service.turn.poller.register(bound.fileno(), net.READABLE)
         service.listeners.append(self)
         service.stats.admin_address = self.address
 
     # Connections
 
-    def readable(self) -> None:
-        """Accept who is waiting, some of them per turn."""
-        for _ in range(ACCEPTS_A_TURN):
-            try:
-                connection = self._bound.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in OUT_OF_DESCRIPTORS:
-                    self.complain(f"no descriptor for another connection: {error.strerror}")
-                    self._pause()
-                return
-            if not self._has_room():
-                self.complain(f"{CONNECTIONS_MAX} connections are open, all there is room for")
-                connection.close()
-                continue
-            task = self.service.loop.create_task(self._connect(connection))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+    def receive(self, connection: Any) -> None:
+        if not self._has_room():
+            self.complain(f"{CONNECTIONS_MAX} connections are open, all there is room for")
+            connection.close()
+            return
+        task = self.service.loop.create_task(self._connect(connection))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     def _has_room(self) -> bool:
         if len(self._heard_at_ms) + len(self._connecting) < CONNECTIONS_MAX:
@@ -141,9 +127,7 @@ class AdminListener:
 
     def resume(self) -> None:
         """Once a second: listen again, and let go of connections that are gone or say nothing."""
-        if self._is_paused and self._is_open:
-            self._is_paused = False
-            self.service.turn.poller.register(self._bound.fileno(), net.READABLE)
+        super().resume()
         patience_ms = self.collection.config.request_timeout_ms
         for transport, heard_at_ms in list(self._heard_at_ms.items()):
             if transport.is_closing():
@@ -153,18 +137,10 @@ class AdminListener:
                 if isinstance(transport, asyncio.WriteTransport):
                     transport.abort()
 
-    def _pause(self) -> None:
-        if not self._is_paused:
-            self._is_paused = True
-            self.service.turn.poller.unregister(self._bound.fileno())
-
     def close(self) -> None:
         """Accept nobody any more, and end every wait."""
-        self._pause()
-        self._is_open = False
-        self.service.turn.acceptors.pop(self._bound.fileno(), None)
-        self._bound.close()
-        self.readers.end_waits()
+        super().close()
+        self.ranges.end_waits()
 
     async def finish(self) -> None:
         """Finish the answers under way, as far as that takes no time."""
@@ -216,7 +192,7 @@ class AdminListener:
         account = await self._login(request)
         if self.collection.stopping:
             raise Refused(503, "shutting down")
-        wait_ms = number_in(request, "wait_ms", 0, self.readers.WAIT_MS_MAX, 0)
+        wait_ms = number_in(request, "wait_ms", 0, WAIT_MS_MAX, 0)
         async with asyncio.timeout(self._patience_s() + wait_ms / 1000):
             if path == "/metrics":
                 _only(request, "GET", "HEAD")

@@ -13,6 +13,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 T = TypeVar("T")
 SLICE_US: Final = 1000  # twice that with the turn that follows, which a client of the data port may have to wait
 SLICE_PAUSE_S: Final = 0.0005
+ID_DIGITS_MAX: Final = 19
 # Figures are those of now, and an item may look like a page to a browser.
 HEADERS: Final = {"Server": "kestreld", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -48,6 +49,16 @@ def as_json(content: Any, status: int = 200) -> web.Response:
 
 def as_text(line: str, status: int = 200) -> web.Response:
     return web.Response(text=line + "\n", status=status, headers=HEADERS)
+
+
+def number_in(request: web.BaseRequest, name: str, lowest: int, highest: int, default: int) -> int:
+    """A number from the query. Raises Refused."""
+    text = request.rel_url.query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS_MAX and lowest <= int(text) <= highest):
+        raise Refused(400, f"{name} is a number from {lowest} to {highest}")
+    return int(text)
 
 
 async def in_slices(steps: Iterator[T], clock: Clock) -> list[T]:

@@ -1,33 +1,75 @@
-"""The data port: accepts connections and makes sessions of them, as many as there are descriptors for."""
+"""Listeners, and that of the data port: it makes sessions of connections, as many as there are descriptors for."""
 
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from kestreld import net
-from kestreld.net import ListeningSocket
+from kestreld.net import Connection, ListeningSocket
 from kestreld.queues.handler import Shop
 from kestreld.server.door import Door, Entrance, turn_away
 from kestreld.server.turn import Turn
 
 ACCEPTS_A_TURN: Final = 64
+COMPLAINTS_EVERY_MS: Final = 60_000
 TRUSTED_MORE: Final = 8  # so many more connections than there may be are let in where only the operator can be
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Listening(Protocol):
-    """Somebody who accepts connections: until `close`, and less while there are no descriptors."""
+class BoundListener(ABC):
+    """One bound address. Pauses instead of spinning when descriptors run out, until it is told to resume."""
 
-    @property
-    def address(self) -> str: ...
+    def __init__(self, bound: ListeningSocket, turn: Turn, *, is_tls: bool) -> None:
+        self.bound = bound
+        self.address = f"tls:{bound.address}" if is_tls else bound.address
+        self._turn = turn
+        self._is_paused = False
+        turn.acceptors[bound.fileno()] = self
+        turn.poller.register(bound.fileno(), net.READABLE)
 
-    def resume(self) -> None: ...
+    @abstractmethod
+    def receive(self, connection: Connection) -> None:
+        """Let this one in, or turn it away."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def complain(self, reason: str) -> None:
+        """Say why somebody does not get in, now and then: a flood of connections must not become one of log lines."""
+
+    def readable(self) -> None:
+        """Accept what is waiting, some of it per turn."""
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                connection = self.bound.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    self.complain(f"no descriptor for another connection: {error.strerror}")
+                    self._pause()
+                return
+            self.receive(connection)
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._turn.poller.unregister(self.bound.fileno())
+
+    def resume(self) -> None:
+        """Once a second: accept again."""
+        if self._is_paused:
+            self._is_paused = False
+            self._turn.poller.register(self.bound.fileno(), net.READABLE)
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._pause()
+        self._turn.acceptors.pop(self.bound.fileno(), None)
+        self.bound.close()
 
 
-class Listener:
-    """One bound address. Pauses instead of spinning when descriptors run out."""
+class Listener(BoundListener):
+    """The data port at one address."""
 
     def __init__(
         self,
@@ -41,44 +83,28 @@ class Listener:
         is_tls: bool = False,
         is_trusted: bool = False,
     ) -> None:
-        self.bound = bound
-        self.address = f"tls:{bound.address}" if is_tls else bound.address
-        self._turn = turn
+        super().__init__(bound, turn, is_tls=is_tls)
         self._shop = shop
         self._door = door
         self._entrance = Entrance(self._log, self._item_bytes_max, is_tls=is_tls, is_trusted=is_trusted)
         self._connections_max = connections_max
         self._report = report
-        self.paused = False
-        self._full_reported_at_ms = -(10**9)
-        turn.acceptors[bound.fileno()] = self
-        turn.poller.register(bound.fileno(), net.READABLE)
+        self._complained_at_ms = -COMPLAINTS_EVERY_MS
 
-    def readable(self) -> None:
-        """Accept what is waiting, some of it per turn."""
-        for _ in range(ACCEPTS_A_TURN):
-            try:
-                connection = self.bound.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in OUT_OF_DESCRIPTORS:
-                    self._report_full(f"no descriptor for another connection: {error.strerror}")
-                    self.pause()
-                return
-            stats, door, entrance = self._shop.stats, self._door, self._entrance
-            room = self._room()
-            if len(self._turn.sessions) + len(door.greetings) >= room:
-                stats.rejected_connections += 1
-                self._report_full(f"{room} connections are open, all there is room for")
-                turn_away(connection, entrance)
-                continue
-            stats.total_connections += 1
-            self._shop.collection.open_files.make_room()  # journals give back what they were lent
-            if door.is_open(entrance):
-                door.admit_anybody(connection, entrance)
-            else:
-                door.enter(connection, self.bound.peer, entrance)
+    def receive(self, connection: Connection) -> None:
+        stats, door, entrance = self._shop.stats, self._door, self._entrance
+        room = self._room()
+        if len(self._turn.sessions) + len(door.greetings) >= room:
+            stats.rejected_connections += 1
+            self.complain(f"{room} connections are open, all there is room for")
+            turn_away(connection, entrance)
+            return
+        stats.total_connections += 1
+        self._shop.collection.open_files.make_room()  # journals give back what they were lent
+        if door.is_open(entrance):
+            door.admit_anybody(connection, entrance)
+        else:
+            door.enter(connection, self.bound.peer, entrance)
 
     def _room(self) -> int:
         """How many connections there may be, of all listeners together."""
@@ -91,27 +117,11 @@ class Listener:
         config = reader.config if reader is not None else self._shop.collection.config.for_queue(name)
         return config.max_item_size_bytes
 
-    def _report_full(self, reason: str) -> None:
-        # Once a minute: a flood of connections must not become a flood of log lines.
+    def complain(self, reason: str) -> None:
         now_ms = self._shop.clock.monotonic_ms
-        if now_ms - self._full_reported_at_ms >= 60_000:
-            self._full_reported_at_ms = now_ms
+        if now_ms - self._complained_at_ms >= COMPLAINTS_EVERY_MS:
+            self._complained_at_ms = now_ms
             self._log(reason)
 
     def _log(self, reason: str) -> None:
         self._report(f"{self.address}: {reason}")
-
-    def pause(self) -> None:
-        if not self.paused:
-            self.paused = True
-            self._turn.poller.unregister(self.bound.fileno())
-
-    def resume(self) -> None:
-        if self.paused:
-            self.paused = False
-            self._turn.poller.register(self.bound.fileno(), net.READABLE)
-
-    def close(self) -> None:
-        self.pause()
-        self._turn.acceptors.pop(self.bound.fileno(), None)
-        self.bound.close()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from kestreld.clock import Clock
-from kestreld.config import Config, exposure_reason, needs_restart, until_restart
+from kestreld.config import Config, exposure_reason
 from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.net import Events, ListeningSocket, Network
 from kestreld.protocol.memcache import Lines
@@ -19,9 +19,10 @@ from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
 from kestreld.server.background import Thinker
 from kestreld.server.door import Door
-from kestreld.server.listener import Listener, Listening
+from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.turn import Turn
+from kestreld.settings import needs_restart, until_restart
 from kestreld.stats import ServerStats
 from kestreld.systemd import Notifier
 from kestreld.tls import server_context
@@ -50,8 +51,12 @@ class Service:
         login_key: bytes = b"",
         context: ssl.SSLContext | None = None,
         notifier: Notifier | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
-        """`login_key` is chance that nobody else knows, for as long as the process lives."""
+        """`login_key` is chance that nobody else knows, for as long as the process lives.
+
+        `report` is told what somebody should look into, `note` what has been done as asked.
+        """
         self.loop = loop
         self.network = network
         self.clock = clock
@@ -59,6 +64,7 @@ class Service:
         self.started_with = collection.config
         self.load_config = load_config
         self.report = report
+        self.note = note or report
         self.stats = ServerStats(started_at_ms=clock.monotonic_ms)
         self.deadlines = Deadlines()
         self.lines = Lines()
@@ -70,7 +76,7 @@ class Service:
         self.door = Door(loop, self.thinker, self.turn, self.shop, self.lines, login_key)
         self.door.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
-        self.listeners: list[Listening] = []
+        self.listeners: list[BoundListener] = []
         self.stopped: asyncio.Future[None] = loop.create_future()
         self._stopping = False
         self._again = False
@@ -259,9 +265,9 @@ class Service:
         self.door.configure(running, context)
         self.shop.max_open_reads = config.max_open_reads
         if not waiting:
-            self.report(f"reloaded {config.source}")
+            self.note(f"reloaded {config.source}")
             return b"Reloaded config.\r\n"
-        self.report(f"reloaded {config.source}; needs a restart: {', '.join(waiting)}")
+        self.note(f"reloaded {config.source}; needs a restart: {', '.join(waiting)}")
         if self.shop.strict:
             return b"Reloaded config.\r\n"
         return f"Reloaded config. Needs a restart: {', '.join(waiting)}\r\n".encode("latin-1", "replace")
@@ -286,7 +292,7 @@ class Service:
         if self._stopping:
             return
         self._stopping = self.collection.stopping = True
-        self.report("shutting down")
+        self.note("shutting down")
         self.notifier.tell("STOPPING=1")
         for listener in self.listeners:
             listener.close()

@@ -11,9 +11,11 @@ from kestreld.journal.records import item_data, item_id, whole_records
 from tests.functional.conftest import Connect
 from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.http import Answer, ask, basic
+from tests.support.http import PATIENCE_S, Answer, ask, asked, basic
 from tests.support.queue_client import QueueClient
 from tests.support.strace import injected
+
+LONG_MS = PATIENCE_S * 4 * 1000  # whoever waits to the end of it has failed
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +27,15 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def items(daemon: Daemon, queue: str, query: str = "") -> list[tuple[int, bytes]]:
     """Ids and data of a range."""
-    answer = ask(daemon, f"/queues/{queue}/items?{query}")
+    return records(ask(daemon, f"/queues/{queue}/items?{query}"))
+
+
+def records(answer: Answer) -> list[tuple[int, bytes]]:
+    """Ids and data of what came."""
     assert answer.status == 200, answer
-    records = [answer.body[start:end] for _, start, end in whole_records(answer.body, 0, "answer")]
-    assert len(records) == int(answer.headers["X-Kestrel-Items"])
-    return [(item_id(record), item_data(record)) for record in records]
+    found = [answer.body[start:end] for _, start, end in whole_records(answer.body, 0, "answer")]
+    assert len(found) == int(answer.headers["X-Kestrel-Items"])
+    return [(item_id(record), item_data(record)) for record in found]
 
 
 def head(daemon: Daemon, queue: str, reader: str) -> int:
@@ -98,29 +104,23 @@ def test_a_large_item_comes_alone_however_little_was_asked_for(daemon, connect: 
 def test_waiting_for_items_ends_with_the_first_or_with_the_time(daemon, connect: Connect, queue):
     client = connect()
     client.put(queue, b"one")
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(items, daemon, queue, "first=2&wait_ms=20000")
-        putting = threading.Timer(0.3, lambda: client.put(queue, b"two"))
-        putting.start()
-        assert waiting.result(10) == [(2, b"two")]
-        putting.join()
-        client.get(f"{queue}+child")
-        waiting = pool.submit(items, daemon, queue, "first=3&wait_ms=20000")
+    with asked(daemon, f"/queues/{queue}/items?first=2&wait_ms={LONG_MS}") as answer:
+        client.put(queue, b"two")
+        assert records(answer()) == [(2, b"two")]
+    client.get(f"{queue}+child")
+    with asked(daemon, f"/queues/{queue}/items?first=3&wait_ms={LONG_MS}") as answer:
         client.put(f"{queue}+child", b"own")  # not for everybody
         client.put(queue, b"three")
-        assert waiting.result(10)[-1] == (4, b"three")
+        assert records(answer())[-1] == (4, b"three")
     assert items(daemon, queue, "first=5&wait_ms=100") == []
 
 
 def test_waiting_ends_when_the_queue_is_deleted(daemon, connect: Connect, queue):
     client = connect()
     client.put(queue, b"one")
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(ask, daemon, f"/queues/{queue}/items?first=2&wait_ms=20000")
-        deleting = threading.Timer(0.3, lambda: client.do(b"delete " + queue.encode(), b"DELETED\r\n"))
-        deleting.start()
-        assert waiting.result(10).status == 404
-        deleting.join()
+    with asked(daemon, f"/queues/{queue}/items?first=2&wait_ms={LONG_MS}") as answer:
+        client.do(b"delete " + queue.encode(), b"DELETED\r\n")
+        assert answer().status == 404
 
 
 def test_a_reader_has_a_place_of_its_own_and_keeps_it(tmp_path):

@@ -9,9 +9,10 @@ from typing import Final
 
 import pytest
 
-from kestreld.config import SETTINGS, load
+from kestreld.config_file import load
 from kestreld.errors import ConfigError
 from kestreld.journal.kestrel_ops import ADDX, CONFIRM_REMOVE, REMOVE_TENTATIVE, UNREMOVE, Op, encode
+from kestreld.settings import SETTINGS
 from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
@@ -280,6 +281,7 @@ def config_of(client: QueueClient, queue: str) -> dict[str, str]:
 
 def test_dump_config_shows_every_setting_with_its_true_value(client: QueueClient, queue: str) -> None:
     client.put(queue, b"x")
+    client.get("aging")
     shown = config_of(client, queue)
     assert set(shown) == {setting.name for setting in SETTINGS if setting.per_queue}
     assert shown["max_journal_size"] == str(16 << 20)

@@ -10,23 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestreld.config import (
-    SETTINGS,
     Address,
     Compat,
     Config,
     QueueConfig,
     decode_queue_name,
     encode_queue_name,
-    find_config_path,
-    load,
-    load_file,
-    needs_restart,
     queue_name_problem,
-    queue_setting_lines,
 )
+from kestreld.config_file import find_config_path, load, load_file
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 from kestreld.passwords import hash_password
+from kestreld.settings import SETTINGS, needs_restart, queue_setting_lines
 from kestreld.units import parse_duration_ms, parse_size_bytes, parse_whole_number
 
 PACKAGED = Path(__file__).parents[2] / "packaging" / "kestreld.yaml"

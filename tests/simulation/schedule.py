@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from kestreld.server.loop import EVENTS_MAX
 from tests.support.mortal_files import Killed
 
 
@@ -104,7 +105,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def run_turns(self, poller: Any, turn: Callable[[list[tuple[int, int]]], object]) -> None:
-        self.readers[poller.fileno()] = lambda: turn(poller.poll(0, 256))
+        self.readers[poller.fileno()] = lambda: turn(poller.poll(0, EVENTS_MAX))
 
     def end_turns(self) -> None:
         self.readers.clear()

@@ -15,8 +15,14 @@ from typing import Final
 from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[2]
+TIME: Final = re.compile(r"[0-9T:.-]+Z (?=kestreld: )")
 READY: Final = re.compile(r"ready .*memcache=(\S+)(?: admin=(\S+))?")
 STOP_S: Final = 20
+
+
+def without_time(line: str) -> str:
+    """A line of the log, but for when it was written."""
+    return TIME.sub("", line.rstrip("\n"), count=1)
 
 
 class Daemon:
@@ -66,7 +72,7 @@ class Daemon:
         )
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.log.append(line.rstrip("\n"))
+            self.log.append(without_time(line))
             if ready := READY.search(line):
                 self.address = self.listen = ready[1]
                 self.admin = ready[2] or self.admin
@@ -94,7 +100,7 @@ class Daemon:
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
         with process.stderr:
-            self.log.extend(line.rstrip("\n") for line in process.stderr)
+            self.log.extend(map(without_time, process.stderr))
 
     def logged(self, text: str) -> str:
         """The first line of the log with `text` in it, as soon as there is one."""

@@ -1,10 +1,13 @@
 """HTTP requests to a daemon's admin port."""
 
 import base64
+import http.client
 import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any
@@ -52,3 +55,17 @@ def ask(
     except urllib.error.HTTPError as refusal:
         with refusal:
             return Answer(refusal.code, refusal.headers, refusal.read())
+
+
+@contextmanager
+def asked(daemon: Daemon, path: str) -> Iterator[Callable[[], Answer]]:
+    """A request that the server has begun to work at, and what reads its answer."""
+
+    def answer() -> Answer:
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+
+    with closing(http.client.HTTPConnection(daemon.admin, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", path)
+        ask(daemon, "/healthz")  # on a later connection: it is served after this one
+        yield answer

@@ -33,13 +33,14 @@ def mended(disk: MemoryFiles) -> RepairReport:
     return repair(disk, FakeClock(), FOLDER, segment_bytes_max=600)
 
 
+def is_hit(place: Place, spans: Spans) -> bool:
+    """Whether the record there is not whole."""
+    return any(place.path == path and place.start < end and start < place.end for path, start, end in spans)
+
+
 def hit(spans: Spans) -> set[int]:
     """The items whose PUTs are not whole."""
-    return {
-        found
-        for found, put in SAMPLE.puts.items()
-        if any(put.path == path and put.start < end and start < put.end for path, start, end in spans)
-    }
+    return {found for found, put in SAMPLE.puts.items() if is_hit(put, spans)}
 
 
 def known_to_have_been(changes: Changes, lost: set[int]) -> range:
@@ -53,10 +54,7 @@ def known_to_have_been(changes: Changes, lost: set[int]) -> range:
 def is_named(name: bytes, spans: Spans) -> bool:
     """Whether a whole record is left that says what the number of the reader `name` is called."""
     return any(
-        name in place.record
-        and not any(place.path == path and place.start < end and start < place.end for path, start, end in spans)
-        for place in SAMPLE.places
-        if place.record_type != Type.PUT
+        name in place.record and not is_hit(place, spans) for place in SAMPLE.places if place.record_type != Type.PUT
     )
 
 

@@ -1,0 +1,302 @@
+"""Reading a configuration: YAML and `--set` in, one Config out, or a ConfigError naming every mistake and its place."""
+
+import difflib
+import graphlib
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kestreld.config import (
+    BUILT_IN,
+    Address,
+    Config,
+    QueueConfig,
+    block_for,
+    exposure_reason,
+    family_of,
+    queue_name_problem,
+)
+from kestreld.errors import ConfigError, ConfigProblem
+from kestreld.files import FileLayer
+from kestreld.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
+from kestreld.users import UserConfig, read_users
+from kestreld.values import BadValue, as_clients_send_it, usable_path
+from kestreld.yaml_tree import Entry, Kind, Node, Place, read_tree, read_value
+
+DEFAULT_QUEUE_PATH: Final = "~/.local/state/kestreld/spool"
+FILE_BYTES_MAX: Final = 1024**2
+
+
+def find_config_path(files: FileLayer, explicit: str | None, environ: Mapping[str, str]) -> str | None:
+    """The file to load: --config, $KESTRELD_CONFIG, the user's, the system's; None when there is none.
+
+    Raises ConfigError when one that was asked for does not exist.
+    """
+    for asked, path in (("--config", explicit), ("$KESTRELD_CONFIG", environ.get("KESTRELD_CONFIG") or None)):
+        if path is not None:
+            if not files.exists(path):
+                raise ConfigError([ConfigProblem(path, 0, 0, f"there is no such file ({asked})")])
+            return path
+    searched = ["/etc/kestreld/kestreld.yaml"]
+    if home := environ.get("HOME"):
+        searched.insert(0, posixpath.join(home, ".config/kestreld/kestreld.yaml"))
+    return next((path for path in searched if files.exists(path)), None)
+
+
+def load_file(files: FileLayer, path: str | None, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in a file, or the defaults (path None), under the overrides. Raises ConfigError."""
+    if path is None:
+        return _Draft(files, BUILT_IN, overrides).finish()
+    return load(_file_text(files, path), path, overrides, files)
+
+
+def load(text: str, source: str, overrides: Sequence[str] = (), files: FileLayer | None = None) -> Config:
+    """The configuration in a file's text, under `key=value` overrides. ConfigError lists every problem.
+
+    `files` has the password files that the text names.
+    """
+    draft = _Draft(files or FileLayer(), source, overrides)
+    # A file asks for a daemon that is looked after; on bare defaults nobody waits for metrics.
+    draft.values["admin"] = Address("127.0.0.1", 2223)
+    draft.read_text(text)
+    return draft.finish()
+
+
+def _file_text(files: FileLayer, path: str) -> str:
+    try:
+        if files.size_bytes(path) > FILE_BYTES_MAX:
+            raise ConfigError([ConfigProblem(path, 0, 0, f"larger than {FILE_BYTES_MAX} bytes")])
+        content = files.read_operators_file(path)
+    except OSError as error:
+        raise ConfigError([ConfigProblem(path, 0, 0, str(error.strerror))]) from error
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        problem = ConfigProblem(path, line, column, "not UTF-8 text")
+        raise ConfigError([problem]) from error
+
+
+class _Draft:
+    """A configuration being read: values by field, where each came from, and the problems so far.
+
+    `queues[""]` holds the defaults for all queues.
+    """
+
+    def __init__(self, files: FileLayer, source: str, overrides: Sequence[str]) -> None:
+        self.files = files
+        self.source = source
+        self.overrides = overrides
+        self.values: dict[str, Any] = {}
+        self.users: dict[str, UserConfig] = {}
+        self.queues: dict[str, dict[str, Any]] = {"": {}}
+        self._places: dict[tuple[str, str], Place] = {}  # (queue, field) -> where it is set
+        self._problems: dict[ConfigProblem, None] = {}  # a set in order: aliases show one mistake many times
+        self._bad_fields: set[str] = set()
+        self._is_whole = True  # False where a file was no YAML: what it says is unknown
+
+    def finish(self) -> Config:
+        """Read the overrides and check what hangs together. Raises ConfigError."""
+        for override in self.overrides:
+            self._read_override(override)
+        if "queue_path" not in self.values:
+            self._default_queue_path()
+        if self._is_whole:
+            self._check_blocks()
+            for name in ("move_expired_to", "move_failed_to"):
+                if name not in self._bad_fields:
+                    self._check_circles(name)
+            self._check_tls()
+        self._raise_problems()
+        config = Config(
+            **self.values,
+            users=self.users,
+            defaults=QueueConfig(**self.queues.pop("")),
+            queues=self.queues,
+            source=self.source,
+            places={name: place for (queue, name), place in self._places.items() if not queue},
+        )
+        if (address := config.exposed()) is not None:
+            field = "admin" if address == config.admin else "memcache"
+            self._problems[config.problem(field, f"listen.{field}: {exposure_reason(address)}")] = None
+        self._raise_problems()
+        return config
+
+    def _raise_problems(self) -> None:
+        if self._problems:
+            raise ConfigError(sorted(self._problems, key=lambda at: (at.line == 0, at.line, at.column)))
+
+    def read_text(self, text: str) -> None:
+        root, problems = read_tree(text, self.source)
+        self._problems |= dict.fromkeys(problems)
+        self._is_whole = root is not None
+        if root is not None:
+            self._read_top(root)
+
+    def _read_override(self, override: str) -> None:
+        """`a.b=value` is the mapping {a: {b: value}}, read over what is already there."""
+        key, equals, text = override.partition("=")
+        place = Place(f"--set {key}")
+        if not equals:
+            self._problem(place, "expected KEY=VALUE, such as queues.work.max_items=5")
+            return
+        node, problems = read_value(text, place)
+        self._problems |= dict.fromkeys(problems)
+        for part in reversed(key.split(".")):
+            node = Node(place, Kind.MAPPING, entries={part: Entry(place, node)})
+        self._read_top(node)
+
+    def _default_queue_path(self) -> None:
+        try:
+            self.values["queue_path"] = usable_path(DEFAULT_QUEUE_PATH)
+        except ValueError as error:
+            self._problem(Place(self.source), f"queue_path: {error}; set queue_path")
+
+    def _read_top(self, node: Node) -> None:
+        for key, entry in self._entries(node).items():
+            if key in GROUPED:
+                self._read_group(GROUPED[key], entry.node)
+            elif key == "queues":
+                self._read_queues(entry.node)
+            elif key == "users":
+                users, problems = read_users(entry.node, self.files)
+                self._problems |= dict.fromkeys(problems)
+                self.users |= users
+            elif setting := TOP_LEVEL.get(key):
+                self._read_setting(setting, "", entry.node)
+            else:
+                self._unknown(key, entry, [*TOP_LEVEL, *GROUPS])
+
+    def _read_group(self, settings: Mapping[str, Setting], node: Node) -> None:
+        for key, entry in self._entries(node).items():
+            if setting := settings.get(key):
+                self._read_setting(setting, "", entry.node)
+            else:
+                self._unknown(key, entry, list(settings))
+
+    def _read_queues(self, node: Node) -> None:
+        for text, entry in self._entries(node).items():
+            name = as_clients_send_it(text)
+            if problem := queue_name_problem(name):
+                self._problem(entry.place, f"{text!r}: {problem}")
+            else:
+                self._read_queue(name, entry.node)
+
+    def _read_queue(self, name: str, node: Node) -> None:
+        self.queues.setdefault(name, {})
+        for key, entry in self._entries(node).items():
+            setting = PER_QUEUE.get(key)
+            if setting is None:
+                self._unknown(key, entry, list(PER_QUEUE))
+            elif setting.of_family and "+" in name:
+                reason = f"a child shares its parent's journal: set {key} under {family_of(name)!r}"
+                self._problem(entry.place, reason)
+            else:
+                self._read_setting(setting, name, entry.node)
+
+    def _read_setting(self, setting: Setting, queue: str, node: Node) -> None:
+        try:
+            value = value_of(setting, node)
+        except BadValue as bad:
+            self._bad_fields.add(setting.field)
+            self._problem(bad.node.place, f"{setting.name}: {bad.reason}")
+            return
+        values = self.queues[queue] if setting.per_queue else self.values
+        values[setting.field] = value
+        self._places[queue, setting.field] = node.place
+
+    def _entries(self, node: Node) -> dict[str, Entry]:
+        if node.kind not in (Kind.MAPPING, Kind.NULL):
+            self._problem(node.place, f"expected a mapping, such as max_items: 1000, not {node}")
+        return node.entries
+
+    def _unknown(self, key: str, entry: Entry, known: list[str]) -> None:
+        if place := place_of(key):
+            reason = f"{key} does not belong here: it stands {place}"
+        elif near := difflib.get_close_matches(key, known, n=1):
+            reason = f"unknown setting {key!r}; did you mean {near[0]}?"
+        elif entry.node.kind is Kind.MAPPING:
+            reason = f"unknown setting {key!r}; a queue's settings stand under queues"
+        else:
+            reason = f"unknown setting {key!r}"
+        self._problem(entry.place, reason)
+
+    def _problem(self, place: Place, reason: str) -> None:
+        self._problems[place.problem(reason)] = None
+
+    # What settings mean together.
+
+    def _check_tls(self) -> None:
+        addresses = self.values.get("memcache", ())
+        if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
+            if any(address.tls for address in addresses):
+                self._problem(self._places["", "memcache"], "listen.memcache: tls: needs tls.certificate and tls.key")
+            admin = self.values.get("admin")
+            if admin is not None and admin.tls:
+                self._problem(self._places["", "admin"], "listen.admin: tls: needs tls.certificate and tls.key")
+            for name in ("tls_key", "tls_client_ca"):
+                if self.values.get(name) is not None:
+                    self._problem(
+                        self._places["", name], f"{name.replace('_', '.', 1)} has no effect without tls.certificate"
+                    )
+
+    def _check_blocks(self) -> None:
+        for queue, block in self.queues.items():
+            for name in ("move_expired_to", "move_failed_to"):
+                to = block.get(name)
+                if to and to != queue and family_of(to) == family_of(queue):
+                    self._problem(self._places[queue, name], f"{name}: {to!r} is of the same family as {queue!r}")
+            if {"max_retries", "move_failed_to"} & block.keys():
+                self._check_retries(queue)
+
+    def _check_retries(self, queue: str) -> None:
+        """An item past max_retries needs somewhere to go, and a place to go needs a number."""
+        values = {**self.queues[""], **block_for(self.queues, queue)}
+        missing = [name for name in ("max_retries", "move_failed_to") if values.get(name) is None]
+        if len(missing) == 1 and not {"max_retries", "move_failed_to"} & self._bad_fields:
+            given = "move_failed_to" if missing == ["max_retries"] else "max_retries"
+            place = self._places[queue, given if given in self.queues[queue] else missing[0]]
+            self._problem(place, f"{given} has no effect without {missing[0]}: set both or none")
+
+    def _check_circles(self, name: str) -> None:
+        """Items that move on must come to rest: no queue may send them, by others, to itself."""
+        graph = self._moves(name)
+        while circle := _circle(graph):
+            places = {queue: self._origin(queue, name) for queue in circle}
+            first = circle.index(min(circle, key=lambda queue: places[queue]))
+            path = " -> ".join(map(repr, [*circle[first:], *circle[: first + 1]]))
+            self._problem(places[circle[first]], f"{name}: items would go round: {path}")
+            for queue in circle:
+                del graph[queue]
+
+    def _moves(self, name: str) -> dict[str, list[str]]:
+        """Every queue that sends items on, and where they arrive: the queue named and its children."""
+        queues = dict.fromkeys(queue for queue in self.queues if queue)
+        queues |= dict.fromkeys(block[name] for block in self.queues.values() if block.get(name))
+        children: dict[str, list[str]] = {}
+        for queue in queues:
+            if "+" in queue:
+                children.setdefault(family_of(queue), []).append(queue)
+        graph = {}
+        for queue in queues:
+            to: Any = {**self.queues[""], **block_for(self.queues, queue)}.get(name)
+            if to and family_of(to) != family_of(queue):
+                graph[queue] = [to, *children.get(to, ())]
+        return graph
+
+    def _origin(self, queue: str, name: str) -> Place:
+        """Where the value that holds for a queue is set: by itself, its parent or for all."""
+        owner = next(owner for owner in (queue, family_of(queue), "") if (owner, name) in self._places)
+        return self._places[owner, name]
+
+
+def _circle(graph: Mapping[str, Sequence[str]]) -> list[str]:
+    """Queues that send items round, each to the next and the last to the first; empty when there are none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        # Each stands before the one it gets items from, and the first is repeated at the end.
+        circle: list[str] = error.args[1][:0:-1]
+        return circle
+    return []

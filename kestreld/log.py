@@ -1,0 +1,71 @@
+"""The log: one line an event on stderr, as text, as JSON, or as journald takes it. Nothing of an item is ever in it."""
+
+import contextlib
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from enum import IntEnum
+
+from kestreld.clock import Clock, utc_text
+from kestreld.config import LogFormat
+
+
+class Level(IntEnum):
+    """How much a line matters, in the numbers of syslog(3)."""
+
+    CRITICAL = 2  # the server stops
+    ERROR = 3  # it does not start
+    WARNING = 4  # somebody should look into it
+    INFO = 6  # done as asked
+
+
+class Log:
+    """Writes to stderr, and drops what nobody reads."""
+
+    def __init__(self, form: LogFormat, *, is_journal: bool = False, is_timed: bool = False) -> None:
+        """`is_journal` says that journald reads it, which has times of its own and sorts lines by their level."""
+        self._form = form
+        self._is_journal = is_journal
+        self._clock = Clock() if is_timed and not is_journal else None
+
+    def say(self, level: Level, source: str, message: str, details: str = "") -> None:
+        """`source` is the part of the server that has something to say; `details` may have several lines."""
+        time = ""
+        if self._clock is not None:
+            self._clock.read()
+            time = utc_text(self._clock.wall_ms)
+        if self._form is LogFormat.JSON:
+            fields = {"time": time, "level": level.name.lower(), "source": source, "message": message}
+            fields["details"] = details
+            lines = [json.dumps({name: value for name, value in fields.items() if value})]
+        else:
+            name = "" if self._is_journal else "kestreld: "
+            lines = [f"{time} {name}{_on_a_line(message)}".lstrip(), *details.splitlines()]
+        priority = f"<{level.value}>" if self._is_journal else ""
+        with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
+            if sys.stderr is not None:
+                sys.stderr.write("".join(f"{priority}{line}\n" for line in lines))
+                sys.stderr.flush()
+
+    def of(self, source: str, level: Level) -> Callable[[str], None]:
+        """What a part of the server is given to report with."""
+        return lambda message: self.say(level, source, message)
+
+
+class FromLibraries(logging.Handler):
+    """What asyncio and the like complain of becomes lines of the log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        details = "".join(traceback.format_exception(error)) if error is not None else ""
+        self._log.say(Level.WARNING, record.name, record.getMessage(), details)
+
+
+def _on_a_line(message: str) -> str:
+    return message if message.isprintable() else message.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,238 @@
+"""The one list of settings: what each is called, which field of a Config it fills and how its value is written.
+
+Reading, suggestions, stats, and what needs a restart all come from it.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from kestreld.config import Address, Compat, Config, LogFormat, PerQueue, QueueConfig, queue_name_problem
+from kestreld.values import (
+    BadValue,
+    as_clients_send_it,
+    count_from,
+    milliseconds_from,
+    path_of,
+    seconds_from,
+    size_bytes_from,
+    switch,
+    sync_interval_ms,
+    text_of,
+    unexpected,
+)
+from kestreld.yaml_tree import Kind, Node
+
+LINE_BYTES_MAX: Final = 1024**2
+MAX_AGE_MS_MAX: Final = 36_500 * 86_400_000  # a century
+
+Parse = Callable[[Node], object]
+
+
+def _queue(node: Node) -> str:
+    name = as_clients_send_it(text_of(node, "the name of a queue or none"))
+    if problem := queue_name_problem(name):
+        raise BadValue(node, f"{node}: {problem}")
+    return name
+
+
+def _max_age_ms(node: Node) -> int | None:
+    return milliseconds_from(0, MAX_AGE_MS_MAX)(node) or None
+
+
+def _address(node: Node) -> Address:
+    text = text_of(node, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH")
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise BadValue(node, f"{node}: {error}") from None
+
+
+def _host_names(node: Node) -> tuple[str, ...]:
+    expected = "a host name, such as queues.example.org"
+    names = [text_of(item, expected) for item in (node.items if node.kind is Kind.LIST else [node])]
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name):
+            raise BadValue(node, f"expected {expected}, not {name!r}")
+    return tuple(name.lower() for name in names)
+
+
+def _per_queue(node: Node) -> PerQueue:
+    expected = "all, off, top:N or regex:PATTERN"
+    if node.kind is Kind.SWITCH and not switch(node):
+        return PerQueue(most=0)
+    word, colon, rest = text_of(node, expected).partition(":")
+    if word == "all" and not colon:
+        return PerQueue()
+    if word == "off" and not colon:
+        return PerQueue(most=0)
+    if word == "top" and re.fullmatch(r"[0-9]{1,9}", rest):
+        return PerQueue(most=int(rest))
+    if word == "regex" and rest:
+        try:
+            re.compile(rest)
+        except re.error as error:
+            raise BadValue(node, f"{rest!r} is no regular expression: {error}") from None
+        return PerQueue(pattern=rest)
+    raise unexpected(node, expected)
+
+
+def _addresses(node: Node) -> tuple[Address, ...]:
+    items = node.items if node.kind is Kind.LIST else [node]
+    addresses = tuple(_address(item) for item in items)
+    if not addresses:
+        raise BadValue(node, "expected at least one address")
+    for at, address in enumerate(addresses):
+        if address in addresses[:at] and (address.path or address.port):
+            raise BadValue(items[at], f"{address} is listed twice")
+    return addresses
+
+
+def _one_of(choices: type[Enum]) -> Parse:
+    """One of the values of an Enum, by its word."""
+    expected = " or ".join(choice.value for choice in choices)
+
+    def parse(node: Node) -> Enum:
+        try:
+            return choices(text_of(node, expected))
+        except ValueError:
+            raise unexpected(node, expected) from None
+
+    return parse
+
+
+def _certificate_required(node: Node) -> bool:
+    text = text_of(node, "required or optional")
+    if text not in ("required", "optional"):
+        raise unexpected(node, "required or optional")
+    return text == "required"
+
+
+def _account(node: Node) -> str:
+    name = text_of(node, "the name of a user of this machine")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise unexpected(node, "the name of a user of this machine")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: the guide's name, the field it fills and how it is written."""
+
+    name: str
+    field: str
+    parse: Parse
+    unset: str = ""  # the word for None, as null is; empty = there must be a value
+    per_queue: bool = False
+    of_family: bool = False  # of the journal, which parent and children share: not for a child's block
+    restart: bool = False  # a change takes effect at the next start
+
+
+def _queue_setting(name: str, field: str, parse: Parse, unset: str = "", *, of_family: bool = False) -> Setting:
+    return Setting(name, field, parse, unset, per_queue=True, of_family=of_family, restart=field == "journal")
+
+
+SETTINGS: Final = (
+    Setting("listen.memcache", "memcache", _addresses, restart=True),
+    Setting("listen.admin", "admin", _address, "null", restart=True),
+    Setting("listen.admin_hosts", "admin_hosts", _host_names),
+    Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
+    Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
+    Setting("tls.certificate", "tls_certificate", path_of, "null"),
+    Setting("tls.key", "tls_key", path_of, "null"),
+    Setting("tls.client_ca", "tls_client_ca", path_of, "null"),
+    Setting("tls.client_certificate", "tls_client_certificate_required", _certificate_required),
+    Setting("insecure", "insecure", switch),
+    Setting("user", "user", _account, "null", restart=True),
+    Setting("compat", "compat", _one_of(Compat), restart=True),
+    Setting("queue_path", "queue_path", path_of, restart=True),
+    Setting("archive_path", "archive_path", path_of, "null", restart=True),
+    Setting("timeout", "timeout_ms", seconds_from(0)),
+    Setting("request_timeout", "request_timeout_ms", seconds_from(1)),
+    Setting("expiration_timer_frequency_seconds", "expiration_timer_ms", seconds_from(0)),
+    Setting("sync_together", "sync_together", switch),
+    Setting("max_open_reads", "max_open_reads", count_from(1)),
+    Setting("max_line", "max_line_bytes", size_bytes_from(1024, LINE_BYTES_MAX), restart=True),
+    Setting("max_connections", "max_connections", count_from(1), "infinite"),
+    Setting("max_connections_per_ip", "max_connections_per_ip", count_from(1), "infinite"),
+    _queue_setting("max_items", "max_items", count_from(1), "infinite"),
+    _queue_setting("max_size", "max_size_bytes", size_bytes_from(1), "infinite"),
+    _queue_setting("max_item_size", "max_item_size_bytes", size_bytes_from(1), "infinite"),
+    _queue_setting("discard_old_when_full", "discard_old_when_full", switch),
+    _queue_setting("journal", "journal", switch, of_family=True),
+    _queue_setting("sync_journal", "sync_journal_ms", sync_interval_ms, "false", of_family=True),
+    _queue_setting("max_journal_size", "max_journal_size_bytes", size_bytes_from(1024), of_family=True),
+    _queue_setting("max_journal_overflow", "max_journal_overflow", count_from(1), of_family=True),
+    _queue_setting("max_memory_size", "max_memory_size_bytes", size_bytes_from(1)),
+    _queue_setting("max_age", "max_age_ms", _max_age_ms, "0"),
+    _queue_setting("move_expired_to", "move_expired_to", _queue, "none"),
+    _queue_setting("max_retries", "max_retries", count_from(1), "infinite"),
+    _queue_setting("move_failed_to", "move_failed_to", _queue, "none"),
+    _queue_setting("trash_seconds", "trash_ms", seconds_from(0, MAX_AGE_MS_MAX)),
+)
+GROUPED: Final = {
+    group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}
+    for group in ("listen", "metrics", "log", "tls")
+}
+TOP_LEVEL: Final = {s.name: s for s in SETTINGS if "." not in s.name}
+PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}
+GROUPS: Final = (*GROUPED, "queues", "users")
+
+
+def queue_setting_lines(config: QueueConfig) -> list[tuple[str, str]]:
+    """Every per-queue setting with its value, as the guide names and a configuration file writes them."""
+    return [(name, _written(setting, getattr(config, setting.field))) for name, setting in PER_QUEUE.items()]
+
+
+def _written(setting: Setting, value: object) -> str:
+    if value is None:
+        return setting.unset
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if setting.name == "sync_journal" and value == 0:
+        return "true"
+    if setting.name == "trash_seconds" and isinstance(value, int):
+        return f"{value}ms" if value % 1000 else str(value // 1000)
+    return str(value)
+
+
+def value_of(setting: Setting, node: Node) -> object:
+    if setting.unset and (node.kind is Kind.NULL or (node.kind is Kind.TEXT and node.text == setting.unset)):
+        return None
+    return setting.parse(node)
+
+
+def place_of(key: str) -> str:
+    """Where a known setting stands, in words; empty for an unknown one."""
+    for group, settings in GROUPED.items():
+        if key.removeprefix(f"{group}.") in settings:
+            return f"under {group}"
+    if key in PER_QUEUE:
+        return "at the top level, or under a queue's name"
+    return "at the top level" if key in TOP_LEVEL or key in GROUPS else ""
+
+
+def needs_restart(old: Config, new: Config) -> list[str]:
+    """Names of the settings that differ but take effect only at the next start."""
+    changed = []
+    for setting in SETTINGS:
+        before, after = (config.defaults if setting.per_queue else config for config in (old, new))
+        if setting.restart and getattr(before, setting.field) != getattr(after, setting.field):
+            changed.append(setting.name)
+    for name in sorted({*old.queues, *new.queues}):
+        named = any("journal" in config.queues.get(name, {}) for config in (old, new))
+        if named and old.for_queue(name).journal != new.for_queue(name).journal:
+            changed.append(f"queues.{name}.journal")
+    return changed
+
+
+def until_restart(running: Config, new: Config) -> Config:
+    """A new configuration with what takes effect only at the next start left as it is."""
+    kept: dict[str, Any] = {
+        setting.field: getattr(running, setting.field)
+        for setting in SETTINGS
+        if setting.restart and not setting.per_queue
+    }
+    return replace(new, **kept)
