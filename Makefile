@@ -48,14 +48,15 @@ fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the
 	    echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
 	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 || exit 1; done
 
-# SEEDS=100 and KILL_CYCLES=20 are shorter.
+# SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter.
 SEEDS ?= 10000
 KILL_CYCLES ?= 1000
+POWER_CUTS ?= 200
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
     tests/kestreld/journal/test_repair.py tests/kestreld/journal/test_kestrel_format.py \
     tests/kestreld/protocol/test_memcache.py tests/kestreld/test_config.py
 
-prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crashes, failing calls, kills, properties
+prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crashes, failing calls, kills, power cuts
 	@echo "prove: simulation, $(SEEDS) seeds"
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	@echo "prove: planted bugs, crash states, failing calls"
@@ -67,6 +68,8 @@ prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crash
 	@$(BIN)/python -m pytest -n auto --hypothesis-profile search --timeout 3600 $(PROPERTY_TESTS)
 	@echo "prove: $(KILL_CYCLES) times kill -9"
 	@KILL_CYCLES=$(KILL_CYCLES) $(BIN)/python -m pytest -s -p no:xdist -m long tests/functional/test_kill.py
+	@echo "prove: $(POWER_CUTS) power cuts"
+	@POWER_CUTS=$(POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_power_cuts.py
 
 compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
 	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)

@@ -6,6 +6,11 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile(
-    "search", max_examples=3000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "search",
+    max_examples=5000,
+    stateful_step_count=100,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kestreld.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt
@@ -45,10 +46,12 @@ class SegmentReport:
 
 @dataclass(slots=True)
 class _Contents:
-    """What the readers have to know of a segment to say which of its items are live."""
+    """What of a segment says which of its items are live, and whether the one before it is all there."""
 
     number: int = 0
+    first_id: int = 0
     replaced: tuple[int, ...] = ()
+    previous_bytes: int | None = None  # of the segment before it, what was written; None where no CHECKPOINT says so
     synced: bool = False  # a SYNC record was met
     shared: list[Range] = field(default_factory=list)
     private: list[tuple[int, int]] = field(default_factory=list)  # item id, reader number
@@ -116,10 +119,10 @@ def verify_journal(files: FileLayer, folder: str, queue: str) -> list[SegmentRep
         except FileNotFoundError:
             continue  # a running server has let it go meanwhile
         found = _Contents()
-        previous = reports[-1] if reports else None
-        _read_segment(report, buffer, found, readers, previous, is_last=name == names[-1])
+        _read_segment(report, buffer, found, readers, is_first=not reports, is_last=name == names[-1])
         reports.append(report)
         contents.append(found)
+    _hold_to_what_was_written(reports, contents)
     _count_live(reports, contents, readers)
     return reports
 
@@ -129,21 +132,20 @@ def _read_segment(
     buffer: bytes,
     found: _Contents,
     readers: _Readers,
-    previous: SegmentReport | None,
     *,
+    is_first: bool,
     is_last: bool,
 ) -> None:
     report.size_bytes = len(buffer)
     try:
         header, at = decode_header(buffer, report.path)
-        found.number, found.replaced = header.segment, header.replaced
+        found.number, found.first_id, found.replaced = header.segment, header.first_id, header.replaced
         record_type, end = checked_end(buffer, at)
         if record_type != Type.CHECKPOINT:
             reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
             raise JournalCorrupt(report.path, at, reason)
-        checkpoint = read_checkpoint(buffer[at + FRAME_BYTES : end])
-        _forgive_unused(previous, checkpoint)
-        at = _read_records(report, buffer, at, found, readers, first=previous is None)
+        found.previous_bytes = read_checkpoint(buffer[at + FRAME_BYTES : end]).previous_bytes
+        at = _read_records(report, buffer, at, found, readers, first=is_first)
         if at < len(buffer):
             code = checked_end(buffer, at)[1]
             if is_last:
@@ -159,10 +161,25 @@ def _read_segment(
         report.torn = is_last and not report.records and next(find_whole_records(buffer, 1), None) is None
 
 
-def _forgive_unused(previous: SegmentReport | None, checkpoint: Checkpoint) -> None:
-    """What a failed commit left behind the used bytes of the segment before was never part of the journal."""
-    if previous is not None and previous.bad_offset is not None and previous.bad_offset >= checkpoint.previous_bytes:
-        previous.bad_offset, previous.reason = None, None
+def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Contents]) -> None:
+    """A segment that is shorter than what the next one says was written to it has lost records, maybe whole ones.
+
+    And what a failed commit left behind that was never part of the journal.
+    """
+    stood_in_for = {number for found in contents for number in found.replaced}
+    for report, (found, following) in zip(reports, pairwise(contents), strict=False):
+        used_bytes = following.previous_bytes
+        if used_bytes is None:
+            continue
+        if report.bad_offset is not None:
+            if report.bad_offset >= used_bytes:
+                report.bad_offset, report.reason = None, None
+            continue
+        follows = following.number == found.number + 1 and not found.replaced
+        had_items = following.first_id > found.first_id  # else it got no further than its CHECKPOINT, never synced
+        if report.size_bytes < used_bytes and follows and had_items and found.number not in stood_in_for:
+            report.bad_offset = report.size_bytes
+            report.reason = f"the file ends here, not at byte {used_bytes}"
 
 
 def _read_records(

@@ -83,15 +83,20 @@ class QueueCollection:
         queue = self.families.get(parent)
         if queue is None:
             queue = self._new_family(parent)
+            if name in self.readers:
+                return self.readers[name]
         reader = queue.add_reader(label, self.config.for_queue(name))
         self.readers[name] = reader
         self.created += 1
         return reader
 
     def _new_family(self, parent: str) -> Queue:
+        """A family, or the one whose journal is there all the same."""
         journal = None
         if self.config.for_queue(parent).journal:
             folder = f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
+            if self.files.is_dir(folder) and (found := self._left_behind(parent, folder)) is not None:
+                return found
             # Two journals of one name never share an id, even when made within a millisecond.
             self._last_journal_id = max(self.clock.wall_ms, self._last_journal_id + 1)
             journal = Journal(self.files, self.clock, self.open_files, folder, parent, self._last_journal_id)
@@ -101,6 +106,18 @@ class QueueCollection:
             except OSError as error:
                 raise JournalFailed(folder, f"cannot be made: {error.strerror}") from error
         return self._adopt_family(parent, journal)
+
+    def _left_behind(self, parent: str, folder: str) -> Queue | None:
+        """What a start did not read or could not remove. Raises JournalFailed where it is still in the way."""
+        try:
+            self.recover_family(parent, folder)
+            self._must_be_sound(parent)
+            queue = self.families.get(parent)
+            if queue is None and self.files.is_dir(folder) and self.files.list_dir(folder):
+                raise JournalFailed(folder, "in the way, and cannot be removed")
+        except OSError as error:
+            raise JournalFailed(folder, f"cannot be read: {error.strerror}") from error
+        return queue
 
     def _adopt_family(self, parent: str, journal: Journal | None) -> Queue:
         queue = Queue(parent, journal, self.clock, self.commit, self.report)
@@ -137,38 +154,46 @@ class QueueCollection:
     def delete(self, name: str) -> bool:
         """Drop a queue and everything in it. False when there is none. Raises JournalFailed, or JournalCorrupt."""
         self._must_be_sound(name)
-        reader = self.readers.pop(name, None)
+        reader = self.readers.get(name)
         if reader is None:
             return False
         queue = reader.queue
-        note = None
+        queue.fold()
+        failure = None
         if len(queue.readers) == 1:
-            note = self.trash.note(reader, DELETE)
+            failure = self._remove_journal(queue, name, self.trash.note(reader, DELETE))
         else:
             self.trash.keep(reader, DELETE)
-        queue.fold()
+        del self.readers[name]
         queue.drop_reader(reader.label)
         self.deleted += 1
         self.past += reader.totals()
         if not queue.readers:
             del self.families[queue.name]
-            self._remove_journal(queue, name, note)
             queue.tell_followers()
         self._tell()
+        if failure is not None:
+            raise failure
         return True
 
-    def _remove_journal(self, queue: Queue, name: str, note: Note | None = None) -> None:
-        """Into the trash; for good, unless `note` says what its items are."""
+    def _remove_journal(self, queue: Queue, name: str, note: Note | None = None) -> JournalFailed | None:
+        """Into the trash; for good, unless `note` says what its items are. What failed once it was out of sight.
+
+        Raises JournalFailed where it is not; then nothing has changed.
+        """
         journal = queue.journal
+        failure = None
+        if journal is not None:
+            try:
+                self.trash.throw_away(journal, name, note, sync=queue.sync_ms is not None)
+            except OSError as error:
+                failure = JournalFailed(journal.folder, f"cannot be deleted: {error.strerror}")
+                if self.files.is_dir(journal.folder):
+                    raise failure from error
+            journal.close()
         queue.pending, queue.control = [], []
         queue.journal = None
-        if journal is None:
-            return
-        journal.close()
-        try:
-            self.trash.throw_away(journal, name, note, sync=queue.sync_ms is not None)
-        except OSError as error:
-            raise JournalFailed(journal.folder, f"cannot be deleted: {error.strerror}") from error
+        return failure
 
     def flush(self, name: str) -> int:
         """Drop the waiting items of a queue; how many. A queue that does not exist has none. Raises JournalCorrupt."""
@@ -286,10 +311,13 @@ class QueueCollection:
                 self.report(f"{parent}: {failure}; puts are refused until a new segment can be made")
         if not queue.readers:
             del self.families[parent]
+            obstacle: JournalFailed | None
             try:
-                self._remove_journal(queue, parent)
+                obstacle = self._remove_journal(queue, parent)
             except JournalFailed as failure:  # every reader was dropped: nothing is lost by its being there
-                self.report(f"{failure}; tried again at the next start")
+                obstacle = failure
+            if obstacle is not None:
+                self.report(f"{obstacle}; tried again at the next start")
 
     def _forget_empty(self, path: str) -> None:
         """A folder that a crash left before anything was written to its journal."""

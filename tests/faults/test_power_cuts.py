@@ -1,5 +1,6 @@
 """The power is cut under the real process, on a disk that loses, keeps or tears what was not synced."""
 
+import os
 import random
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.support.queue_client import QueueClient
 
 SMALL: Final = "max_journal_size=20KiB"
 LONG: Final = [pytest.mark.long, pytest.mark.timeout(300)]
+CUTS: Final = int(os.environ.get("POWER_CUTS", "30"))  # of a synced journal, in the long tests, thirty to a disk
+SYNCED: Final = [pytest.param("true", min(CUTS - before, 30), before, marks=LONG) for before in range(0, CUTS, 30)]
 
 
 def after_a_cut(daemon: Daemon, disk: PowerDisk, seconds: float) -> tuple[Load, list[bytes] | None]:
@@ -47,13 +50,16 @@ def after_a_cut(daemon: Daemon, disk: PowerDisk, seconds: float) -> tuple[Load, 
 
 
 @pytest.mark.parametrize(
-    ("sync", "cycles"), [("true", 2), pytest.param("true", 30, marks=LONG), pytest.param("false", 10, marks=LONG)]
+    ("sync", "cycles", "before"), [("true", 2, 0), *SYNCED, pytest.param("false", 10, 0, marks=LONG)]
 )
-def test_a_power_cut_takes_nothing_that_was_synced_and_alters_nothing(tmp_path: Path, sync: str, cycles: int) -> None:
+def test_a_power_cut_takes_nothing_that_was_synced_and_alters_nothing(
+    tmp_path: Path, sync: str, cycles: int, before: int
+) -> None:
     """Now and then the spool itself is a new one."""
-    rng = random.Random(cycles)
+    seed = before + cycles
+    rng = random.Random(seed)
     stored = confirmed = lost = repeated = stopped = 0
-    with power_disk(tmp_path / "disk", cycles) as disk:
+    with power_disk(tmp_path / "disk", seed) as disk:
         for cycle in range(cycles):
             memory = f"max_memory_size={rng.choice([1, 1000])}KiB"
             daemon = Daemon(tmp_path, [f"sync_journal={sync}", SMALL, memory])

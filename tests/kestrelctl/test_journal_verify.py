@@ -8,6 +8,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from kestreld.journal.kestrel_ops import ADDX, REMOVE, Op, encode
+from kestreld.journal.records import find_whole_records
 from tests.support.daemon import Daemon
 from tests.support.shell import Kestrelctl
 
@@ -83,6 +84,47 @@ def test_a_changed_byte_is_exit_65_with_the_offset_of_its_record(filled: Daemon,
     assert rows["idle"]["finding"] == ""
     quiet = own_kestrelctl("journal-verify", "-q", "--no-headers", str(filled.spool))
     assert (quiet.code, quiet.out.split(b"\t")[0]) == (65, b"work")
+
+
+@pytest.fixture
+def in_two_segments(own_daemon: Daemon, own_kestrelctl: Kestrelctl) -> list[Path]:
+    """A stopped server's journal of `work`: the first segment is full, in the second there is an item, too."""
+    own_daemon.stop()
+    own_daemon.settings = [*own_daemon.settings, "max_journal_size=1KiB"]
+    own_daemon.start()
+    for number in range(4):
+        own_kestrelctl("put", "work", str(number) * 400)
+    own_daemon.stop()
+    segments = sorted((own_daemon.spool / "work.journal").glob("*.seg"))
+    assert len(segments) == 2
+    return segments
+
+
+def test_a_full_segment_cut_between_two_records_is_exit_65_as_it_stops_the_queue(
+    own_daemon: Daemon, own_kestrelctl: Kestrelctl, in_two_segments: list[Path]
+) -> None:
+    assert own_kestrelctl("journal-verify", "-q", str(own_daemon.spool)).code == 0
+    full = in_two_segments[0]
+    written_bytes = full.stat().st_size
+    starts = [start for _, start, _ in find_whole_records(full.read_bytes(), 0)]
+    os.truncate(full, starts[-1])
+    run = own_kestrelctl("journal-verify", "-q", str(own_daemon.spool), "-o", "ndjson")
+    row = json.loads(run.out)
+    assert (run.code, row["segment"], row["bad_offset"]) == (65, full.name, starts[-1])
+    assert row["finding"] == f"corrupt: the file ends here, not at byte {written_bytes}"
+    own_daemon.start()
+    assert own_kestrelctl("get", "work").code == 84
+
+
+def test_what_a_failed_commit_left_behind_a_full_segment_is_no_finding(
+    own_daemon: Daemon, own_kestrelctl: Kestrelctl, in_two_segments: list[Path]
+) -> None:
+    with in_two_segments[0].open("ab") as file:
+        file.write(b"\x40\0\0\0half")
+    run = own_kestrelctl("journal-verify", "-q", str(own_daemon.spool))
+    assert (run.code, run.out) == (0, b"")
+    own_daemon.start()
+    assert own_kestrelctl("get", "work").out == b"0" * 400
 
 
 def test_the_verbs_say_exit_84_of_a_queue_that_the_server_stopped(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:

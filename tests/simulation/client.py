@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.history import Connection, Delivery, History, Life, Reopening, Request, Wipe
+from tests.simulation.history import Connection, Delivery, History, Life, Put, Reopening, Request, Wipe
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.schedule import Schedule
 
@@ -43,6 +43,7 @@ class Talk:
         self._pieces: deque[tuple[int, int]] = deque()
         self.pending: deque[Request] = deque()
         self.open: list[Delivery] = []
+        self.items = 0  # that came
         self.errors = 0
         self.is_unsure = False  # whether the server still has something open for it
         self.over = False
@@ -114,7 +115,7 @@ class Talk:
         if self._ended_input_us >= 0:
             for delivery in self.open:  # the server gives them back as soon as it sees the end, answers still to come
                 delivery.ending, delivery.ending_sent_us, delivery.was_given_back = "abort", self._ended_input_us, True
-                if delivery.came_too_late:
+                if delivery.came_too_late and delivery.put.number:
                     late = Request("read", delivery.reader, b"", delivery.sent_us, self.connection, takes=True)
                     self._history.unanswered.append(late)
 
@@ -197,7 +198,7 @@ class Talk:
         put = self._history.puts.get(int(mark[1])) if mark else None
         if data == INSIDE_OTHERS:
             self._history.from_inside.add(request.reader.partition("+")[0])
-            return
+            put = Put(0, request.reader, data, 0, 0, -1, None)
         if put is None or put.data != data:
             self._complain(f"{request.reader} delivered what nobody put: {data[:40]!r} ({len(data)} bytes)")
             return
@@ -205,7 +206,9 @@ class Talk:
             self._complain(f"item {put.number} came with flags {int(value[2])}, not {put.flags}")
         kind = "peek" if request.kind == "peek" else "open" if request.opens else "get"
         delivery = Delivery(put, request.reader, self.connection, kind, request.sent_us, served_us)  # type: ignore[arg-type]
-        self._history.deliveries.append(delivery)
+        self.items += 1
+        if put.number:
+            self._history.deliveries.append(delivery)
         if request.opens:
             self.open.append(delivery)
 

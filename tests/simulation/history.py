@@ -52,7 +52,10 @@ class Connection:
 
 @dataclass(slots=True, eq=False)
 class Put:
-    """An item. `connection` None: it was there before the first start, imported."""
+    """An item. `connection` None: it was there before the first start, imported.
+
+    Number 0: a record in the data of an item, which a repair took for an item. It is opened and closed as others are.
+    """
 
     number: int
     name: str

@@ -13,6 +13,8 @@ FOUND = {
     142: "segments filled before a kill were never synced by the next process",
     843: "a queue deleted while it was compacted kept those waiting who had filled it (test_upkeep)",
     1623: "a close was answered, and undone when its sync failed during the wait for the next item",
+    3353: "here it was the checker: it did not know that a record out of a lost item's data was open like an item",
+    4679: "a delete that the disk refused left lines that still named the queue (test_failed_deletes)",
     3697: "a start ended in a traceback when a full disk kept the journal of a deleted queue from going",
     1952: "what a timer committed was not synced every so many ms while no client asked for anything",
 }

@@ -317,7 +317,6 @@ class Family(RuleBasedStateMachine):
 
 TestFamily = Family.TestCase
 TestFamily.settings = settings(
-    max_examples=settings().max_examples * 3 // 2,
-    stateful_step_count=40,
+    max_examples=max(settings().max_examples, 200),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
