@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from kestreld.config import QueueConfig
 from kestreld.journal.records import item_add_at_ms, item_data, item_id, item_oddities
 from kestreld.queues.queue import Queue
+from kestreld.queues.ranges import earliest_id
 from kestreld.queues.reader import Reader
 from tests.support.engine import Engine, LateFiles, read_range
 from tests.support.family_model import FamilyModel, ModelItem
@@ -90,6 +91,12 @@ class Family(RuleBasedStateMachine):
 
     def queue(self) -> Queue | None:
         return self.engine.collection.families.get(FAMILY)
+
+    @property
+    def settled_id(self) -> int:
+        """From here on nothing can be read back: its commit is on its way to the disk, or yet to be made."""
+        queue = self.queue()
+        return self.written.next_id - (len(queue.in_flight) if queue is not None else 0)
 
     @property
     def now_ms(self) -> int:
@@ -203,7 +210,7 @@ class Family(RuleBasedStateMachine):
     def advance_stream(self, name: str, through: int) -> None:
         if name in self.model.streams:
             self.queue().advance_stream(name, through)
-            self.model.advance_stream(name, min(through, self.written.next_id - 1))
+            self.model.advance_stream(name, min(through, self.settled_id - 1))
 
     @precondition(lambda self: self.model.streams)
     @rule(name=stream_names)
@@ -218,9 +225,11 @@ class Family(RuleBasedStateMachine):
         only = queue.readers.get(of) if of is not None else None
         numbers = {0, only.number} if only is not None else {0}
         got = [shown(record) for record in read_range(queue, first, limit, max(numbers))]
-        last = got[-1].item_id if len(got) == limit else self.written.next_id
+        last = got[-1].item_id if len(got) == limit else self.settled_id - 1
         wanted = [one for one in self.written.history if one.only in numbers]
-        there = [one for one in wanted if max(first, queue.first_id()) <= one.item_id <= last]
+        first = max(first, earliest_id(queue))  # less what is done and on its way out
+        assert earliest_id(queue) <= max(queue.first_id(), queue.lowest_head())
+        there = [one for one in wanted if first <= one.item_id <= last]
         # Compaction leaves out what is done everywhere.
         needed = (
             self.written.needed_ids() if queue.journal.segments[:1] and queue.journal.segments[0].compacted else None
