@@ -61,9 +61,10 @@ class Excuses:
         if life is None:
             return False
         mode = life.modes[family]
-        if mode.journal and mode.sync_ms == 0:
+        # What a failed sync covered may be gone although later ones succeed, and what later processes write behind it.
+        has_failed = family in self._history.unmarked
+        if mode.journal and mode.sync_ms == 0 and not has_failed:
             return False
-        has_failed = False  # what a failed sync covered may be gone although later ones succeed
         for later in self._history.lives[life.number - 1 :]:
             if later.ended_us < 0:
                 continue

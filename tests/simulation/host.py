@@ -8,6 +8,7 @@ from typing import Final
 from kestreld.config import Config
 from kestreld.errors import JournalFailed, SpoolUnusable
 from kestreld.journal.repair import repair
+from kestreld.journal.segment import UNSYNCED_MARK
 from tests.simulation.client import INSIDE_OTHERS, Talk
 from tests.simulation.disk import Disk
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, History, Life, Request
@@ -205,6 +206,8 @@ class Host:
         if self.server is None:
             return
         families = [family_of(path)] if ".journal/" in path else self.plan.families
+        if kind == "create" and path.endswith(UNSYNCED_MARK):
+            self.history.unmarked.update(families)
         if kind == "sync":
             # The kernel has forgotten that what a failed sync covered is not on disk: a new process cannot know.
             self._unsynced.update(families)

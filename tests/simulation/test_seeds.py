@@ -23,6 +23,7 @@ FOUND = {
     5323: "a stream that was told that its advance had failed read on from before it",
     6207: "an item found by a start that does not sync was lost in a power cut; its put had never been answered",
     6679: "the head of an item was lost in a power cut, and the records in its data were taken for the journal's",
+    9654: "a sync failed, and so did the note of it for the next process, which wrote behind what was not on disk",
     6975: "an item with records in its data was cut short by a kill",
 }
 
