@@ -110,14 +110,13 @@ class QueueCollection:
     def _left_behind(self, parent: str, folder: str) -> Queue | None:
         """What a start did not read or could not remove. Raises JournalFailed where it is still in the way."""
         try:
-            self.recover_family(parent, folder)
-            self._must_be_sound(parent)
-            queue = self.families.get(parent)
-            if queue is None and self.files.is_dir(folder) and self.files.list_dir(folder):
-                raise JournalFailed(folder, "in the way, and cannot be removed")
+            obstacle = self.recover_family(parent, folder)
         except OSError as error:
             raise JournalFailed(folder, f"cannot be read: {error.strerror}") from error
-        return queue
+        self._must_be_sound(parent)
+        if obstacle is not None:
+            raise obstacle
+        return self.families.get(parent)
 
     def _adopt_family(self, parent: str, journal: Journal | None) -> Queue:
         queue = Queue(parent, journal, self.clock, self.commit, self.report)
@@ -282,20 +281,23 @@ class QueueCollection:
         for _ in self.trash.expire():
             pass
 
-    def recover_family(self, parent: str, path: str) -> None:
-        """Bring back the journal in folder `path`; a damaged one is `broken`. Raises JournalFailed, OSError."""
+    def recover_family(self, parent: str, path: str) -> JournalFailed | None:
+        """Bring back the journal in folder `path`; a damaged one is `broken`. Returns why one that is to go cannot.
+
+        Raises OSError.
+        """
         try:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
             self.broken[parent] = problem
             self.report(f"{parent}: stopped: {problem}; the other queues serve")
-            return
+            return None
         if not self.config.for_queue(parent).journal:
             self.report(f"{parent}: has a journal, but journal is off in the configuration; not read")
-            return
+            return None
         if recovered is None:
             self._forget_empty(path)
-            return
+            return None
         for note in recovered.notes:
             self.report(f"{parent}: {note}")
         self._last_journal_id = max(self._last_journal_id, recovered.journal.journal_id)
@@ -311,13 +313,14 @@ class QueueCollection:
                 self.report(f"{parent}: {failure}; puts are refused until a new segment can be made")
         if not queue.readers:
             del self.families[parent]
-            obstacle: JournalFailed | None
             try:
                 obstacle = self._remove_journal(queue, parent)
             except JournalFailed as failure:  # every reader was dropped: nothing is lost by its being there
-                obstacle = failure
+                self.report(f"{failure}; tried again at the next start")
+                return failure
             if obstacle is not None:
                 self.report(f"{obstacle}; tried again at the next start")
+        return None
 
     def _forget_empty(self, path: str) -> None:
         """A folder that a crash left before anything was written to its journal."""
