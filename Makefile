@@ -52,6 +52,7 @@ fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the
 SEEDS ?= 10000
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 200
+FLIPS ?= 100000
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
     tests/kestreld/journal/test_repair.py tests/kestreld/journal/test_kestrel_format.py \
     tests/kestreld/protocol/test_memcache.py tests/kestreld/test_config.py
@@ -64,6 +65,7 @@ prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crash
 	    tests/simulation/test_failing_calls.py
 	@echo "prove: journals cut at every byte, every bit flipped"
 	@$(BIN)/python -m pytest -n auto tests/kestreld/journal/test_recovery.py tests/kestreld/journal/test_repair.py
+	@FLIPS=$(FLIPS) $(BIN)/python -m pytest -s -p no:xdist tests/kestreld/journal/test_many_flips.py
 	@echo "prove: properties"
 	@$(BIN)/python -m pytest -n auto --hypothesis-profile search --timeout 3600 $(PROPERTY_TESTS)
 	@echo "prove: $(KILL_CYCLES) times kill -9"

@@ -5,6 +5,7 @@ come as commands too (kind REPLY, with the answer to give), so the order of answ
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from kestreld.config import Compat
@@ -77,7 +78,8 @@ class Command:
     """One command line. Shared by every command of the same text, so nothing in it changes but `target`.
 
     `name` is the queue's, `key` is what the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data
-    follows. `target` is for whoever executes commands, to remember what the name stood for.
+    follows. `target` is for whoever executes commands, to remember what the name stood for. `sees` says which queues
+    its sender may know of, None = all.
     """
 
     __slots__ = (
@@ -95,6 +97,7 @@ class Command:
         "peeks",
         "prefix",
         "reply",
+        "sees",
         "target",
         "wait_ms",
         "with_id",
@@ -118,6 +121,7 @@ class Command:
         self.prefix = b""  # VALUE line up to the length, for an item without flags
         self.reply = b""
         self.words: list[bytes] = []
+        self.sees: Callable[[str], bool] | None = None
         self.parts: list[Command] = []
         self.target: Any = None
 

@@ -4,6 +4,7 @@ None of our own per-queue keys ends in _items _bytes _age _discarded or _logsize
 those endings off. With `compat: kestrel-1` there are the guide's keys only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,11 +16,13 @@ from kestreld.queues.reader import Reader
 from kestreld.settings import queue_setting_lines
 from kestreld.stats import Figures, ServerStats, Totals
 
+Sees = Callable[[str], bool]
+
 GUIDE_SERVER_KEYS: Final = 15
 GUIDE_QUEUE_KEYS: Final = 11
 
 
-def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False) -> Figures:
+def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees: Sees | None = None) -> Figures:
     """The figures of one queue. `queue.fold()` comes first."""
     queue, journal = reader.queue, reader.queue.journal
     items = reader.items
@@ -49,24 +52,34 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False) -> F
     ]
     made = [(key, str(value)) for key, value in figures[: GUIDE_QUEUE_KEYS if guide_only else None]]
     if not reader.label:
-        children = sorted(child.name for child in queue.readers.values() if child.label)
+        children = sorted(child.name for child in queue.readers.values() if child.label and _is_seen(child.name, sees))
         if children:
             made.append(("children", ",".join(children)))
     return made
 
 
-def all_queue_figures(collection: QueueCollection, names: list[str] | None = None) -> list[tuple[str, Figures]]:
-    """Figures of every queue by name, or of the named ones; a name that is no queue has none."""
+def _is_seen(name: str, sees: Sees | None) -> bool:
+    return sees is None or sees(name)
+
+
+def all_queue_figures(
+    collection: QueueCollection, names: list[str] | None = None, sees: Sees | None = None
+) -> list[tuple[str, Figures]]:
+    """Figures of every queue by name, or of the named ones; a name that is no queue has none.
+
+    `sees` says which of them there are for whoever asks, None = all.
+    """
     now_ms, strict = collection.clock.wall_ms, collection.config.compat is Compat.KESTREL_1
     for queue in collection.families.values():
         queue.fold()
-    wanted = sorted(collection.readers) if names is None else names
-    found = []
+    wanted = [name for name in sorted(collection.readers) if _is_seen(name, sees)] if names is None else names
+    found: list[tuple[str, Figures]] = []
     for name in wanted:
-        reader = collection.find(name)
-        found.append((name, queue_figures(reader, now_ms, guide_only=strict) if reader is not None else []))
+        reader = collection.find(name) if _is_seen(name, sees) else None
+        own = queue_figures(reader, now_ms, guide_only=strict, sees=sees) if reader is not None else []
+        found.append((name, own))
     if names is None and not strict:
-        found.extend([(name, [("stopped", "1")]) for name in sorted(collection.broken)])
+        found.extend([(name, [("stopped", "1")]) for name in sorted(collection.broken) if _is_seen(name, sees)])
     return found
 
 

@@ -429,12 +429,12 @@ class Handler:
             out.append(b"VERSION " + __version__.encode() + b"\r\n")
         elif kind == wire.STATS:
             figures = server_figures(shop.collection, shop.stats)
-            for name, own in all_queue_figures(shop.collection):
+            for name, own in all_queue_figures(shop.collection, sees=command.sees):
                 figures.extend([(f"queue_{name}_{key}", value) for key, value in own])
             out.append(stat_lines(figures))
         elif kind == wire.DUMP_STATS:
             names = [word.decode("latin-1") for word in command.words] if command.words and not shop.strict else None
-            out.append(self._blocks(all_queue_figures(shop.collection, names)))
+            out.append(self._blocks(all_queue_figures(shop.collection, names, command.sees)))
         elif kind == wire.DUMP_CONFIG:
             out.append(self._blocks(config_figures(shop.collection)))
         elif kind == wire.QUIT:

@@ -11,8 +11,9 @@ from kestreld.protocol import memcache as wire
 from kestreld.protocol.memcache import Command, Lines
 from kestreld.users import EVERY_QUEUE, Right, UserConfig, pattern_of
 
-# Whoever is logged in may send these.
-_FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.STATS, wire.DUMP_STATS, wire.QUIT})
+# Whoever is logged in may send these; what the second tell is of the queues that he sees.
+_FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT})
+_FIGURES: Final = frozenset({wire.STATS, wire.DUMP_STATS})
 _ON_A_QUEUE: Final = {
     wire.SET: Right.PUT,
     wire.SET_WITH: Right.PUT,
@@ -65,6 +66,7 @@ class Account:
         self._may = {
             right: pattern_of([pattern for pattern, rights in config.rights if right in rights]) for right in Right
         }
+        self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
         self._is_admin = any(Right.ADMIN in rights and pattern == EVERY_QUEUE for pattern, rights in config.rights)
         if config.rate_bytes is None:
             self.meter = None
@@ -75,10 +77,17 @@ class Account:
     def may(self, right: Right, queue: str) -> bool:
         return self._may[right].fullmatch(queue) is not None
 
+    def sees(self, queue: str) -> bool:
+        """Whether he may know of a queue: he has some right on it."""
+        return self._seen.fullmatch(queue) is not None
+
     def check(self, command: Command) -> Command:
         """The command itself if he may send it, else one that refuses it and swallows its data."""
         kind = command.kind
         if kind in _FREE:
+            return command
+        if kind in _FIGURES:
+            command.sees = self.sees
             return command
         if kind == wire.GET_MANY:
             for part in command.parts:

@@ -196,10 +196,10 @@ class AdminListener(BoundListener):
         async with asyncio.timeout(self._patience_s() + wait_ms / 1000):
             if path == "/metrics":
                 _only(request, "GET", "HEAD")
-                return await self._metrics(request)
+                return await self._metrics(request, account)
             if path == "/stats.json":
                 _only(request, "GET", "HEAD")
-                return await self._stats(request)
+                return await self._stats(request, account)
             if path == "/queues" or path.startswith("/queues/"):
                 parts = [unquote_to_bytes(part).decode("latin-1") for part in path.split("/")[2:]]
                 return await self.readers.answer(request, parts, account)
@@ -274,20 +274,21 @@ class AdminListener(BoundListener):
 
     # Figures
 
-    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _metrics(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         per_queue = self.collection.config.metrics_per_queue
         async with self._looking:
             await in_slices(self.book.look(), self.clock)
-        pieces = render(self.book, self.collection, self.service.stats, per_queue)
+        sees = None if account is None else account.sees
+        pieces = render(self.book, self.collection, self.service.stats, per_queue, sees)
         return await stream(request, pieces, CONTENT_TYPE, self.clock)
 
-    async def _stats(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         boot, _, number = request.rel_url.query.get("changed_since", "").partition("-")
         since = int(number) if boot == str(self._boot) and number.isdecimal() and len(number) < 16 else 0
         async with self._looking:
             await in_slices(self.book.look(), self.clock)
             self.clock.read()
-            rows, gone, is_full = self.book.changed_since(since)
+            rows, gone, is_full = self.book.changed_since(since, None if account is None else account.sees)
             head = {
                 "kestreld": __version__,
                 "at": f"{self._boot}-{self.book.look_number}",

@@ -12,6 +12,7 @@ from kestreld import __version__
 from kestreld.config import PerQueue
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import SYNC_BOUNDS_US
+from kestreld.queues.figures import Sees
 from kestreld.server.admin_rows import AT, Row, RowBook
 from kestreld.stats import ServerStats
 
@@ -69,11 +70,13 @@ def _shown(rows: list[Row], per_queue: PerQueue) -> Iterator[list[Row] | None]:
         yield rows
 
 
-def render(book: RowBook, collection: QueueCollection, stats: ServerStats, per_queue: PerQueue) -> Iterator[str | None]:
+def render(
+    book: RowBook, collection: QueueCollection, stats: ServerStats, per_queue: PerQueue, sees: Sees | None = None
+) -> Iterator[str | None]:
     """The page in pieces, and None wherever another piece of work is done. `book` has just looked."""
     yield _server_part(book, collection, stats)
     shown: list[Row] = []
-    for found in _shown(list(book.rows.values()), per_queue):
+    for found in _shown(book.seen_rows(sees), per_queue):
         if found is None:
             yield None
         else:

@@ -58,9 +58,10 @@ class Readers:
         """`parts` is the path behind /queues, as latin-1 text."""
         match (request.method, parts):
             case ("GET", []):
-                return await self._list()
+                return await self._list(account)
             case ("GET", [name]):
-                return as_json(self._describe(find_family(self._collection, name)))
+                _check_seen(account, name)
+                return as_json(self._describe(find_family(self._collection, name), account))
             case ("GET", [name, "items"]):
                 _check(account, Right.PEEK, name)
                 return await self._ranges.answer(request, name, account)
@@ -85,9 +86,13 @@ class Readers:
             raise Refused(400, "readers belong to the parent of a fanout queue")
         return find_family(self._collection, name)
 
-    async def _list(self) -> web.Response:
+    async def _list(self, account: Account | None) -> web.Response:
+        seen = [
+            (name, reader) for name, reader in self._collection.readers.items() if account is None or account.sees(name)
+        ]
+
         def names() -> Iterator[dict[str, Any] | None]:
-            for place, (name, reader) in enumerate(list(self._collection.readers.items())):
+            for place, (name, reader) in enumerate(seen):
                 reader.queue.fold()
                 yield {"queue": shown_name(name), "items": reader.items, "streams": len(reader.queue.streams)}
                 if place % 16 == 0:
@@ -96,7 +101,7 @@ class Readers:
         found = await in_slices(names(), self._clock)
         return as_json({"queues": [one for one in found if one is not None]})
 
-    def _describe(self, queue: Queue) -> dict[str, Any]:
+    def _describe(self, queue: Queue, account: Account | None) -> dict[str, Any]:
         queue.fold()
         readers: list[dict[str, Any]] = [
             {
@@ -109,6 +114,7 @@ class Readers:
                 "open": len(reader.open),
             }
             for reader in queue.readers.values()
+            if account is None or account.sees(reader.name)
         ]
         readers += [_stream_fields(queue, stream) for stream in queue.streams.values()]
         return {
@@ -195,6 +201,11 @@ class Readers:
 def _check(account: Account | None, right: Right, name: str) -> None:
     if account is not None and not account.may(right, name):
         raise Refused(403, f"not allowed: this takes the right {right.value} on the queue")
+
+
+def _check_seen(account: Account | None, name: str) -> None:
+    if account is not None and not account.sees(name):
+        raise Refused(403, "not allowed: this takes some right on the queue")
 
 
 def _stream_fields(queue: Queue, stream: Stream) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Final
 
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.figures import Sums
+from kestreld.queues.figures import Sees, Sums
 from kestreld.queues.reader import Reader
 from kestreld.stats import Totals
 
@@ -172,10 +172,15 @@ class RowBook:
         sums.items, sums.data_bytes = totals[0], totals[1]
         sums.totals = Totals(totals[2], parents, totals[4] + totals[5], totals[3]) + self._collection.past
 
-    def changed_since(self, number: int) -> tuple[list[Row], list[str], bool]:
+    def seen_rows(self, sees: Sees | None) -> list[Row]:
+        """The rows of the queues that somebody sees, None = all."""
+        return [row for name, row in self.rows.items() if sees is None or sees(name)]
+
+    def changed_since(self, number: int, sees: Sees | None = None) -> tuple[list[Row], list[str], bool]:
         """Rows that look `number` did not have so, names gone since then, and whether that is a full account."""
         if not 0 < number <= self.look_number or number < self.forgot_at:
-            return list(self.rows.values()), [], True
+            return self.seen_rows(sees), [], True
         changed_at = self.changed_at
-        rows = [row for name, row in self.rows.items() if changed_at[name] > number]
-        return rows, [shown_name(name) for name, missed in self.gone.items() if missed > number], False
+        rows = [row for name, row in self.rows.items() if changed_at[name] > number and (sees is None or sees(name))]
+        gone = [name for name, missed in self.gone.items() if missed > number and (sees is None or sees(name))]
+        return rows, [shown_name(name) for name in gone], False

@@ -27,6 +27,7 @@ users:
   shop: {{password: "{HASH}", rights: {{orders: [put]}}}}
   peeper: {{password: "{HASH}", rights: {{orders: [peek]}}}}
   worker: {{password: "{HASH}", rights: {{orders: [get]}}}}
+  all: {{password: "{HASH}", rights: {{"*": all}}}}
 """
 
 
@@ -202,7 +203,7 @@ def test_who_has_no_name_or_a_wrong_password_is_asked_for_one(guarded):
     assert ask(guarded, "/metrics", headers=basic("shop", "pw")).status == 200
 
 
-def test_every_user_sees_figures_but_items_only_where_he_may_peek(guarded):
+def test_figures_take_some_right_on_the_queue_and_items_the_right_to_peek(guarded):
     with QueueClient(guarded.port) as client:
         client.ask(login("shop", "pw"), b"STORED\r\n")
         client.put("orders", b"secret")
@@ -221,6 +222,39 @@ def test_every_user_sees_figures_but_items_only_where_he_may_peek(guarded):
             if answer.status != 403:
                 done.add(call)
         assert done == may
+
+
+def test_a_user_sees_the_queues_on_which_he_has_some_right(guarded):
+    with QueueClient(guarded.port) as client:
+        client.ask(login("all", "pw"), b"STORED\r\n")
+        for name in ("orders", "orders+kid", "mail"):
+            client.put(name, b"x")
+    for user in ("shop", "all"):
+        headers = basic(user, "pw")
+        seen = {"orders"} if user == "shop" else {"orders", "orders+kid", "mail"}
+        stats = json.loads(ask(guarded, "/stats.json", headers=headers).body)
+        assert {row[0] for row in stats["rows"]} == seen
+        queues = json.loads(ask(guarded, "/queues", headers=headers).body)
+        assert {one["queue"] for one in queues["queues"]} == seen
+        page = ask(guarded, "/metrics", headers=headers).body.decode()
+        assert {name for name in ("orders", "orders+kid", "mail") if f'queue="{name}"' in page} == seen
+        readers = json.loads(ask(guarded, "/queues/orders", headers=headers).body)["readers"]
+        assert {one["queue"] for one in readers if one["kind"] == "queue"} == seen - {"mail"}
+        assert ask(guarded, "/queues/mail", headers=headers).status == (200 if user == "all" else 403)
+        assert ask(guarded, "/queues/nosuch", headers=headers).status == (404 if user == "all" else 403)
+
+
+def test_names_that_are_gone_are_told_to_those_who_saw_them(guarded):
+    tokens = {}
+    with QueueClient(guarded.port) as client:
+        client.ask(login("all", "pw"), b"STORED\r\n")
+        client.put("gone", b"x")
+        for user in ("shop", "all"):
+            tokens[user] = json.loads(ask(guarded, "/stats.json", headers=basic(user, "pw")).body)["at"]
+        client.do(b"delete gone", b"DELETED\r\n")
+    for user, gone in (("shop", []), ("all", ["gone"])):
+        path = f"/stats.json?changed_since={tokens[user]}"
+        assert json.loads(ask(guarded, path, headers=basic(user, "pw")).body)["gone"] == gone
 
 
 def test_no_answer_has_a_secret_in_it(guarded):

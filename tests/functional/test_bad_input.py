@@ -14,6 +14,7 @@ import pytest
 
 from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.noise import make_noise
 from tests.support.process import cpu_ms, resident_bytes
 from tests.support.queue_client import QueueClient
 
@@ -193,64 +194,15 @@ def test_an_item_may_look_like_anything(client: QueueClient, queue: str) -> None
         assert client.get(queue) == data
 
 
-def garbled(rng: random.Random) -> bytes:
-    """Bytes of some kind: noise, or commands with some bytes changed, lost or said twice."""
-    if rng.random() < 0.3:
-        return rng.randbytes(rng.randrange(1, 3000))
-    stream = bytearray()
-    for _ in range(rng.randrange(1, 12)):
-        data = rng.randbytes(rng.randrange(0, 40))
-        stream += rng.choice(
-            [
-                b"set noise 0 0 %d\r\n%b\r\n" % (len(data), data),
-                b"get noise/t=5\r\n",
-                b"get noise/open/close noise/peek\r\n",
-                b"gets noise noise+child\r\n",
-                b"add noise 0 0 %d\r\n%b\r\n" % (len(data), data),
-                b"delete noise\r\n",
-                b"stats\r\nversion\r\ndump_config\r\n",
-                b"flush noise noreply\r\n",
-            ]
-        )
-    for _ in range(rng.randrange(0, 6)):
-        at = rng.randrange(len(stream))
-        change = rng.random()
-        if change < 0.4:
-            stream[at] ^= 1 << rng.randrange(8)
-        elif change < 0.7:
-            del stream[at : at + rng.randrange(1, 10)]
-        else:
-            stream[at:at] = stream[at : at + rng.randrange(1, 10)]
-        if not stream:
-            return b"\n"
-    return bytes(stream)
-
-
-def make_noise(daemon: Daemon, other: QueueClient, seed: int, rounds: int) -> None:
-    """Garbled commands from ten clients at a time, while `other` goes about its business."""
-    rng = random.Random(seed)
-    for number in range(rounds):
-        with ExitStack() as clients:
-            noisy = [clients.enter_context(QueueClient(daemon.port)) for _ in range(10)]
-            for client in noisy:
-                with suppress(ConnectionError):
-                    client.send(garbled(rng))
-                    client.end_input()
-            for client in noisy[: rng.randrange(11)]:
-                client.read_all()  # the others hang up without a look at their answers
-        other.put("undisturbed", b"%d" % number)
-        assert other.get("undisturbed") == b"%d" % number
-
-
 def test_garbled_commands_harm_nobody_else(daemon: Daemon, connect: Connect) -> None:
-    make_noise(daemon, connect(), seed=3, rounds=40)
+    make_noise(connect, connect(), seed=3, rounds=40)
 
 
 @pytest.mark.long
 def test_thousands_of_garbled_streams_harm_nobody_else(tmp_path: Path) -> None:
     for seed in range(8):  # of a daemon each: they make queues without end, and STATS names every one
         with running_daemon(tmp_path / f"{seed}") as daemon, QueueClient(daemon.port) as other:
-            make_noise(daemon, other, seed, rounds=100)
+            make_noise(lambda daemon=daemon: QueueClient(daemon.port), other, seed, rounds=100)  # type: ignore[misc]
             while int(other.stats()["curr_connections"]) > 1:
                 pass  # as soon as it has seen the last ones go
             assert daemon.stop() == 0

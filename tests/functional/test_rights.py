@@ -154,6 +154,41 @@ def test_pymemcache_hears_of_it(daemon):
     client.close()
 
 
+SEEN = {
+    "peeper": {"orders"},
+    "putter": {"orders", "orders+kid"},
+    "sweeper": {"orders"},
+    "mender": {"orders"},
+    "both": {"orders", "orders+kid", "other"},
+    "admin": {"orders", "orders+kid", "other"},
+}
+
+
+@pytest.mark.parametrize("user", SEEN)
+def test_figures_are_of_the_queues_on_which_a_user_has_some_right(daemon, king, connect, user):
+    names = {"orders", "orders+kid", "other"}
+    for name in names:
+        king.put(name, b"x")
+    client = LoggingInClient(("127.0.0.1", daemon.port), user=user, password="pw", default_noreply=False)
+    figures = client.stats()
+    client.close()
+    assert {name for name in names if f"queue_{name}_items".encode() in figures} == SEEN[user]
+    assert int(figures[b"curr_items"]) >= 3
+    told_of_children = figures.get(b"queue_orders_children", b"") == b"orders+kid"
+    assert told_of_children == ("orders+kid" in SEEN[user])
+    dumped = logged_in(connect, user)
+    dumped.send(b"dump_stats\r\nversion\r\n")
+    blocks = dumped.read_until(b"VERSION ")
+    assert {name for name in names if b"queue '%b' {" % name.encode() in blocks} == SEEN[user]
+
+
+def test_a_queue_that_a_user_does_not_see_has_no_figures_when_it_is_named(king, connect):
+    king.put("other", b"x")
+    client = logged_in(connect, "peeper")
+    client.do(b"dump_stats other", b"queue 'other' {\r\n}\r\nEND\r\n")
+    client.do(b"dump_stats nosuch", b"queue 'nosuch' {\r\n}\r\nEND\r\n")
+
+
 def test_shutdown_is_not_for_everybody(tmp_path):
     with running_daemon(tmp_path, config=CONFIG) as daemon:
         with QueueClient(daemon.port) as anonymous, QueueClient(daemon.port) as client:

@@ -18,6 +18,7 @@ from pymemcache.exceptions import MemcacheClientError
 from tests.support.accounts import LoggingInClient, login, quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.noise import make_noise
 from tests.support.process import resident_bytes
 from tests.support.queue_client import QueueClient
 
@@ -333,3 +334,15 @@ def test_login_over_tls_may_come_with_the_first_commands(mutual, authority, queu
     client.send(login("alice", "pw") + b"set %b 0 0 1\r\nx\r\nget %b\r\n" % (queue.encode(), queue.encode()))
     client.expect(b"STORED\r\nSTORED\r\nVALUE %b 0 1\r\nx\r\nEND\r\n" % queue.encode())
     client.close()
+
+
+def test_garbled_commands_after_a_login_over_tls_harm_nobody_else(mutual, authority):
+    def noisy() -> QueueClient:
+        client = wrapped(mutual, used)
+        client.ask(login("alice", "pw"), b"STORED\r\n")
+        return client
+
+    used = context(authority, "nobody")
+    with wrapped(mutual, context(authority, "both")) as other:
+        other.ask(login("alice", "pw"), b"STORED\r\n")
+        make_noise(noisy, other, seed=5, rounds=10)

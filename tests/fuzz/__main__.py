@@ -23,7 +23,7 @@ def main() -> None:
     name, *options = sys.argv[1:]
     found = FOUND / name
     found.mkdir(parents=True, exist_ok=True)
-    libfuzzer = [f"-artifact_prefix={found}-", f"-max_len={INPUT_BYTES_MAX}", "-timeout=10", "-rss_limit_mb=2048"]
+    libfuzzer = [f"-artifact_prefix={found}-", f"-max_len={INPUT_BYTES_MAX}", "-timeout=120", "-rss_limit_mb=2048"]
     atheris.Setup([sys.argv[0], *libfuzzer, *options, str(found), str(CORPUS / name)], TARGETS[name])
     atheris.Fuzz()
 

@@ -37,7 +37,7 @@ class Checker(Excuses):
                 self._check_order(reader, puts)
         self._check_nothing_lost()
         # Where an item's own head is gone, a repair cannot tell a record in its data from others.
-        for family in self._history.from_inside - self._history.repaired - self._history.damaged:
+        for family in self._history.from_inside - self._history.repaired - self._history.damaged - self._misread:
             self._violation(f"{family} took a record in the data of an item for one of its own")
         return self.found
 
@@ -79,14 +79,16 @@ class Checker(Excuses):
             if later.kind == "peek" and later.sent_us < earlier.confirmed_us():
                 return
             may_return = self._was_read_anew(earlier, later) and self._may_return(earlier)
-            if not may_return and not self._may_come_by_undo(reader, earlier):
+            if not may_return and not self._may_come_by_undo(reader, earlier, earlier.confirmed_us()):
                 self._violation(
                     f"item {earlier.put.number}, confirmed at {earlier.confirmed_us()},"
                     f" was delivered again by {reader} at {later.served_us}"
                 )
             return
         given_back = earlier.ending == "abort" and earlier.ending_sent_us <= later.served_us
-        if not given_back and not earlier.connection.was_over(later.served_us):
+        if given_back or earlier.connection.was_over(later.served_us):
+            return
+        if not self._may_come_by_undo(reader, earlier, later.served_us):
             self._violation(
                 f"item {earlier.put.number}, open on connection {earlier.connection.number} since {earlier.served_us},"
                 f" was delivered by {reader} to connection {later.connection.number} at {later.served_us}"
@@ -196,11 +198,11 @@ class Checker(Excuses):
 
     def _waits(self, put: Put, deliveries: list[Delivery], here: list[Delivery], life: Life) -> Iterator[_Wait]:
         """From when to when the item surely waited in a life."""
-        ready_us = max(put.answered_us, life.ready_us)
+        sent_us, ready_us = max(put.sent_us, life.ready_us), max(put.answered_us, life.ready_us)
         if here:
-            yield _Wait(put, ready_us, ready_us, here[0].sent_us)
+            yield _Wait(put, sent_us, ready_us, here[0].sent_us)
         elif deliveries and deliveries[0].connection.life.number > life.number:
-            yield _Wait(put, ready_us, ready_us, life.ended_us)
+            yield _Wait(put, sent_us, ready_us, life.ended_us)
         for one, following in pairwise(here):
             if one.ending == "close":
                 continue  # it failed, and what the client had open beside it may have come back after it

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.simulation.client import INSIDE_OTHERS
 from tests.simulation.history import POWER_CUT, STOPPED, Delivery, History, Life, Put, Request, Wipe
 
 SYNC_SLACK_MS: Final = 1500  # a sync every so many ms is this late at most
@@ -37,17 +38,33 @@ class Excuses:
         for request in history.unanswered:
             self._unanswered[request.reader].append(request)
         self.found: list[str] = list(history.problems)
+        self._misread: set[str] = set()
+        self._misread = {put.family for put in history.puts.values() if self._may_be_misread(put)}
+
+    def _may_be_misread(self, put: Put) -> bool:
+        """Whether a power cut may have taken the head of an item and left records in its data.
+
+        A repair takes those for the journal's own; what they say is done is done.
+        """
+        family = put.family
+        was_repaired = family in self._history.stopped or any(one.family == family for one in self._history.repairs)
+        if not was_repaired or put.connection is None or INSIDE_OTHERS not in put.data:
+            return False
+        if put.outcome == "":
+            return any(later.how == POWER_CUT for later in self._history.lives[put.connection.life.number - 1 :])
+        return put.outcome == "stored" and self._put_may_be_undone(put)
 
     def _may_be_undone(self, family: str, life: Life | None, at_us: int) -> bool:
         """Whether what was answered then may have been forgotten by one of the starts since."""
-        if family in self._history.damaged:
+        if family in self._history.damaged or family in self._misread:
             return True
         if life is None:
             return False
         mode = life.modes[family]
-        if mode.journal and mode.sync_ms == 0:
+        # What a failed sync covered may be gone although later ones succeed, and what later processes write behind it.
+        has_failed = family in self._history.unmarked
+        if mode.journal and mode.sync_ms == 0 and not has_failed:
             return False
-        has_failed = False  # what a failed sync covered may be gone although later ones succeed
         for later in self._history.lives[life.number - 1 :]:
             if later.ended_us < 0:
                 continue
@@ -78,7 +95,18 @@ class Excuses:
             return (
                 True  # its own sync may have failed: what that covered the kernel shows to the next process, and loses
             )
-        return self._may_be_undone(put.family, life, life.ended_us)
+        if self._may_be_undone(put.family, life, life.ended_us):
+            return True
+        # Nor has it got to the disk by being found by a later life, where that one does not sync.
+        taken = [
+            delivery
+            for reader, puts in self._by_reader.items()
+            if reader.partition("+")[0] == put.family
+            for delivery in puts.get(put, ())
+            if delivery.kind != "peek"
+        ]
+        first = min(taken, key=lambda one: one.served_us, default=None)
+        return first is not None and self._may_be_undone(put.family, first.connection.life, first.served_us)
 
     def _may_return(self, delivery: Delivery) -> bool:
         """Whether a confirmed item may come back after a start."""
@@ -98,15 +126,15 @@ class Excuses:
             for one in self._history.repairs
         )
 
-    def _may_come_by_undo(self, reader: str, delivery: Delivery) -> bool:
-        """Whether an undo puts it back: to close it after the delete has changed nothing.
+    def _may_come_by_undo(self, reader: str, delivery: Delivery, until_us: int) -> bool:
+        """Whether an undo puts back what was out until then: to close it after the delete has changed nothing.
 
         Or it is there twice, where a power cut took what was not synced of the flush, and left what was of the undo.
         """
         if reader not in self._history.undone:
             return False
         return reader.partition("+")[0] in self._history.repaired or any(
-            wipe.deletes and delivery.sent_us <= self._wiped_until(wipe) and wipe.sent_us <= delivery.confirmed_us()
+            wipe.deletes and delivery.sent_us <= self._wiped_until(wipe) and wipe.sent_us <= until_us
             for wipe in self._wipes[reader]
         )
 

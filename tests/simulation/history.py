@@ -152,6 +152,8 @@ class History:
     destroyed: set[Put] = field(default_factory=set)  # items that had a bit flipped
     damaged: set[str] = field(default_factory=set)  # families that had a bit flipped
     repaired: set[str] = field(default_factory=set)  # families repaired that a power cut may have taken more from
+    unmarked: set[str] = field(default_factory=set)  # families a sync of which failed, and then the note of that
+    stopped: set[str] = field(default_factory=set)  # families that a start has stopped
     from_inside: set[str] = field(default_factory=set)  # families that took a record inside an item for one of theirs
     undone: set[str] = field(default_factory=set)  # readers to which what was wiped may have been put back
     problems: list[str] = field(default_factory=list)  # found on the way

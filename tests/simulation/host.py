@@ -8,7 +8,8 @@ from typing import Final
 from kestreld.config import Config
 from kestreld.errors import JournalFailed, SpoolUnusable
 from kestreld.journal.repair import repair
-from tests.simulation.client import Talk
+from kestreld.journal.segment import UNSYNCED_MARK
+from tests.simulation.client import INSIDE_OTHERS, Talk
 from tests.simulation.disk import Disk
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, History, Life, Request
 from tests.simulation.plan import ARCHIVE, SPOOL, Plan
@@ -205,6 +206,8 @@ class Host:
         if self.server is None:
             return
         families = [family_of(path)] if ".journal/" in path else self.plan.families
+        if kind == "create" and path.endswith(UNSYNCED_MARK):
+            self.history.unmarked.update(families)
         if kind == "sync":
             # The kernel has forgotten that what a failed sync covered is not on disk: a new process cannot know.
             self._unsynced.update(families)
@@ -233,6 +236,7 @@ class Host:
         """A queue may be stopped where bits were flipped, where the disk could not be read, or after a power cut."""
         self.say(f"{family} is stopped: {why}")
         history = self.history
+        history.stopped.add(family)
         faulty = any(family in life.faulty_since for life in history.lives)
         if family in history.damaged | self.flipped or (faulty and "cannot be" in why):  # read, or opened
             return
@@ -242,6 +246,11 @@ class Host:
             return
         # A hole in what was not on disk yet looks like damage where no SYNC tells; nothing else may be missing.
         if cut and (family in self._unsynced or not any(words in why for words in SYNCED_LOST)):
+            return
+        # So does an item with records in its data that was cut short while it was written.
+        if "whole records follow" in why and any(
+            put.family == family and not put.outcome and INSIDE_OTHERS in put.data for put in history.puts.values()
+        ):
             return
         self.complain(f"{family} was stopped: {why}")
 

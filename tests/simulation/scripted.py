@@ -134,7 +134,7 @@ class _Mark:
             history.problems,
             *history.touched.values(),
         ]
-        sets: list[MutableSet[str]] = [history.repaired, history.damaged, history.from_inside]
+        sets: list[MutableSet[str]] = [history.repaired, history.damaged, history.stopped, history.from_inside]
         self._lengths = [(one, len(one)) for one in lists]
         self._contents = [(one, set(one)) for one in sets]
         self._touched, self._readers = history.touched, set(history.touched)

@@ -37,13 +37,15 @@ class Surroundings(Protocol):
 
 @dataclass(slots=True)
 class InProcess:
-    """A connection that lasts as long as the server: a call, not a socket."""
+    """A connection that lasts as long as the server, or until a call has failed: a call, not a socket."""
 
     life: Life
+    failed_us: int = -1  # -1 = it has not
 
     @property
     def over_us(self) -> int | None:
-        return self.life.ended_us if self.life.ended_us >= 0 else None
+        ends = [at_us for at_us in (self.failed_us, self.life.ended_us) if at_us >= 0]
+        return min(ends, default=None)
 
 
 @dataclass(slots=True)
@@ -206,5 +208,6 @@ class Follower:
                 delivery.served_us = now_us
             else:
                 delivery.kind, delivery.ending, delivery.ending_sent_us = "open", "close", delivery.sent_us
+                delivery.connection = Connection(0, self._advance.life, InProcess(self._advance.life, now_us))
             self._world.history.deliveries.append(delivery)
         self._advance = None

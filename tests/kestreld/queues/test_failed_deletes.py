@@ -1,5 +1,6 @@
 """A delete that the disk refuses, and journals that are there although their queue is not."""
 
+import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -107,3 +108,15 @@ def test_a_journal_that_a_start_left_unread_is_read_when_its_queue_is_to_have_on
     put(engine, NEW)
     engine.crash()
     assert engine.drain("work") == OLD + NEW
+
+
+def test_what_was_cut_off_in_a_crash_is_not_in_the_way_of_a_queue(engine: Engine) -> None:
+    """No segment was ever finished: what is left of the first stays beside the new ones."""
+    engine.abandon()
+    for path in engine.segments("work")[1:]:
+        path.unlink()
+    os.truncate(engine.segments("work")[0], 20)
+    engine.crash()
+    put(engine, NEW)
+    engine.crash()
+    assert engine.drain("work") == NEW
