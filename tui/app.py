@@ -14,7 +14,7 @@ from textual.css.query import NoMatches
 from textual.message import Message
 
 from kestrelctl.exit_codes import Failure
-from tui.asking import Action, QueueDetails, act, ask_details
+from tui.asking import Action, Asked, QueueDetails, act, ask_details
 from tui.board import Board
 from tui.export import export
 from tui.formats import printable, span
@@ -204,12 +204,15 @@ class Console(App[None]):
             return
         servers = [server for server in self.board.servers_in(self.view) if server.outage is None]
         asked = [
-            (server.address, [row.queue for row in server.rows if row.queue.startswith(f"{screen.queue}+")])
+            (
+                Asked.of(server, self._timeout_ms),
+                [row.queue for row in server.rows if row.queue.startswith(f"{screen.queue}+")],
+            )
             for server in servers
         ]
 
         def ask() -> None:
-            answers = [ask_details(address, self._timeout_ms, screen.queue, children) for address, children in asked]
+            answers = [ask_details(server, screen.queue, children) for server, children in asked]
             self.post_message(self.Answers(screen, answers))
 
         self.run_worker(ask, thread=True, exclusive=True, group="details")

@@ -54,9 +54,11 @@ TABLE_KEYS: Final = (
 )
 DETAIL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back to the table", "back"),
-    Key("m", "next_form", "m", "the item at the head as text, hex or JSON", "form"),
-    Key("u", "ask", "u", "ask again for readers, settings and the item at the head", "ask again"),
+    Key("m", "next_form", "m", "the items as text, hex or JSON", "form"),
+    Key("u", "ask", "u", "ask again for readers, settings and items", "ask again"),
     Key("z", "next_span", "z", "plot one minute or five", "span"),
+    Key("x", "spread", "x", "the box the keys are in over the whole screen, and back", "enlarge"),
+    Key("tab", "app.focus_next", "tab", "the keys to the next box: up, down, pageup, pagedown, home, end"),
 )
 
 
