@@ -21,6 +21,7 @@ CONSOLE_KEYS: Final = (
     Key("plus", "app.interval(1)", "+", "look less often"),
     Key("minus", "app.interval(-1)", "-", "look more often"),
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
+    Key("J", "app.journal", "J", "the queue's journal: segments, who holds them, checksums", "journal"),
     Key("f", "app.act('flush')", "f", "flush the queue: discard its items", "flush"),
     Key("d", "app.act('delete')", "d", "delete the queue", "delete"),
     Key("r", "app.act('reload')", "r", "have the servers read their configuration again", "reload"),
@@ -59,6 +60,14 @@ DETAIL_KEYS: Final = (
     Key("z", "next_span", "z", "plot one minute or five", "span"),
     Key("x", "spread", "x", "the box the keys are in over the whole screen, and back", "enlarge"),
     Key("tab", "app.focus_next", "tab", "the keys to the next box: up, down, pageup, pagedown, home, end"),
+)
+
+
+JOURNAL_KEYS: Final = (
+    Key("escape,backspace", "leave", "escape", "back", "back"),
+    Key("c", "check", "c", "read all files of the journal and check every record", "check"),
+    Key("u", "ask", "u", "ask again", "ask again"),
+    Key("x", "spread", "x", "the box the keys are in over the whole screen, and back", "enlarge"),
 )
 
 

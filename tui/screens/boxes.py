@@ -22,10 +22,11 @@ class Box(VerticalScroll):
 class BoxScreen(Screen[None]):
     """A screen of boxes: one of them has the keys, and can have the whole screen."""
 
-    ALLOW_IN_MAXIMIZED_VIEW = "#title, Footer"
+    ALLOW_IN_MAXIMIZED_VIEW = "Footer"
     DEFAULT_CSS = """
     BoxScreen Static { text-wrap: nowrap; text-overflow: ellipsis; }
     BoxScreen #title { height: auto; background: $panel; text-style: bold; padding: 0 1; }
+    BoxScreen Box.-maximized { width: 100% !important; }
     """
 
     def action_leave(self) -> None:

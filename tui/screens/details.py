@@ -33,7 +33,7 @@ PLOTS: Final = (
 class Details(BoxScreen):
     BINDINGS = bindings(DETAIL_KEYS)
     DEFAULT_CSS = """
-    Details #waiting { text-wrap: wrap; }
+    Details #waiting { text-wrap: wrap; text-overflow: fold; }
     Details #plots { height: 8; }
     Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
     Details #boxes { height: 1fr; }
