@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from textual.app import App
 from textual.css.query import NoMatches
@@ -19,7 +19,7 @@ from tui.export import export
 from tui.formats import printable, span
 from tui.journals import Check, JournalDetails, ask_journal, check_journal
 from tui.keys import CONSOLE_KEYS, bindings
-from tui.palette import Keys, Queues
+from tui.palette import Offers
 from tui.plain import Wanted
 from tui.polling import Poller, PollThread
 from tui.recording import Player, Recorder
@@ -37,7 +37,7 @@ INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 class Console(App[None]):
     TITLE = "kestrelctl top"
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS = App.COMMANDS | {Queues, Keys}
+    COMMANDS: ClassVar = {Offers}  # Textual's own would draw a picture that fetches fonts
     BINDINGS = bindings(CONSOLE_KEYS)
 
     @dataclass

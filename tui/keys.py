@@ -17,6 +17,7 @@ class Key:
 
 CONSOLE_KEYS: Final = (
     Key("question_mark", "app.help", "?", "this list of keys", "help"),
+    Key("q", "app.quit", "q", "quit", "quit"),
     Key("space", "app.pause", "space", "hold the screen still; in a replay, stop and go on", "pause"),
     Key("plus", "app.interval(1)", "+", "look less often"),
     Key("minus", "app.interval(-1)", "-", "look more often"),
@@ -32,7 +33,6 @@ CONSOLE_KEYS: Final = (
     Key("less_than_sign", "app.seek(-30)", "<", "in a replay: 30 looks back"),
     Key("greater_than_sign", "app.seek(30)", ">", "in a replay: 30 looks ahead"),
     Key("ctrl+p", "app.command_palette", "ctrl+p", "find a queue or a command by name"),
-    Key("q", "app.quit", "q", "quit", "quit"),
 )
 OVERVIEW_KEYS: Final = (
     Key("slash", "filter", "/", "filter: name, !name, items>100, age_ms<500; all words must hold", "filter"),

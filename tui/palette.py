@@ -6,33 +6,51 @@ from typing import TYPE_CHECKING, Final, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from tui.formats import printable
-from tui.keys import CONSOLE_KEYS, OVERVIEW_KEYS
+from tui.keys import CONSOLE_KEYS, OVERVIEW_KEYS, Key
 
 if TYPE_CHECKING:
     from tui.app import Console
 
 QUEUES_OFFERED_MAX: Final = 10
+NOT_OFFERED: Final = ("app.command_palette", "clear")
+DETAILS: Final = "details of this queue"
 
 
-class Queues(Provider):
-    """Queues, by name."""
+class Offers(Provider):
+    """Queues by name, and what keys do by its words."""
 
     async def discover(self) -> Hits:
         for name in self._names()[:QUEUES_OFFERED_MAX]:
-            yield DiscoveryHit(printable(name), self._opening(name), help="details of this queue")
+            yield DiscoveryHit(printable(name), self._opening(name), help=DETAILS)
+        for key in self._keys():
+            yield DiscoveryHit(key.meaning, self._doing(key), help=f"key {key.shown}")
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for name in self._names():
             if (score := matcher.match(name)) > 0:
-                yield Hit(score, matcher.highlight(printable(name)), self._opening(name), help="details of this queue")
+                yield Hit(score, matcher.highlight(printable(name)), self._opening(name), help=DETAILS)
+        for key in self._keys():
+            if (score := matcher.match(key.meaning)) > 0:
+                yield Hit(score, matcher.highlight(key.meaning), self._doing(key), help=f"key {key.shown}")
+
+    @property
+    def _console(self) -> "Console":
+        return cast("Console", self.app)
 
     def _names(self) -> list[str]:
-        console = cast("Console", self.app)
-        return [row.queue for row in console.board.rows(console.view)]
+        return [row.queue for row in self._console.board.rows(self._console.view)]
+
+    def _keys(self) -> list[Key]:
+        """What can be done now."""
+        known = {name: key for key in (*CONSOLE_KEYS, *OVERVIEW_KEYS) if (name := key.action) not in NOT_OFFERED}
+        return [key for name, key in known.items() if self._console.check_action(_bare(name), ())]
 
     def _opening(self, name: str) -> "_Opening":
-        return _Opening(cast("Console", self.app), name)
+        return _Opening(self._console, name)
+
+    def _doing(self, key: Key) -> "_Doing":
+        return _Doing(self._console, key.action)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +62,6 @@ class _Opening:
         self.console.open_queue(self.queue)
 
 
-class Keys(Provider):
-    """What keys do, by its words."""
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        console = cast("Console", self.app)
-        for key in (*CONSOLE_KEYS, *OVERVIEW_KEYS):
-            score = matcher.match(key.meaning)
-            name = key.action.removeprefix("app.").partition("(")[0]
-            if score > 0 and console.check_action(name, ()) and key.action != "app.command_palette":
-                yield Hit(score, matcher.highlight(key.meaning), _Doing(console, key.action), help=f"key {key.shown}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Doing:
     console: "Console"
@@ -64,3 +69,8 @@ class _Doing:
 
     async def __call__(self) -> None:
         await self.console.run_action(self.action, self.console.screen)
+
+
+def _bare(action: str) -> str:
+    """Its name, without where it is and what it is told."""
+    return action.removeprefix("app.").partition("(")[0]

@@ -135,7 +135,7 @@ def test_details_of_a_queue(own_daemon: Daemon) -> None:
         await until(pilot, "queues 2")
         await pilot.press("enter")
         await until(
-            pilot, "work  items 2", "+audit", "head 1  next 4", "max_items=infinite", '{"job":1}', "at the head, text"
+            pilot, "work  items 2", "+audit", "head 1", "next 4", "max_items=infinite", '{"job":1}', "at the head, text"
         )
         await until(pilot, "9 bytes", "it has no admin")
         await pilot.press("m")

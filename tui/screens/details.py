@@ -33,7 +33,7 @@ PLOTS: Final = (
 class Details(BoxScreen):
     BINDINGS = bindings(DETAIL_KEYS)
     DEFAULT_CSS = """
-    Details #waiting { text-wrap: wrap; text-overflow: fold; }
+    Details #waiting, Details #settings { text-wrap: wrap; text-overflow: fold; }
     Details #plots { height: 8; }
     Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
     Details #boxes { height: 1fr; }
@@ -158,10 +158,11 @@ def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
     lines = [
         f"  {printable(plus + child if plus else name)}",
         f"    items {count(row.items)}",
-        f"    in/s {rate(row.in_per_s)}  out/s {rate(row.out_per_s)}",
+        f"    in/s {rate(row.in_per_s)}",
+        f"    out/s {rate(row.out_per_s)}",
     ]
     if "head_id" in figures and "next_id" in figures:
-        lines.append(f"    head {figures['head_id']}  next {figures['next_id']}")
+        lines += [f"    head {figures['head_id']}", f"    next {figures['next_id']}"]
     return lines
 
 

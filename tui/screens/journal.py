@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SEGMENTS_SHOWN_MAX: Final = 1000
 UNREAD: Final = "·"
 HEADS: Final = ("number", "state", "first id", "ids", "live", "dead", "bytes", "records", "sums")
-WIDTHS: Final = (6, 10, 9, 6, 6, 6, 7, 8, 5)
+WIDTHS: Final = (6, 10, 9, 6, 6, 6, 7, 8, 6)
 
 
 class Journal(BoxScreen):
