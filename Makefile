@@ -9,7 +9,7 @@ COMPILED := .venv-compiled
 SPARK := .venv-spark
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-report completions man test-spark report
+.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-report completions man test-spark report
 
 check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
 
@@ -38,6 +38,9 @@ test: $(INSTALLED) ## the quick tests
 
 test-all: $(INSTALLED) ## every test, the long ones too
 	@$(BIN)/python -m pytest -n auto --dist loadfile
+
+screens: $(INSTALLED) ## the console's screens anew: tests/tui/screens and docs/screens, to be looked at before a commit
+	@REDRAW=1 $(BIN)/python -m pytest -n auto -q tests/tui/test_screens.py
 
 # FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config chooses. Inputs that break a promise are in .fuzz/TARGET-crash-*.
 FUZZ_SECONDS ?= 3600

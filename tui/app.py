@@ -6,68 +6,38 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from textual.app import App
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.css.query import NoMatches
 from textual.message import Message
 
 from kestrelctl.exit_codes import Failure
-from tui.asking import Action, QueueDetails, act, ask_details
+from tui.asking import Action, Asked, QueueDetails, act, ask_details
 from tui.board import Board
 from tui.export import export
 from tui.formats import printable, span
+from tui.journals import Check, JournalDetails, ask_journal, check_journal
 from tui.keys import CONSOLE_KEYS, bindings
+from tui.palette import Offers
 from tui.plain import Wanted
 from tui.polling import Poller, PollThread
 from tui.recording import Player, Recorder
 from tui.screens.details import Details
 from tui.screens.help import Help
+from tui.screens.journal import Journal
 from tui.screens.overview import Overview
 from tui.screens.questions import Confirmation, Question
 from tui.snapshots import Outage, Snapshot
 from tui.themes import NAMES, THEMES
 
 INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
-QUEUES_OFFERED_MAX: Final = 10
-
-
-class Queues(Provider):
-    """Queues in the command palette."""
-
-    async def discover(self) -> Hits:
-        for name in self._names()[:QUEUES_OFFERED_MAX]:
-            yield DiscoveryHit(printable(name), self._opening(name), help="details of this queue")
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for name in self._names():
-            if (score := matcher.match(name)) > 0:
-                yield Hit(score, matcher.highlight(printable(name)), self._opening(name), help="details of this queue")
-
-    def _names(self) -> list[str]:
-        assert isinstance(self.app, Console)
-        return [row.queue for row in self.app.board.rows(self.app.view)]
-
-    def _opening(self, name: str) -> "_Opening":
-        assert isinstance(self.app, Console)
-        return _Opening(self.app, name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    console: "Console"
-    queue: str
-
-    def __call__(self) -> None:
-        self.console.open_queue(self.queue)
 
 
 class Console(App[None]):
     TITLE = "kestrelctl top"
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS = App.COMMANDS | {Queues}
+    COMMANDS: ClassVar = {Offers}  # Textual's own would draw a picture that fetches fonts
     BINDINGS = bindings(CONSOLE_KEYS)
 
     @dataclass
@@ -82,6 +52,20 @@ class Console(App[None]):
 
         screen: Details
         answers: list[QueueDetails]
+
+    @dataclass
+    class JournalAnswers(Message):
+        """What servers said of one journal."""
+
+        screen: Journal
+        answers: list[JournalDetails]
+
+    @dataclass
+    class JournalChecks(Message):
+        """What its files were found to be, by server."""
+
+        screen: Journal
+        checks: dict[str, Check]
 
     def __init__(
         self,
@@ -204,12 +188,15 @@ class Console(App[None]):
             return
         servers = [server for server in self.board.servers_in(self.view) if server.outage is None]
         asked = [
-            (server.address, [row.queue for row in server.rows if row.queue.startswith(f"{screen.queue}+")])
+            (
+                Asked.of(server, self._timeout_ms),
+                [row.queue for row in server.rows if row.queue.startswith(f"{screen.queue}+")],
+            )
             for server in servers
         ]
 
         def ask() -> None:
-            answers = [ask_details(address, self._timeout_ms, screen.queue, children) for address, children in asked]
+            answers = [ask_details(server, screen.queue, children) for server, children in asked]
             self.post_message(self.Answers(screen, answers))
 
         self.run_worker(ask, thread=True, exclusive=True, group="details")
@@ -217,6 +204,45 @@ class Console(App[None]):
     def on_console_answers(self, message: Answers) -> None:
         if message.screen in self.screen_stack:
             message.screen.show_answers(message.answers)
+
+    def ask_journal(self, screen: Journal) -> None:
+        """In a thread, as the details."""
+        if self.player is not None:
+            return
+        servers = [Asked.of(server, self._timeout_ms) for server in self.board.servers_in(self.view)]
+
+        def ask() -> None:
+            self.post_message(self.JournalAnswers(screen, [ask_journal(server, screen.queue) for server in servers]))
+
+        self.run_worker(ask, thread=True, exclusive=True, group="journal")
+
+    def check_journal(self, screen: Journal) -> None:
+        """In a thread, and given up when the screen is left."""
+
+        def is_given_up() -> bool:
+            return not self.is_running or screen not in self.screen_stack
+
+        def check() -> None:
+            checks = {answer.server: check_journal(answer, screen.queue, is_given_up) for answer in screen.answers}
+            self.post_message(self.JournalChecks(screen, checks))
+
+        self.run_worker(check, thread=True, group="check")
+
+    def on_console_journal_answers(self, message: JournalAnswers) -> None:
+        if message.screen in self.screen_stack:
+            message.screen.show_answers(message.answers)
+
+    def on_console_journal_checks(self, message: JournalChecks) -> None:
+        if message.screen in self.screen_stack:
+            message.screen.show_checks(message.checks)
+
+    def action_journal(self) -> None:
+        queue = self._current_queue()
+        if queue is not None and not isinstance(self.screen, Journal):
+            self.push_screen(Journal(queue))
+
+    def _current_queue(self) -> str | None:
+        return self.screen.queue if isinstance(self.screen, Details | Journal) else self._overview.table.current
 
     def action_help(self) -> None:
         self.push_screen(Help())
@@ -264,7 +290,7 @@ class Console(App[None]):
     def action_act(self, name: str) -> None:
         """Once the queue's name was typed, on every server of the view."""
         action = Action(name)
-        queue = self.screen.queue if isinstance(self.screen, Details) else self._overview.table.current
+        queue = self._current_queue()
         servers = [server.address for server in self.board.servers_in(self.view)]
         if action is not Action.RELOAD and queue is None:
             return

@@ -1,14 +1,22 @@
 """What the console asks of a server, or has it do, beside looking at its stats: each on a connection of its own."""
 
+import base64
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Final
 
 from kestrelctl.blocks import QueueBlock, parse_blocks
 from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import Failure
+from tui.admin_port import AdminLost, AdminPort, admin_port_of, queue_path
+from tui.board import ServerState
 from tui.polling import StatsConnection
+
+WAITING_ITEMS_MAX: Final = 50
+WAITING_BYTES_MAX: Final = 256 * 1024
 
 
 class Action(StrEnum):
@@ -18,23 +26,64 @@ class Action(StrEnum):
 
 
 @dataclass(slots=True)
+class WaitingItem:
+    """An item and what the server says of it. Of an old Kestrel's the bytes are all there is."""
+
+    data: bytes
+    item_id: int | None = None
+    add_at_ms: int | None = None
+    expire_at_ms: int | None = None
+    flags: int = 0
+    is_open: bool = False
+
+
+@dataclass(slots=True)
 class QueueDetails:
     """All that one server says of a queue. What it does not know stays empty."""
 
     server: str
     figures: dict[str, QueueBlock] = field(default_factory=dict)  # of the queue and its children, by name
     settings: QueueBlock = field(default_factory=dict)
-    head: bytes | None = None  # the item at the head of the queue; None = there is none
+    items: list[WaitingItem] = field(default_factory=list)  # the first that wait
+    only_head: str = ""  # why it is the head only; "" = there are all that were asked for
     failure: str = ""
 
 
-def ask_details(address: str, timeout_ms: int, queue: str, children: Sequence[str]) -> QueueDetails:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server, and how to get at it."""
+
+    address: str
+    admin: str  # its admin port, "" when it has none
+    timeout_ms: int
+
+    @classmethod
+    def of(cls, server: ServerState, timeout_ms: int) -> "Asked":
+        counters = server.snapshot.counters if server.snapshot is not None else {}
+        return cls(server.address, str(counters.get("admin", "")), timeout_ms)
+
+    def admin_port(self) -> AdminPort:
+        """Raises AdminLost with words for whoever looks."""
+        if not self.admin:
+            raise AdminLost("it has no admin port")
+        port = admin_port_of(self.address, self.admin, self.timeout_ms)
+        if port is None:
+            raise AdminLost(f"its admin port {self.admin} cannot be reached from here")
+        return port
+
+
+def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetails:
     """Never raises: what went wrong is in `failure`."""
-    details = QueueDetails(address)
+    details = QueueDetails(asked.address)
     names = [queue, *children]
 
     def ask_head(client: StatsConnection) -> None:
-        details.head = client.peek(os.fsencode(queue))
+        try:
+            details.items = _waiting_items(asked, queue)
+        except AdminLost as lost:
+            details.only_head = str(lost)
+            head = client.peek(os.fsencode(queue))
+            details.items = [WaitingItem(head)] if head is not None else []
 
     def ask_figures(client: StatsConnection) -> None:
         blocks = parse_blocks(client.dump_stats_of([os.fsencode(name) for name in names]))
@@ -47,7 +96,7 @@ def ask_details(address: str, timeout_ms: int, queue: str, children: Sequence[st
 
     for ask in (ask_head, ask_figures, ask_settings):
         # An old Kestrel closes the connection on what it does not know.
-        client = StatsConnection(address, timeout_ms)
+        client = StatsConnection(asked.address, asked.timeout_ms)
         try:
             ask(client)
         except Failure as failure:
@@ -55,6 +104,24 @@ def ask_details(address: str, timeout_ms: int, queue: str, children: Sequence[st
         finally:
             client.close()
     return details
+
+
+def _waiting_items(asked: Asked, queue: str) -> list[WaitingItem]:
+    """Read back from the journal, which takes nothing. Raises AdminLost."""
+    port = asked.admin_port()
+    query = f"waiting=1&format=ndjson&limit={WAITING_ITEMS_MAX}&bytes={WAITING_BYTES_MAX}"
+    try:
+        return [_item(json.loads(line)) for line in port.get(f"{queue_path(queue)}/items?{query}").splitlines()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise AdminLost(f"not what a kestreld answers: {error}") from error
+    finally:
+        port.close()
+
+
+def _item(said: dict[str, Any]) -> WaitingItem:
+    data = base64.b64decode(said["base64"]) if "base64" in said else said["data"].encode()
+    times = said.get("add_ms"), said.get("expire_ms")
+    return WaitingItem(data, said["id"], *times, said.get("flags", 0), said.get("is_open", False))
 
 
 def act(address: str, timeout_ms: int, action: Action, queue: str) -> str:

@@ -14,20 +14,20 @@ class ItemForm(StrEnum):
     JSON = "json"
 
 
-def shown_item(data: bytes, form: ItemForm) -> str:
+def shown_item(data: bytes, form: ItemForm, bytes_max: int = SHOWN_BYTES_MAX) -> str:
     """The first of its bytes; JSON that is none is shown as text."""
-    cut = f"\n… of {len(data):,} bytes" if len(data) > SHOWN_BYTES_MAX else ""
+    cut = f"\n… of {len(data):,} bytes" if len(data) > bytes_max else ""
     match form:
         case ItemForm.HEX:
-            return _hex(data[:SHOWN_BYTES_MAX]) + cut
+            return _hex(data[:bytes_max]) + cut
         case ItemForm.JSON:
             try:
                 text = json.dumps(json.loads(data), indent=1, ensure_ascii=False)
             except (ValueError, RecursionError):
-                return f"(not JSON)\n{_text(data[:SHOWN_BYTES_MAX])}{cut}"
-            return text if len(text) <= SHOWN_BYTES_MAX else text[:SHOWN_BYTES_MAX] + "\n…"
+                return f"(not JSON)\n{_text(data[:bytes_max])}{cut}"
+            return text if len(text) <= bytes_max else text[:bytes_max] + "\n…"
         case ItemForm.TEXT:
-            return _text(data[:SHOWN_BYTES_MAX]) + cut
+            return _text(data[:bytes_max]) + cut
 
 
 def _text(data: bytes) -> str:

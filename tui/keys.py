@@ -17,10 +17,12 @@ class Key:
 
 CONSOLE_KEYS: Final = (
     Key("question_mark", "app.help", "?", "this list of keys", "help"),
+    Key("q", "app.quit", "q", "quit", "quit"),
     Key("space", "app.pause", "space", "hold the screen still; in a replay, stop and go on", "pause"),
     Key("plus", "app.interval(1)", "+", "look less often"),
     Key("minus", "app.interval(-1)", "-", "look more often"),
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
+    Key("J", "app.journal", "J", "the queue's journal: segments, who holds them, checksums", "journal"),
     Key("f", "app.act('flush')", "f", "flush the queue: discard its items", "flush"),
     Key("d", "app.act('delete')", "d", "delete the queue", "delete"),
     Key("r", "app.act('reload')", "r", "have the servers read their configuration again", "reload"),
@@ -31,7 +33,6 @@ CONSOLE_KEYS: Final = (
     Key("less_than_sign", "app.seek(-30)", "<", "in a replay: 30 looks back"),
     Key("greater_than_sign", "app.seek(30)", ">", "in a replay: 30 looks ahead"),
     Key("ctrl+p", "app.command_palette", "ctrl+p", "find a queue or a command by name"),
-    Key("q", "app.quit", "q", "quit", "quit"),
 )
 OVERVIEW_KEYS: Final = (
     Key("slash", "filter", "/", "filter: name, !name, items>100, age_ms<500; all words must hold", "filter"),
@@ -54,9 +55,19 @@ TABLE_KEYS: Final = (
 )
 DETAIL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back to the table", "back"),
-    Key("m", "next_form", "m", "the item at the head as text, hex or JSON", "form"),
-    Key("u", "ask", "u", "ask again for readers, settings and the item at the head", "ask again"),
+    Key("m", "next_form", "m", "the items as text, hex or JSON", "form"),
+    Key("u", "ask", "u", "ask again for readers, settings and items", "ask again"),
     Key("z", "next_span", "z", "plot one minute or five", "span"),
+    Key("x", "spread", "x", "the box the keys are in over the whole screen, and back", "enlarge"),
+    Key("tab", "app.focus_next", "tab", "the keys to the next box: up, down, pageup, pagedown, home, end"),
+)
+
+
+JOURNAL_KEYS: Final = (
+    Key("escape,backspace", "leave", "escape", "back", "back"),
+    Key("c", "check", "c", "read all files of the journal and check every record", "check"),
+    Key("u", "ask", "u", "ask again", "ask again"),
+    Key("x", "spread", "x", "the box the keys are in over the whole screen, and back", "enlarge"),
 )
 
 

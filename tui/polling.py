@@ -7,7 +7,8 @@ from typing import Final
 
 from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import ExitCode, Failure
-from tui.feed import Feed, FeedLost, feed_of
+from tui.admin_port import AdminLost, admin_port_of
+from tui.feed import Feed
 from tui.snapshots import Outage, Snapshot, parse_dump
 
 BACK_OFF_MS_MAX: Final = 30_000
@@ -76,7 +77,7 @@ class Poller:
         if self._feed is not None:
             try:
                 self._feed.look()
-            except FeedLost:
+            except AdminLost:
                 self._feed = None
             else:
                 return Snapshot(self.address, _wall_ms(), _clock_ms(), self._feed.queues, self._feed.counters)
@@ -90,7 +91,8 @@ class Poller:
             self._counters = self._client.server_stats()
             self._counted_at_ms = clock_ms
         if is_first and "admin" in self._counters:
-            self._feed = feed_of(self.address, str(self._counters["admin"]), self._timeout_ms)
+            port = admin_port_of(self.address, str(self._counters["admin"]), self._timeout_ms)
+            self._feed = Feed(port) if port is not None else None
         return Snapshot(self.address, _wall_ms(), clock_ms, queues, self._counters)
 
     def close(self) -> None:

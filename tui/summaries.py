@@ -34,8 +34,8 @@ def health_line(server: ServerState, now_ms: int) -> str:
         return f"… {server.address}  not seen yet"
     counters = server.snapshot.counters
     failed = [
-        f"{counters[name]} {words}"
-        for name, words in (("journals_failed", "journals cannot be written"), ("queues_stopped", "queues stopped"))
+        f"{words} {counters[name]}"
+        for name, words in (("journals_failed", "JOURNALS NOT WRITTEN"), ("queues_stopped", "QUEUES STOPPED"))
         if counters.get(name)
     ]
     parts = [str(counters.get("version", ""))]

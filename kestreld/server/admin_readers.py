@@ -2,6 +2,7 @@
 
 GET    /queues                                  names, and what is in them
 GET    /queues/Q                                readers, ids, the journal's id
+GET    /queues/Q/journal                        segments, and who needs them
 GET    /queues/Q/items?first=&limit=&bytes=&reader=&waiting=&wait_ms=&format=
 POST   /queues/Q/readers/R?from=                make a reader
 POST   /queues/Q/readers/R/done?through=        it is done with all items up to this one
@@ -22,6 +23,7 @@ from kestreld.queues.ranges import earliest_id
 from kestreld.queues.reader import Stream
 from kestreld.server.accounts import Account
 from kestreld.server.admin_answers import ID_DIGITS_MAX, Refused, as_json, in_slices, number_in, refusal
+from kestreld.server.admin_journal import describe_journal
 from kestreld.server.admin_ranges import Ranges, check_readable, find_family, place_in
 from kestreld.server.admin_rows import shown_name
 from kestreld.users import Right
@@ -62,6 +64,9 @@ class Readers:
             case ("GET", [name]):
                 _check_seen(account, name)
                 return as_json(self._describe(find_family(self._collection, name), account))
+            case ("GET", [name, "journal"]):
+                _check_seen(account, name)
+                return await self._journal(name, account)
             case ("GET", [name, "items"]):
                 _check(account, Right.PEEK, name)
                 return await self._ranges.answer(request, name, account)
@@ -74,7 +79,7 @@ class Readers:
             case ("DELETE", [name, "readers", label]):
                 _check(account, Right.GET, name)
                 return await self._drop(name, label)
-            case (_, [] | [_] | [_, "items"] | [_, "readers", _] | [_, "readers", _, "done"]):
+            case (_, [] | [_] | [_, "items" | "journal"] | [_, "readers", _] | [_, "readers", _, "done"]):
                 raise Refused(405, f"{request.method} is not for this")
         raise Refused(404, "there is nothing of that name")
 
@@ -126,6 +131,13 @@ class Readers:
             "bytes_on_disk": queue.journal.disk_bytes if queue.journal is not None else 0,
             "readers": readers,
         }
+
+    async def _journal(self, name: str, account: Account | None) -> web.Response:
+        queue = find_family(self._collection, name)
+        is_compacting = self._service.upkeep.is_compacting(queue)
+        # Where its files are is said to those who look after the server.
+        is_admin = account is None or account.may(Right.ADMIN, name)
+        return as_json(await describe_journal(queue, self._clock, is_compacting=is_compacting, with_folder=is_admin))
 
     # Making, moving and dropping readers
 

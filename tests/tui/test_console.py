@@ -8,7 +8,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from kestrelctl.client import KestrelClient
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, type_in, until, until_true
 from tui.app import Console
 from tui.plain import Wanted
@@ -134,17 +135,40 @@ def test_details_of_a_queue(own_daemon: Daemon) -> None:
         await until(pilot, "queues 2")
         await pilot.press("enter")
         await until(
-            pilot, "work  items 2", "+audit", "head 1  next 4", "max_items=infinite", '{"job":1}', "text, 9 bytes"
+            pilot, "work  items 2", "+audit", "head 1", "next 4", "max_items=infinite", '{"job":1}', "at the head, text"
         )
+        await until(pilot, "9 bytes", "it has no admin")
         await pilot.press("m")
-        await until(pilot, "7b226a6f62223a31", "hex, 9 bytes")
+        await until(pilot, "7b226a6f62223a31", "at the head, hex")
         await pilot.press("m")
-        await until(pilot, '"job": 1', "json, 9 bytes")
+        await until(pilot, '"job": 1', "at the head, json")
         await pilot.press("z", "u", "escape")
         await until_true(pilot, lambda: isinstance(pilot.app.screen, Overview), "the table")
         assert items_of(own_daemon.address) == {"work": 2, "work+audit": 1}
 
     drive(console(own_daemon.address), driving, size=(140, 40))
+
+
+def test_the_first_items_that_wait_are_read_back_and_stay_where_they_are(tmp_path: Path) -> None:
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1")
+        await pilot.press("enter")
+        await until(pilot, "the first 50 of 59, text", "#1  2 bytes  OPEN", "#2  9 bytes", '{"job":1}')
+        await pilot.press("x")
+        await until_true(pilot, lambda: line_of(pilot, '{"job":1}').startswith("│ {"), "the items in the whole screen")
+        await pilot.press("end")
+        await until(pilot, "#50  ", "number 50")
+        await pilot.press("m", "home")
+        await until(pilot, "hex", "00ff")
+        await pilot.press("escape")
+        await until(pilot, "max_items=infinite")
+
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:
+        put(daemon.address, "work", b"\x00\xff", b'{"job":1}', *[b"number %d" % number for number in range(3, 61)])
+        with QueueClient(daemon.port) as client:
+            client.get("work/open")
+            drive(console(daemon.address), driving, size=(140, 40))
+            assert items_of(daemon.address) == {"work": 59}
 
 
 def test_a_flush_needs_the_name_of_the_queue(own_daemon: Daemon) -> None:

@@ -11,7 +11,8 @@ from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import put
-from tui.feed import feed_of
+from tui.admin_port import admin_port_of
+from tui.feed import Feed
 from tui.polling import Poller
 from tui.snapshots import Snapshot
 
@@ -76,7 +77,9 @@ def test_without_the_right_to_the_admin_port_the_memcache_port_serves(daemon: Da
     put(daemon.address, "work", b"hello")
     poller = Poller(daemon.address, 5000, 1000)
     look(poller)
-    poller._feed = feed_of(daemon.address, "127.0.0.1:1", 5000)  # nobody is there
+    nobody = admin_port_of(daemon.address, "127.0.0.1:1", 5000)
+    assert nobody is not None
+    poller._feed = Feed(nobody)
     assert look(poller).queues["work"][0] == 1
     poller.close()
 
@@ -111,11 +114,11 @@ def test_users_log_in_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_an_admin_port_of_another_machine_s_own_is_not_tried(address: str, admin: str, reached: bool) -> None:
-    assert (feed_of(address, admin, 1000) is not None) == reached
+    assert (admin_port_of(address, admin, 1000) is not None) == reached
 
 
 def test_a_password_does_not_leave_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access.given, "user", "alice")
     monkeypatch.setenv(access.PASSWORD_VARIABLE, "pw")
-    assert feed_of("tls:10.0.0.1:22134", "10.0.0.1:2223", 1000) is None
+    assert admin_port_of("tls:10.0.0.1:22134", "10.0.0.1:2223", 1000) is None
     access.password.cache_clear()

@@ -7,20 +7,29 @@ from textual.binding import Binding
 from tests.support.daemon import ROOT
 from tui.app import Console
 from tui.figures import COLUMNS
-from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
 from tui.plain import HEADINGS
 from tui.screens.details import Details
+from tui.screens.journal import Journal
 from tui.screens.overview import Overview
 from tui.table import QueueTable
 
 PAGE = (ROOT / "docs/console.md").read_text()
-BOUND = {Console: CONSOLE_KEYS, Overview: OVERVIEW_KEYS, QueueTable: TABLE_KEYS, Details: DETAIL_KEYS}
+BOUND = {
+    Console: CONSOLE_KEYS,
+    Overview: OVERVIEW_KEYS,
+    QueueTable: TABLE_KEYS,
+    Details: DETAIL_KEYS,
+    Journal: JOURNAL_KEYS,
+}
 
 
 def test_the_page_of_the_console_lists_the_keys_that_are_bound_and_no_others() -> None:
     listed = re.findall(r"^\| `([^`]+)` \| (.+) \|$", PAGE, re.MULTILINE)
     expected = [
-        (key.shown, key.meaning) for keys in (CONSOLE_KEYS, TABLE_KEYS + OVERVIEW_KEYS, DETAIL_KEYS) for key in keys
+        (key.shown, key.meaning)
+        for keys in (CONSOLE_KEYS, TABLE_KEYS + OVERVIEW_KEYS, DETAIL_KEYS, JOURNAL_KEYS)
+        for key in keys
     ]
     assert listed == expected
 

@@ -1,9 +1,45 @@
-"""Lines of plain text in a widget."""
+"""Boxes of plain text."""
 
 from collections.abc import Sequence
 
 from rich.text import Text
+from textual.containers import VerticalScroll
+from textual.screen import Screen
 from textual.widgets import Static
+
+
+class Box(VerticalScroll):
+    """Has a frame, scrolls, and may have the whole screen."""
+
+    ALLOW_MAXIMIZE = True
+    DEFAULT_CSS = """
+    Box { width: 1fr; border: round $panel; border-title-color: $primary; padding: 0 1; }
+    Box:focus { border: round $primary; }
+    Box Static { height: auto; }
+    """
+
+
+class BoxScreen(Screen[None]):
+    """A screen of boxes: one of them has the keys, and can have the whole screen."""
+
+    ALLOW_IN_MAXIMIZED_VIEW = "Footer"
+    DEFAULT_CSS = """
+    BoxScreen Static { text-wrap: nowrap; text-overflow: ellipsis; }
+    BoxScreen #title { height: auto; background: $panel; text-style: bold; padding: 0 1; }
+    BoxScreen Box.-maximized { width: 100% !important; }
+    """
+
+    def action_leave(self) -> None:
+        if self.maximized is not None:
+            self.minimize()
+        else:
+            self.dismiss()
+
+    def action_spread(self) -> None:
+        if self.maximized is not None:
+            self.minimize()
+        elif self.focused is not None:
+            self.maximize(self.focused, container=False)
 
 
 def put_lines(box: Static, lines: Sequence[str]) -> None:

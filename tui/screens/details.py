@@ -1,12 +1,10 @@
-"""Everything about one queue: its last minutes, its readers, its settings and the item at its head."""
+"""Everything about one queue: its last minutes, its readers, its settings and its first items."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import Horizontal, VerticalScroll
-from textual.screen import Screen
+from textual.containers import Horizontal
 from textual.widgets import Footer, Static
 
 from kestrelctl.blocks import Cell
@@ -14,10 +12,11 @@ from tui.asking import QueueDetails
 from tui.figures import QueueRow
 from tui.formats import count, printable, rate, size, span
 from tui.history import LOOKS_MAX
-from tui.items import ItemForm, shown_item
+from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
 from tui.plots import largest, plot
-from tui.screens.boxes import put_lines
+from tui.screens.boxes import Box, BoxScreen, put_lines
+from tui.screens.waiting import waiting_text, waiting_title
 
 if TYPE_CHECKING:
     from tui.app import Console
@@ -31,18 +30,14 @@ PLOTS: Final = (
 )
 
 
-class Details(Screen[None]):
+class Details(BoxScreen):
     BINDINGS = bindings(DETAIL_KEYS)
     DEFAULT_CSS = """
-    Details Static { text-wrap: nowrap; text-overflow: ellipsis; }
-    Details #head { text-wrap: wrap; }
-    Details #title { height: auto; background: $panel; text-style: bold; padding: 0 1; }
+    Details #waiting, Details #settings { text-wrap: wrap; text-overflow: fold; }
     Details #plots { height: 8; }
     Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
     Details #boxes { height: 1fr; }
-    Details VerticalScroll { width: 1fr; border: round $panel; border-title-color: $primary; padding: 0 1; }
-    Details VerticalScroll:focus { border: round $primary; }
-    Details VerticalScroll Static { height: auto; }
+    Details #waiting-box { width: 2fr; }
     """
 
     def __init__(self, queue: str) -> None:
@@ -62,14 +57,15 @@ class Details(Screen[None]):
             for column, _, _ in PLOTS:
                 yield Static(id=column, classes="plot")
         with Horizontal(id="boxes"):
-            for name in ("readers", "settings", "head"):
-                with VerticalScroll(id=f"{name}-box"):
+            for name in ("readers", "settings", "waiting"):
+                with Box(id=f"{name}-box"):
                     yield Static(id=name)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#readers-box").border_title = "servers and readers"
         self.query_one("#settings-box").border_title = "settings"
+        self.query_one("#waiting-box").focus()
         self.action_ask()
         self.show()
 
@@ -88,9 +84,12 @@ class Details(Screen[None]):
             width, height = max(4, box.size.width - 2), 6
             foot = f"most {form(largest(values))} in {span(history.span_ms(self._looks))}"
             put_lines(box, [f"{heading} {form(_now(values))}", *plot(values, width, height), foot])
-        row = next((row for row in console.board.rows(console.view) if row.queue == self.queue), None)
-        put_lines(self.query_one("#title", Static), [_title(self.queue, row)])
+        put_lines(self.query_one("#title", Static), [_title(self.queue, self._row())])
         put_lines(self.query_one("#readers", Static), self._reader_lines())
+
+    def _row(self) -> QueueRow | None:
+        rows = self.console.board.rows(self.console.view)
+        return next((row for row in rows if row.queue == self.queue), None)
 
     def _reader_lines(self) -> list[str]:
         lines = []
@@ -110,25 +109,17 @@ class Details(Screen[None]):
         settings = next((answer.settings for answer in answers if answer.settings), {})
         lines = [f"{name}={value}" for name, value in settings.items() if name != "queue"]
         put_lines(self.query_one("#settings", Static), lines or ["the server does not say"])
-        self.show_head()
+        self.show_items()
         self.show()
 
-    def show_head(self) -> None:
-        """The item that the next get would take, of the first server that has one."""
-        answer = next((answer for answer in self.answers if answer.head is not None), None)
-        box = self.query_one("#head-box")
-        if answer is None or answer.head is None:
-            box.border_title = "no item at the head"
-            put_lines(self.query_one("#head", Static), [])
-            return
-        box.border_title = f"item at the head, {self._form}, {len(answer.head):,} bytes"
-        text = Text(shown_item(answer.head, self._form))
-        self.query_one("#head", Static).update(text)
+    def show_items(self) -> None:
+        """The first items that wait, of every server of the view that has some."""
+        row = self._row()
+        box = self.query_one("#waiting-box")
+        box.border_title = waiting_title(self.answers, self._form, row.items if row is not None else None)
+        self.query_one("#waiting", Static).update(waiting_text(self.answers, self._form, self.console.now_ms()))
 
     # Keys
-
-    def action_leave(self) -> None:
-        self.dismiss()
 
     def action_ask(self) -> None:
         self.console.ask_details(self)
@@ -136,7 +127,7 @@ class Details(Screen[None]):
     def action_next_form(self) -> None:
         forms = list(ItemForm)
         self._form = forms[(forms.index(self._form) + 1) % len(forms)]
-        self.show_head()
+        self.show_items()
 
     def action_next_span(self) -> None:
         self._looks = SPANS_LOOKS[(SPANS_LOOKS.index(self._looks) + 1) % len(SPANS_LOOKS)]
@@ -167,10 +158,11 @@ def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
     lines = [
         f"  {printable(plus + child if plus else name)}",
         f"    items {count(row.items)}",
-        f"    in/s {rate(row.in_per_s)}  out/s {rate(row.out_per_s)}",
+        f"    in/s {rate(row.in_per_s)}",
+        f"    out/s {rate(row.out_per_s)}",
     ]
     if "head_id" in figures and "next_id" in figures:
-        lines.append(f"    head {figures['head_id']}  next {figures['next_id']}")
+        lines += [f"    head {figures['head_id']}", f"    next {figures['next_id']}"]
     return lines
 
 

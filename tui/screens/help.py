@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, OVERVIEW_KEYS, TABLE_KEYS, Key
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS, Key
 
 
 class Help(ModalScreen[None]):
@@ -26,6 +26,7 @@ class Help(ModalScreen[None]):
             *_lines("Everywhere", CONSOLE_KEYS),
             *_lines("Table", TABLE_KEYS + OVERVIEW_KEYS),
             *_lines("Details of a queue", DETAIL_KEYS),
+            *_lines("Journal of a queue", JOURNAL_KEYS),
             "",
             "● answers   ▲ stale: does not answer   ✖ stopped or failed",
         ]

@@ -32,7 +32,6 @@ class Overview(Screen[None]):
     Overview #scrubber { display: none; height: 1; padding: 0 1; color: $accent; }
     Overview #scrubber.shown { display: block; }
     Overview #filter { display: none; height: 1; border: none; padding: 0 1; background: $boost; }
-    Overview #filter.shown { display: block; }
     """
 
     def __init__(self, words: str, sort: str, *, descending: bool) -> None:
@@ -73,9 +72,7 @@ class Overview(Screen[None]):
         console, rows = self.console, self.rows()
         history = console.board.histories[console.view]
         self.table.show(rows, history, (self.sort_column, self.descending))
-        view = f"[{console.view}]  " if console.view != ALL_SERVERS else ""
-        filtered = f"  /{self.filter_words}" if self.filter_words else ""
-        put_lines(self.query_one("#totals", Static), [view + totals_line(rows) + filtered + self._state()])
+        put_lines(self.query_one("#totals", Static), ["  ".join([*self._state(), totals_line(rows)])])
         self.show_servers()
 
     def show_servers(self) -> None:
@@ -99,24 +96,26 @@ class Overview(Screen[None]):
         if player is not None:
             put_lines(scrubber, [player.scrubber(max(10, self.size.width - 44))])
 
-    def _state(self) -> str:
+    def _state(self) -> list[str]:
+        """What is not as usual, before all else: a narrow screen cuts the line off."""
         console = self.console
-        words = []
+        words = [f"[{console.view}]"] if console.view != ALL_SERVERS else []
         if console.is_paused:
             words.append("PAUSED")
         if console.recorder is not None:
             words.append("RECORDING")
         if console.is_read_only:
             words.append("read-only")
-        words.append(f"every {span(console.interval_ms)}")
-        return "  " + " ".join(words)
+        if self.filter_words:
+            words.append(f"/{self.filter_words}")
+        return [*words, f"every {span(console.interval_ms)}"]
 
     # Keys
 
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
-        box.add_class("shown")
-        box.focus()
+        box.display = True
+        self.set_focus(box)  # at once: the next key belongs to it
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.filter_words = event.value
@@ -124,8 +123,8 @@ class Overview(Screen[None]):
         self.table.go_to_top()
 
     def on_input_submitted(self) -> None:
-        self.query_one("#filter", Input).remove_class("shown")
-        self.table.focus()
+        self.query_one("#filter", Input).display = False
+        self.set_focus(self.table)
 
     def action_clear(self) -> None:
         self.query_one("#filter", Input).value = ""

@@ -1,0 +1,220 @@
+"""A console with figures that are always the same, for pictures of its screens."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from tests.tui.sights import figures
+from tui.app import Console
+from tui.asking import QueueDetails, WaitingItem
+from tui.journals import Check, JournalDetails, read_check, read_journal
+from tui.plain import Wanted
+from tui.polling import pollers
+from tui.recording import Player
+from tui.screens.details import Details
+from tui.screens.journal import Journal
+from tui.snapshots import Figures, Outage, Snapshot
+
+NOW_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00:00 UTC
+LOOKS: Final = 40
+NORTH, SOUTH = "north:22133", "south:22133"
+JOB: Final = b'{"job": "resize", "image": "cat-4711.jpg", "width": 640, "tags": ["cat", "garden"]}'
+CORRUPT: Final = "corrupt: the checksum of the record does not match"
+
+
+def _busy(look: int, base: int, wave: int, put_per_look: int, number: int) -> Figures:
+    """A queue whose depth goes up and down."""
+    items = round(base + wave * math.sin((look + 3 * number) / 4))
+    return figures(
+        items=items,
+        bytes=items * 83,
+        total_items=1_000_000 + put_per_look * look,
+        logsize=4_200_000 + items * 83,
+        expired_items=0,
+        mem_items=min(items, 20_000),
+        mem_bytes=min(items, 20_000) * 83,
+        age=items * 3,
+        discarded=0,
+        waiters=number % 4,
+        open_transactions=number % 3,
+        journal_failed=0,
+        stopped=0,
+    )
+
+
+def _idle(stopped: int = 0) -> Figures:
+    known = ("items", "bytes", "total_items", "logsize", "expired_items", "mem_items", "mem_bytes", "age", "discarded")
+    return figures(**dict.fromkeys(known, 0), waiters=0, open_transactions=0, journal_failed=0, stopped=stopped)
+
+
+def look_at(server: str, look: int) -> Snapshot:
+    """What a server said `look` seconds after the first time."""
+    queues = {
+        "orders": _busy(look, 1200, 700, 850, 1),
+        "orders+audit": _busy(look, 48_000, 900, 850, 2),
+        "mail": _busy(look, 60, 55, 40, 3),
+        "thumbnails": _busy(look, 310_000, 2500, 2100, 4),
+        "käse": _busy(look, 9, 8, 3, 5),
+        "imports": _idle(),
+        "letters:dead": _idle(),
+        "payments": _idle(stopped=1),
+        **{f"shard-{number:02d}": _busy(look, 100 * number, 10 * number, 80, number) for number in range(24)},
+    }
+    counters: dict[str, int | str] = {
+        "uptime": 90_000 + look,
+        "version": "0.1.0",
+        "curr_connections": 42,
+        "journal_bytes": 123_456_789,
+        "sync_us_mean": 1400,
+        "cmd_set": 4000 * look,
+        "cmd_get": 3900 * look,
+        "queues_stopped": 1,
+    }
+    return Snapshot(server, at_ms(look), 1000 * look, queues, counters)
+
+
+def at_ms(look: int) -> int:
+    return NOW_MS - 1000 * (LOOKS - 1 - look)
+
+
+OUTAGE: Final = Outage(SOUTH, at_ms(LOOKS - 1), f"cannot reach {SOUTH}: connection refused", 8000)
+
+DETAILS: Final = QueueDetails(
+    NORTH,
+    figures={
+        "orders": {"queue": "orders", "head_id": 33_151, "next_id": 34_962},
+        "orders+audit": {"queue": "orders+audit", "head_id": 1, "next_id": 34_962},
+    },
+    settings={
+        "queue": "orders",
+        "max_items": 1_000_000,
+        "max_size": "infinite",
+        "max_item_size": "infinite",
+        "discard_old_when_full": "false",
+        "journal": "true",
+        "sync_journal": "true",
+        "max_journal_size": 16_777_216,
+        "max_memory_size": 134_217_728,
+        "max_age": 0,
+    },
+    items=[
+        WaitingItem(JOB, 33_151, NOW_MS - 61_000, is_open=True),
+        WaitingItem(b"a line of text", 33_152, NOW_MS - 60_500, NOW_MS + 30_000, flags=7),
+        WaitingItem(bytes(range(24)), 33_153, NOW_MS - 60_000),
+        *(
+            WaitingItem(JOB.replace(b"4711", b"%d" % number), number, NOW_MS - 59_000)
+            for number in range(33_154, 33_174)
+        ),
+    ],
+)
+
+
+def _segment(number: int, first_id: int, end_id: int, state: str, needed: int, pinned_by: list[str]) -> dict[str, Any]:
+    return {
+        "segment": number,
+        "file": f"{number:010d}-{first_id:020d}.seg",
+        "state": state,
+        "first_id": first_id,
+        "end_id": end_id,
+        "needed_ids": needed,
+        "bytes": 200 + 120 * (end_id - first_id),
+        "pins": len(pinned_by),
+        "pinned_by": pinned_by,
+    }
+
+
+JOURNAL: Final = {
+    "queue": "orders",
+    "journal_id": 7,
+    "next_id": 34_962,
+    "bytes_on_disk": 4_196_240,
+    "failed": None,
+    "stopped": None,
+    "is_synced": True,
+    "is_compacting": False,
+    "is_retiring": True,
+    "readers": [
+        {"reader": "audit", "kind": "queue", "head": 9_001},
+        {"reader": "spark", "kind": "stream", "head": 20_000},
+        {"reader": "", "kind": "queue", "head": 33_151},
+    ],
+    "segments": [
+        _segment(3, 4_001, 8_200, "dead", 0, []),
+        _segment(4, 8_200, 16_400, "compacted", 7_399, ["audit"]),
+        _segment(5, 16_400, 24_500, "full", 8_100, ["audit", "spark"]),
+        _segment(6, 24_500, 32_600, "full", 8_100, ["audit", "spark"]),
+        _segment(7, 32_600, 34_962, "live", 2_362, ["audit", "spark", ""]),
+    ],
+    "folder": "/var/spool/kestreld/orders.journal",
+}
+CHECKED: Final = [
+    {
+        "segment": segment["file"],
+        "records": 1 + 2 * number,
+        "live_items": number,
+        "finding": CORRUPT if place == 2 else "",
+    }
+    for place, (segment, number) in enumerate(zip(JOURNAL["segments"], (0, 41, 3010, 8100, 2362), strict=True))
+]
+
+
+class StillConsole(Console):
+    """It is always the same moment, and whatever it asks is answered at once, with the same words."""
+
+    def now_ms(self) -> int:
+        return self.player.at_ms if self.player is not None else NOW_MS
+
+    def ask_details(self, screen: Details) -> None:
+        screen.call_later(screen.show_answers, [DETAILS])
+
+    def ask_journal(self, screen: Journal) -> None:
+        screen.call_later(screen.show_answers, self._journals())
+
+    def _journals(self) -> list[JournalDetails]:
+        known = [read_journal(NORTH, JOURNAL)]
+        return (
+            known if len(self.board.servers) == 1 else [*known, JournalDetails(SOUTH, failure="it has no admin port")]
+        )
+
+    def check_journal(self, screen: Journal) -> None:
+        screen.call_later(screen.show_checks, {NORTH: Check(NOW_MS, *read_check(CHECKED))})
+
+
+def still(*servers: str, is_read_only: bool = False, theme: str = "dark") -> StillConsole:
+    """One that nobody feeds but `tell`."""
+    app = StillConsole(
+        pollers(servers or (NORTH,), 1000, 1000),
+        Wanted(sort="items", descending=True),
+        interval_ms=1000,
+        timeout_ms=1000,
+        is_read_only=is_read_only,
+        theme_name=theme,
+    )
+    app._pollers = []
+    app.tick = _nothing  # type: ignore[method-assign]
+    return app
+
+
+def tell(app: StillConsole, south_is_gone: bool = False) -> None:
+    """Everything that servers said until now."""
+    for look in range(LOOKS):
+        for server in app.board.servers:
+            is_gone = south_is_gone and server == SOUTH and look > LOOKS - 13
+            app.board.receive(Outage(server, at_ms(look), OUTAGE.reason, 8000) if is_gone else look_at(server, look))
+        app.board.advance(at_ms(look))
+    app._show()
+
+
+def replay() -> StillConsole:
+    """A recording, half-way."""
+    player = Player([look_at(NORTH, look) for look in range(LOOKS)], 1000)
+    app = StillConsole([], Wanted(), interval_ms=1000, timeout_ms=1000, player=player)
+    app.tick = _nothing  # type: ignore[method-assign]
+    return app
+
+
+def _nothing() -> None:
+    pass
+
+
+Making = Callable[[], StillConsole]

@@ -1,0 +1,76 @@
+"""What the command palette offers: queues, and what the keys do."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from tui.formats import printable
+from tui.keys import CONSOLE_KEYS, OVERVIEW_KEYS, Key
+
+if TYPE_CHECKING:
+    from tui.app import Console
+
+QUEUES_OFFERED_MAX: Final = 10
+NOT_OFFERED: Final = ("app.command_palette", "clear")
+DETAILS: Final = "details of this queue"
+
+
+class Offers(Provider):
+    """Queues by name, and what keys do by its words."""
+
+    async def discover(self) -> Hits:
+        for name in self._names()[:QUEUES_OFFERED_MAX]:
+            yield DiscoveryHit(printable(name), self._opening(name), help=DETAILS)
+        for key in self._keys():
+            yield DiscoveryHit(key.meaning, self._doing(key), help=f"key {key.shown}")
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name in self._names():
+            if (score := matcher.match(name)) > 0:
+                yield Hit(score, matcher.highlight(printable(name)), self._opening(name), help=DETAILS)
+        for key in self._keys():
+            if (score := matcher.match(key.meaning)) > 0:
+                yield Hit(score, matcher.highlight(key.meaning), self._doing(key), help=f"key {key.shown}")
+
+    @property
+    def _console(self) -> "Console":
+        return cast("Console", self.app)
+
+    def _names(self) -> list[str]:
+        return [row.queue for row in self._console.board.rows(self._console.view)]
+
+    def _keys(self) -> list[Key]:
+        """What can be done now."""
+        known = {name: key for key in (*CONSOLE_KEYS, *OVERVIEW_KEYS) if (name := key.action) not in NOT_OFFERED}
+        return [key for name, key in known.items() if self._console.check_action(_bare(name), ())]
+
+    def _opening(self, name: str) -> "_Opening":
+        return _Opening(self._console, name)
+
+    def _doing(self, key: Key) -> "_Doing":
+        return _Doing(self._console, key.action)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    console: "Console"
+    queue: str
+
+    def __call__(self) -> None:
+        self.console.open_queue(self.queue)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    console: "Console"
+    action: str
+
+    async def __call__(self) -> None:
+        await self.console.run_action(self.action, self.console.screen)
+
+
+def _bare(action: str) -> str:
+    """Its name, without where it is and what it is told."""
+    return action.removeprefix("app.").partition("(")[0]

@@ -1,0 +1,175 @@
+"""What the journal of a queue is made of: its segments, who holds them, and whether they are whole."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from textual.app import ComposeResult
+from textual.widgets import Footer, Static
+
+from tui.formats import count, printable, size
+from tui.journals import Check, JournalDetails, Reader, Segment
+from tui.keys import JOURNAL_KEYS, bindings
+from tui.screens.boxes import Box, BoxScreen, put_lines
+
+if TYPE_CHECKING:
+    from tui.app import Console
+
+SEGMENTS_SHOWN_MAX: Final = 1000
+UNREAD: Final = "·"
+HEADS: Final = ("number", "state", "first id", "ids", "live", "dead", "bytes", "records", "sums")
+WIDTHS: Final = (6, 10, 9, 6, 6, 6, 7, 8, 6)
+
+
+class Journal(BoxScreen):
+    BINDINGS = bindings(JOURNAL_KEYS)
+    DEFAULT_CSS = """
+    Journal #segments-box { height: 2fr; }
+    Journal #holders-box { height: 1fr; }
+    """
+
+    def __init__(self, queue: str) -> None:
+        super().__init__()
+        self.queue = queue
+        self.answers: list[JournalDetails] = []  # one for each server of the view
+        self.checks: dict[str, Check] = {}  # by server
+        self.is_checking = False
+
+    @property
+    def console(self) -> "Console":
+        return cast("Console", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="title")
+        with Box(id="segments-box"):
+            yield Static(id="segments")
+        with Box(id="holders-box"):
+            yield Static(id="holders")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#segments-box").border_title = "segments"
+        self.query_one("#holders-box").border_title = "who holds what"
+        self.query_one("#segments-box").focus()
+        self.action_ask()
+        self.show()
+
+    # Drawing
+
+    def show_answers(self, answers: list[JournalDetails]) -> None:
+        self.answers = answers
+        self.show()
+
+    def show_checks(self, checks: dict[str, Check]) -> None:
+        self.checks, self.is_checking = checks, False
+        self.show()
+
+    def show(self) -> None:
+        """Draw what is known now."""
+        said = [answer for answer in self.answers if not answer.failure]
+        segments = sum(len(answer.segments) for answer in said)
+        on_disk = sum(answer.bytes_on_disk for answer in said)
+        title = [f"{printable(self.queue)}  journal"]
+        if said:
+            title += [f"segments {count(segments)}", f"on disk {size(on_disk)}"]
+        if self.is_checking:
+            title.append("READING ALL OF IT …")
+        put_lines(self.query_one("#title", Static), ["  ".join(title)])
+        put_lines(self.query_one("#segments", Static), self._segment_lines())
+        put_lines(self.query_one("#holders", Static), self._holder_lines())
+
+    def _segment_lines(self) -> list[str]:
+        if self.console.player is not None:
+            return ["a recording has no journals in it"]
+        lines = [] if self.answers else ["asking …"]
+        for answer in self.answers:
+            lines += self._lines_of(answer)
+        return lines
+
+    def _lines_of(self, answer: JournalDetails) -> list[str]:
+        if answer.failure:
+            return [f"▲ {answer.server} does not say what its journal is made of: {answer.failure}"]
+        check = self.checks.get(answer.server)
+        lines = [f"{answer.server}  {'  '.join(answer.notes)}"] if len(self.answers) > 1 else ["  ".join(answer.notes)]
+        lines += _verdict(check)
+        left_out = len(answer.segments) - SEGMENTS_SHOWN_MAX
+        if left_out > 0:
+            lines.append(f"{count(left_out)} older segments are not shown")
+        lines.append(_row(HEADS) + "  held by")
+        known = {reader.name: reader for reader in answer.readers}
+        lines += [_segment(segment, check, known) for segment in answer.segments[-SEGMENTS_SHOWN_MAX:]]
+        return [*lines, ""]
+
+    def _holder_lines(self) -> list[str]:
+        lines = []
+        for answer in self.answers:
+            if len(self.answers) > 1 and answer.readers:
+                lines.append(answer.server)
+            lines += [_holder(reader, answer) for reader in sorted(answer.readers, key=lambda reader: reader.head)]
+        return lines
+
+    # Keys
+
+    def action_ask(self) -> None:
+        self.console.ask_journal(self)
+
+    def action_check(self) -> None:
+        if self.answers and not self.is_checking:
+            self.is_checking = True
+            self.console.check_journal(self)
+            self.show()
+
+
+def _verdict(check: Check | None) -> list[str]:
+    """What the reading of the files came to."""
+    if check is None:
+        return ["checksums: not read yet; c reads all files of the journal"]
+    at = time.strftime("%H:%M:%S", time.localtime(check.at_ms / 1000))
+    if check.failure:
+        return [f"▲ checksums cannot be read: {check.failure}"]
+    records = sum(segment.records for segment in check.segments.values())
+    read = f"{len(check.segments)} segments, {records:,} records read at {at}"
+    if not check.findings:
+        return [f"● all checksums are right: {read}"]
+    return [f"✖ {read}", *(f"✖ {finding}" for finding in check.findings)]
+
+
+def _segment(segment: Segment, check: Check | None, known: dict[str, Reader]) -> str:
+    ids = segment.end_id - segment.first_id
+    read = check.segments.get(segment.file) if check is not None else None
+    live = count(read.live_items) if read is not None else f"≤{count(segment.needed_ids)}"
+    # What a compacted one stands in for has left gaps among its ids.
+    has_all = segment.state not in ("compacted", "replaced")
+    dead = count(max(0, ids - read.live_items)) if read is not None else f"≥{count(max(0, ids - segment.needed_ids))}"
+    sums = UNREAD if read is None else "✖ BAD" if read.finding else "ok"
+    cells = (
+        str(segment.number),
+        segment.state,
+        str(segment.first_id),
+        count(ids) if has_all else UNREAD,
+        live,
+        dead if has_all else UNREAD,
+        size(segment.bytes),
+        count(read.records) if read is not None else UNREAD,
+        sums,
+    )
+    more = f" and {segment.pins - len(segment.pinned_by)} more" if segment.pins > len(segment.pinned_by) else ""
+    holders = ", ".join(_name(known[name]) if name in known else name for name in segment.pinned_by) + more
+    return f"{_row(cells)}  {holders or 'nobody'}"
+
+
+def _holder(reader: Reader, answer: JournalDetails) -> str:
+    held = [segment for segment in answer.segments if segment.end_id > reader.head or segment.state == "live"]
+    held_bytes = size(sum(segment.bytes for segment in held))
+    behind = count(max(0, answer.next_id - reader.head))
+    return f"{_name(reader):<20} head {reader.head:<10} {behind:>7} behind  holds {held_bytes} in {len(held)}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True))
+
+
+def _name(reader: Reader) -> str:
+    if reader.kind == "stream":
+        return f"reader {printable(reader.name)}"
+    return f"+{printable(reader.name)}" if reader.name else "the queue"
