@@ -35,7 +35,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "version": ("kestrelctl version",),
     "shutdown": ("kestrelctl shutdown --yes",),
     "journal-verify": (
-        "kestrelctl journal-verify /var/spool/kestrel --quiet",
+        "kestrelctl journal-verify /var/spool/kestrel --quiet --state /var/cache/kestrel-journal-verify.json",
         "kestrelctl journal-verify /var/spool/kestrel work --repair --dry-run",
     ),
     "repair": ("kestrelctl repair work",),

@@ -107,9 +107,9 @@ def write_rows(
         case OutputFormat.NDJSON:
             write_data("".join(json.dumps(row) + "\n" for row in rows).encode())
         case OutputFormat.TSV:
-            write_data(_encode("".join("\t".join(line) + "\n" for line in _lines(rows, columns, headers))))
+            write_data(encoded("".join("\t".join(line) + "\n" for line in _lines(rows, columns, headers))))
         case OutputFormat.TABLE:
-            write_data(_encode(_table(_lines(rows, columns, headers), rows, columns)))
+            write_data(encoded(_table(_lines(rows, columns, headers), rows, columns)))
 
 
 def write_record(record: Mapping[str, Cell], form: OutputFormat | None, *, headers: bool = True) -> None:
@@ -162,7 +162,8 @@ def _table(lines: list[list[str]], rows: Sequence[Mapping[str, Cell]], columns: 
     )
 
 
-def _encode(words: str) -> bytes:
+def encoded(words: str) -> bytes:
+    """Bytes of the wire and of paths that had become text are the same bytes again."""
     return words.encode("utf-8", "surrogateescape")
 
 
@@ -172,7 +173,7 @@ def _encode(words: str) -> bytes:
 def say(words: str) -> None:
     """One line on stderr. That nobody reads it is no reason to fail."""
     with suppress(OSError):
-        os.write(STDERR, _encode(f"kestrelctl: {words}\n"))
+        os.write(STDERR, encoded(f"kestrelctl: {words}\n"))
 
 
 def remark(words: str) -> None:
@@ -185,7 +186,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask a person; where nobody can be asked the answer is yes. Raises Failure when it is no."""
     if yes or not (is_terminal(STDIN) and is_terminal(STDERR)):
         return
-    os.write(STDERR, _encode(f"kestrelctl: {question} [y/N] "))
+    os.write(STDERR, encoded(f"kestrelctl: {question} [y/N] "))
     if os.read(STDIN, 100).strip().lower() not in (b"y", b"yes"):
         raise Failure(ExitCode.NEGATIVE, "nothing done")
 
