@@ -1,18 +1,17 @@
 """What journal-verify found and what its repair did, as rows and as an exit code."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
-from kestrelctl.blocks import text
 from kestrelctl.checking import State, nagios_line
 from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.journals.places import checked_name
 from kestrelctl.journals.progress import progress
 from kestrelctl.journals.verified import Verified
 from kestrelctl.output import encoded, say
 from kestrelctl.repairs import RepairAnswer, Row, report_repair
-from kestrelctl.spools import held, kept_still, server_runs
+from kestrelctl.spools import held, kept_still, reading, server_runs, shown
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
@@ -33,7 +32,7 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
     `path` is a spool of kestreld's or Kestrel's, an archive, or a file of a Kestrel queue.
     """
     files = FileLayer()
-    name = None if queue is None else _on_disk(queue)
+    name = None if queue is None else checked_name(queue)
     is_file = os.path.isfile(path) and name is None
     if is_file:
         path, file_name = os.path.split(os.path.abspath(path))
@@ -43,7 +42,7 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
         queue = os.fsdecode(file_name)
     _must_be_folder(path)
     reports: list[SegmentReport] = []
-    with _reading(path), verified, progress("verifying", lambda: count_files(path)) as advance:
+    with reading(path), verified, progress("verifying", lambda: count_files(path)) as advance:
 
         def known(file: str) -> int | None:
             advance(1)
@@ -74,28 +73,10 @@ def _must_be_folder(path: str) -> None:
         raise Failure(ExitCode.NO_INPUT, f"{path}: no such folder")
 
 
-def _on_disk(queue: str) -> str:
-    """A queue's name as the server knows it: there a byte is a character."""
-    return os.fsencode(queue).decode("latin-1")
-
-
-def _shown(name: str) -> str:
-    return text(name.encode("latin-1", "replace"))
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise Failure(ExitCode.IO, f"cannot read {error.filename or path}: {reason}") from error
-
-
 def to_row(report: SegmentReport) -> Row:
     """A segment's row. `finding` is "" when all is well."""
     return {
-        "queue": _shown(report.queue),
+        "queue": shown(report.queue),
         "segment": "" if report.missing else os.path.basename(report.path),
         "records": report.records,
         "live_items": report.live_items,
@@ -160,11 +141,11 @@ def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[li
     rows: list[Row] = []
     worst = ExitCode.OK
     files = FileLayer()
-    with _reading(spool), kept_still(spool) if dry_run else held(spool, "kestrelctl journal-verify --repair"):
+    with reading(spool), kept_still(spool) if dry_run else held(spool, "kestrelctl journal-verify --repair"):
         if not dry_run:
             for folder in finish_repairs(files, spool):
                 say(f"{folder}: an interrupted repair is finished")
-        folders = dict(journal_folders(files, spool, None if queue is None else _on_disk(queue)))
+        folders = dict(journal_folders(files, spool, None if queue is None else checked_name(queue)))
         if queue is not None and not folders:
             raise Failure(ExitCode.NO_INPUT, f"{spool}: no journal of {queue}")
         for name, folder in folders.items():
@@ -191,7 +172,7 @@ def _give_to_its_owner(spool: str, paths: list[str]) -> None:
 
 
 def _repair_one(files: FileLayer, name: str, folder: str, *, dry_run: bool) -> tuple[Row, ExitCode]:
-    queue = _shown(name)
+    queue = shown(name)
     try:
         report = repair(files, Clock(), folder, dry_run=dry_run)
         if not report.damages and not dry_run:
