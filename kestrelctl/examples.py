@@ -23,6 +23,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl check work --items-warn 1000 --items-crit 10000 --age-crit 10m --waiters-min 1",
         "kestrelctl check -o prometheus",
     ),
+    "doctor": ("kestrelctl doctor", "kestrelctl doctor --config /etc/kestreld/kestreld.yaml -o json"),
     "history": (
         "kestrelctl history work --spool /var/spool/kestrel --since 24h --step 10m",
         "kestrelctl history work --spool /var/spool/kestrel --archive /srv/archive -o json",

@@ -11,6 +11,7 @@ from kestrelctl.commands import (
     bench,
     check,
     delete,
+    doctor,
     dump_config,
     dump_stats,
     flush,
@@ -119,6 +120,7 @@ app.command("top")(top.top)
 app.command("wait")(wait.wait)
 app.command("check")(check.check)
 app.command("history")(history.history)
+app.command("doctor")(doctor.doctor)
 app.command("flush")(flush.flush)
 app.command("flush-all")(flush_all.flush_all)
 app.command("flush-expired")(flush_expired.flush_expired)
