@@ -63,9 +63,7 @@ def judge(server: str, blocks: Sequence[QueueBlock], wanted: Sequence[str], limi
     by_name = {str(block["queue"]): block for block in blocks if len(block) > 1}
     queues = [_judge_queue(name, by_name.get(name), limits) for name in wanted or sorted(by_name)]
     state = max((queue.state for queue in queues), default=State.OK)
-    found = [f"{queue.queue}: {words}" for queue in queues for words in queue.findings]
-    more = len(found) - SHOWN_FINDINGS_MAX
-    words = "; ".join(found[:SHOWN_FINDINGS_MAX]) + (f"; and {more} more" if more > 0 else "")
+    words = _some([f"{queue.queue}: {words}" for queue in queues for words in queue.findings])
     items = sum(queue.items or 0 for queue in queues)
     return Verdict(server, state, words or f"{len(queues)} queues with {items} items", queues)
 
@@ -117,8 +115,18 @@ def as_nagios(verdict: Verdict, wanted: Sequence[str], limits: Limits) -> str:
         figures = [f"queues={len(verdict.queues)}", f"items={sum(queue.items or 0 for queue in verdict.queues)}"]
     else:
         figures = []
-    words = verdict.words.replace("|", "/").replace("\n", " ")
-    return " | ".join([f"KESTREL {verdict.state.name} - {words}", *([" ".join(figures)] if figures else [])]) + "\n"
+    return nagios_line("KESTREL", verdict.state, [verdict.words], " ".join(figures))
+
+
+def nagios_line(service: str, state: State, found: Sequence[str], figures: str) -> str:
+    """What was found, the first few of it, and behind a bar the figures, if there are any."""
+    words = _some(found).replace("|", "/").replace("\n", " ")
+    return " | ".join([f"{service} {state.name} - {words}", *([figures] if figures else [])]) + "\n"
+
+
+def _some(found: Sequence[str]) -> str:
+    more = len(found) - SHOWN_FINDINGS_MAX
+    return "; ".join(found[:SHOWN_FINDINGS_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _figures(queue: CheckedQueue, limits: Limits) -> list[str]:

@@ -73,10 +73,10 @@ class KestrelClient(Client):  # type: ignore[misc]
 
     def put_many(self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int = 0) -> PutReport:
         """Add items in order, many in flight, until one is refused or the connection fails."""
-        return self.put_dated(queue, ([(item, expire_s) for item in batch] for batch in batches))
+        return self.put_dated(queue, ([(item, expire_s, 0) for item in batch] for batch in batches))
 
-    def put_dated(self, queue: bytes, batches: Iterable[list[tuple[bytes, int]]]) -> PutReport:
-        """As `put_many`, each item with an expiry of its own."""
+    def put_dated(self, queue: bytes, batches: Iterable[list[tuple[bytes, int, int]]]) -> PutReport:
+        """As `put_many`, each item with an expiry and flags of its own."""
         key = self._queue_key(queue)
         report = PutReport()
         try:
@@ -89,11 +89,13 @@ class KestrelClient(Client):  # type: ignore[misc]
             report.failure = report.failure or failure
         return report
 
-    def _put_batch(self, key: bytes, batch: list[tuple[bytes, int]], report: PutReport) -> None:
+    def _put_batch(self, key: bytes, batch: list[tuple[bytes, int, int]], report: PutReport) -> None:
         with self._answering():
             self._ensure_connected()
         report.sent += len(batch)
-        request = b"".join([b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(item), item) for item, expire_s in batch])
+        request = b"".join(
+            [b"set %b %d %d %d\r\n%b\r\n" % (key, flags, expire_s, len(item), item) for item, expire_s, flags in batch]
+        )
         for line in self._answer_lines(request, lines=len(batch)):
             report.note(None if line == b"STORED" else self._refusal(key, line))
 

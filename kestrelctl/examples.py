@@ -23,6 +23,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl check work --items-warn 1000 --items-crit 10000 --age-crit 10m --waiters-min 1",
         "kestrelctl check -o prometheus",
     ),
+    "doctor": ("kestrelctl doctor", "kestrelctl doctor --config /etc/kestreld/kestreld.yaml -o json"),
+    "history": (
+        "kestrelctl history work --spool /var/spool/kestrel --since 24h --step 10m",
+        "kestrelctl history work --spool /var/spool/kestrel --archive /srv/archive -o json",
+    ),
     "flush": ("kestrelctl flush work",),
     "flush-all": ("kestrelctl flush-all --yes",),
     "flush-expired": ("kestrelctl flush-expired work",),
@@ -35,7 +40,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "version": ("kestrelctl version",),
     "shutdown": ("kestrelctl shutdown --yes",),
     "journal-verify": (
-        "kestrelctl journal-verify /var/spool/kestrel --quiet",
+        "kestrelctl journal-verify /var/spool/kestrel --quiet --state /var/cache/kestrel-journal-verify.json",
         "kestrelctl journal-verify /var/spool/kestrel work --repair --dry-run",
     ),
     "repair": ("kestrelctl repair work",),
@@ -44,6 +49,23 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl journal import /var/spool/kestrel-1/work --queue work",
     ),
     "journal export": ("kestrelctl journal export /var/spool/kestrel --to /tmp/kestrel-2",),
+    "journal dump": (
+        "kestrelctl journal dump work --spool /var/spool/kestrel",
+        "kestrelctl journal dump work.journal/0000000007-00000000000000000812.seg --values -o ndjson",
+    ),
+    "journal diff": ("kestrelctl journal diff /var/spool/kestrel /backup/kestrel --queue work",),
+    "journal explain-space": ("kestrelctl journal explain-space work --spool /var/spool/kestrel",),
+    "journal peek": (
+        "kestrelctl journal peek work --at 10:32 --spool /var/spool/kestrel",
+        "kestrelctl journal peek work --at 2h -n 10 --json --spool /var/spool/kestrel --archive /srv/archive",
+    ),
+    "journal replay": (
+        "kestrelctl journal replay work --archive /srv/archive --since 24h --to test-host:22133 --speed 10x",
+        "kestrelctl journal replay work --spool /var/spool/kestrel --grep order-4711 --to 127.0.0.1 --queue work-again",
+    ),
+    "retention simulate": (
+        "kestrelctl retention simulate work --max-age 1h --max-items 100000 --archive /srv/archive",
+    ),
     "bench flood": ("kestrelctl bench flood -n 100000 -k 1 --transactions",),
     "bench many-clients": ("kestrelctl bench many-clients --clients 200 --kill 10",),
     "bench put-many": ("kestrelctl bench put-many --clients 50 --items 100000 -o json",),

@@ -22,12 +22,12 @@ class ExitCode(IntEnum):
     NEGATIVE = (
         1,
         "a negative answer: no item, no such queue, a truncated journal tail, items that a repair could not save, "
-        "a question answered no, a bench worse than the old one",
+        "a question answered no, a bench worse than the old one, a warning of doctor",
     )
     USAGE = 2, "the command line is wrong"
     UNKNOWN = 3, "check, which speaks as nagios does: cannot tell; with it 1 is a warning and 2 critical"
     CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt"
-    NO_INPUT = 66, "the file, spool or journal does not exist"
+    NO_INPUT = 66, "the file, spool or journal does not exist; journal-verify: or a segment of it"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
     INTERNAL = 70, "a mistake in kestrelctl itself"
     CANNOT_CREATE = 73, "journal import or export: there is a journal or file of that name already"
@@ -44,6 +44,7 @@ class ExitCode(IntEnum):
     COMMAND_FAILED = 85, "get --exec: the command failed, its item is back at the head of the queue"
     NOT_INTACT = 86, "bench: items were lost, came twice, came damaged or out of order"
     NO_SPARK = 87, "spark: Spark, its extra or Java 17 is not installed"
+    CRITICAL = 88, "doctor: something is critical"
     WAIT_EXPIRED = 124, "--wait is over and there was no item; wait: its --timeout is over"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final
 
+from kestrelctl.blocks import Cell
 from kestrelctl.exit_codes import ExitCode, Failure
 
 
@@ -36,13 +37,16 @@ def frame(item: bytes, framing: Framing) -> bytes:
             return item + SEPARATORS[framing]
 
 
-def _json_line(item: bytes) -> bytes:
+def data_fields(item: bytes) -> dict[str, Cell]:
     """`{"data": text}`, or `{"data_base64": …}` when the item is not UTF-8."""
     try:
-        fields = {"data": item.decode()}
+        return {"data": item.decode()}
     except UnicodeDecodeError:
-        fields = {"data_base64": base64.b64encode(item).decode()}
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+        return {"data_base64": base64.b64encode(item).decode()}
+
+
+def _json_line(item: bytes) -> bytes:
+    return json.dumps(data_fields(item), ensure_ascii=False).encode() + b"\n"
 
 
 def split(chunks: Iterable[bytes], framing: Framing) -> Iterator[list[bytes]]:

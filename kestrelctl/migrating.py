@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from kestrelctl.blocks import Cell, text
+from kestrelctl.blocks import Cell
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import say
 from kestrelctl.putting import explain
-from kestrelctl.spools import held, kept_still
+from kestrelctl.spools import held, kept_still, on_disk, shown
 from kestreld.clock import Clock
 from kestreld.config import Config
 from kestreld.errors import NotImported
@@ -49,7 +49,7 @@ def import_offline(path: str, spool: str) -> tuple[Rows, ExitCode]:
                 code = ExitCode.CANNOT_CREATE
                 continue
             for one in imported:
-                row: dict[str, Cell] = {"queue": _shown(one.name), "items": one.items, "bytes": one.data_bytes}
+                row: dict[str, Cell] = {"queue": shown(one.name), "items": one.items, "bytes": one.data_bytes}
                 rows.append(row | _unread(one.unread))
     if code == ExitCode.OK and any(row["unread_bytes"] for row in rows):
         code = ExitCode.CORRUPT
@@ -73,9 +73,9 @@ def import_into_server(client: "KestrelClient", path: str, queue: str) -> tuple[
     return [row], ExitCode.CORRUPT if found.unread else ExitCode.OK
 
 
-def _batches(items: list[KestrelItem]) -> Iterator[list[tuple[bytes, int]]]:
-    """Data and expiry in seconds since 1970, rounded up; 0 = never."""
-    dated = ((item.data, -(-item.expire_at_ms // 1000)) for item in items)
+def _batches(items: list[KestrelItem]) -> Iterator[list[tuple[bytes, int, int]]]:
+    """Data, expiry in seconds since 1970, rounded up (0 = never), and no flags."""
+    dated = ((item.data, -(-item.expire_at_ms // 1000), 0) for item in items)
     while batch := list(islice(dated, BATCH_ITEMS)):
         yield batch
 
@@ -88,29 +88,24 @@ def export(spool: str, queue: str | None, folder: str) -> tuple[Rows, ExitCode]:
         raise Failure(ExitCode.USAGE, f"{folder} is the spool itself: kestreld would refuse what is written there")
     rows: Rows = []
     code = ExitCode.OK
-    name = None if queue is None else os.fsencode(queue).decode("latin-1")
+    name = None if queue is None else on_disk(queue)
     with _failing_to(f"export {spool}"), kept_still(spool):
         for one in export_spool(FileLayer(), Clock(), spool, name, folder):
             if one.problem is not None:
-                say(f"{_shown(one.name)}: not exported: {one.problem}")
+                say(f"{shown(one.name)}: not exported: {one.problem}")
                 code = ExitCode.CORRUPT
                 continue
             if one.flags_lost:
-                say(f"{_shown(one.name)}: Kestrel keeps no flags: items={one.flags_lost} lose theirs")
+                say(f"{shown(one.name)}: Kestrel keeps no flags: items={one.flags_lost} lose theirs")
             rows.append(
                 {
-                    "queue": _shown(one.name),
+                    "queue": shown(one.name),
                     "items": one.items,
                     "bytes": one.data_bytes,
                     "flags_lost": one.flags_lost,
                 }
             )
     return rows, code
-
-
-def _shown(name: str) -> str:
-    """A queue's name as it was typed: the server knows its bytes as characters."""
-    return text(name.encode("latin-1", "replace"))
 
 
 def _unread(unread: list[Unread]) -> dict[str, Cell]:

@@ -14,6 +14,7 @@ import termios
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from kestrelctl.blocks import Cell, columns_of, parse_blocks
@@ -25,6 +26,7 @@ READ_CHUNK_BYTES: Final = 256 * 1024
 PIPE_LOOKS: Final = 100
 PIPE_LOOK_AWAY_MS_MIN: Final = 1
 PIPE_LOOK_AWAY_MS_MAX: Final = 64
+STREAM_ROWS: Final = 512
 
 
 class OutputFormat(StrEnum):
@@ -107,9 +109,42 @@ def write_rows(
         case OutputFormat.NDJSON:
             write_data("".join(json.dumps(row) + "\n" for row in rows).encode())
         case OutputFormat.TSV:
-            write_data(_encode("".join("\t".join(line) + "\n" for line in _lines(rows, columns, headers))))
+            write_data(encoded("".join("\t".join(line) + "\n" for line in _lines(rows, columns, headers))))
         case OutputFormat.TABLE:
-            write_data(_encode(_table(_lines(rows, columns, headers), rows, columns)))
+            write_data(encoded(_table(_lines(rows, columns, headers), rows, columns)))
+
+
+def write_row_stream(
+    rows: Iterable[Mapping[str, Cell]],
+    columns: Sequence[str],
+    form: OutputFormat | None,
+    *,
+    headers: bool = True,
+) -> None:
+    """As `write_rows`, of more rows than memory should hold. A table's columns are as wide as so far needed."""
+    form = form or default_format()
+    rows, widths = iter(rows), [0] * len(columns)
+    chunk = list(islice(rows, STREAM_ROWS))
+    is_first = True
+    if form == OutputFormat.JSON:
+        write_data(b"[")
+    while chunk or is_first:
+        if form == OutputFormat.JSON:
+            data = "".join(f"{'' if is_first and not at else ','}\n  {json.dumps(row)}" for at, row in enumerate(chunk))
+            write_data(data.encode())
+        elif form == OutputFormat.TABLE:
+            lines = _lines(chunk, columns, headers and is_first)
+            if not is_first:
+                lines.insert(0, [" " * width for width in widths])
+            widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)] if lines else widths
+            table = _table(lines, chunk, columns)
+            write_data(encoded(table if is_first else table.partition("\n")[2]))
+        else:
+            write_rows(chunk, columns, form, headers=headers and is_first)
+        is_first = False
+        chunk = list(islice(rows, STREAM_ROWS))
+    if form == OutputFormat.JSON:
+        write_data(b"\n]\n")
 
 
 def write_record(record: Mapping[str, Cell], form: OutputFormat | None, *, headers: bool = True) -> None:
@@ -162,7 +197,8 @@ def _table(lines: list[list[str]], rows: Sequence[Mapping[str, Cell]], columns: 
     )
 
 
-def _encode(words: str) -> bytes:
+def encoded(words: str) -> bytes:
+    """Bytes of the wire and of paths that had become text are the same bytes again."""
     return words.encode("utf-8", "surrogateescape")
 
 
@@ -172,7 +208,7 @@ def _encode(words: str) -> bytes:
 def say(words: str) -> None:
     """One line on stderr. That nobody reads it is no reason to fail."""
     with suppress(OSError):
-        os.write(STDERR, _encode(f"kestrelctl: {words}\n"))
+        os.write(STDERR, encoded(f"kestrelctl: {words}\n"))
 
 
 def remark(words: str) -> None:
@@ -185,7 +221,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask a person; where nobody can be asked the answer is yes. Raises Failure when it is no."""
     if yes or not (is_terminal(STDIN) and is_terminal(STDERR)):
         return
-    os.write(STDERR, _encode(f"kestrelctl: {question} [y/N] "))
+    os.write(STDERR, encoded(f"kestrelctl: {question} [y/N] "))
     if os.read(STDIN, 100).strip().lower() not in (b"y", b"yes"):
         raise Failure(ExitCode.NEGATIVE, "nothing done")
 

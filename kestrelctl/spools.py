@@ -1,12 +1,33 @@
-"""Who may touch a spool: the lock that kestreld holds while it runs."""
+"""A spool as others see it: the lock that kestreld holds while it runs, and the names on the disk."""
 
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kestrelctl.blocks import text
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestreld.files import FileLayer
+
+
+def on_disk(queue: str) -> str:
+    """A queue's name as the server knows it: there a byte is a character."""
+    return os.fsencode(queue).decode("latin-1")
+
+
+def shown(name: str) -> str:
+    """A queue's name as it was typed."""
+    return text(name.encode("latin-1", "replace"))
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """What the disk does not give out is a Failure."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise Failure(ExitCode.IO, f"cannot read {error.filename or path}: {reason}") from error
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from kestrelctl.commands import (
     bench,
     check,
     delete,
+    doctor,
     dump_config,
     dump_stats,
     flush,
@@ -18,13 +19,20 @@ from kestrelctl.commands import (
     flush_all_expired,
     flush_expired,
     get,
+    history,
     journal,
+    journal_diff,
+    journal_dump,
+    journal_explain_space,
+    journal_peek,
+    journal_replay,
     journal_verify,
     ls,
     peek,
     put,
     reload,
     repair,
+    retention,
     shutdown,
     spark,
     stats,
@@ -111,6 +119,8 @@ app.command("stats")(stats.stats)
 app.command("top")(top.top)
 app.command("wait")(wait.wait)
 app.command("check")(check.check)
+app.command("history")(history.history)
+app.command("doctor")(doctor.doctor)
 app.command("flush")(flush.flush)
 app.command("flush-all")(flush_all.flush_all)
 app.command("flush-expired")(flush_expired.flush_expired)
@@ -124,7 +134,13 @@ app.command("version")(version.version)
 app.command("shutdown")(shutdown.shutdown)
 app.command("journal-verify")(journal_verify.journal_verify)
 app.command("repair")(repair.repair)
+journal.journal.command("dump")(journal_dump.journal_dump)
+journal.journal.command("diff")(journal_diff.journal_diff)
+journal.journal.command("explain-space")(journal_explain_space.journal_explain_space)
+journal.journal.command("peek")(journal_peek.journal_peek)
+journal.journal.command("replay")(journal_replay.journal_replay)
 app.add_typer(journal.journal, name="journal")
+app.add_typer(retention.retention, name="retention")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(spark.spark, name="spark")
 

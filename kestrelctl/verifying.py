@@ -1,15 +1,17 @@
 """What journal-verify found and what its repair did, as rows and as an exit code."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
-from kestrelctl.blocks import text
+from kestrelctl.checking import State, nagios_line
 from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import say
+from kestrelctl.journals.places import checked_name
+from kestrelctl.journals.progress import progress
+from kestrelctl.journals.verified import Verified
+from kestrelctl.output import encoded, say
 from kestrelctl.repairs import RepairAnswer, Row, report_repair
-from kestrelctl.spools import held, kept_still, server_runs
+from kestrelctl.spools import held, kept_still, reading, server_runs, shown
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
@@ -21,32 +23,49 @@ from kestreld.journal.repair import finish_repairs, repair
 from kestreld.journal.verify import SegmentReport, journal_folders, verify_spool
 
 COLUMNS: Final = ["queue", "segment", "records", "live_items", "bytes", "bad_offset", "finding"]
+IMPORTED: Final = ".imported"
 
 
-def read_reports(path: str, queue: str | None) -> list[SegmentReport]:
+def read_reports(path: str, queue: str | None, verified: Verified) -> list[SegmentReport]:
     """One report for each segment or Kestrel file of a queue, None = of all queues. Raises Failure.
 
-    `path` is a spool of kestreld's or Kestrel's, or a file of a Kestrel queue.
+    `path` is a spool of kestreld's or Kestrel's, an archive, or a file of a Kestrel queue.
     """
     files = FileLayer()
-    name = None if queue is None else _on_disk(queue)
-    if os.path.isfile(path) and name is None:
+    name = None if queue is None else checked_name(queue)
+    is_file = os.path.isfile(path) and name is None
+    if is_file:
         path, file_name = os.path.split(os.path.abspath(path))
         name = queue_of(file_name)
         if name is None:
             raise Failure(ExitCode.USAGE, f"{path}/{file_name}: neither a spool nor named as Kestrel names its files")
-        with _reading(path):
-            return _or_fail(list(verify_kestrel(files, path, Clock().wall_ms, name)), path, os.fsdecode(file_name))
+        queue = os.fsdecode(file_name)
     _must_be_folder(path)
-    with _reading(path):
-        reports = [*verify_spool(files, path, name), *verify_kestrel(files, path, Clock().wall_ms, name)]
-    return reports if queue is None else _or_fail(reports, path, queue)
+    reports: list[SegmentReport] = []
+    with reading(path), verified, progress("verifying", lambda: count_files(path)) as advance:
 
+        def known(file: str) -> int | None:
+            advance(1)
+            return verified(file)
 
-def _or_fail(reports: list[SegmentReport], path: str, queue: str) -> list[SegmentReport]:
-    if not reports:
+        if not is_file:
+            reports += verified.noted(verify_spool(files, path, name, known))
+        for folder in _kestrel_folders(files, path):
+            reports += verified.noted(verify_kestrel(files, folder, Clock().wall_ms, name, known))
+    if queue is not None and not reports and not verified.passed_over:
         raise Failure(ExitCode.NO_INPUT, f"{path}: no journal of {queue}")
     return reports
+
+
+def _kestrel_folders(files: FileLayer, path: str) -> list[str]:
+    """The folder itself, and of .imported those that imports have left there."""
+    inside = files.list_dir(path) if os.path.basename(os.path.realpath(path)) == IMPORTED else []
+    return [path, *(f"{path}/{name}" for name in inside if name.isdecimal())]
+
+
+def count_files(path: str) -> int:
+    """About how many files there are to verify."""
+    return sum(len(names) for _, _, names in os.walk(path))
 
 
 def _must_be_folder(path: str) -> None:
@@ -54,29 +73,11 @@ def _must_be_folder(path: str) -> None:
         raise Failure(ExitCode.NO_INPUT, f"{path}: no such folder")
 
 
-def _on_disk(queue: str) -> str:
-    """A queue's name as the server knows it: there a byte is a character."""
-    return os.fsencode(queue).decode("latin-1")
-
-
-def _shown(name: str) -> str:
-    return text(name.encode("latin-1", "replace"))
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise Failure(ExitCode.IO, f"cannot read {error.filename or path}: {reason}") from error
-
-
 def to_row(report: SegmentReport) -> Row:
     """A segment's row. `finding` is "" when all is well."""
     return {
-        "queue": _shown(report.queue),
-        "segment": os.path.basename(report.path),
+        "queue": shown(report.queue),
+        "segment": "" if report.missing else os.path.basename(report.path),
         "records": report.records,
         "live_items": report.live_items,
         "bytes": report.size_bytes,
@@ -86,6 +87,10 @@ def to_row(report: SegmentReport) -> Row:
 
 
 def _finding(report: SegmentReport) -> str:
+    if report.missing:
+        return f"missing: {report.reason}"
+    if report.unreadable:
+        return f"cannot be read: {report.reason}"
     if report.torn:
         return f"truncated tail: {report.reason or 'the last record is incomplete'}"
     if report.bad_offset is not None:
@@ -97,9 +102,30 @@ def verdict(reports: Sequence[SegmentReport], path: str) -> ExitCode:
     """The worst that was found. A running server may be in the middle of its last record."""
     if any(report.bad_offset is not None and not report.torn for report in reports):
         return ExitCode.CORRUPT
+    if any(report.missing for report in reports):
+        return ExitCode.NO_INPUT
+    if any(report.unreadable for report in reports):
+        return ExitCode.IO
     if any(report.torn for report in reports) and not server_runs(path):
         return ExitCode.NEGATIVE
     return ExitCode.OK
+
+
+SERVICE: Final = "KESTREL JOURNALS"
+
+
+def as_nagios(rows: Sequence[Row], code: ExitCode, passed_over: int) -> tuple[bytes, State]:
+    """One line in nagios' words, and its exit code. `rows` are those of the reports."""
+    state = {ExitCode.OK: State.OK, ExitCode.NEGATIVE: State.WARNING}.get(code, State.CRITICAL)
+    findings = [f"{row['queue']} {row['segment']}: {row['finding']}" for row in rows if code and row["finding"]]
+    words = findings or [f"{len(rows)} files read, {passed_over} known to be whole"]
+    figures = f"read={len(rows)} known={passed_over} findings={len(findings)}"
+    return encoded(nagios_line(SERVICE, state, words, figures)), state
+
+
+def unknown_to_nagios(failure: Failure) -> bytes:
+    """The line when nothing could be looked at."""
+    return encoded(nagios_line(SERVICE, State.UNKNOWN, [failure.words], ""))
 
 
 # Repair
@@ -115,11 +141,11 @@ def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[li
     rows: list[Row] = []
     worst = ExitCode.OK
     files = FileLayer()
-    with _reading(spool), kept_still(spool) if dry_run else held(spool, "kestrelctl journal-verify --repair"):
+    with reading(spool), kept_still(spool) if dry_run else held(spool, "kestrelctl journal-verify --repair"):
         if not dry_run:
             for folder in finish_repairs(files, spool):
                 say(f"{folder}: an interrupted repair is finished")
-        folders = dict(journal_folders(files, spool, None if queue is None else _on_disk(queue)))
+        folders = dict(journal_folders(files, spool, None if queue is None else checked_name(queue)))
         if queue is not None and not folders:
             raise Failure(ExitCode.NO_INPUT, f"{spool}: no journal of {queue}")
         for name, folder in folders.items():
@@ -146,7 +172,7 @@ def _give_to_its_owner(spool: str, paths: list[str]) -> None:
 
 
 def _repair_one(files: FileLayer, name: str, folder: str, *, dry_run: bool) -> tuple[Row, ExitCode]:
-    queue = _shown(name)
+    queue = shown(name)
     try:
         report = repair(files, Clock(), folder, dry_run=dry_run)
         if not report.damages and not dry_run:

@@ -1,4 +1,4 @@
-"""kestrelctl journal import, kestrelctl journal export"""
+"""kestrelctl journal import, kestrelctl journal export, and the group of all that looks into journals"""
 
 from enum import StrEnum
 from typing import Annotated
@@ -19,7 +19,9 @@ class JournalFormat(StrEnum):
     KESTREL = "kestrel"
 
 
-journal = typer.Typer(help="Move queues between Kestrel's journal files and kestreld.", rich_markup_mode=None)
+journal = typer.Typer(
+    help="Look into journals on disk, and move queues between Kestrel's and kestreld's.", rich_markup_mode=None
+)
 
 
 @journal.command("import")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kestrelctl.output import OutputFormat
-from kestreld.units import parse_duration_ms
+from kestreld.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient
@@ -24,6 +24,25 @@ def duration_ms(value: str) -> int:
     if span_ms > SPAN_MS_MAX:
         raise typer.BadParameter(f"{value!r} is longer than ten years")
     return span_ms
+
+
+def size_bytes(value: str) -> int:
+    """An option's number of bytes."""
+    try:
+        return parse_size_bytes(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"{value!r} is {error}: write 64KiB, 16MiB, 2GiB, or bytes") from error
+
+
+def instant_ms(value: str) -> int:
+    """An option's moment, in milliseconds since 1970."""
+    from kestrelctl.journals.times import now_ms, parse_instant_ms
+
+    try:
+        return parse_instant_ms(value, now_ms())
+    except ValueError as error:
+        hint = "write 2025-01-31T12:00 (UTC), 10:32, 24h for a day ago, or milliseconds since 1970"
+        raise typer.BadParameter(f"{value!r} is no time: {hint}") from error
 
 
 def _given_before_the_verb(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
@@ -77,6 +96,25 @@ FormatOption = Annotated[
 BlocksFormatOption = Annotated[
     OutputFormat | None,
     typer.Option("--output", "-o", help="Default: the blocks as the server sends them.", show_default=False),
+]
+SpoolOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPOOL", help="The queue_path (default: that of kestreld's configuration).", show_default=False
+    ),
+]
+ArchiveOption = Annotated[
+    str | None,
+    typer.Option(metavar="SPOOL", help="The archive_path, for what has left the spool.", show_default=False),
+]
+SinceOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TIME", parser=instant_ms, help="From then on: 2025-01-31T12:00 (UTC), 10:32, 24h.", show_default=False
+    ),
+]
+UntilOption = Annotated[
+    int | None, typer.Option(metavar="TIME", parser=instant_ms, help="Before then (default: now).", show_default=False)
 ]
 NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="Leave out the line of column names.")]
 

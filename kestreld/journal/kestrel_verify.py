@@ -4,15 +4,18 @@ They have no checksums: damage shows only where the ops stop making sense. What 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel_format import find_queues, read_queue, replayed_files
 from kestreld.journal.kestrel_ops import is_cut_short, op_end
 from kestreld.journal.kestrel_salvage import stretches
-from kestreld.journal.verify import SegmentReport
+from kestreld.journal.verify import Known, SegmentReport, nothing_known
 
 
-def verify_kestrel(files: FileLayer, folder: str, now_ms: int, queue: str | None = None) -> Iterator[SegmentReport]:
+def verify_kestrel(
+    files: FileLayer, folder: str, now_ms: int, queue: str | None = None, known: Known = nothing_known
+) -> Iterator[SegmentReport]:
     """A report for every file of every Kestrel queue in the folder, or of one; `live_items` are in a queue's last.
 
     Unless it is asked for, a queue in whose files nothing reads as Kestrel's is passed over. Raises OSError.
@@ -20,15 +23,27 @@ def verify_kestrel(files: FileLayer, folder: str, now_ms: int, queue: str | None
     queues, _ = find_queues(files, folder)
     for name in sorted(queues):
         if queue in (None, name):
-            reports = [_verify_file(files, f"{folder}/{file}", name) for file in replayed_files(files, folder, name)]
-            if queue is not None or any(report.records or not report.size_bytes for report in reports):
-                reports[-1].live_items = len(read_queue(files, folder, name, now_ms).items)
+            paths = [f"{folder}/{file}" for file in replayed_files(files, folder, name)]
+            unknown = [path for path in paths if known(path) is None]
+            reports = [report for path in unknown if (report := _verify_file(files, path, name)) is not None]
+            if any(report.records or not report.size_bytes for report in reports) or (reports and queue is not None):
+                if len(reports) == len(paths) and not any(report.unreadable for report in reports):
+                    with suppress(FileNotFoundError):  # its Kestrel has begun another
+                        reports[-1].live_items = len(read_queue(files, folder, name, now_ms).items)
                 yield from reports
 
 
-def _verify_file(files: FileLayer, path: str, queue: str) -> SegmentReport:
-    buffer = files.read_file(path)
-    report = SegmentReport(queue, path, size_bytes=len(buffer))
+def _verify_file(files: FileLayer, path: str, queue: str) -> SegmentReport | None:
+    """None: it has gone meanwhile."""
+    report = SegmentReport(queue, path)
+    try:
+        buffer = files.read_file(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        report.unreadable, report.reason = True, (error.strerror or str(error)).lower()
+        return report
+    report.size_bytes = len(buffer)
     for stretch in stretches(buffer):
         report.records += _count_ops(buffer, stretch.start, stretch.end)
         damage = stretch.damage

@@ -1,8 +1,9 @@
 """Reading journals to see whether they are whole: of a stopped server or a running one, changing nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from kestreld.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt
@@ -26,12 +27,21 @@ from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.segment import decode_header, parse_segment_name
 
 FOLDER_SUFFIX = ".journal"
+CANNOT_TELL: Final = -1
+# A file that need not be read -> the id behind its items, or CANNOT_TELL. None: read it.
+Known = Callable[[str], int | None]
+
+
+def nothing_known(path: str) -> int | None:
+    """Every file is read."""
+    return None
 
 
 @dataclass(slots=True)
 class SegmentReport:
     """What one segment holds. `bad_offset` is None when it is whole; `torn` = it ends in the middle of a record,
-    as a running server's or a crash's last segment may.
+    as a running server's or a crash's last segment may. `missing`: segments that should be in the folder `path` are
+    not; `unreadable`: the disk does not give it out. `next_id` is the id behind its items, or CANNOT_TELL.
     """
 
     queue: str
@@ -42,6 +52,9 @@ class SegmentReport:
     bad_offset: int | None = None
     reason: str | None = None
     torn: bool = False
+    missing: bool = False
+    unreadable: bool = False
+    next_id: int = CANNOT_TELL
 
 
 @dataclass(slots=True)
@@ -99,32 +112,63 @@ def archived_folders(files: FileLayer, archive: str, queue: str | None = None) -
                 yield decode_queue_name(name), f"{folder}/{journal_id}"
 
 
-def verify_spool(files: FileLayer, spool: str, queue: str | None = None) -> Iterator[SegmentReport]:
-    """A report for every segment of every journal in the spool or archive, or of one queue's. Raises OSError."""
+def verify_spool(
+    files: FileLayer, spool: str, queue: str | None = None, known: Known = nothing_known
+) -> Iterator[SegmentReport]:
+    """A report for every segment of every journal in the spool or archive, or of one queue's. Raises OSError.
+
+    Of a segment that is `known` there is none, and what it holds counts for nothing.
+    """
     for find in (journal_folders, archived_folders):
         for family, folder in find(files, spool, queue):
-            yield from verify_journal(files, folder, family)
+            yield from verify_journal(files, folder, family, known)
 
 
-def verify_journal(files: FileLayer, folder: str, queue: str) -> list[SegmentReport]:
-    """The reports of one journal's segments, in order."""
-    names = [name for name in files.list_dir(folder) if parse_segment_name(name)]
+def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = nothing_known) -> list[SegmentReport]:
+    """The reports of one journal's segments, in order; none where the folder has gone meanwhile."""
+    try:
+        names = [name for name in files.list_dir(folder) if parse_segment_name(name)]
+    except FileNotFoundError:
+        return []
     reports: list[SegmentReport] = []
     contents: list[_Contents] = []
     readers = _Readers()
+    missing: list[SegmentReport] = []
+    previous: SegmentReport | None = None
+    last_number, next_id = 0, CANNOT_TELL
     for name in names:
         report = SegmentReport(queue, f"{folder}/{name}")
+        found = _Contents()
+        number, first_id = parse_segment_name(name) or (0, 0)
+        if next_id < first_id and next_id != CANNOT_TELL and number > last_number + 1:
+            missing.append(_missing_before(report, last_number, number))
+        # It says how much of a bad one before it counts.
+        needs_reading = previous is not None and previous.bad_offset is not None
+        last_number, next_id = number, (None if needs_reading else known(report.path)) or 0
+        if next_id:
+            previous = None
+            continue
+        next_id = CANNOT_TELL
         try:
             buffer = files.read_file(report.path)
         except FileNotFoundError:
             continue  # a running server has let it go meanwhile
-        found = _Contents()
-        _read_segment(report, buffer, found, readers, is_first=not reports, is_last=name == names[-1])
+        except OSError as error:
+            report.unreadable, report.reason, previous = True, (error.strerror or str(error)).lower(), None
+        else:
+            _read_segment(report, buffer, found, readers, is_first=previous is None, is_last=name == names[-1])
+            previous, next_id = report, report.next_id
         reports.append(report)
         contents.append(found)
     _hold_to_what_was_written(reports, contents)
     _count_live(reports, contents, readers)
-    return reports
+    return reports + missing
+
+
+def _missing_before(report: SegmentReport, last_number: int, number: int) -> SegmentReport:
+    """The ids of the items say that there was something between two segments."""
+    gone = f"segment {last_number + 1}" + (f" to {number - 1}" if number > last_number + 2 else "")
+    return SegmentReport(report.queue, report.path.rpartition("/")[0], reason=f"{gone} is not there", missing=True)
 
 
 def _read_segment(
@@ -146,6 +190,8 @@ def _read_segment(
             raise JournalCorrupt(report.path, at, reason)
         found.previous_bytes = read_checkpoint(buffer[at + FRAME_BYTES : end]).previous_bytes
         at = _read_records(report, buffer, at, found, readers, first=is_first)
+        if not header.replaced:
+            report.next_id = max(report.next_id, header.first_id)
         if at < len(buffer):
             code = checked_end(buffer, at)[1]
             if is_last:
@@ -159,6 +205,8 @@ def _read_segment(
         report.bad_offset, report.reason = problem.offset, problem.reason
         # A newest segment in which nothing whole stands was cut short while it was made: a start sets it aside.
         report.torn = is_last and not report.records and next(find_whole_records(buffer, 1), None) is None
+    if report.bad_offset is not None:
+        report.next_id = CANNOT_TELL
 
 
 def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Contents]) -> None:
@@ -169,7 +217,7 @@ def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Cont
     stood_in_for = {number for found in contents for number in found.replaced}
     for report, (found, following) in zip(reports, pairwise(contents), strict=False):
         used_bytes = following.previous_bytes
-        if used_bytes is None:
+        if used_bytes is None or report.unreadable:
             continue
         if report.bad_offset is not None:
             if report.bad_offset >= used_bytes:
@@ -178,7 +226,7 @@ def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Cont
         follows = following.number == found.number + 1 and not found.replaced
         had_items = following.first_id > found.first_id  # else it got no further than its CHECKPOINT, never synced
         if report.size_bytes < used_bytes and follows and had_items and found.number not in stood_in_for:
-            report.bad_offset = report.size_bytes
+            report.bad_offset, report.next_id = report.size_bytes, CANNOT_TELL
             report.reason = f"the file ends here, not at byte {used_bytes}"
 
 
@@ -194,6 +242,7 @@ def _read_records(
         report.records += 1
         if record_type == Type.PUT:
             _, _, _, put_id, _, _, _, only = PUT.unpack_from(buffer, at)
+            report.next_id = put_id + 1
             if only:
                 found.private.append((put_id, only))
             elif put_id == last + 1:

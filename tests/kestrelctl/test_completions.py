@@ -164,7 +164,7 @@ def test_where_a_password_would_be_asked_for_nothing_is(tab: Tab) -> None:
     ("line", "words"),
     [
         ("kestrelctl journal-", {"journal-verify"}),
-        ("kestrelctl journal ", {"import", "export"}),
+        ("kestrelctl journal ", {"import", "export", "dump", "diff", "explain-space", "peek", "replay"}),
         ("kestrelctl bench many", {"many-clients"}),
         ("kestrelctl get --empty", {"--empty-ok"}),
         ("kestrelctl put q --us", {"--user"}),

@@ -22,6 +22,8 @@ COMMANDS: Final = [command for command in kestrelctl_tree().walk() if not comman
 NEEDS: Final = {"put": ["x"], "wait": ["--empty"], "top": ["--once"]}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2}
+# There is nothing to undo, and the machine may not be well.
+CODES: Final = {"undo": {1}, "doctor": {0, 1, 88}}
 REACHABLE: Final = [command for command in COMMANDS if any("--server" in option.names for option in command.options)]
 READING: Final = [command for command in REACHABLE if command.path[0] not in ("bench", "journal", "shutdown")]
 HAS_QUEUE: Final = [
@@ -87,8 +89,8 @@ def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
             capture_output=True,
             timeout=60,
         )
-        # There is nothing to undo.
-        assert (run.returncode, run.stderr) == (1 if command.words == "undo" else 0, b"")
+        assert run.returncode in CODES.get(command.words, {0})
+        assert run.stderr == b""
 
 
 @each(READING)
@@ -112,7 +114,7 @@ def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command:
     said = reading.stderr.read()
     reading.stderr.close()
     assert said == b""
-    assert reading.wait() in (0, 1, 141)
+    assert reading.wait() in {0, 1, 141, *CODES.get(command.words, ())}
 
 
 @each(HAS_QUEUE)

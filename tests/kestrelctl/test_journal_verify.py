@@ -10,12 +10,17 @@ from xxhash import xxh3_64_intdigest
 from kestreld.journal.kestrel_ops import ADDX, REMOVE, Op, encode
 from kestreld.journal.records import find_whole_records
 from tests.support.daemon import Daemon
+from tests.support.engine import Engine
 from tests.support.shell import Kestrelctl
 
 
 def _segment(daemon: Daemon, queue: str) -> Path:
     (segment,) = (daemon.spool / f"{queue}.journal").glob("*.seg")
     return segment
+
+
+def _segment_name(number: int, first_id: int) -> str:
+    return f"{number:010}-{first_id:020}.seg"
 
 
 def _flip(path: Path, data: bytes) -> int:
@@ -145,11 +150,37 @@ def test_what_is_not_there_is_exit_66(filled: Daemon, own_kestrelctl: Kestrelctl
     assert (no_queue.code, no_queue.err) == (66, f"kestrelctl: {filled.spool}: no journal of nope\n")
 
 
-def test_a_segment_that_cannot_be_read_is_exit_74(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
-    (_segment(filled, "work").parent / f"{2:010}-{9:020}.seg").mkdir()
-    run = own_kestrelctl("journal-verify", str(filled.spool))
-    assert (run.code, run.out) == (74, b"")
-    assert run.err == f"kestrelctl: cannot read {filled.spool}: is a directory\n"
+def test_a_segment_that_cannot_be_read_is_exit_74_and_the_others_are_read(
+    filled: Daemon, own_kestrelctl: Kestrelctl
+) -> None:
+    folder = _segment(filled, "work").parent / f"{2:010}-{9:020}.seg"
+    folder.mkdir()
+    run = own_kestrelctl("journal-verify", str(filled.spool), "-o", "ndjson")
+    rows = {row["segment"]: row["finding"] for row in map(json.loads, run.out.splitlines()) if row["queue"] == "work"}
+    assert (run.code, run.err) == (74, "")
+    assert rows == {_segment_name(1, 1): "", folder.name: "cannot be read: is a directory"}
+
+
+def test_a_segment_that_is_missing_between_others_is_exit_66(tmp_path: Path, kestrelctl: Kestrelctl) -> None:
+    engine = Engine(tmp_path, max_journal_size_bytes=100)
+    for number in range(4):
+        engine.put("work", b"%d" % number * 100)
+        engine.end_turn()
+    engine.collection.close()
+    first, second, *_ = engine.segments("work")
+    assert kestrelctl("journal-verify", str(tmp_path), "--state", str(tmp_path / "state"), "-q").code == 0
+    second.unlink()
+    for options in ([], ["--state", str(tmp_path / "state")], ["--since", "1h"]):
+        run = kestrelctl("journal-verify", str(tmp_path), "-q", "-o", "ndjson", *options)
+        row = json.loads(run.out)
+        assert (run.code, row["queue"], row["segment"], row["finding"]) == (
+            66,
+            "work",
+            "",
+            "missing: segment 2 is not there",
+        )
+    first.unlink()
+    assert kestrelctl("journal-verify", str(tmp_path), "-q").code == 0
 
 
 def test_a_queue_name_outside_ascii_is_found_and_shown_as_it_was_typed(

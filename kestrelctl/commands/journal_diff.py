@@ -1,0 +1,51 @@
+"""kestrelctl journal diff"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import FormatOption, NoHeadersOption
+from kestrelctl.exit_codes import ExitCode
+from kestrelctl.output import write_rows
+
+_PLACE = "SPOOL|FILE"
+
+
+def journal_diff(
+    a: Annotated[str, typer.Argument(metavar=_PLACE, help="A spool, archive, journal or file.", show_default=False)],
+    b: Annotated[str, typer.Argument(metavar=_PLACE, help="Another.", show_default=False)],
+    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Only this queue.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Items that were delivered, too.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="With the items' data.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing, the exit code says it.")] = False,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+) -> None:
+    """Compare the items of two places: those in A only, in B only, changed, and in another order.
+
+    Of a spool, and of a journal's folder, those that wait for some reader count; --all compares all that is there,
+    as it does in archives and files anyway. Two copies of one journal are compared by item id, others by data: as a
+    Kestrel spool and what was imported from it.
+
+    Exit 0 they are the same, 1 they differ, 65 one is damaged, 66 there is no such place or queue.
+    """
+    from kestrelctl.journals.contents import Contents, Queue
+    from kestrelctl.journals.differing import COLUMNS, differences
+    from kestrelctl.journals.differing import rows as rows_of
+    from kestrelctl.journals.places import checked_name, no_journal
+    from kestrelctl.journals.times import now_ms
+
+    here, there = (Contents(path, everything=everything, with_values=values, now_ms=now_ms()).queues for path in (a, b))
+    names = sorted(here.keys() | there.keys())
+    if queue is not None:
+        checked_name(queue)
+        names = [name for name in names if name == queue]
+        if not names:
+            raise no_journal(f"{a} and {b}", queue)
+    rows = [
+        row for name in names for row in rows_of(name, differences(here.get(name, Queue()), there.get(name, Queue())))
+    ]
+    if not quiet:
+        columns = [*COLUMNS, *(["data", "data_base64"] if values else [])]
+        write_rows(rows, columns, output, headers=not no_headers)
+    raise typer.Exit(ExitCode.NEGATIVE if rows else ExitCode.OK)

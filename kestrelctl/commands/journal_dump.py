@@ -1,0 +1,42 @@
+"""kestrelctl journal dump"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import ArchiveOption, FormatOption, NoHeadersOption, SpoolOption
+from kestrelctl.exit_codes import ExitCode
+from kestrelctl.output import OutputFormat, default_format, write_row_stream
+
+
+def journal_dump(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|QUEUE", help="A segment, a file of Kestrel's, or a queue in --spool.", show_default=False
+        ),
+    ],
+    spool: SpoolOption = None,
+    archive: ArchiveOption = None,
+    values: Annotated[bool, typer.Option("--values", help="With the items' data.")] = False,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+) -> None:
+    """Print every record of a journal: where it stands, what it is, and whether its checksum is right.
+
+    A stretch that holds no whole record is a row without a type, and reading goes on behind it. Nothing is changed,
+    and the server may run.
+
+    Exit 65 something is damaged, 66 no such file, spool or queue.
+    """
+    from kestrelctl.journals.dumping import COLUMNS, Dump, for_people
+    from kestrelctl.journals.places import Place
+
+    dump = Dump(with_values=values)
+    place = Place.of(spool, archive) if spool is not None or archive is not None else None
+    rows = dump.of(source, place)
+    form = output or default_format()
+    if form in (OutputFormat.TABLE, OutputFormat.TSV):
+        rows = for_people(rows)
+    write_row_stream(rows, COLUMNS, form, headers=not no_headers)
+    raise typer.Exit(ExitCode.CORRUPT if dump.is_damaged else ExitCode.OK)

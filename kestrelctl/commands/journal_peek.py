@@ -1,0 +1,50 @@
+"""kestrelctl journal peek"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import (
+    ArchiveOption,
+    EmptyOkOption,
+    JsonOption,
+    LengthOption,
+    LinesOption,
+    NullOption,
+    QueueArgument,
+    RawOption,
+    SpoolOption,
+    instant_ms,
+)
+from kestrelctl.framing import Framing, choose
+
+
+def journal_peek(
+    queue: QueueArgument,
+    at: Annotated[
+        int,
+        typer.Option(metavar="TIME", parser=instant_ms, help="When: 2025-01-31T12:00 (UTC), 10:32, 24h (ago)."),
+    ],
+    spool: SpoolOption = None,
+    archive: ArchiveOption = None,
+    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="The first N items only.")] = None,
+    raw: RawOption = False,
+    lines: LinesOption = False,
+    null: NullOption = False,
+    length_prefixed: LengthOption = False,
+    json: JsonOption = False,
+    empty_ok: EmptyOkOption = False,
+) -> None:
+    """Write the items that waited in a queue at a moment in the past, first one first, by replaying its journal.
+
+    Items that were in an open read then waited, too. With --json a line has the id and the times of the item. Nothing
+    is changed, and the server may run.
+
+    Exit 1 none waited, or some are not on the disk any more (stderr says how many), 65 the journal is damaged, 66 it
+    does not go back so far, or there is no such spool or queue.
+    """
+    from kestrelctl.journals.peeking import write_waiting
+    from kestrelctl.journals.places import Place
+
+    framing = choose(Framing.LINES, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
+    raise typer.Exit(write_waiting(Place.of(spool, archive), queue, at, framing, number, empty_ok=empty_ok))

@@ -1,0 +1,97 @@
+"""kestrelctl journal replay"""
+
+import os
+import re
+import time
+from typing import Annotated
+
+import typer
+
+from kestrelctl.blocks import Cell
+from kestrelctl.commands.options import (
+    ArchiveOption,
+    FormatOption,
+    NoHeadersOption,
+    QueueArgument,
+    SinceOption,
+    SpoolOption,
+    TimeoutOption,
+    UntilOption,
+    connect,
+)
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import STDERR, is_terminal, write_rows
+
+
+def _speed(value: str) -> float:
+    """`2x`; 0 for max."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)x", value)
+    if value == "max":
+        return 0
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"{value!r} is no speed: write 1x, 10x, 0.5x or max")
+    return float(found[1])
+
+
+def _rate(value: str) -> float:
+    """`100/s`, items a second."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", value)
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"{value!r} is no rate: write 100/s")
+    return float(found[1])
+
+
+def _pattern(value: str) -> "re.Pattern[bytes]":
+    try:
+        return re.compile(os.fsencode(value))
+    except re.error as error:
+        raise typer.BadParameter(f"{value!r} is no regular expression: {error}") from error
+
+
+def journal_replay(
+    queue: QueueArgument,
+    to: Annotated[
+        str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The server to put them on.", show_default=False)
+    ],
+    into: Annotated[
+        str | None, typer.Option("--queue", metavar="QUEUE", help="The queue to put them on (default: the same).")
+    ] = None,
+    spool: SpoolOption = None,
+    archive: ArchiveOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    after: Annotated[int, typer.Option(metavar="ID", min=0, help="Only items behind this one.")] = 0,
+    grep: Annotated[
+        re.Pattern[bytes] | None,
+        typer.Option(metavar="RE", parser=_pattern, help="Only items with something like this in their data."),
+    ] = None,
+    speed: Annotated[float, typer.Option(metavar="1x|max", parser=_speed, help="How fast: 1x is as they came.")] = "1x",  # type: ignore[assignment]
+    rate: Annotated[
+        float | None, typer.Option(metavar="N/s", parser=_rate, help="No more than so many items a second.")
+    ] = None,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Put the items of a journal and its archive again, in order and with the times between them.
+
+    All that are on the disk count, delivered or not. Flags are kept; an item that was to expire gets as long as it
+    had. Items get new ids and add times. The server of the journal may run.
+
+    Exit 1 there are no such items, 65 the journal is damaged, 66 no such spool or queue, 69 no server, 80 or 81 the
+    queue is full. What ends it early says which item was the last, and --after goes on behind that.
+    """
+    from kestrelctl.journals.places import Place, checked_name
+    from kestrelctl.journals.replaying import COLUMNS, Choice, Pace, replay
+
+    place, choice = Place.of(spool, archive), Choice(since, until, after, grep)
+    target = into if into is not None else queue
+    checked_name(target)
+    total = sum(1 for _ in choice.of(place, queue)) if is_terminal(STDERR) else None
+    begun_s = time.monotonic()
+    done = replay(connect(to, timeout), target, choice.of(place, queue), Pace(speed or None, rate), total)
+    if not done.items:
+        raise Failure(ExitCode.NEGATIVE, f"no such items in the journal of {queue}")
+    row: dict[str, Cell] = {"queue": target, "items": done.items, "bytes": done.data_bytes, "last_id": done.last_id}
+    took_ms = round((time.monotonic() - begun_s) * 1000)
+    write_rows([row | {"took_ms": took_ms}], COLUMNS, output, headers=not no_headers)

@@ -1,0 +1,67 @@
+"""kestrelctl retention"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import (
+    ArchiveOption,
+    FormatOption,
+    NoHeadersOption,
+    QueueArgument,
+    SinceOption,
+    SpoolOption,
+    UntilOption,
+    duration_ms,
+    size_bytes,
+)
+from kestrelctl.output import remark, write_record
+
+retention = typer.Typer(help="Try limits on what really happened.", rich_markup_mode=None)
+
+
+@retention.command("simulate")
+def retention_simulate(
+    queue: QueueArgument,
+    spool: SpoolOption = None,
+    archive: ArchiveOption = None,
+    max_age: Annotated[
+        int | None,
+        typer.Option(metavar="SPAN", parser=duration_ms, help="As the setting max_age: 1h.", show_default=False),
+    ] = None,
+    max_items: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="As the setting max_items.", show_default=False)
+    ] = None,
+    max_size: Annotated[
+        int | None,
+        typer.Option(metavar="SIZE", parser=size_bytes, help="As the setting max_size: 64MiB.", show_default=False),
+    ] = None,
+    refuse: Annotated[
+        bool, typer.Option("--refuse", help="A full queue refuses new items, instead of discarding the oldest.")
+    ] = False,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+) -> None:
+    """Say what limits would have done to a queue: its journal is played again with them.
+
+    Each item comes when it came, and leaves when it left unless a limit is before that: consumers get on no faster
+    for what falls away, so it is the most that would have happened. missed_items are those that fell away though
+    somebody got them in truth. Limits hold from --since on. Peaks are beside those that really were. Items in open
+    reads wait as all others.
+
+    Exit 1 nothing is known of that time, 65 the journal is damaged, 66 no such spool or queue.
+    """
+    from kestrelctl.journals.places import Place
+    from kestrelctl.journals.retention import Limits, simulate
+    from kestrelctl.journals.times import now_ms
+
+    if max_age is None and max_items is None and max_size is None:
+        raise typer.BadParameter("give --max-age, --max-items or --max-size")
+    limits = Limits(max_age or None, max_items, max_size, refuse)
+    until_ms = until if until is not None else now_ms()
+    found, unseen = simulate(Place.of(spool, archive), queue, limits, since, until_ms)
+    write_record(found, output, headers=not no_headers)
+    if unseen:
+        remark(f"items={unseen} waited when the journal on disk begins, and are left out; --archive may have them")

@@ -1,0 +1,56 @@
+"""What a check found out: how it is, and what to do. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kestrelctl.blocks import Cell
+from kestrelctl.checking import State
+from kestrelctl.exit_codes import ExitCode
+
+COLUMNS: Final = ["state", "check", "words", "advice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`advice` is "" when there is nothing to do."""
+
+    check: str
+    state: State
+    words: str
+    advice: str = ""
+
+    def row(self) -> dict[str, Cell]:
+        return {"state": self.state.name.lower(), "check": self.check, "words": self.words, "advice": self.advice}
+
+
+def fine(check: str, words: str) -> Finding:
+    return Finding(check, State.OK, words)
+
+
+def warning(check: str, words: str, advice: str) -> Finding:
+    return Finding(check, State.WARNING, words, advice)
+
+
+def critical(check: str, words: str, advice: str) -> Finding:
+    return Finding(check, State.CRITICAL, words, advice)
+
+
+def unknown(check: str, words: str, advice: str = "") -> Finding:
+    """It could not be looked at: that is no verdict."""
+    return Finding(check, State.UNKNOWN, words, advice)
+
+
+def graded(check: str, value: float, limits: tuple[float, float], words: str, advice: str) -> Finding:
+    """Warning from the first limit on, critical from the second."""
+    if value >= limits[1]:
+        return critical(check, words, advice)
+    return warning(check, words, advice) if value >= limits[0] else fine(check, words)
+
+
+def exit_code(findings: Sequence[Finding]) -> ExitCode:
+    """The worst of them; what is unknown does not count."""
+    states = {finding.state for finding in findings}
+    if State.CRITICAL in states:
+        return ExitCode.CRITICAL
+    return ExitCode.NEGATIVE if State.WARNING in states else ExitCode.OK

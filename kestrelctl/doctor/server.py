@@ -1,0 +1,115 @@
+"""What the server itself says: its version, its queues, its clock, its settings, its admin port."""
+
+import http.client
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kestrelctl.access import parse_address, tls_context
+from kestrelctl.blocks import QueueBlock, parse_blocks
+from kestrelctl.doctor.findings import Finding, critical, fine, graded, unknown, warning
+from kestrelctl.exit_codes import Failure
+from kestrelctl.journals.times import written_span
+from kestrelctl.spools import on_disk
+from kestreld.config import Address, Config
+from kestreld.settings import queue_setting_lines
+
+if TYPE_CHECKING:
+    from kestrelctl.client import KestrelClient
+
+SKEW_S: Final = (2, 60)
+SHOWN_MAX: Final = 3
+ADMIN_TIMEOUT_S: Final = 5
+
+
+def ask(client: "KestrelClient", config: Config | None) -> Iterator[Finding]:
+    """Everything that goes over one connection. Raises Failure when the server does not answer."""
+    figures = client.server_stats()
+    now_s = time.time()
+    version, uptime_s = figures.get("version", "of no known version"), figures.get("uptime", 0)
+    yield fine("server", f"kestreld {version} answers, up for {written_span(int(uptime_s) * 1000)}")
+    yield from _queues(client.queue_stats())
+    yield _clock(figures.get("time"), now_s)
+    if config is not None:
+        yield drift(config, parse_blocks(client.dump_config()))
+
+
+def _queues(blocks: Sequence[QueueBlock]) -> Iterator[Finding]:
+    stopped = [str(block["queue"]) for block in blocks if block.get("stopped") == 1]
+    failed = [str(block["queue"]) for block in blocks if block.get("journal_failed") == 1]
+    if stopped:
+        words = f"stopped, as the journal is corrupt: {_some(stopped)}"
+        yield critical("queues", words, f"kestrelctl repair {stopped[0]}")
+    if failed:
+        words = f"the disk takes no more of: {_some(failed)}"
+        yield critical("queues", words, "free the disk, then kestrelctl reload; the server's log says more")
+    if not stopped and not failed:
+        yield fine("queues", f"{len(blocks)} queues, none is stopped")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_MAX
+    return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _clock(server_s: object, now_s: float) -> Finding:
+    if not isinstance(server_s, int):
+        return unknown("clock", "the server does not say what time it is")
+    skew_s = max(abs(now_s - server_s - 0.5) - 0.5, 0)
+    words = f"the server's clock is {skew_s:.0f} s from the one here"
+    return graded("clock", skew_s, SKEW_S, words, "synchronise both machines' clocks (chrony, systemd-timesyncd)")
+
+
+def drift(config: Config, blocks: Sequence[QueueBlock]) -> Finding:
+    """Whether the settings of queues in the file are those in force."""
+    differing = []
+    for block in blocks:
+        name = str(block["queue"])
+        for setting, value in queue_setting_lines(config.for_queue(on_disk(name))):
+            if setting in block and str(block[setting]) != value:
+                differing.append(f"{name} {setting} is {block[setting]}, the file says {value}")
+    if differing:
+        return warning("config", _some(differing), f"kestrelctl reload takes up {config.source}")
+    return fine("config", f"what {config.source} says of queues is in force")
+
+
+def admin(configured: Address | None, address: str | None) -> Finding:
+    """Whether the admin port answers that the server is ready. `address` is where the server says it is."""
+    if configured is None and address is None:
+        return fine("admin port", "off")
+    if configured is None:
+        advice = "restart the server if that is meant"
+        return warning("admin port", f"{address} is open, the configuration says there is none", advice)
+    if address is None and configured.port == 0 and not configured.path:
+        return unknown("admin port", "the server chose it, and where it is cannot be seen")
+    address = address or str(configured)
+    try:
+        status, said = _get(address, "/readyz")
+    except (OSError, http.client.HTTPException, Failure) as error:
+        advice = "is it taken by another program? the server's log says so; listen.admin names another"
+        return critical("admin port", f"{address} does not answer: {error}", advice)
+    if status == http.client.OK:
+        return fine("admin port", f"{address} answers: {said}")
+    advice = "the server's log and kestrelctl check say which journal"
+    return critical("admin port", f"{address} answers {status}: {said}", advice)
+
+
+def _get(address: str, path: str) -> tuple[int, str]:
+    """Raises OSError, HTTPException, Failure."""
+    place = parse_address(address)
+    if isinstance(place, str):
+        connection = http.client.HTTPConnection("localhost", timeout=ADMIN_TIMEOUT_S)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(ADMIN_TIMEOUT_S)
+        connection.sock.connect(place.removeprefix("unix:"))
+    elif address.startswith("tls:"):
+        connection = http.client.HTTPSConnection(*place, timeout=ADMIN_TIMEOUT_S, context=tls_context())
+    else:
+        connection = http.client.HTTPConnection(*place, timeout=ADMIN_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read(1000).decode("utf-8", "replace").strip()
+    finally:
+        connection.close()

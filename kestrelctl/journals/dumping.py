@@ -1,0 +1,219 @@
+"""The records of journal files as rows: where each stands, what it says, and whether its checksum is right."""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kestrelctl.blocks import Cell
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.framing import data_fields
+from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.times import written_instant
+from kestrelctl.spools import shown
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.found_segments import find_segments
+from kestreld.journal.kestrel_format import queue_of
+from kestreld.journal.kestrel_ops import NAMES, decode
+from kestreld.journal.kestrel_salvage import stretches
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    Kind,
+    Range,
+    Type,
+    checked_end,
+    item_data,
+    item_id,
+    item_oddities,
+    item_times_ms,
+    read_abort,
+    read_checkpoint,
+    read_done,
+    read_import,
+    read_reader,
+    read_sync,
+    why_bad,
+)
+from kestreld.journal.salvage import Salvage
+from kestreld.journal.segment import TORN_MARK, decode_header, parse_segment_name
+
+COLUMNS: Final = ["segment", "offset", "type", "queue", "id", "at", "bytes", "data_bytes", "checksum", "words"]
+OK: Final = "ok"
+UNUSED: Final = "unused"
+CUT_SHORT: Final = "cut short"
+Row = dict[str, Cell]
+
+
+class Dump:
+    """Rows of a file, or of all segments of a queue; whether any of it `is_damaged` shows when they have been read."""
+
+    def __init__(self, *, with_values: bool) -> None:
+        self._with_values = with_values
+        self.is_damaged = False
+
+    def of(self, source: str, place: Place | None) -> Iterator[Row]:
+        """`source` is a file where there is one of that name, else a queue in the place. Raises Failure."""
+        if os.path.isfile(source):
+            with replaying(source):
+                yield from self._file(source, is_newest=True)
+            return
+        files = (place or Place.of(None, None)).segments(source)
+        for file in files:
+            with replaying(source):
+                yield from self._file(file.path, is_newest=file.is_newest, end=file.end)
+
+    def _file(self, path: str, *, is_newest: bool, end: int | None = None) -> Iterator[Row]:
+        name = os.path.basename(path)
+        buffer = FileLayer().read_file(path)[:end]
+        if parse_segment_name(name) is not None:
+            rows = self._segment(path, buffer, is_newest=is_newest)
+        elif TORN_MARK in name:
+            rows = self._records(_Names(""), buffer, 0, 0, is_newest=True)
+        elif (queue := queue_of(name)) is not None:
+            rows = self._kestrel(queue, buffer)
+        else:
+            raise Failure(ExitCode.USAGE, f"{path}: neither a segment nor named as Kestrel names its files")
+        first: Row = {"segment": name}
+        yield from (first | row for row in rows)
+
+    def _segment(self, path: str, buffer: bytes, *, is_newest: bool) -> Iterator[Row]:
+        row: Row = {"offset": 0, "type": "HEADER"}
+        try:
+            header, at = decode_header(buffer, path)
+            yield row | {
+                "queue": shown(header.queue),
+                "id": header.first_id,
+                "at_ms": header.created_at_ms,
+                "bytes": at,
+                "checksum": OK,
+                "journal_id": header.journal_id,
+                "segment_number": header.segment,
+                **({"replaced": " ".join(map(str, header.replaced))} if header.replaced else {}),
+            }
+            queue, first_id = header.queue, header.first_id
+        except JournalCorrupt as problem:
+            found = next(one for one in find_segments(FileLayer(), os.path.dirname(path), "") if one.path == path)
+            at, queue, first_id = found.records_at, found.header.queue if found.header else "", found.first_id
+            yield row | {"bytes": at, "checksum": self._bad(problem.reason)}
+        yield from self._records(_Names(queue), buffer, at, first_id, is_newest=is_newest)
+
+    def _records(self, names: "_Names", buffer: bytes, at: int, first_id: int, *, is_newest: bool) -> Iterator[Row]:
+        for record_type, start, end in Salvage(buffer, at, first_id, None).pieces():
+            if record_type < 0:
+                continue
+            row: Row = {"offset": start, "type": "", "bytes": end - start}
+            if record_type == 0:
+                row["checksum"] = self._judge(buffer, start, end, is_newest=is_newest)
+            else:
+                row |= {"type": Type(record_type).name, "checksum": OK}
+                row |= self._fields(Type(record_type), buffer[start:end], names)
+            yield row
+
+    def _judge(self, buffer: bytes, start: int, end: int, *, is_newest: bool) -> str:
+        if not buffer[start:end].strip(b"\0") and end == len(buffer):
+            return UNUSED
+        code = checked_end(buffer, start)[1]
+        if is_newest and end == len(buffer) and code == -1:
+            return CUT_SHORT
+        return self._bad(why_bad(code) if code < 0 else "out of place")
+
+    def _bad(self, reason: str) -> str:
+        self.is_damaged = True
+        return f"bad: {reason}"
+
+    def _fields(self, record_type: Type, record: bytes, names: "_Names") -> Row:
+        body = record[FRAME_BYTES:]
+        match record_type:
+            case Type.PUT:
+                add_at_ms, expire_at_ms = item_times_ms(record)
+                _, flags, only = item_oddities(record)
+                row: Row = {"queue": names.of(only), "id": item_id(record), "at_ms": add_at_ms}
+                return row | self._item(item_data(record), expire_at_ms, flags)
+            case Type.DONE:
+                done = read_done(body)
+                row = {"queue": names.of(done.reader), "at_ms": done.at_ms, "data_bytes": done.data_bytes}
+                reason = done.reason.name.lower()
+                return row | {"reason": reason, "items": done.items, "ids": written_ranges(done.ranges)}
+            case Type.ABORT:
+                abort = read_abort(body)
+                row = {"queue": names.of(abort.reader), "id": abort.item_id, "at_ms": abort.at_ms}
+                return row | {"times": abort.times}
+            case Type.READER:
+                change = read_reader(body)
+                names.learn(change.reader, change.name, change.kind)
+                row = {"queue": names.of(change.reader), "id": change.at_id, "at_ms": change.at_ms}
+                return row | {"change": "dropped" if change.dropped else "added", "kind": change.kind.name.lower()}
+            case Type.SYNC:
+                return {"synced_bytes": read_sync(body)}
+            case Type.IMPORT:
+                return {"files": " ".join(file.name for file in read_import(body))}
+            case Type.CHECKPOINT:
+                return _checkpoint(body, names)
+
+    def _item(self, data: bytes, expire_at_ms: int, flags: int = 0) -> Row:
+        row: Row = {"data_bytes": len(data)}
+        if expire_at_ms:
+            row["expire_at_ms"] = expire_at_ms
+        if flags:
+            row["flags"] = flags
+        return row | (data_fields(data) if self._with_values else {})
+
+    def _kestrel(self, queue: str, buffer: bytes) -> Iterator[Row]:
+        for stretch in stretches(buffer):
+            at = stretch.start
+            while at < stretch.end:
+                op, end = decode(buffer, at)
+                row: Row = {"offset": at, "type": NAMES[op.opcode], "queue": shown(queue), "bytes": end - at}
+                row["checksum"] = "none"
+                if op.xid:
+                    row["id"] = op.xid
+                if op.add_at_ms:
+                    row["at_ms"] = op.add_at_ms
+                if NAMES[op.opcode] in ("ADD", "ADDX", "ADD_XID", "CONTINUE"):
+                    row |= self._item(op.data, op.expire_at_ms)
+                yield row
+                at = end
+            if (damage := stretch.damage) is not None:
+                size_bytes = damage.resume_at - damage.at
+                yield {"offset": damage.at, "type": "", "bytes": size_bytes, "checksum": self._bad(damage.reason)}
+
+
+class _Names:
+    """What the numbers of readers mean, as far as the records have said."""
+
+    def __init__(self, family: str) -> None:
+        self._family = family
+        self._names: dict[int, str] = {0: family}
+
+    def learn(self, number: int, name: str, kind: Kind) -> None:
+        self._names[number] = self._family if not name else f"{self._family}{'+:'[kind]}{name}"
+
+    def of(self, number: int) -> str:
+        return shown(self._names.get(number, f"#{number}"))
+
+
+def _checkpoint(body: bytes, names: _Names) -> Row:
+    checkpoint = read_checkpoint(body)
+    said = []
+    for state in checkpoint.readers:
+        names.learn(state.number, state.name, state.kind)
+        done = f" done={written_ranges(state.done)}" if state.done else ""
+        said.append(f"{names.of(state.number)} head={state.head} items={state.items}{done}")
+    return {
+        "id": checkpoint.next_id,
+        "previous_bytes": checkpoint.previous_bytes,
+        "put_items": checkpoint.put_items,
+        "readers": "; ".join(said),
+    }
+
+
+def written_ranges(ranges: Iterable[Range]) -> str:
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def for_people(rows: Iterable[Row]) -> Iterator[Row]:
+    """With a time that can be read, and all that has no column of its own in `words`."""
+    for row in rows:
+        words = " ".join(f"{name}={value}" for name, value in row.items() if name not in (*COLUMNS, "at_ms"))
+        at_ms = row.get("at_ms")
+        yield row | {"at": written_instant(at_ms) if isinstance(at_ms, int) else "", "words": words}

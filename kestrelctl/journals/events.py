@@ -1,0 +1,138 @@
+"""What happened to one queue, in the order of its journal: how much it held, what came and what went."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kestreld.files import FileLayer
+from kestreld.journal.record_reader import HEADER_LOOK_BYTES, segment_records
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    Kind,
+    Range,
+    ReaderState,
+    Reason,
+    Type,
+    item_add_at_ms,
+    item_id,
+    item_oddities,
+    read_checkpoint,
+    read_done,
+    read_reader,
+)
+from kestreld.journal.segment import Header, decode_header
+from kestrelspark.found import JournalFile
+
+
+@dataclass(slots=True)
+class Begun:
+    """A segment begins, or the queue itself: what the queue holds, and its reader; None = there is no such queue."""
+
+    at_ms: int
+    state: ReaderState | None
+
+
+@dataclass(slots=True)
+class Came:
+    """An item was put. `record` is its PUT."""
+
+    item_id: int
+    at_ms: int
+    record: bytes
+
+
+@dataclass(slots=True)
+class Gone:
+    """Items left, for one reason, in one commit."""
+
+    at_ms: int
+    reason: Reason
+    items: int
+    data_bytes: int
+    ranges: list[Range]
+
+
+Event = Begun | Came | Gone
+
+
+def child_of(name: str) -> str:
+    """The name of a queue's reader on the journal of its family."""
+    return name.partition("+")[2]
+
+
+def header_of(file: JournalFile) -> Header:
+    """Raises JournalCorrupt, OSError."""
+    files = FileLayer()
+    fd = files.open_read(file.path)
+    try:
+        start = files.read_at(fd, HEADER_LOOK_BYTES, 0)
+        header_bytes = int.from_bytes(start[12:16], "little")
+        if len(start) < header_bytes <= file.size_bytes:
+            start = files.read_at(fd, header_bytes, 0)
+        return decode_header(start, file.path)[0]
+    finally:
+        files.close(fd)
+
+
+def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
+    """What a segment says of the reader `label` ("" is the queue itself), Begun first.
+
+    Items that a compacted one repeats have Came too. Raises JournalCorrupt, OSError.
+    """
+    number: int | None = None
+    at_id = 0
+    header = header_of(file)
+    for found in segment_records(FileLayer(), file.path, file.end):
+        if found is None:
+            continue
+        record_type, record = found
+        if record_type == Type.PUT:
+            only = item_oddities(record)[2]
+            put_id = item_id(record)
+            if number is not None and (only == number or (only == 0 and put_id >= at_id)):
+                yield Came(put_id, item_add_at_ms(record), record)
+        elif record_type == Type.DONE:
+            done = read_done(record[FRAME_BYTES:])
+            if done.reader == number:
+                yield Gone(done.at_ms, done.reason, done.items, done.data_bytes, done.ranges)
+        elif record_type == Type.CHECKPOINT:
+            states = read_checkpoint(record[FRAME_BYTES:]).readers
+            mine = next((state for state in states if state.name == label and state.kind == Kind.QUEUE), None)
+            if mine is not None:
+                number, at_id = mine.number, mine.at_id
+            yield Begun(header.created_at_ms, mine)
+        elif record_type == Type.READER:
+            change = read_reader(record[FRAME_BYTES:])
+            if change.dropped and change.reader == number:
+                number = None
+                yield Begun(change.at_ms, None)
+            elif not change.dropped and change.name == label and change.kind == Kind.QUEUE:
+                number, at_id = change.reader, change.at_id
+                yield Begun(change.at_ms, ReaderState(number, Kind.QUEUE, label, at_id, at_id))
+
+
+def is_compacted(file: JournalFile) -> bool:
+    """Whether a segment only repeats items of others. Raises JournalCorrupt, OSError."""
+    return bool(header_of(file).replaced)
+
+
+def events(files: Sequence[JournalFile], label: str) -> Iterator[Event]:
+    """Those of all segments that are no repetition, in order. Raises JournalCorrupt, OSError."""
+    for file in files:
+        if not is_compacted(file):
+            yield from segment_events(file, label)
+
+
+def items(files: Sequence[JournalFile], label: str) -> Iterator[Came]:
+    """Every item that is on the disk, once. Raises JournalCorrupt, OSError."""
+    for file in files:
+        elsewhere = {
+            event.item_id
+            for path in file.originals
+            for original in files
+            if original.path == path
+            for event in segment_events(original, label)
+            if isinstance(event, Came)
+        }
+        for event in segment_events(file, label):
+            if isinstance(event, Came) and event.item_id not in elsewhere:
+                yield event

@@ -1,0 +1,44 @@
+"""`journal peek`: the items of a moment in the past, written out."""
+
+import json
+from itertools import islice
+
+from kestrelctl.blocks import Cell
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.framing import Framing, data_fields, frame
+from kestrelctl.journals.events import Came
+from kestrelctl.journals.past import Past
+from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.times import written_instant
+from kestrelctl.output import say, write_data
+from kestreld.journal.records import item_data, item_oddities
+
+
+def write_waiting(
+    place: Place, queue: str, at_ms: int, framing: Framing, limit: int | None, *, empty_ok: bool
+) -> ExitCode:
+    """`limit` None = all. 1 where some are on the disk no more; stderr says so. Raises Failure, also if none waited."""
+    with replaying(str(place)):
+        past = Past(place, queue, at_ms)
+        written = 0
+        for item in islice(past.items(), limit):
+            write_data(_json_line(item) if framing == Framing.JSON else frame(item_data(item.record), framing))
+            written += 1
+    gone = past.count - written
+    if gone > 0 and (limit is None or written < limit):
+        words = f"{past.count} items waited in {queue}; items={gone} of them are on the disk no more"
+        say(words)
+        return ExitCode.NEGATIVE
+    if past.count <= 0 and not empty_ok:
+        raise Failure(ExitCode.NEGATIVE, f"{queue} was empty at {written_instant(at_ms)}")
+    return ExitCode.OK
+
+
+def _json_line(item: Came) -> bytes:
+    expire_at_ms, flags, _ = item_oddities(item.record)
+    fields: dict[str, Cell] = {"id": item.item_id, "at_ms": item.at_ms}
+    if expire_at_ms:
+        fields["expire_at_ms"] = expire_at_ms
+    if flags:
+        fields["flags"] = flags
+    return json.dumps(fields | data_fields(item_data(item.record)), ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,97 @@
+"""Where journals lie: the folders of a queue in a spool and in an archive, and the segments in them, in order."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.spools import on_disk, reading
+from kestreld.config import encode_queue_name, queue_name_problem
+from kestreld.config_file import find_config_path, load_file
+from kestreld.errors import ConfigError, JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.verify import archived_folders, journal_folders
+from kestrelspark.found import JournalFile, find
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A spool, and an archive if there is one; `spool` None = only the archive."""
+
+    spool: str | None
+    archive: str | None
+
+    @classmethod
+    def of(cls, spool: str | None, archive: str | None) -> "Place":
+        """What the command line names; without any, what kestreld's configuration names. Raises Failure."""
+        for folder in (spool, archive):
+            if folder is not None and not os.path.isdir(folder):
+                raise Failure(ExitCode.NO_INPUT, f"{folder}: no such folder")
+        if spool is not None or archive is not None:
+            return cls(spool, archive)
+        files = FileLayer()
+        try:
+            config = load_file(files, find_config_path(files, None, os.environ))
+        except ConfigError as error:
+            raise Failure(ExitCode.NO_INPUT, f"which spool? give --spool DIR; {error}") from error
+        if not os.path.isdir(config.queue_path):
+            raise Failure(ExitCode.NO_INPUT, f"{config.queue_path}: no such folder; give --spool DIR")
+        archived = config.archive_path
+        return cls(config.queue_path, archived if archived is not None and os.path.isdir(archived) else None)
+
+    def __str__(self) -> str:
+        return " and ".join(folder for folder in (self.spool, self.archive) if folder is not None)
+
+    def segments(self, queue: str) -> list[JournalFile]:
+        """The segments with the items of a queue, oldest first: of each journal it had, those that count.
+
+        Raises Failure when there are none, or the name is none.
+        """
+        name = checked_name(queue)
+        files = FileLayer()
+        folders: list[str] = []
+        with reading(str(self)):
+            if self.spool is not None:
+                folders += [folder for _, folder in journal_folders(files, self.spool, name)]
+            if self.archive is not None:
+                folders += [folder for _, folder in archived_folders(files, self.archive, name)]
+            found = find(folders).files
+        if not found:
+            raise no_journal(str(self), queue)
+        return sorted(found, key=lambda file: (file.journal_id or 0, file.number))
+
+
+def checked_name(queue: str) -> str:
+    """A queue's name as it is on the disk. Raises Failure when no queue can have it."""
+    name = on_disk(queue)
+    if problem := queue_name_problem(name):
+        raise Failure(ExitCode.USAGE, f"{queue!r}: {problem}")
+    return name
+
+
+def folder_of(spool: str, queue: str) -> str:
+    """The folder of a queue's journal in a spool. Raises Failure when there is none."""
+    folder = f"{spool}/{encode_queue_name(checked_name(queue).partition('+')[0])}.journal"
+    if not os.path.isdir(folder):
+        raise no_journal(spool, queue)
+    return folder
+
+
+def no_journal(place: str, queue: str) -> Failure:
+    return Failure(ExitCode.NO_INPUT, f"{place}: no journal of {queue}")
+
+
+@contextmanager
+def replaying(what: str) -> Iterator[None]:
+    """Damage, and a running server that lets a segment go, are Failures."""
+    try:
+        with reading(what):
+            yield
+    except JournalCorrupt as problem:
+        raise Failure(ExitCode.CORRUPT, f"corrupt: {problem}; journal-verify says more") from problem
+    except Failure as failure:
+        if isinstance(failure.__cause__, FileNotFoundError):
+            words = f"{failure.words}: its server has let it go meanwhile; try again"
+            raise Failure(ExitCode.TRY_AGAIN, words) from failure
+        raise

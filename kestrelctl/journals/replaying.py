@@ -1,0 +1,131 @@
+"""Putting items of a journal or an archive again, on another server or queue, as far apart in time as they came."""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from kestrelctl.exit_codes import Failure, Interrupted
+from kestrelctl.journals.events import Came, child_of, items
+from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.progress import progress
+from kestrelctl.output import say
+from kestrelctl.putting import expiry_s, explain
+from kestrelctl.taking import KEEP_ALIVE_S
+from kestreld.journal.records import item_data, item_expire_at_ms, item_flags
+
+if TYPE_CHECKING:
+    from kestrelctl.client import KestrelClient
+
+COLUMNS: Final = ["queue", "items", "bytes", "last_id", "took_ms"]
+BATCH_ITEMS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which items: put within these times (`until_ms` not included), behind an id, with data like this."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+    after_id: int = 0
+    pattern: re.Pattern[bytes] | None = None
+
+    def of(self, place: Place, queue: str) -> Iterator[Came]:
+        """Raises Failure."""
+        files = place.segments(queue)
+        with replaying(str(place)):
+            for item in items(files, child_of(queue)):
+                if self._takes(item):
+                    yield item
+
+    def _takes(self, item: Came) -> bool:
+        if item.item_id <= self.after_id or (self.since_ms is not None and item.at_ms < self.since_ms):
+            return False
+        if self.until_ms is not None and item.at_ms >= self.until_ms:
+            return False
+        return self.pattern is None or self.pattern.search(item_data(item.record)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`speed` times as fast as it was, None = as fast as it goes; at most `rate` items a second, None = no limit."""
+
+    speed: float | None = 1.0
+    rate: float | None = None
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What has been put again."""
+
+    items: int = 0
+    data_bytes: int = 0
+    last_id: int = 0
+
+
+def replay(client: "KestrelClient", queue: str, came: Iterable[Came], pace: Pace, total: int | None) -> Replayed:
+    """Put the items on `queue`. Raises Failure and Interrupted, after saying where to go on."""
+    done = Replayed()
+    try:
+        with progress("replaying", lambda: total or 0) as advance:
+            for batch in _due(came, pace, client):
+                _put(client, queue, batch, done)
+                advance(len(batch))
+    except (Failure, Interrupted):
+        if done.items:
+            say(f"items={done.items} were put, the last of them item {done.last_id}: go on with --after {done.last_id}")
+        raise
+    return done
+
+
+def _put(client: "KestrelClient", queue: str, batch: list[Came], done: Replayed) -> None:
+    dated = [(item_data(item.record), _time_to_live_s(item), item_flags(item.record)) for item in batch]
+    report = client.put_dated(os.fsencode(queue), [dated])
+    for item, (data, _, _) in zip(batch[: report.stored], dated, strict=False):
+        done.items += 1
+        done.data_bytes += len(data)
+        done.last_id = item.item_id
+    if report.failure is not None:
+        raise explain(report, report.failure)
+
+
+def _time_to_live_s(item: Came) -> int:
+    """An item that was to expire gets as long as it had."""
+    expire_at_ms = item_expire_at_ms(item.record)
+    return expiry_s(max(expire_at_ms - item.at_ms, 1)) if expire_at_ms else 0
+
+
+def _due(came: Iterable[Came], pace: Pace, client: "KestrelClient") -> Iterator[list[Came]]:
+    """The items, some together, when their time has come."""
+    came = iter(came)
+    if pace.speed is None and pace.rate is None:
+        while batch := list(islice(came, BATCH_ITEMS)):
+            yield batch
+        return
+    begun_s = due_s = time.monotonic()
+    first_ms: int | None = None
+    batch = []
+    for count, item in enumerate(came):
+        first_ms = item.at_ms if first_ms is None else first_ms
+        if pace.speed is not None:
+            due_s = max(due_s, begun_s + (item.at_ms - first_ms) / 1000 / pace.speed)
+        if pace.rate is not None and count:
+            due_s = max(due_s, begun_s + count / pace.rate)
+        if batch and (due_s > time.monotonic() or len(batch) == BATCH_ITEMS):
+            yield batch
+            batch = []
+        _wait_until(due_s, client)
+        batch.append(item)
+    if batch:
+        yield batch
+
+
+def _wait_until(due_s: float, client: "KestrelClient") -> None:
+    """An idle connection is kept in use."""
+    while (left_s := due_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, KEEP_ALIVE_S))
+        if left_s > KEEP_ALIVE_S:
+            client.keep_alive()

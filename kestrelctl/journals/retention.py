@@ -1,0 +1,165 @@
+"""What limits would have done to a queue: its journal played again with them.
+
+Every item comes when it came, and leaves when it left unless a limit is before that. Consumers are not thought to get
+on faster where items fall away: the figures are the most that would have happened.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from kestrelctl.blocks import Cell
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.journals.events import Begun, Came, Gone, child_of, events
+from kestrelctl.journals.places import Place, replaying
+from kestreld.journal.records import PUT_HEADER_BYTES, Reason
+
+DELIVERED: Final = (Reason.GOT, Reason.CONFIRMED, Reason.MOVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None = no limit. `refuses`: a full queue takes nothing, rather than discard its oldest."""
+
+    max_age_ms: int | None = None
+    max_items: int | None = None
+    max_bytes: int | None = None
+    refuses: bool = False
+
+
+@dataclass(slots=True)
+class Peak:
+    items: int = 0
+    data_bytes: int = 0
+    at_ms: int = 0
+
+    def note(self, items: int, data_bytes: int, at_ms: int) -> None:
+        if items > self.items:
+            self.items, self.at_ms = items, at_ms
+        self.data_bytes = max(self.data_bytes, data_bytes)
+
+
+class Simulation:
+    """A queue under limits, and beside it the queue as it was. Before `begin` there are no limits."""
+
+    def __init__(self) -> None:
+        self._limits = Limits()
+        self._held: dict[int, tuple[int, int]] = {}  # id -> when it came, its bytes; the oldest first
+        self._held_bytes = 0
+        self._dropped: set[int] = set()  # gone from here, and not yet there
+        self._real_items = self._real_bytes = 0
+        self.first_ms: int | None = None
+        self.last_ms = 0
+        self.put = self.expired = self.discarded = self.refused = self.missed = 0
+        self.unseen = 0  # waited when the journal begins, and are not in it
+        self.peak, self.real_peak = Peak(), Peak()
+
+    def begin(self, limits: Limits, at_ms: int) -> None:
+        """From now on."""
+        self._limits = limits
+        self.first_ms = max(self.last_ms, at_ms)
+        self.put = 0
+        self.real_peak = Peak(self._real_items, self._real_bytes, self.first_ms)
+        self.peak = Peak(len(self._held), self._held_bytes, self.first_ms)
+        self._age(self.first_ms)
+
+    def end(self, at_ms: int) -> None:
+        """Nothing more happened until then."""
+        self.last_ms = max(self.last_ms, at_ms)
+        self._age(self.last_ms)
+
+    def see(self, event: Begun | Came | Gone) -> None:
+        """What happened next."""
+        at_ms = max(self.last_ms, event.at_ms)
+        if not self.last_ms and isinstance(event, Begun) and event.state is not None:
+            self.unseen = self._real_items = event.state.items
+            self._real_bytes = event.state.data_bytes
+        self.last_ms = at_ms
+        self._age(at_ms)
+        match event:
+            case Came():
+                self._come(event, at_ms)
+            case Gone():
+                self._go(event)
+
+    def _age(self, at_ms: int) -> None:
+        if self._limits.max_age_ms is None:
+            return
+        while self._held:
+            oldest = next(iter(self._held))
+            if self._held[oldest][0] + self._limits.max_age_ms > at_ms:
+                return
+            self._drop(oldest)
+            self.expired += 1
+
+    def _come(self, item: Came, at_ms: int) -> None:
+        size_bytes = len(item.record) - PUT_HEADER_BYTES
+        self.put += 1
+        self._real_items += 1
+        self._real_bytes += size_bytes
+        self.real_peak.note(self._real_items, self._real_bytes, at_ms)
+        while self._is_full() and self._held and not self._limits.refuses:
+            self._drop(next(iter(self._held)))
+            self.discarded += 1
+        if self._is_full():
+            self.refused += 1
+            self._dropped.add(item.item_id)
+            return
+        self._held[item.item_id] = item.at_ms, size_bytes
+        self._held_bytes += size_bytes
+        self.peak.note(len(self._held), self._held_bytes, at_ms)
+
+    def _is_full(self) -> bool:
+        limits = self._limits
+        too_many = limits.max_items is not None and len(self._held) >= limits.max_items
+        return too_many or (limits.max_bytes is not None and self._held_bytes >= limits.max_bytes)
+
+    def _drop(self, item_id: int) -> None:
+        self._held_bytes -= self._held.pop(item_id)[1]
+        self._dropped.add(item_id)
+
+    def _go(self, gone: Gone) -> None:
+        self._real_items -= gone.items
+        self._real_bytes -= gone.data_bytes
+        for first, last in gone.ranges:
+            # A range may cover ids that were never this queue's, by the million.
+            few = range(first, last + 1) if last - first < len(self._held) + len(self._dropped) else None
+            for item_id in few or [one for one in (*self._held, *self._dropped) if first <= one <= last]:
+                if item_id in self._held:
+                    self._held_bytes -= self._held.pop(item_id)[1]
+                elif item_id in self._dropped:
+                    self._dropped.remove(item_id)
+                    self.missed += gone.reason in DELIVERED
+
+
+def simulate(
+    place: Place, queue: str, limits: Limits, since_ms: int | None, until_ms: int
+) -> tuple[dict[str, Cell], int]:
+    """What would have happened, as a record, and how many items it knows nothing of. Raises Failure."""
+    files = place.segments(queue)
+    simulation = Simulation()
+    with replaying(str(place)):
+        for event in events(files, child_of(queue)):
+            if event.at_ms >= until_ms:
+                continue
+            if simulation.first_ms is None and event.at_ms >= (since_ms or 0):
+                simulation.begin(limits, event.at_ms if since_ms is None else since_ms)
+            simulation.see(event)
+    if simulation.first_ms is None:
+        raise Failure(ExitCode.NEGATIVE, f"nothing is known of {queue} in that time")
+    simulation.end(until_ms)
+    found: dict[str, Cell] = {
+        "queue": queue,
+        "since_ms": simulation.first_ms,
+        "until_ms": simulation.last_ms,
+        "put_items": simulation.put,
+        "expired_items": simulation.expired,
+        "discarded_items": simulation.discarded,
+        "refused_items": simulation.refused,
+        "missed_items": simulation.missed,
+        "peak_items": simulation.peak.items,
+        "peak_bytes": simulation.peak.data_bytes,
+        "peak_at_ms": simulation.peak.at_ms,
+        "real_peak_items": simulation.real_peak.items,
+        "real_peak_bytes": simulation.real_peak.data_bytes,
+    }
+    return found, simulation.unseen

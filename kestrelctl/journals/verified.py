@@ -1,0 +1,106 @@
+"""What earlier runs of journal-verify have found whole, in a file: it is not read again while it is as it was.
+
+Runs may overlap: each replaces the file as a whole, and what it forgets of another is only read once more.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final, Self
+
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import say
+from kestreld.journal.verify import CANNOT_TELL, SegmentReport
+
+VERSION: Final = 1
+Look = tuple[int, int, int]  # size in bytes, mtime in ns, inode
+
+
+class Verified:
+    """`path` is the file, None = nothing is known and nothing kept. `since_ms`: what was written to before it counts
+    as known. A `with` block replaces the file at its end. Raises Failure when that cannot be read or written.
+    """
+
+    def __init__(self, path: str | None, since_ms: int | None = None) -> None:
+        self._path = path
+        self._since_ms = since_ms
+        self._known: dict[str, tuple[Look, int]] = {}
+        self._looks: dict[str, Look] = {}  # at the files that are read now, from before they are
+        self.passed_over = 0
+        if path is not None:
+            self._load(path)
+
+    def __call__(self, path: str) -> int | None:
+        """The id behind the items of a file that need not be read, None for one that must be."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None  # whoever reads it will see
+        if self._since_ms is not None and found.st_mtime_ns // 1_000_000 < self._since_ms:
+            self.passed_over += 1
+            return CANNOT_TELL
+        look = found.st_size, found.st_mtime_ns, found.st_ino
+        known = self._known.get(os.path.realpath(path))
+        if known is not None and known[0] == look:
+            self.passed_over += 1
+            return known[1]
+        self._looks[path] = look
+        return None
+
+    def noted(self, reports: Iterable[SegmentReport]) -> Iterator[SegmentReport]:
+        """Remember those that are whole. One that grows meanwhile is read again the next time."""
+        for report in reports:
+            look = self._looks.get(report.path)
+            is_whole = report.bad_offset is None and not (report.torn or report.unreadable or report.missing)
+            if look is not None and is_whole:
+                self._known[os.path.realpath(report.path)] = look, report.next_id
+            else:
+                self._known.pop(os.path.realpath(report.path), None)
+            yield report
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """What was found whole until something went wrong is that all the same."""
+        self._save()
+
+    def _save(self) -> None:
+        """Replace the file. What has gone from the disk is forgotten. Raises Failure."""
+        if self._path is None:
+            return
+        files = {path: [*look, next_id] for path, (look, next_id) in self._known.items() if os.path.exists(path)}
+        document = {"version": VERSION, "saved_at_ms": time.time_ns() // 1_000_000, "whole": files}
+        try:
+            descriptor, temporary = tempfile.mkstemp(prefix=f"{self._path}.")
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+                    json.dump(document, file)
+                os.replace(temporary, self._path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise Failure(
+                ExitCode.IO, f"cannot write {self._path}: {(error.strerror or str(error)).lower()}"
+            ) from error
+
+    def _load(self, path: str) -> None:
+        try:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                document = json.load(file)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise Failure(ExitCode.IO, f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        except ValueError:
+            document = None
+        if not isinstance(document, dict) or document.get("version") != VERSION:
+            say(f"{path}: not a state of journal-verify; all files are read, and it is written anew")
+            return
+        for name, (size_bytes, modified_ns, inode, next_id) in document["whole"].items():
+            self._known[name] = (size_bytes, modified_ns, inode), next_id
