@@ -85,7 +85,8 @@ def test_where_the_files_are_is_said_to_who_looks_after_the_server(tmp_path: Pat
     config = (
         "users:\n"
         f"  boss: {{password: '{quick_hash('pw')}', rights: {{'*': all}}}}\n"
-        f"  guest: {{password: '{quick_hash('pw')}', rights: {{'other': [peek]}}}}\n"
+        f"  guest: {{password: '{quick_hash('pw')}', rights: {{'work': [peek]}}}}\n"
+        f"  stranger: {{password: '{quick_hash('pw')}', rights: {{'other': [peek]}}}}\n"
     )
     with running_daemon(tmp_path, config=config, admin="127.0.0.1:0") as daemon:
         with QueueClient(daemon.port) as client:
@@ -96,3 +97,4 @@ def test_where_the_files_are_is_said_to_who_looks_after_the_server(tmp_path: Pat
         guest = ask(daemon, "/queues/work/journal", headers=basic("guest", "pw"))
         assert guest.status == 200  # figures, as with /queues/Q
         assert str(tmp_path) not in guest.body.decode()
+        assert ask(daemon, "/queues/work/journal", headers=basic("stranger", "pw")).status == 403
