@@ -235,12 +235,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     files = LoopFiles(loop)
     commit = GroupCommit(clock, files)
     collection = QueueCollection(files, clock, config, commit, log.of("queues", Level.WARNING))
-    started_us = clock.stopwatch_us()
-    try:
-        collection.recover()
-    except OSError as error:
-        raise SpoolUnusable(config.queue_path, f"cannot be read: {error}") from error
-    recovered_ms = (clock.stopwatch_us() - started_us) // 1000
+    recovered_ms = recover(collection, clock)
     notifier = Notifier(os.environ)
     service = Service(
         loop,
@@ -288,6 +283,16 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         loop.close()
     note("stopped")
     return ExitCode.OK
+
+
+def recover(collection: QueueCollection, clock: Clock) -> int:
+    """Read the journals; how long it took, in ms. Raises SpoolUnusable."""
+    started_us = clock.stopwatch_us()
+    try:
+        collection.recover()
+    except OSError as error:
+        raise SpoolUnusable(collection.spool, f"cannot be read: {error}") from error
+    return (clock.stopwatch_us() - started_us) // 1000
 
 
 def settle_collector() -> None:
