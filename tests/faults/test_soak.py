@@ -1,5 +1,6 @@
-"""A server that has worked for long is as small as one that has worked for a while. `SOAK_SECONDS` says how long: what it
-keeps at hand fills up in the first minutes.
+"""A server that has worked for long is as small as one that has worked for a while. `SOAK_SECONDS` says how long.
+
+What it keeps at hand fills up in the first minutes.
 """
 
 import os
