@@ -56,6 +56,7 @@ SEEDS ?= 10000
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 200
 FLIPS ?= 100000
+SOAK_SECONDS ?= 3600
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
     tests/kestreld/journal/test_repair.py tests/kestreld/journal/test_kestrel_format.py \
     tests/kestreld/protocol/test_memcache.py tests/kestreld/test_config.py
@@ -75,6 +76,8 @@ prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crash
 	@KILL_CYCLES=$(KILL_CYCLES) $(BIN)/python -m pytest -s -p no:xdist -m long tests/functional/test_kill.py
 	@echo "prove: $(POWER_CUTS) power cuts"
 	@POWER_CUTS=$(POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_power_cuts.py
+	@echo "prove: $(SOAK_SECONDS) s of work without growing"
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py
 
 compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
 	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)

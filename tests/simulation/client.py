@@ -120,6 +120,8 @@ class Talk:
                     self._history.unanswered.append(late)
 
     def _unanswered(self, request: Request) -> None:
+        if request.kind == "repair":
+            self._history.stopped.add(request.reader.partition("+")[0])
         closed = self._closed_by(request)
         if closed is not None:
             closed.ending = "close" if request.closes else "abort"
@@ -248,6 +250,8 @@ class Talk:
             wipe.answered_us = now_us
         else:
             self._settle(request)
+        if kind == "repair" and not answer.startswith((b"SOUND", b"NOT_FOUND")):
+            self._history.stopped.add(request.reader.partition("+")[0])
         if kind in ("read", "peek", "set") and answer != b"NOT_STORED\r\n":
             self._history.touched.setdefault(request.reader, []).append((self.connection.life, request.sent_us, now_us))
 

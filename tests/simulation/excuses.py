@@ -47,8 +47,7 @@ class Excuses:
         A repair takes those for the journal's own; what they say is done is done.
         """
         family = put.family
-        was_repaired = family in self._history.stopped or any(one.family == family for one in self._history.repairs)
-        if not was_repaired or put.connection is None or INSIDE_OTHERS not in put.data:
+        if family not in self._history.stopped or put.connection is None or INSIDE_OTHERS not in put.data:
             return False
         if put.outcome == "":
             return any(later.how == POWER_CUT for later in self._history.lives[put.connection.life.number - 1 :])

@@ -153,7 +153,7 @@ class History:
     damaged: set[str] = field(default_factory=set)  # families that had a bit flipped
     repaired: set[str] = field(default_factory=set)  # families repaired that a power cut may have taken more from
     unmarked: set[str] = field(default_factory=set)  # families a sync of which failed, and then the note of that
-    stopped: set[str] = field(default_factory=set)  # families that a start has stopped
+    stopped: set[str] = field(default_factory=set)  # families that may have been stopped, and repaired
     from_inside: set[str] = field(default_factory=set)  # families that took a record inside an item for one of theirs
     undone: set[str] = field(default_factory=set)  # readers to which what was wiped may have been put back
     problems: list[str] = field(default_factory=list)  # found on the way
