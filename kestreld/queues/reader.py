@@ -3,7 +3,7 @@
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Container
+from collections.abc import Collection, Container
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -64,7 +64,7 @@ class Reader(Window):
         # Since the last commit
         self.taken: list[bytes] = []
         self.folded_taken = 0
-        self.closed: list[bytes] = []
+        self.closed: dict[int, bytes] = {}  # by item id
         self.in_flight: list[bytes] = []  # taken or closed by a commit that is not on disk yet
         self.gone: dict[Reason, list[bytes]] = {}
         self.flushed: list[Done] = []
@@ -139,7 +139,7 @@ class Reader(Window):
         self.open_bytes -= len(record) - ITEM_HEADER_BYTES
         if not self.queue.dirty:
             self.queue.touch()
-        self.closed.append(record)
+        self.closed[opened] = record
         if self.retries:
             self.retries.pop(opened, None)
 
@@ -255,24 +255,25 @@ class Reader(Window):
         """The DONE records of this commit."""
         made = []
         if self.taken:
-            made.append(self._done(Reason.GOT, at_ms, self.taken, self.taken_in_order))
+            made.append(self._done(Reason.GOT, at_ms, self.taken, self._taken_ranges()))
         if self.closed:
-            made.append(self._done(Reason.CONFIRMED, at_ms, self.closed, False))
-        if self.gone:
-            made.extend([self._done(reason, at_ms, records, False) for reason, records in self.gone.items()])
+            made.append(self._done(Reason.CONFIRMED, at_ms, self.closed.values(), _ranges(sorted(self.closed))))
+        for reason, records in self.gone.items():
+            made.append(self._done(reason, at_ms, records, _ranges(sorted(map(item_id, records)))))
         if self.flushed:
             for done in self.flushed:
                 self.ended[Reason.FLUSHED] += done.items
                 made.append(done_record(done))
         return made
 
-    def _done(self, reason: Reason, at_ms: int, records: list[bytes], in_order: bool) -> bytes:
+    def _taken_ranges(self) -> list[Range]:
+        first, last = item_id(self.taken[0]), item_id(self.taken[-1])
+        if self.taken_in_order and last - first + 1 == len(self.taken):
+            return [(first, last)]
+        return _ranges(sorted(map(item_id, self.taken)))
+
+    def _done(self, reason: Reason, at_ms: int, records: Collection[bytes], ranges: list[Range]) -> bytes:
         count = len(records)
-        first, last = item_id(records[0]), item_id(records[-1])
-        if in_order and last - first + 1 == count:
-            ranges = [(first, last)]
-        else:
-            ranges = _ranges(sorted([item_id(record) for record in records]))
         self.ended[reason] += count
         data_bytes = sum(map(len, records)) - count * ITEM_HEADER_BYTES
         return ended_record(self.number, reason, at_ms, count, data_bytes, ranges)
@@ -283,13 +284,13 @@ class Reader(Window):
             self.age_ms = max(now_ms - int.from_bytes(self.last_fetched[17:25], "little"), 0)
             self.last_fetched = None
         if self.queue.sync_ms == 0:
-            self.in_flight = [*self.taken, *self.closed]
+            self.in_flight = [*self.taken, *self.closed.values()]
         if self.taken:
             self.taken = []
             self.folded_taken = 0
         self.taken_in_order = True
         if self.closed:
-            self.closed = []
+            self.closed = {}
         if self.gone:
             self.gone = {}
         if self.flushed:
@@ -313,9 +314,9 @@ class Reader(Window):
 
     def undo(self, first_new_id: int) -> None:
         """The commit failed: its puts leave, its takes and closes return to the head; the rest stays done."""
-        left = [*self.in_flight, *self.taken, *self.closed, *[move.record for move in self.moving]]
+        left = [*self.in_flight, *self.taken, *self.closed.values(), *[move.record for move in self.moving]]
         back = [record for record in left if item_id(record) < first_new_id]
-        self.closed, self.moving, self.in_flight = [], [], []
+        self.closed, self.moving, self.in_flight = {}, [], []
         self.taken, self.folded_taken, self.taken_in_order = [], 0, True
         for opened in [opened for opened in self.open if opened >= first_new_id]:
             self.open_bytes -= len(self.open.pop(opened)) - ITEM_HEADER_BYTES
@@ -380,7 +381,7 @@ class Reader(Window):
     def ended_in_memory(self) -> list[bytes]:
         """Items that are done here, but not yet in the journal, or not yet on disk where that is asked for."""
         gone = [record for records in self.gone.values() for record in records]
-        return [*self.taken, *self.closed, *gone, *self.in_flight]
+        return [*self.taken, *self.closed.values(), *gone, *self.in_flight]
 
     def _on_the_move(self) -> list[bytes]:
         """Items put on another queue whose leaving this one is not written yet."""
@@ -422,8 +423,10 @@ class Stream:
 
 def _ranges(ids: list[int]) -> list[Range]:
     """Ids in rising order as ranges."""
-    made: list[Range] = []
     first = last = ids[0]
+    if ids[-1] - first + 1 == len(ids):
+        return [(first, ids[-1])]
+    made: list[Range] = []
     for one in ids[1:]:
         if one == last + 1:
             last = one
