@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -80,8 +81,11 @@ async def seen(socket: aiohttp.ClientWebSocketResponse, *texts: str) -> str:
 
 def consoles(word: str) -> int:
     """How many there are whose command line has this word."""
-    found = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return sum(" kestrelctl top " in line and word in line for line in found.splitlines())
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            found.append((process / "cmdline").read_bytes().split(b"\0"))
+    return sum(b"top" in line and word.encode() in line for line in found)
 
 
 async def none_left(word: str) -> None:
