@@ -17,6 +17,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "ls": ("kestrelctl ls", "kestrelctl ls 'work*' -o json"),
     "stats": ("kestrelctl stats", "kestrelctl stats work -o json"),
     "top": ("kestrelctl top", "kestrelctl top --once --json", "kestrelctl top --filter 'work items>100' --sort -items"),
+    "web": ("kestrelctl web", "kestrelctl web --listen 127.0.0.1:8022 -s a:22133 -s b:22133"),
     "wait": ("kestrelctl wait work --empty --timeout 5m", "kestrelctl wait work --items '<100'"),
     "check": (
         "kestrelctl check",

@@ -40,6 +40,7 @@ from kestrelctl.commands import (
     undo,
     version,
     wait,
+    web,
 )
 from kestrelctl.commands.options import SERVER_DEFAULT, TIMEOUT_DEFAULT
 from kestrelctl.examples import epilog
@@ -117,6 +118,7 @@ app.command("peek")(peek.peek)
 app.command("ls")(ls.ls)
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
+app.command("web")(web.web)
 app.command("wait")(wait.wait)
 app.command("check")(check.check)
 app.command("history")(history.history)

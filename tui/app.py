@@ -1,6 +1,7 @@
 """The console: servers are polled in threads, what they say goes to the board, and the screens draw the board."""
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -90,6 +91,7 @@ class Console(App[None]):
         self.is_read_only = is_read_only
         self.recorder = recorder
         self.stopped_by: int | None = None  # a signal
+        self._started_by = os.getppid()
         self._timeout_ms = timeout_ms
         self._pollers = pollers
         self._threads: list[PollThread] = []
@@ -141,6 +143,8 @@ class Console(App[None]):
 
     def tick(self) -> None:
         """Once an interval: what servers said that do not keep step, or the next look of a recording."""
+        if self.is_web and os.getppid() != self._started_by:
+            self.exit()  # the browser's server is no more
         if self.player is not None:
             if not self.is_paused and not self.player.is_at_end:
                 self.action_seek(1)
@@ -281,6 +285,8 @@ class Console(App[None]):
         """None and False = the key does nothing and is not shown."""
         if action == "act":
             return not self.is_read_only and self.player is None
+        if action in ("export", "record") and self.is_web and self.is_read_only:
+            return False  # the files would be on this machine, not on that of whoever looks
         if action == "record":
             return self.player is None
         if action == "seek":

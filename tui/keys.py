@@ -22,7 +22,7 @@ CONSOLE_KEYS: Final = (
     Key("plus", "app.interval(1)", "+", "look less often"),
     Key("minus", "app.interval(-1)", "-", "look more often"),
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
-    Key("J", "app.journal", "J", "the queue's journal: segments, who holds them, checksums", "journal"),
+    Key("J", "app.journal", "J", "the queue's journal: segments, holders, checksums", "journal"),
     Key("f", "app.act('flush')", "f", "flush the queue: discard its items", "flush"),
     Key("d", "app.act('delete')", "d", "delete the queue", "delete"),
     Key("r", "app.act('reload')", "r", "have the servers read their configuration again", "reload"),

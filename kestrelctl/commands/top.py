@@ -12,34 +12,27 @@ from kestrelctl.exit_codes import ExitCode, Failure
 ServersOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--server",
-        "-s",
-        metavar="HOST:PORT|unix:PATH",
-        help="A server; several are added up.",
-        show_default=False,
+        "--server", "-s", metavar="HOST:PORT|unix:PATH", help="A server; several are added up.", show_default=False
     ),
 ]
-
-
-def _insist_on_a_terminal() -> None:
-    # Textual reads from stdin and draws on stderr.
-    terminals = all(map(output.is_terminal, (output.STDIN, output.STDOUT, output.STDERR)))
-    if not terminals or os.environ.get("TERM", "dumb") == "dumb":
-        raise Failure(ExitCode.USAGE, "the console needs a terminal; --plain and --json do without")
+IntervalOption = Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How often to look.")]
+FilterOption = Annotated[str, typer.Option("--filter", metavar="WORDS", help="Only these queues, as with /.")]
+SortOption = Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")]
+ThemeOption = Annotated[str | None, typer.Option(metavar="NAME", help="dark, light or colour-blind.")]
 
 
 def top(
     context: typer.Context,
     server: ServersOption = None,
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How often to look.")] = "1s",
-    filter: Annotated[str, typer.Option("--filter", metavar="WORDS", help="Only these queues, as with /.")] = "",
-    sort: Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")] = "queue",
+    interval: IntervalOption = "1s",
+    filter: FilterOption = "",
+    sort: SortOption = "queue",
     plain: Annotated[bool, typer.Option("--plain", help="Print text, look after look, instead of a console.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The same as one JSON object on a line for each look.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --plain or --json (else --plain): one look.")] = False,
     number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="As --once: N looks.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="The console cannot flush, delete or reload.")] = False,
-    theme: Annotated[str | None, typer.Option(metavar="NAME", help="dark, light or colour-blind.")] = None,
+    theme: ThemeOption = None,
     record: Annotated[str | None, typer.Option(metavar="FILE", help="Write what is seen to a new file.")] = None,
     replay: Annotated[str | None, typer.Option(metavar="FILE", help="Show a recording instead of a server.")] = None,
     timeout: TimeoutOption = "",
@@ -50,16 +43,11 @@ def top(
     is not printed: rates need two.
     """
     # pymemcache is in these, and Textual in `console`: other verbs go without.
-    from tui.figures import COLUMNS
     from tui.plain import Wanted, run_plain
 
-    column, descending = sort.removeprefix("-"), sort.startswith("-")
-    if column not in COLUMNS:
-        raise typer.BadParameter(f"there is no column {column!r}; there are {', '.join(COLUMNS)}")
-    interval_ms, timeout_ms = duration_ms(interval), duration_ms(timeout)
-    if interval_ms == 0 or timeout_ms == 0:
-        raise typer.BadParameter("--interval and --timeout must be more than nothing")
-    addresses = list(dict.fromkeys(server or [str(context.find_root().params["server"])]))
+    column, descending = sort_of(sort)
+    interval_ms, timeout_ms = spans_ms(interval, timeout)
+    addresses = addresses_of(context, server)
     if plain or json or once or number is not None:
         if replay is not None or record is not None:
             raise typer.BadParameter("--record and --replay are for the console")
@@ -70,7 +58,8 @@ def top(
             pollers(addresses, timeout_ms, interval_ms), Wanted(filter, column, descending, json, looks), interval_ms
         )
         return
-    _insist_on_a_terminal()
+    if not _can_draw():
+        raise Failure(ExitCode.USAGE, "the console needs a terminal; --plain and --json do without")
     from tui.console import run_console
 
     run_console(
@@ -83,3 +72,35 @@ def top(
         record=record,
         replay=replay,
     )
+
+
+def addresses_of(context: typer.Context, server: list[str] | None) -> list[str]:
+    """The servers to look at, each once."""
+    return list(dict.fromkeys(server or [str(context.find_root().params["server"])]))
+
+
+def sort_of(sort: str) -> tuple[str, bool]:
+    """The column, and whether the largest come first."""
+    from tui.figures import COLUMNS
+
+    column = sort.removeprefix("-")
+    if column not in COLUMNS:
+        raise typer.BadParameter(f"there is no column {column!r}; there are {', '.join(COLUMNS)}")
+    return column, sort.startswith("-")
+
+
+def spans_ms(interval: str, timeout: str) -> tuple[int, int]:
+    """Both of them, in milliseconds."""
+    interval_ms, timeout_ms = duration_ms(interval), duration_ms(timeout)
+    if interval_ms == 0 or timeout_ms == 0:
+        raise typer.BadParameter("--interval and --timeout must be more than nothing")
+    return interval_ms, timeout_ms
+
+
+def _can_draw() -> bool:
+    """Whether there is a terminal, or a browser that `kestrelctl web` draws in."""
+    if "TEXTUAL_DRIVER" in os.environ:
+        return True
+    # Textual reads from stdin and draws on stderr.
+    terminals = all(map(output.is_terminal, (output.STDIN, output.STDOUT, output.STDERR)))
+    return terminals and os.environ.get("TERM", "dumb") != "dumb"

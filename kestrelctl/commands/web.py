@@ -1,0 +1,53 @@
+"""kestrelctl web"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import TimeoutOption
+from kestrelctl.commands.top import (
+    FilterOption,
+    IntervalOption,
+    ServersOption,
+    SortOption,
+    ThemeOption,
+    addresses_of,
+    sort_of,
+    spans_ms,
+)
+
+
+def web(
+    context: typer.Context,
+    server: ServersOption = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where browsers find it: loopback only; port 0 takes a free one.")
+    ] = "127.0.0.1:8022",
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="Whoever has the address may flush, delete, reload and write files.")
+    ] = False,
+    interval: IntervalOption = "1s",
+    filter: FilterOption = "",
+    sort: SortOption = "queue",
+    theme: ThemeOption = None,
+    timeout: TimeoutOption = "",
+) -> None:
+    """Show the console of `top` in a browser on this machine, until interrupted.
+
+    The address it prints has a secret in it: whoever knows it sees what you may see. Nothing can be changed from the
+    browser without --allow-actions. Every window is a console of its own, at most eight at a time. From elsewhere,
+    forward the port: ssh -L 8022:127.0.0.1:8022 HOST.
+    """
+    sort_of(sort)
+    spans_ms(interval, timeout)
+    options = ["--interval", interval, "--filter", filter, "--sort", sort, "--timeout", timeout]
+    for address in addresses_of(context, server):
+        options += ["--server", address]
+    if theme is not None:
+        options += ["--theme", theme]
+    if not allow_actions:
+        options.append("--read-only")
+    # aiohttp and what draws in browsers: no other verb needs them.
+    from tui.web import serve
+
+    serve(listen, options)
