@@ -63,6 +63,15 @@ class KestrelClient(Client):  # type: ignore[misc]
         self._timeout_ms = timeout_ms
         self._has_connected = False
 
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def reach(self) -> None:
+        """Connect now instead of at the first command."""
+        with self._answering():
+            self._ensure_connected()
+
     # Putting and taking
 
     def put(self, queue: bytes, item: bytes, expire_s: int = 0) -> None:
@@ -90,8 +99,7 @@ class KestrelClient(Client):  # type: ignore[misc]
         return report
 
     def _put_batch(self, key: bytes, batch: list[tuple[bytes, int]], report: PutReport) -> None:
-        with self._answering():
-            self._ensure_connected()
+        self.reach()
         report.sent += len(batch)
         request = b"".join([b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(item), item) for item, expire_s in batch])
         for line in self._answer_lines(request, lines=len(batch)):

@@ -39,6 +39,14 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl journal-verify /var/spool/kestrel work --repair --dry-run",
     ),
     "repair": ("kestrelctl repair work",),
+    "context add": (
+        "kestrelctl context add prod q1.example.org q2.example.org --user shop --ca ca.pem --select",
+        "kestrelctl context add here 127.0.0.1:22133",
+    ),
+    "context select": ("kestrelctl context select prod", "kestrelctl context select --none"),
+    "context show": ("kestrelctl context show", "kestrelctl context show prod -o json"),
+    "context ls": ("kestrelctl context ls",),
+    "context rm": ("kestrelctl context rm prod",),
     "journal import": (
         "kestrelctl journal import /var/spool/kestrel-1 --to /var/spool/kestrel",
         "kestrelctl journal import /var/spool/kestrel-1/work --queue work",

@@ -3,7 +3,7 @@
 import base64
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -23,25 +23,28 @@ LENGTH: Final = struct.Struct(">I")
 SEPARATORS: Final = {Framing.LINES: b"\n", Framing.NULL: b"\0"}
 
 
-def frame(item: bytes, framing: Framing) -> bytes:
-    """The item as it goes to standard output."""
+def frame(item: bytes, framing: Framing, server: str = "") -> bytes:
+    """The item as it goes to standard output; JSON says the server, if it is given."""
     match framing:
         case Framing.RAW:
             return item
         case Framing.LENGTH_PREFIXED:
             return LENGTH.pack(len(item)) + item
         case Framing.JSON:
-            return _json_line(item)
+            return _json_line({**data_fields(item), **({"server": server} if server else {})})
         case Framing.LINES | Framing.NULL:
             return item + SEPARATORS[framing]
 
 
-def _json_line(item: bytes) -> bytes:
+def data_fields(item: bytes) -> dict[str, str]:
     """`{"data": text}`, or `{"data_base64": …}` when the item is not UTF-8."""
     try:
-        fields = {"data": item.decode()}
+        return {"data": item.decode()}
     except UnicodeDecodeError:
-        fields = {"data_base64": base64.b64encode(item).decode()}
+        return {"data_base64": base64.b64encode(item).decode()}
+
+
+def _json_line(fields: Mapping[str, object]) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 

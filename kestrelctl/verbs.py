@@ -1,15 +1,16 @@
 """The command tree: every verb and the options that may stand before it."""
 
 import copy
+from collections.abc import Set
 from typing import Annotated, Any, Final, cast
 
 import typer
 
 from kestrelctl import output
-from kestrelctl.access import given
 from kestrelctl.commands import (
     bench,
     check,
+    context,
     delete,
     dump_config,
     dump_stats,
@@ -33,7 +34,8 @@ from kestrelctl.commands import (
     version,
     wait,
 )
-from kestrelctl.commands.options import SERVER_DEFAULT, TIMEOUT_DEFAULT
+from kestrelctl.commands.options import TIMEOUT_DEFAULT, said
+from kestrelctl.contexts import SERVER_DEFAULT, WAY_IN
 from kestrelctl.examples import epilog
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestreld import __version__
@@ -71,10 +73,21 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def before_the_verb(
+    context: typer.Context,
     server: Annotated[
         str,
         typer.Option("--server", "-s", metavar="HOST:PORT|unix:PATH", envvar="KESTRELCTL_SERVER", help="The server."),
     ] = SERVER_DEFAULT,
+    named: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            "-c",
+            metavar="CONTEXT",
+            envvar="KESTRELCTL_CONTEXT",
+            help="A server or several and the way in, as `kestrelctl context` keeps them.",
+        ),
+    ] = "",
     timeout: Annotated[
         str, typer.Option(metavar="SPAN", help="How long the server may take to answer.")
     ] = TIMEOUT_DEFAULT,
@@ -99,8 +112,14 @@ def before_the_verb(
     ] = False,
 ) -> None:
     """Options that may stand before the verb as well as after it."""
-    given.user, given.password_file = user, password_file
-    given.tls, given.ca, given.cert, given.key = tls, ca, cert, key
+    values: dict[str, str | bool] = {"server": server, "context": named, "user": user, "password_file": password_file}
+    values |= {"tls": tls, "ca": ca, "cert": cert, "key": key}
+    said.clear()
+    for name, value in values.items():
+        source = context.get_parameter_source("named" if name == "context" else name)
+        # What the environment says is asked for when it is known which context there is.
+        if source is not None and source.name == "COMMANDLINE":
+            said[name] = value
 
 
 app.command("put")(put.put)
@@ -124,6 +143,7 @@ app.command("version")(version.version)
 app.command("shutdown")(shutdown.shutdown)
 app.command("journal-verify")(journal_verify.journal_verify)
 app.command("repair")(repair.repair)
+app.add_typer(context.context, name="context")
 app.add_typer(journal.journal, name="journal")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(spark.spark, name="spark")
@@ -132,7 +152,7 @@ app.add_typer(spark.spark, name="spark")
 def command_tree() -> Any:
     """The commands as they are run: with their examples, and the options of the whole program behind every verb."""
     program: Any = typer.main.get_command(app)
-    shared = [_said_behind_the_verb(option) for option in program.params if hasattr(given, option.name)]
+    shared = [option for option in program.params if option.name in (*WAY_IN, "named")]
     _furnish(program, shared, "")
     return program
 
@@ -142,12 +162,21 @@ def _furnish(group: Any, shared: list[Any], path: str) -> None:
         if hasattr(command, "commands"):
             _furnish(command, shared, f"{path}{name} ")
         else:
-            command.params += shared
+            taken = {word for parameter in command.params for word in parameter.opts}
+            command.params += [
+                _said_behind_the_verb(option, taken) for option in shared if taken.isdisjoint(_long(option))
+            ]
             command.epilog = epilog(f"{path}{name}")
 
 
-def _said_behind_the_verb(option: Any) -> Any:
+def _long(option: Any) -> list[str]:
+    return [word for word in option.opts if word.startswith("--")]
+
+
+def _said_behind_the_verb(option: Any, taken: Set[str]) -> Any:
+    """Words that the verb has `taken` for something else are left to it."""
     own = copy.copy(option)
+    own.opts = [word for word in option.opts if word not in taken]
     own.expose_value, own.hidden, own.envvar, own.default = False, True, None, None
     own.callback = _note
     return own
@@ -155,7 +184,7 @@ def _said_behind_the_verb(option: Any) -> Any:
 
 def _note(context: typer.Context, parameter: typer.CallbackParam, value: str | bool) -> None:
     if value:
-        setattr(given, str(parameter.name), value)
+        said["context" if parameter.name == "named" else str(parameter.name)] = value
 
 
 def invoke(arguments: list[str]) -> int:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import SERVER_DEFAULT, ServerOption, TimeoutOption, duration_ms
+from kestrelctl.commands.options import ServerOption, TimeoutOption, duration_ms, one_server
+from kestrelctl.contexts import SERVER_DEFAULT
 
 if TYPE_CHECKING:
     from kestrelctl.bench.load_tests import LoadTest
@@ -111,7 +112,7 @@ def _conduct(
         default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
         server = f"{host or default_host}:{port or default_port}"
     conditions = Conditions(
-        address=server,
+        address=server if host is not None or port is not None else one_server(server),
         timeout_ms=max(1, duration_ms(timeout)),
         flush=not no_flush,
         seed=seed,
@@ -258,7 +259,6 @@ def many_clients(
         transactions=transactions,
         monitor=monitor,
     )
-    server = server or str(context.find_root().params["server"])
     _conduct(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 

@@ -1,16 +1,19 @@
-"""Options that several verbs share, and the connection they describe."""
+"""Options that several verbs share, and the connections they describe."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kestrelctl.contexts import SERVER_DEFAULT, Way, settle
+from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import OutputFormat
 from kestreld.units import parse_duration_ms
 
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient
+    from kestrelctl.cluster import Cluster
 
-SERVER_DEFAULT: Final = "127.0.0.1:22133"
+said: Final[dict[str, str | bool]] = {}  # options of the whole program that the line has; filled by `verbs`
 TIMEOUT_DEFAULT: Final = "5s"
 SPAN_MS_MAX: Final = 10 * 366 * 86_400_000
 
@@ -33,6 +36,11 @@ def _given_before_the_verb(context: typer.Context, parameter: typer.CallbackPara
     return value or before
 
 
+def _server_on_the_line(context: typer.Context, value: str) -> str:
+    """ "" = it names none."""
+    return value or str(said.get("server", ""))
+
+
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False)]
 ServerOption = Annotated[
     str,
@@ -40,8 +48,8 @@ ServerOption = Annotated[
         "--server",
         "-s",
         metavar="HOST:PORT|unix:PATH",
-        help=f"The server (default $KESTRELCTL_SERVER, then {SERVER_DEFAULT}).",
-        callback=_given_before_the_verb,
+        help=f"The server (default -c, $KESTRELCTL_SERVER, the selected context, then {SERVER_DEFAULT}).",
+        callback=_server_on_the_line,
         show_default=False,
     ),
 ]
@@ -81,12 +89,45 @@ BlocksFormatOption = Annotated[
 NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="Leave out the line of column names.")]
 
 
-def connect(server: str, timeout: str) -> "KestrelClient":
-    """A client for the server that the options name. It connects at its first command."""
-    # pymemcache costs 40 ms: --help and journal-verify go without.
-    from kestrelctl.client import KestrelClient
+PerServerOption = Annotated[
+    bool, typer.Option("--per-server", help="Of a context with several servers: rows of each instead of sums.")
+]
 
+
+def way_to(server: str) -> Way:
+    """The servers that the line means; `server` is the one it names, "" = none. Raises Failure."""
+    return settle(said | {"server": server} if server else said)
+
+
+def one_server(server: str) -> str:
+    """The address where a command is for one server only. Raises Failure when it means several."""
+    way = way_to(server)
+    if len(way.servers) > 1:
+        words = f"context {way.context} has {len(way.servers)} servers and this is for one: choose it with -s"
+        raise Failure(ExitCode.USAGE, words)
+    return way.servers[0]
+
+
+def answer_ms(timeout: str) -> int:
+    """How long a server may take to answer."""
     timeout_ms = duration_ms(timeout)
     if timeout_ms == 0:
         raise typer.BadParameter("--timeout 0 leaves the server no time to answer")
-    return KestrelClient(server, timeout_ms)
+    return timeout_ms
+
+
+def connect(server: str, timeout: str) -> "KestrelClient":
+    """A client for the one server that the options name. It connects at its first command."""
+    # pymemcache costs 40 ms: --help and journal-verify go without.
+    from kestrelctl.client import KestrelClient
+
+    timeout_ms = answer_ms(timeout)
+    return KestrelClient(one_server(server), timeout_ms)
+
+
+def connect_all(server: str, timeout: str) -> "Cluster":
+    """Clients for all servers that the options name."""
+    from kestrelctl.cluster import Cluster
+
+    timeout_ms = answer_ms(timeout)
+    return Cluster(way_to(server).servers, timeout_ms)

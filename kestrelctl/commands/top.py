@@ -6,19 +6,18 @@ from typing import Annotated
 import typer
 
 from kestrelctl import output
-from kestrelctl.commands.options import TimeoutOption, duration_ms
+from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to
 from kestrelctl.exit_codes import ExitCode, Failure
 
 
 def top(
-    context: typer.Context,
     server: Annotated[
         list[str] | None,
         typer.Option(
             "--server",
             "-s",
             metavar="HOST:PORT|unix:PATH",
-            help="A server; several are added up.",
+            help="A server; several are added up, as are those of a context.",
             show_default=False,
         ),
     ] = None,
@@ -50,7 +49,9 @@ def top(
     interval_ms, timeout_ms = duration_ms(interval), duration_ms(timeout)
     if interval_ms == 0 or timeout_ms == 0:
         raise typer.BadParameter("--interval and --timeout must be more than nothing")
-    addresses = list(dict.fromkeys(server or [str(context.find_root().params["server"])]))
+    # Of several servers on the line each is one; the way in is the same for all.
+    way = way_to((server or [""])[0])
+    addresses = list(dict.fromkeys(server or way.servers))
     if plain or json or once or number is not None:
         if replay is not None or record is not None:
             raise typer.BadParameter("--record and --replay are for the console")
