@@ -14,6 +14,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl get work -n 100 --null | xargs -0 -n 1 echo",
     ),
     "peek": ("kestrelctl peek work --json",),
+    "items": ("kestrelctl items work", "kestrelctl items work --grep '\"user\": 17' --all -o ndjson"),
+    "tail": ("kestrelctl tail work", "kestrelctl tail -f work --json"),
     "ls": ("kestrelctl ls", "kestrelctl ls 'work*' -o json"),
     "stats": ("kestrelctl stats", "kestrelctl stats work -o json"),
     "top": ("kestrelctl top", "kestrelctl top --once --json", "kestrelctl top --filter 'work items>100' --sort -items"),

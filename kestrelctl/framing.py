@@ -23,15 +23,15 @@ LENGTH: Final = struct.Struct(">I")
 SEPARATORS: Final = {Framing.LINES: b"\n", Framing.NULL: b"\0"}
 
 
-def frame(item: bytes, framing: Framing, server: str = "") -> bytes:
-    """The item as it goes to standard output; JSON says the server, if it is given."""
+def frame(item: bytes, framing: Framing, more: Mapping[str, object] | None = None) -> bytes:
+    """The item as it goes to standard output; JSON says what `more` there is."""
     match framing:
         case Framing.RAW:
             return item
         case Framing.LENGTH_PREFIXED:
             return LENGTH.pack(len(item)) + item
         case Framing.JSON:
-            return _json_line({**data_fields(item), **({"server": server} if server else {})})
+            return _json_line({**data_fields(item), **(more or {})})
         case Framing.LINES | Framing.NULL:
             return item + SEPARATORS[framing]
 

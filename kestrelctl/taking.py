@@ -77,14 +77,14 @@ def no_item(queue: str, *, waited: bool) -> Failure:
     return Failure(ExitCode.NEGATIVE, f"{queue} is empty")
 
 
-def give_to_stdout(framing: Framing, *, several: bool, of: str = "") -> Give:
+def give_to_stdout(framing: Framing, *, several: bool, server: str = "") -> Give:
     """Writes an item out. Of several, the next is not taken before the reader of a pipe has this one.
 
-    `of` is the server, where that is to be said.
+    `server` is where it is from, if that is to be said.
     """
 
     def give(item: bytes) -> None:
-        data = frame(item, framing, of)
+        data = frame(item, framing, {"server": server} if server else None)
         if framing == Framing.RAW and is_terminal(STDOUT) and not item.endswith(b"\n"):
             data += b"\n"
         write_data(data)

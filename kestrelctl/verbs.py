@@ -19,6 +19,7 @@ from kestrelctl.commands import (
     flush_all_expired,
     flush_expired,
     get,
+    items,
     journal,
     journal_verify,
     ls,
@@ -29,6 +30,7 @@ from kestrelctl.commands import (
     shutdown,
     spark,
     stats,
+    tail,
     top,
     undo,
     version,
@@ -125,6 +127,8 @@ def before_the_verb(
 app.command("put")(put.put)
 app.command("get")(get.get)
 app.command("peek")(peek.peek)
+app.command("items")(items.items)
+app.command("tail")(tail.tail)
 app.command("ls")(ls.ls)
 app.command("stats")(stats.stats)
 app.command("top")(top.top)

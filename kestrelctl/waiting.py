@@ -56,8 +56,6 @@ def wait_for(
     missing_ok: bool,
 ) -> int:
     """Look until it is so; how many items there are then. `limit_ms` None = for ever. Raises Failure."""
-    if not queue or re.search(r"[/\s]", queue):
-        raise Failure(ExitCode.USAGE, f"{queue!r} is not a queue name: it is empty, or has a blank or a / in it")
     until_s = None if limit_ms is None else time.monotonic() + limit_ms / 1000
     while True:
         block = next((block for block in cluster.queue_stats() if block["queue"] == queue and len(block) > 1), {})

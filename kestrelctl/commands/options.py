@@ -1,5 +1,7 @@
 """Options that several verbs share, and the connections they describe."""
 
+import os
+import re
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,6 +14,7 @@ from kestreld.units import parse_duration_ms
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient
     from kestrelctl.cluster import Cluster
+    from kestrelctl.reader_api import ReaderApi
 
 said: Final[dict[str, str | bool]] = {}  # options of the whole program that the line has; filled by `verbs`
 TIMEOUT_DEFAULT: Final = "5s"
@@ -41,7 +44,16 @@ def _server_on_the_line(context: typer.Context, value: str) -> str:
     return value or str(said.get("server", ""))
 
 
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False)]
+def queue_name(value: str) -> str:
+    """An argument's name of a queue, once it cannot be mistaken for anything else in a command."""
+    if not value or re.search(r"[/\s]", value):
+        raise typer.BadParameter(f"{value!r} is not a queue name: it is empty, or has a blank or a / in it")
+    return value
+
+
+QueueArgument = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False, callback=queue_name)
+]
 ServerOption = Annotated[
     str,
     typer.Option(
@@ -89,6 +101,20 @@ BlocksFormatOption = Annotated[
 NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="Leave out the line of column names.")]
 
 
+def pattern(value: str) -> re.Pattern[bytes]:
+    """An option's regular expression, for bytes."""
+    try:
+        return re.compile(os.fsencode(value))
+    except re.error as error:
+        raise typer.BadParameter(f"{value!r} is no regular expression: {error}") from error
+
+
+GrepOption = Annotated[
+    re.Pattern[bytes] | None,
+    typer.Option(
+        metavar="RE", parser=pattern, help="Only items in which this regular expression is found.", show_default=False
+    ),
+]
 PerServerOption = Annotated[
     bool, typer.Option("--per-server", help="Of a context with several servers: rows of each instead of sums.")
 ]
@@ -131,3 +157,11 @@ def connect_all(server: str, timeout: str) -> "Cluster":
 
     timeout_ms = answer_ms(timeout)
     return Cluster(way_to(server).servers, timeout_ms)
+
+
+def connect_reader(server: str, timeout: str) -> "ReaderApi":
+    """The reader API of the one server that the options name."""
+    from kestrelctl.reader_api import open_reader_api
+
+    timeout_ms = answer_ms(timeout)
+    return open_reader_api(one_server(server), timeout_ms, way_to(server).admin_port)

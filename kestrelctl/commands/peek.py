@@ -43,7 +43,7 @@ def peek(
     found = cluster.first(lambda client, wait_ms: client.peek(os.fsencode(queue), wait_ms), wait or 0)
     if found is not None:
         address, item = found
-        give_to_stdout(framing, several=False, of="" if cluster.is_one else address)(item)
+        give_to_stdout(framing, several=False, server="" if cluster.is_one else address)(item)
         if not cluster.is_one:
             remark(f"at {address}")
     elif not empty_ok:

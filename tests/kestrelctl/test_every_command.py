@@ -20,6 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 COMMANDS: Final = [command for command in kestrelctl_tree().walk() if not command.commands]
 # What a command needs beside a queue to get as far as its server.
 NEEDS: Final = {"put": ["x"], "wait": ["--empty"], "top": ["--once"]}
+BY_ADMIN_PORT: Final = {"items", "tail"}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2}
 REACHABLE: Final = [command for command in COMMANDS if any("--server" in option.names for option in command.options)]
@@ -80,7 +81,8 @@ def test_without_a_server_it_is_exit_69_and_one_line(kestrelctl: Kestrelctl, com
 def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
     daemon: Daemon, command: Command, tmp_path: Path
 ) -> None:
-    with running_daemon(tmp_path / "daemon") as own:
+    admin = "127.0.0.1:0" if command.path[0] in BY_ADMIN_PORT else "null"
+    with running_daemon(tmp_path / "daemon", admin=admin) as own:
         kestrelctl = Kestrelctl(own.address, tmp_path)
         kestrelctl("put", "q", "x")
         line = line_of(command, "q", tmp_path)
@@ -158,6 +160,8 @@ def test_json_has_the_keys_that_the_documentation_promises(
         "bench": ["bench", "flood", "-n", "10", "-q", f"{queue}-bench", "-o", "json"],
         "top --json": ["top", "--once", "--json"],
         "get --json": ["peek", queue, "--json"],
+        "items": ["items", queue, "-o", "json"],
+        "tail --json": ["tail", queue, "--json"],
     }
     for command, line in lines.items():
         run = kestrelctl(*line)
@@ -168,7 +172,7 @@ def test_json_has_the_keys_that_the_documentation_promises(
         if command == "check":
             keys |= set(found["queues"][0])
         assert keys <= promised[command], command
-        assert promised[command] - keys <= {"data_base64", "server"}, command
+        assert promised[command] - keys <= {"data_base64", "server", "expire_ms"}, command
     with_json = {command.words for command in COMMANDS if any("json" in w for w in _formats(command))}
     bare = {re.sub(r" -.*", "", command) for command in promised}
     assert {words if not words.startswith("bench") else "bench" for words in with_json} <= bare
