@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pymemcache import Client  # type: ignore[import-untyped]
 from pymemcache.exceptions import (  # type: ignore[import-untyped]
@@ -28,6 +28,22 @@ from kestrelctl.repairs import RepairAnswer
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512
 MENDING_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
+
+
+class PutItem(NamedTuple):
+    """An item to put. `expire_s` as on the wire: see `putting`."""
+
+    data: bytes
+    expire_s: int = 0
+    flags: int = 0
+
+
+class OpenItem(NamedTuple):
+    """An item that is held open."""
+
+    data: bytes
+    flags: int
+    id: int  # 0 = the server does not say
 
 
 @dataclass(slots=True)
@@ -62,10 +78,15 @@ class KestrelClient(Client):  # type: ignore[misc]
         self._address = address
         self._timeout_ms = timeout_ms
         self._has_connected = False
+        self._flags = 0  # of the item fetched last
 
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def is_connected(self) -> bool:
+        return self.sock is not None
 
     def reach(self) -> None:
         """Connect now instead of at the first command."""
@@ -82,10 +103,10 @@ class KestrelClient(Client):  # type: ignore[misc]
 
     def put_many(self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int = 0) -> PutReport:
         """Add items in order, many in flight, until one is refused or the connection fails."""
-        return self.put_dated(queue, ([(item, expire_s) for item in batch] for batch in batches))
+        return self.put_items(queue, ([PutItem(item, expire_s) for item in batch] for batch in batches))
 
-    def put_dated(self, queue: bytes, batches: Iterable[list[tuple[bytes, int]]]) -> PutReport:
-        """As `put_many`, each item with an expiry of its own."""
+    def put_items(self, queue: bytes, batches: Iterable[list[PutItem]]) -> PutReport:
+        """As `put_many`, each item with an expiry and flags of its own."""
         key = self._queue_key(queue)
         report = PutReport()
         try:
@@ -98,10 +119,12 @@ class KestrelClient(Client):  # type: ignore[misc]
             report.failure = report.failure or failure
         return report
 
-    def _put_batch(self, key: bytes, batch: list[tuple[bytes, int]], report: PutReport) -> None:
+    def _put_batch(self, key: bytes, batch: list[PutItem], report: PutReport) -> None:
         self.reach()
         report.sent += len(batch)
-        request = b"".join([b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(item), item) for item, expire_s in batch])
+        request = b"".join(
+            [b"set %b %d %d %d\r\n%b\r\n" % (key, flags, expire_s, len(data), data) for data, expire_s, flags in batch]
+        )
         for line in self._answer_lines(request, lines=len(batch)):
             report.note(None if line == b"STORED" else self._refusal(key, line))
 
@@ -117,6 +140,16 @@ class KestrelClient(Client):  # type: ignore[misc]
     def open_read(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
         """Take the head item and hold it open. None = there is none."""
         return self._fetch(queue, b"/open", wait_ms)
+
+    def open_item(self, queue: bytes, *, close: bool = False, with_id: bool = False) -> OpenItem | None:
+        """As `open_read` or, having confirmed the open item, `close_and_open`, with flags. None = there is none.
+
+        An old Kestrel has no ids: there `with_id` is not to be asked for.
+        """
+        key = self._queue_key(queue) + (b"/close/open" if close else b"/open")
+        with self._answering():
+            data, number = self.gets(key) if with_id else (self.get(key), b"0")
+            return None if data is None else OpenItem(data, self._flags, int(number))
 
     def close_and_open(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
         """Confirm the open item and open the next. None = there is none."""
@@ -306,10 +339,11 @@ class KestrelClient(Client):  # type: ignore[misc]
         """pymemcache's hook: an old Kestrel echoes the queue alone where `queue/options` was asked for."""
         fields = line.split()
         (key,) = prefixed_keys
-        is_ours = len(fields) == 4 and fields[1].split(b"/")[0] == key.split(b"/")[0]
+        is_ours = len(fields) == (5 if expect_cas else 4) and fields[1].split(b"/")[0] == key.split(b"/")[0]
         if not is_ours or not (fields[2].isdigit() and fields[3].isdigit()):
             raise MemcacheUnknownError(line)
         fields[1] = key
+        self._flags = int(fields[2])
         value: tuple[bytes, bytes, bytes] = super()._extract_value(
             expect_cas, b" ".join(fields), buf, remapped_keys, prefixed_keys
         )

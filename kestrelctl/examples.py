@@ -16,6 +16,15 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "peek": ("kestrelctl peek work --json",),
     "items": ("kestrelctl items work", "kestrelctl items work --grep '\"user\": 17' --all -o ndjson"),
     "tail": ("kestrelctl tail work", "kestrelctl tail -f work --json"),
+    "move": (
+        "kestrelctl move failed work --rate 50/s",
+        "kestrelctl move work work --to q2.example.org",
+        "kestrelctl move failed work --match timeout --max 10",
+    ),
+    "copy": (
+        "kestrelctl copy work test --max 1000",
+        "kestrelctl copy work work --match '^user 17 ' --to 127.0.0.1:22134",
+    ),
     "ls": ("kestrelctl ls", "kestrelctl ls 'work*' -o json"),
     "stats": ("kestrelctl stats", "kestrelctl stats work -o json"),
     "top": ("kestrelctl top", "kestrelctl top --once --json", "kestrelctl top --filter 'work items>100' --sort -items"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kestrelctl.blocks import Cell, text
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import say
-from kestrelctl.putting import explain
+from kestrelctl.putting import expiry_at_s, explain
 from kestrelctl.spools import held, kept_still
 from kestreld.clock import Clock
 from kestreld.config import Config
@@ -20,7 +20,7 @@ from kestreld.journal.kestrel_format import KestrelItem, Unread, queue_of, read_
 from kestreld.journal.kestrel_import import KestrelImport, unread_words
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient
+    from kestrelctl.client import KestrelClient, PutItem
 
 IMPORT_COLUMNS: Final = ["queue", "items", "bytes", "unread_bytes"]
 PUT_COLUMNS: Final = ["queue", "items", "expired", "unread_bytes"]
@@ -67,15 +67,16 @@ def import_into_server(client: "KestrelClient", path: str, queue: str) -> tuple[
     items = [item for item in found.items if item.expire_at_ms == 0 or item.expire_at_ms >= clock.wall_ms]
     row: dict[str, Cell] = {"queue": queue, "items": len(items), "expired": len(found.items) - len(items)}
     row |= _unread(found.unread)
-    report = client.put_dated(os.fsencode(queue), _batches(items))
+    report = client.put_items(os.fsencode(queue), _batches(items))
     if report.failure is not None:
         raise explain(report, report.failure)
     return [row], ExitCode.CORRUPT if found.unread else ExitCode.OK
 
 
-def _batches(items: list[KestrelItem]) -> Iterator[list[tuple[bytes, int]]]:
-    """Data and expiry in seconds since 1970, rounded up; 0 = never."""
-    dated = ((item.data, -(-item.expire_at_ms // 1000)) for item in items)
+def _batches(items: list[KestrelItem]) -> "Iterator[list[PutItem]]":
+    from kestrelctl.client import PutItem
+
+    dated = (PutItem(item.data, expiry_at_s(item.expire_at_ms)) for item in items)
     while batch := list(islice(dated, BATCH_ITEMS)):
         yield batch
 

@@ -56,6 +56,11 @@ def expiry_s(expire_ms: int | None) -> int:
     return from_now_s if from_now_s <= EXPIRY_RELATIVE_S_MAX else int(time.time()) + from_now_s
 
 
+def expiry_at_s(expire_ms: int) -> int:
+    """The same for a time in milliseconds since 1970; 0 = never. The wire has whole seconds: rounded up."""
+    return -(-expire_ms // 1000)
+
+
 def explain(report: "PutReport", failure: Failure) -> Failure:
     """The failure of a put, with what became of the other items."""
     unknown = report.sent - report.answered

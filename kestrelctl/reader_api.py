@@ -52,6 +52,13 @@ class Gone(Exception):
         self.first_id = first_id  # the first that is still there
 
 
+class NotReadable(Failure):
+    """By ids: there is no admin port that can be reached from here, or no journal."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(ExitCode.REFUSED, words)
+
+
 class ReaderApi:
     """Of one server. Every failure leaves as a `Failure`."""
 
@@ -156,11 +163,11 @@ def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None
     if not admin:
         version = counters.get("version", "")
         words = f"{address} (version {version}) has no admin port, by which this is read: is listen.admin set?"
-        raise Failure(ExitCode.REFUSED, f"{words} An old Kestrel has none")
+        raise NotReadable(f"{words} An old Kestrel has none")
     connection = admin_connection(address, admin, timeout_ms)
     if connection is None:
         words = f"the admin port of {address} is {admin} and cannot be reached from here with this login"
-        raise Failure(ExitCode.REFUSED, f"{words}; an admin_port of a context may lead there")
+        raise NotReadable(f"{words}; an admin_port of a context may lead there")
     return ReaderApi(connection, address)
 
 
@@ -169,7 +176,7 @@ def _connect(address: str, port: int, admin: str, timeout_ms: int) -> AdminConne
     own = parse_address(address)
     is_tls = admin.startswith("tls:")
     if leaves_tls(address, is_tls=is_tls):
-        raise Failure(ExitCode.REFUSED, f"the admin port of {address} is without TLS: the password is not sent there")
+        raise NotReadable(f"the admin port of {address} is without TLS: the password is not sent there")
     host = "127.0.0.1" if isinstance(own, str) else own[0]
     connection = admin_connection(f"{host}:1", f"{'tls:' if is_tls else ''}{host}:{port}", timeout_ms)
     assert connection is not None

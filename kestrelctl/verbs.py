@@ -1,7 +1,7 @@
 """The command tree: every verb and the options that may stand before it."""
 
-import copy
 from collections.abc import Sequence, Set
+from copy import copy as copy_of
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -11,6 +11,7 @@ from kestrelctl.commands import (
     bench,
     check,
     context,
+    copy,
     delete,
     dump_config,
     dump_stats,
@@ -23,6 +24,7 @@ from kestrelctl.commands import (
     journal,
     journal_verify,
     ls,
+    move,
     peek,
     put,
     reload,
@@ -129,6 +131,8 @@ app.command("get")(get.get)
 app.command("peek")(peek.peek)
 app.command("items")(items.items)
 app.command("tail")(tail.tail)
+app.command("move")(move.move)
+app.command("copy")(copy.copy)
 app.command("ls")(ls.ls)
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
@@ -158,7 +162,7 @@ def command_tree(verbs: Set[str] | None = None) -> Any:
 
     All of them takes half of the time that a short command may take; `verbs` are those that are wanted.
     """
-    chosen = copy.copy(app)
+    chosen = copy_of(app)
     if verbs is not None:
         chosen.registered_commands = [each for each in app.registered_commands if each.name in verbs]
         chosen.registered_groups = [each for each in app.registered_groups if each.name in verbs]
@@ -186,7 +190,7 @@ def _long(option: Any) -> list[str]:
 
 def _said_behind_the_verb(option: Any, taken: Set[str]) -> Any:
     """Words that the verb has `taken` for something else are left to it."""
-    own = copy.copy(option)
+    own = copy_of(option)
     own.opts = [word for word in option.opts if word not in taken]
     own.expose_value, own.hidden, own.envvar, own.default = False, True, None, None
     own.callback = _note

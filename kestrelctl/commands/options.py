@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kestrelctl.access import parse_address
 from kestrelctl.contexts import SERVER_DEFAULT, Way, settle
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import OutputFormat
@@ -37,6 +38,24 @@ def _given_before_the_verb(context: typer.Context, parameter: typer.CallbackPara
     assert parameter.name is not None
     before: str = context.find_root().params[parameter.name]
     return value or before
+
+
+def per_second(value: str) -> float:
+    """An option's rate: `100/s` or `100`."""
+    try:
+        rate = float(value.removesuffix("/s"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{value!r} is not a rate: write 100/s") from error
+    if not 0 < rate < float("inf"):
+        raise typer.BadParameter(f"{value!r} is not a rate: it must be more than nothing")
+    return rate
+
+
+def other_server(value: str) -> str:
+    """An option's server, if it is one."""
+    if value:
+        parse_address(value)
+    return value
 
 
 def _server_on_the_line(context: typer.Context, value: str) -> str:
@@ -114,6 +133,34 @@ GrepOption = Annotated[
     typer.Option(
         metavar="RE", parser=pattern, help="Only items in which this regular expression is found.", show_default=False
     ),
+]
+MatchOption = Annotated[
+    re.Pattern[bytes] | None,
+    typer.Option(
+        metavar="RE", parser=pattern, help="Only items in which this regular expression is found.", show_default=False
+    ),
+]
+MaxOption = Annotated[
+    int | None, typer.Option("--max", min=1, metavar="N", help="At most so many.", show_default=False)
+]
+RateOption = Annotated[
+    float | None, typer.Option(metavar="N/s", parser=per_second, help="At most so many a second.", show_default=False)
+]
+ToOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="HOST:PORT|unix:PATH",
+        help="Another server, reached with the same login (default the same one).",
+        callback=other_server,
+        show_default=False,
+    ),
+]
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="SRC", help="The queue they are in.", show_default=False, callback=queue_name)
+]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="DST", help="The queue they go to.", show_default=False, callback=queue_name)
 ]
 PerServerOption = Annotated[
     bool, typer.Option("--per-server", help="Of a context with several servers: rows of each instead of sums.")

@@ -88,7 +88,7 @@ class Command:
 
 
 _FILES: Final = {"FILE", "SPOOL", "SPOOL|FILE", "OLD.json"}
-_QUEUES: Final = {"QUEUE", "[QUEUE]..."}
+_QUEUES: Final = {"QUEUE", "[QUEUE]...", "SRC", "DST"}
 _WORDS: Final = {"--theme": tuple(NAMES), "--sort": (*COLUMNS, *(f"-{column}" for column in COLUMNS))}
 
 
