@@ -25,6 +25,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl copy work test --max 1000",
         "kestrelctl copy work work --match '^user 17 ' --to 127.0.0.1:22134",
     ),
+    "export": ("kestrelctl export work work.jsonl", "kestrelctl export work | gzip >work.jsonl.gz"),
+    "import": ("kestrelctl import work work.jsonl", "gunzip <work.jsonl.gz | kestrelctl import work"),
     "ls": ("kestrelctl ls", "kestrelctl ls 'work*' -o json"),
     "stats": ("kestrelctl stats", "kestrelctl stats work -o json"),
     "top": ("kestrelctl top", "kestrelctl top --once --json", "kestrelctl top --filter 'work items>100' --sort -items"),

@@ -78,11 +78,16 @@ class ReaderApi:
         lines = content.split(b"\n")
         return Page([_item(json.loads(line)) for line in lines if line], int(answer.headers["X-Kestrel-Next"]))
 
-    def waiting(self, queue: str) -> Iterator[Item]:
-        """What a queue has yet to deliver, open reads too, from its head to what its end is now."""
-        family = self.describe(queue)
+    def waiting(self, queue: str, family: Mapping[str, Any] | None = None, after: int = 0) -> Iterator[Item]:
+        """What a queue has yet to deliver, open reads too, from its head or behind an id to its end.
+
+        `family` says where its end is; None = where it is now.
+        """
+        family = family or self.describe(queue)
         journal_id, end_id = family["journal_id"], family["next_id"]
         asked: dict[str, int | str] = {"waiting": 1, "journal_id": journal_id}
+        if after:
+            asked["first"] = after + 1
         while True:
             try:
                 page = self.page(queue, asked)

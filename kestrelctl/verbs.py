@@ -15,11 +15,13 @@ from kestrelctl.commands import (
     delete,
     dump_config,
     dump_stats,
+    export_items,
     flush,
     flush_all,
     flush_all_expired,
     flush_expired,
     get,
+    import_items,
     items,
     journal,
     journal_verify,
@@ -133,6 +135,8 @@ app.command("items")(items.items)
 app.command("tail")(tail.tail)
 app.command("move")(move.move)
 app.command("copy")(copy.copy)
+app.command("export")(export_items.export_items)
+app.command("import")(import_items.import_items)
 app.command("ls")(ls.ls)
 app.command("stats")(stats.stats)
 app.command("top")(top.top)

@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 COMMANDS: Final = [command for command in kestrelctl_tree().walk() if not command.commands]
 # What a command needs beside a queue to get as far as its server.
 NEEDS: Final = {"put": ["x"], "wait": ["--empty"], "top": ["--once"], "move": ["elsewhere"], "copy": ["elsewhere"]}
-BY_ADMIN_PORT: Final = {"items", "tail", "copy"}
+BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export"}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2}
 REACHABLE: Final = [command for command in COMMANDS if any("--server" in option.names for option in command.options)]
