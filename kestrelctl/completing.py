@@ -3,6 +3,7 @@
 It answers within 300 ms with what it knows by then, and whatever goes wrong, it says nothing.
 """
 
+import json
 import os
 import re
 import signal
@@ -30,6 +31,8 @@ TEXT_OPTIONS: Final = {
 }
 _BLOCK: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{\n  items=(\d+)", re.MULTILINE)
 _NAME: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{", re.MULTILINE)
+_ADMIN: Final = re.compile(rb"^STAT admin (\S+)\r\n", re.MULTILINE)
+_OWN_ARE_OVER: Final = re.compile(rb"^(STAT queue_\S+_items |END\r\n)", re.MULTILINE)
 _JOURNAL: Final = re.compile(rb"([A-Za-z0-9_%-]+)\.journal")
 
 
@@ -39,7 +42,7 @@ def complete(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, ANSWER_S + 0.05)
     kind, typed, *words = [*arguments, "", ""]
-    candidates = {"queues": _queues, "journals": _journals, "contexts": _contexts}.get(kind)
+    candidates = {"queues": _queues, "journals": _journals, "contexts": _contexts, "readers": _readers}.get(kind)
     if candidates is not None:
         prefix = os.fsencode(typed)
         lines = [b"%b\t%b\n" % (name, note) for name, note in candidates(words) if name.startswith(prefix)]
@@ -67,6 +70,53 @@ def _queues(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
             count, before = counts.get(name), items.get(name, 0)
             items[name] = int(count) + before if count is not None and before is not None else None
     return [(name, b"" if count is None else b"%d items" % count) for name, count in items.items()]
+
+
+def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+    """The streams of the queue that these words name."""
+    # As long to load as all else together.
+    from http.client import HTTPException
+    from urllib.parse import quote
+
+    from kestrelctl.admin import admin_connection
+
+    try:
+        way = settle(_read_options(words))
+        if given.user and not given.password_file and PASSWORD_VARIABLE not in os.environ:
+            return []
+        admin = _admin_port(way.servers[0])
+        connection = admin_connection(way.servers[0], admin, int(CONNECT_S * 1000)) if admin else None
+        if connection is None:
+            return []
+        answer, content = connection.ask("GET", f"/queues/{quote(os.fsencode(_queue_among(words)), safe='')}")
+    except (OSError, Failure, HTTPException):
+        return []
+    if answer.status != 200:
+        return []
+    streams = [one for one in json.loads(content)["readers"] if one["kind"] == "stream"]
+    return [(os.fsencode(one["reader"]), b"%d behind" % one["behind"]) for one in streams]
+
+
+def _queue_among(words: Sequence[str]) -> str:
+    """The first argument behind `readers VERB`."""
+    behind = list(words[words.index("readers") + 2 :]) if "readers" in words else []
+    while len(behind) > 1 and behind[0].startswith("-"):
+        del behind[: 2 if behind[0] in {*TEXT_OPTIONS, "--timeout"} else 1]
+    return behind[0] if behind else ""
+
+
+def _admin_port(server: str) -> str:
+    """Where the server says it is; "" = it does not."""
+    with open_socket(server, CONNECT_S) as connected:
+        connected.sendall(b"stats\r\n")
+        heard = b""
+        # The server's own figures come first.
+        while not (found := _ADMIN.search(heard)) and not _OWN_ARE_OVER.search(heard):
+            chunk = connected.recv(READ_BYTES)
+            if not chunk:
+                break
+            heard += chunk
+    return found[1].decode("ascii", "replace") if found else ""
 
 
 def _contexts(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:

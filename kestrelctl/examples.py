@@ -52,6 +52,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl journal-verify /var/spool/kestrel work --repair --dry-run",
     ),
     "repair": ("kestrelctl repair work",),
+    "readers ls": ("kestrelctl readers ls work",),
+    "readers create": ("kestrelctl readers create work report --from latest",),
+    "readers move": ("kestrelctl readers move work report 1000", "kestrelctl readers move work report latest"),
+    "readers drop": ("kestrelctl readers drop work report",),
     "context add": (
         "kestrelctl context add prod q1.example.org q2.example.org --user shop --ca ca.pem --select",
         "kestrelctl context add here 127.0.0.1:22133",

@@ -168,7 +168,8 @@ def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None
     if not admin:
         version = counters.get("version", "")
         words = f"{address} (version {version}) has no admin port, by which this is read: is listen.admin set?"
-        raise NotReadable(f"{words} An old Kestrel has none")
+        hint = "An old Kestrel has none, and with compat: kestrel-1 only the admin_port of a context says where it is"
+        raise NotReadable(f"{words} {hint}")
     connection = admin_connection(address, admin, timeout_ms)
     if connection is None:
         words = f"the admin port of {address} is {admin} and cannot be reached from here with this login"

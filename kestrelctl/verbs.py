@@ -29,6 +29,7 @@ from kestrelctl.commands import (
     move,
     peek,
     put,
+    readers,
     reload,
     repair,
     shutdown,
@@ -155,6 +156,7 @@ app.command("version")(version.version)
 app.command("shutdown")(shutdown.shutdown)
 app.command("journal-verify")(journal_verify.journal_verify)
 app.command("repair")(repair.repair)
+app.add_typer(readers.readers, name="readers")
 app.add_typer(context.context, name="context")
 app.add_typer(journal.journal, name="journal")
 app.add_typer(bench.bench, name="bench")

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     WORDS = "words"
     QUEUE = "queue"  # of the server that the command line names
     CONTEXT = "context"
+    READER = "reader"  # of the queue before it
     JOURNAL = "journal"  # a queue of the spool that the command line names
     FILE = "file"
     FOLDER = "folder"
@@ -148,7 +149,13 @@ def _value(parameter: Any, asks_server: bool) -> Value:
         return Value(metavar, Kind.WORDS, tuple(metavar.split("|")))
     if metavar in _QUEUES or "--queue" in names:
         return Value(metavar, Kind.QUEUE if asks_server else Kind.JOURNAL)
-    kinds = {"CONTEXT": Kind.CONTEXT, "DIR": Kind.FOLDER, "CMD": Kind.COMMAND, "DATA|-|@FILE": Kind.DATA}
+    kinds = {
+        "CONTEXT": Kind.CONTEXT,
+        "READER": Kind.READER,
+        "DIR": Kind.FOLDER,
+        "CMD": Kind.COMMAND,
+        "DATA|-|@FILE": Kind.DATA,
+    }
     return Value(metavar, Kind.FILE if metavar in _FILES else kinds.get(metavar, Kind.NOTHING))
 
 

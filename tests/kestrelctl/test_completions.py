@@ -165,6 +165,15 @@ def test_contexts_and_the_queues_of_their_servers(tab: Tab, server: Daemon, envi
     assert offered(tab, "kestrelctl -c prod get od") == {"odd"}
 
 
+def test_readers_of_the_queue_before_them(tab: Tab, folder: Path) -> None:
+    with running_daemon(folder / "admin", admin="127.0.0.1:0") as daemon:
+        kestrelctl = Kestrelctl(daemon.address, folder)
+        for reader in ("report", "replica"):
+            kestrelctl("readers", "create", "ns:jobs", reader)
+        assert offered(tab, f"kestrelctl -s {daemon.address} readers drop ns:jobs rep") == {"report", "replica"}
+        assert offered(tab, f"kestrelctl readers move -s {daemon.address} ns:jobs repo") == {"report"}
+
+
 def test_no_server_no_names_and_no_words(tab: Tab) -> None:
     assert tab("kestrelctl get -s 127.0.0.1:1 o") == set()
 

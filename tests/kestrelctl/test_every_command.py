@@ -19,8 +19,17 @@ from tests.support.shell import Kestrelctl
 ROOT: Final = Path(__file__).parents[2]
 COMMANDS: Final = [command for command in kestrelctl_tree().walk() if not command.commands]
 # What a command needs beside a queue to get as far as its server.
-NEEDS: Final = {"put": ["x"], "wait": ["--empty"], "top": ["--once"], "move": ["elsewhere"], "copy": ["elsewhere"]}
-BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export"}
+NEEDS: Final = {
+    "put": ["x"],
+    "wait": ["--empty"],
+    "top": ["--once"],
+    "move": ["elsewhere"],
+    "copy": ["elsewhere"],
+    "readers create": ["made"],
+    "readers move": ["kept", "latest"],
+    "readers drop": ["kept"],
+}
+BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers"}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2}
 REACHABLE: Final = [command for command in COMMANDS if any("--server" in option.names for option in command.options)]
@@ -37,6 +46,15 @@ def line_of(command: Command, queue: str, folder: Path) -> list[str]:
         return ["journal", "import", str(folder / "work"), "--queue", queue]
     needs = [queue] if any(argument.is_required for argument in command.arguments) else []
     return [*command.path, *needs, *NEEDS.get(command.words, [])]
+
+
+def prepare(kestrelctl: Kestrelctl, command: Command, queue: str) -> None:
+    """What a command finds that does its work."""
+    kestrelctl("put", queue, "x")
+    if command.words == "wait":
+        kestrelctl("flush", queue)
+    if "kept" in NEEDS.get(command.words, []):
+        kestrelctl("readers", "create", queue, "kept")
 
 
 def each(commands: list[Command]) -> pytest.MarkDecorator:
@@ -84,10 +102,8 @@ def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
     admin = "127.0.0.1:0" if command.path[0] in BY_ADMIN_PORT else "null"
     with running_daemon(tmp_path / "daemon", admin=admin) as own:
         kestrelctl = Kestrelctl(own.address, tmp_path)
-        kestrelctl("put", "q", "x")
+        prepare(kestrelctl, command, "q")
         line = line_of(command, "q", tmp_path)
-        if command.words == "wait":
-            line = ["wait", "q", "--items", "1"]
         run = subprocess.run(
             ["setsid", "-w", "sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "kestrelctl", *line],
             env=kestrelctl.environment,
@@ -103,9 +119,7 @@ def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command:
     line = line_of(command, "manners", tmp_path)
     if command.words.startswith("flush-all") or command.words == "reload":
         pytest.skip("it would change what other tests see")
-    kestrelctl("put", "manners", "x")
-    if command.words == "wait":
-        line = ["wait", "manners", "--items", "1"]
+    prepare(kestrelctl, command, "manners")
     reading = subprocess.Popen(
         [sys.executable, "-m", "kestrelctl", *line],
         env=kestrelctl.environment,
@@ -127,8 +141,7 @@ def test_a_name_with_a_blank_is_refused_and_one_of_colons_is_a_name(
     kestrelctl: Kestrelctl, command: Command, queue: str, tmp_path: Path
 ) -> None:
     colons = f"::{queue}:a:b::"
-    kestrelctl("put", colons, "x")
-    kestrelctl("flush", colons) if command.words == "wait" else None
+    prepare(kestrelctl, command, colons)
     needs = NEEDS.get(command.words, [])
     assert kestrelctl(*command.path, colons, *needs).code == (1 if command.words == "undo" else 0)
     if command.words in ("stats", "check"):  # they ask for all, and find none of that name
@@ -161,6 +174,7 @@ def test_json_has_the_keys_that_the_documentation_promises(
         "top --json": ["top", "--once", "--json"],
         "get --json": ["peek", queue, "--json"],
         "items": ["items", queue, "-o", "json"],
+        "readers ls": ["readers", "ls", queue, "-o", "json"],
         "tail --json": ["tail", queue, "--json"],
     }
     for command, line in lines.items():
