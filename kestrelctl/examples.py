@@ -30,6 +30,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "ls": ("kestrelctl ls", "kestrelctl ls 'work*' -o json"),
     "stats": ("kestrelctl stats", "kestrelctl stats work -o json"),
     "top": ("kestrelctl top", "kestrelctl top --once --json", "kestrelctl top --filter 'work items>100' --sort -items"),
+    "watch": ("kestrelctl watch stats work", "kestrelctl watch -i 10s -n 6 ls 'work*' -o ndjson"),
     "wait": ("kestrelctl wait work --empty --timeout 5m", "kestrelctl wait work --items '<100'"),
     "check": (
         "kestrelctl check",

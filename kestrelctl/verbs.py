@@ -40,6 +40,7 @@ from kestrelctl.commands import (
     undo,
     version,
     wait,
+    watch,
 )
 from kestrelctl.commands.options import TIMEOUT_DEFAULT, said
 from kestrelctl.contexts import SERVER_DEFAULT, WAY_IN
@@ -119,7 +120,13 @@ def before_the_verb(
     ] = False,
 ) -> None:
     """Options that may stand before the verb as well as after it."""
-    values: dict[str, str | bool] = {"server": server, "context": named, "user": user, "password_file": password_file}
+    values: dict[str, str | bool] = {
+        "server": server,
+        "context": named,
+        "user": user,
+        "password_file": password_file,
+        "timeout": timeout,
+    }
     values |= {"tls": tls, "ca": ca, "cert": cert, "key": key}
     said.clear()
     for name, value in values.items():
@@ -141,6 +148,7 @@ app.command("import")(import_items.import_items)
 app.command("ls")(ls.ls)
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
+app.command("watch", context_settings={"allow_interspersed_args": False})(watch.watch)
 app.command("wait")(wait.wait)
 app.command("check")(check.check)
 app.command("flush")(flush.flush)
