@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
+from kestrelctl.admin import AdminConnection
 from tests.tui.sights import drive, until
 from tui.app import Console
-from tui.feed import Feed, _Connection
+from tui.feed import Feed
 from tui.plain import Wanted
 from tui.polling import Poller
 from tui.snapshots import KEYS, Snapshot, parse_dump
@@ -69,7 +70,7 @@ def test_a_tick_with_5000_queues_is_cheap(
 ) -> None:
     app = Console([Poller("a:1", 1000, 60_000)], Wanted(), interval_ms=60_000, timeout_ms=1000)
     app._pollers = []
-    feed = Feed(_Connection("", 0, "", 1, None), "")
+    feed = Feed(AdminConnection("", 0, "", 1, None))
     costs_ms = []
 
     async def driving(pilot: Pilot[None]) -> None:
