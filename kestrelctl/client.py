@@ -6,7 +6,6 @@ What an answer means is decided here; nothing above reads protocol words. Every 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pymemcache import Client  # type: ignore[import-untyped]
@@ -23,19 +22,12 @@ from pymemcache.exceptions import (  # type: ignore[import-untyped]
 from kestrelctl.access import open_socket, parse_address
 from kestrelctl.blocks import QueueBlock, parse_blocks, text
 from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.putting import PutItem, PutReport
 from kestrelctl.repairs import RepairAnswer
 
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512
 MENDING_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
-
-
-class PutItem(NamedTuple):
-    """An item to put. `expire_s` as on the wire: see `putting`."""
-
-    data: bytes
-    expire_s: int = 0
-    flags: int = 0
 
 
 class OpenItem(NamedTuple):
@@ -44,26 +36,6 @@ class OpenItem(NamedTuple):
     data: bytes
     flags: int
     id: int  # 0 = the server does not say
-
-
-@dataclass(slots=True)
-class PutReport:
-    """What became of the items handed to `put_many`."""
-
-    sent: int = 0
-    stored: int = 0
-    answered: int = 0
-    first_refused: int | None = None  # its number, from 1; None = none was refused
-    failure: Failure | None = None  # why the putting stopped; None = all are stored
-
-    def note(self, failure: Failure | None) -> None:
-        """Count one answer: None = stored."""
-        self.answered += 1
-        if failure is None:
-            self.stored += 1
-        elif self.first_refused is None:
-            self.first_refused = self.answered
-            self.failure = failure
 
 
 class KestrelClient(Client):  # type: ignore[misc]

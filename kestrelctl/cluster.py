@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from kestrelctl.blocks import QueueBlock
-from kestrelctl.client import KestrelClient, PutReport
+from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import say
+from kestrelctl.putting import PutReport
 from kestrelctl.sums import sum_blocks
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kestrelctl.blocks import Cell, text
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import say
-from kestrelctl.putting import expiry_at_s, explain
+from kestrelctl.putting import PutItem, expiry_at_s, explain
 from kestrelctl.spools import held, kept_still
 from kestreld.clock import Clock
 from kestreld.config import Config
@@ -20,7 +20,7 @@ from kestreld.journal.kestrel_format import KestrelItem, Unread, queue_of, read_
 from kestreld.journal.kestrel_import import KestrelImport, unread_words
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient, PutItem
+    from kestrelctl.client import KestrelClient
 
 IMPORT_COLUMNS: Final = ["queue", "items", "bytes", "unread_bytes"]
 PUT_COLUMNS: Final = ["queue", "items", "expired", "unread_bytes"]
@@ -73,9 +73,7 @@ def import_into_server(client: "KestrelClient", path: str, queue: str) -> tuple[
     return [row], ExitCode.CORRUPT if found.unread else ExitCode.OK
 
 
-def _batches(items: list[KestrelItem]) -> "Iterator[list[PutItem]]":
-    from kestrelctl.client import PutItem
-
+def _batches(items: list[KestrelItem]) -> Iterator[list[PutItem]]:
     dated = (PutItem(item.data, expiry_at_s(item.expire_at_ms)) for item in items)
     while batch := list(islice(dated, BATCH_ITEMS)):
         yield batch

@@ -8,9 +8,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from kestrelctl.client import KestrelClient, OpenItem, PutItem
+from kestrelctl.client import KestrelClient, OpenItem
 from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.putting import expiry_at_s, explain
+from kestrelctl.putting import PutItem, expiry_at_s, explain
 from kestrelctl.reader_api import Gone, Item, NotReadable, ReaderApi
 from kestrelctl.signals import signals_held
 

@@ -28,9 +28,13 @@ class Transfer:
 
     def servers(self) -> Iterator[tuple[str, str]]:
         """From where to where. Raises Failure for a queue onto itself."""
-        if self.source == self.target and (not self.to or self.to in self.way.servers):
+        if self.source == self.target and self.stays_there:
             raise Failure(ExitCode.USAGE, f"{self.source} is where the items are already")
         return ((address, self.to or address) for address in self.way.servers)
+
+    @property
+    def stays_there(self) -> bool:
+        return not self.to or self.to in self.way.servers
 
     def left(self, done: int) -> int | None:
         return None if self.limit is None else self.limit - done
@@ -51,6 +55,8 @@ def copy_all(transfer: Transfer) -> int:
 
 def move_all(transfer: Transfer) -> int:
     """How many items there were. Raises Failure."""
+    if transfer.source.startswith(f"{transfer.target}+") and transfer.stays_there:
+        raise Failure(ExitCode.USAGE, f"what is put on {transfer.target} comes to {transfer.source} again")
     pace, moved = Pace(transfer.rate_s), 0
     for address, to in transfer.servers():
         expiries = _expiries(transfer, address)

@@ -116,6 +116,8 @@ def test_the_user_of_a_context_logs_in_at_its_servers_and_nowhere_else(ctl: Kest
         assert ctl("top", "--once", "--json").code == 0
         assert ctl("-s", guarded.address, "-c", "guarded", "get", "q").out == b"x"
         assert ctl("-s", guarded.address, "get", "q").code == 82
+        ctl.environment["KESTRELCTL_CONTEXT"] = "guarded"
+        assert ctl("-s", guarded.address, "get", "q").code == 82
 
 
 def test_a_file_that_a_person_wrote_is_read_and_a_mistake_in_it_named(ctl: Kestrelctl, second: Daemon) -> None:

@@ -121,6 +121,10 @@ def test_a_queue_cannot_be_moved_onto_itself(kestrelctl: Kestrelctl, queue: str)
     for verb in ("move", "copy"):
         for to in ([], ["--to", kestrelctl.address]):
             assert kestrelctl(verb, queue, queue, *to).code == 2
+    kestrelctl("get", f"{queue}+child")
+    kestrelctl("put", queue, "x")
+    run = kestrelctl("move", f"{queue}+child", queue)  # it would never end
+    assert (run.code, run.err) == (2, f"kestrelctl: what is put on {queue} comes to {queue}+child again\n")
 
 
 def test_copy_takes_nothing_and_leaves_out_what_has_expired(kestrelctl: Kestrelctl, daemon: Daemon, queue: str) -> None:
