@@ -110,7 +110,7 @@ _kestreld() {
     fi
     case $kind in
         words) while IFS= read -r name; do found+=("$name"); done < <(compgen -W "$choice" -- "$cur") ;;
-        queue | journal)
+        queue | journal | context | reader)
             while IFS=$'\t' read -r name rest; do
                 if [[ ! $quote ]]; then printf -v name %q "$name"; fi
                 found+=("$name")

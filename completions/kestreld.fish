@@ -39,7 +39,7 @@ function __kestreld_takes_value
     return 1
 end
 
-function __kestreld_names # queues or journals
+function __kestreld_names # queues, journals, contexts or readers
     set -l words (commandline -opc)
     set -l program (string replace -r '^~' $HOME -- $words[1])
     timeout 0.4 $program __complete $argv[1] (commandline -ct | string unescape) $words[2..-1] 2>/dev/null </dev/null

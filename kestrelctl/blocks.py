@@ -40,3 +40,13 @@ def _number_or_text(value: bytes) -> Cell:
 def columns_of(blocks: list[QueueBlock]) -> list[str]:
     """Every key of any queue, in the order they first come."""
     return list(dict.fromkeys(key for block in blocks for key in block))
+
+
+def render_blocks(blocks: list[QueueBlock]) -> bytes:
+    """As a server writes them."""
+    lines = []
+    for block in blocks:
+        lines.append(f"queue '{block['queue']}' {{\n")
+        lines += [f"  {key}={value}\n" for key, value in block.items() if key != "queue"]
+        lines.append("}\n")
+    return "".join(lines).encode("utf-8", "surrogateescape")

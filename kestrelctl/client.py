@@ -6,8 +6,7 @@ What an answer means is decided here; nothing above reads protocol words. Every 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pymemcache import Client  # type: ignore[import-untyped]
 from pymemcache.exceptions import (  # type: ignore[import-untyped]
@@ -23,6 +22,7 @@ from pymemcache.exceptions import (  # type: ignore[import-untyped]
 from kestrelctl.access import open_socket, parse_address
 from kestrelctl.blocks import QueueBlock, parse_blocks, text
 from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.putting import PutItem, PutReport
 from kestrelctl.repairs import RepairAnswer
 
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
@@ -30,24 +30,12 @@ BATCH_ITEMS_MAX: Final = 512
 MENDING_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
 
 
-@dataclass(slots=True)
-class PutReport:
-    """What became of the items handed to `put_many`."""
+class OpenItem(NamedTuple):
+    """An item that is held open."""
 
-    sent: int = 0
-    stored: int = 0
-    answered: int = 0
-    first_refused: int | None = None  # its number, from 1; None = none was refused
-    failure: Failure | None = None  # why the putting stopped; None = all are stored
-
-    def note(self, failure: Failure | None) -> None:
-        """Count one answer: None = stored."""
-        self.answered += 1
-        if failure is None:
-            self.stored += 1
-        elif self.first_refused is None:
-            self.first_refused = self.answered
-            self.failure = failure
+    data: bytes
+    flags: int
+    id: int  # 0 = the server does not say
 
 
 class KestrelClient(Client):  # type: ignore[misc]
@@ -62,6 +50,20 @@ class KestrelClient(Client):  # type: ignore[misc]
         self._address = address
         self._timeout_ms = timeout_ms
         self._has_connected = False
+        self._flags = 0  # of the item fetched last
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    @property
+    def is_connected(self) -> bool:
+        return self.sock is not None
+
+    def reach(self) -> None:
+        """Connect now instead of at the first command."""
+        with self._answering():
+            self._ensure_connected()
 
     # Putting and taking
 
@@ -73,9 +75,9 @@ class KestrelClient(Client):  # type: ignore[misc]
 
     def put_many(self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int = 0) -> PutReport:
         """Add items in order, many in flight, until one is refused or the connection fails."""
-        return self.put_dated(queue, ([(item, expire_s, 0) for item in batch] for batch in batches))
+        return self.put_items(queue, ([PutItem(item, expire_s) for item in batch] for batch in batches))
 
-    def put_dated(self, queue: bytes, batches: Iterable[list[tuple[bytes, int, int]]]) -> PutReport:
+    def put_items(self, queue: bytes, batches: Iterable[list[PutItem]]) -> PutReport:
         """As `put_many`, each item with an expiry and flags of its own."""
         key = self._queue_key(queue)
         report = PutReport()
@@ -89,12 +91,11 @@ class KestrelClient(Client):  # type: ignore[misc]
             report.failure = report.failure or failure
         return report
 
-    def _put_batch(self, key: bytes, batch: list[tuple[bytes, int, int]], report: PutReport) -> None:
-        with self._answering():
-            self._ensure_connected()
+    def _put_batch(self, key: bytes, batch: list[PutItem], report: PutReport) -> None:
+        self.reach()
         report.sent += len(batch)
         request = b"".join(
-            [b"set %b %d %d %d\r\n%b\r\n" % (key, flags, expire_s, len(item), item) for item, expire_s, flags in batch]
+            [b"set %b %d %d %d\r\n%b\r\n" % (key, flags, expire_s, len(data), data) for data, expire_s, flags in batch]
         )
         for line in self._answer_lines(request, lines=len(batch)):
             report.note(None if line == b"STORED" else self._refusal(key, line))
@@ -111,6 +112,16 @@ class KestrelClient(Client):  # type: ignore[misc]
     def open_read(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
         """Take the head item and hold it open. None = there is none."""
         return self._fetch(queue, b"/open", wait_ms)
+
+    def open_item(self, queue: bytes, *, close: bool = False, with_id: bool = False) -> OpenItem | None:
+        """As `open_read` or, having confirmed the open item, `close_and_open`, with flags. None = there is none.
+
+        An old Kestrel has no ids: there `with_id` is not to be asked for.
+        """
+        key = self._queue_key(queue) + (b"/close/open" if close else b"/open")
+        with self._answering():
+            data, number = self.gets(key) if with_id else (self.get(key), b"0")
+            return None if data is None else OpenItem(data, self._flags, int(number))
 
     def close_and_open(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
         """Confirm the open item and open the next. None = there is none."""
@@ -300,10 +311,11 @@ class KestrelClient(Client):  # type: ignore[misc]
         """pymemcache's hook: an old Kestrel echoes the queue alone where `queue/options` was asked for."""
         fields = line.split()
         (key,) = prefixed_keys
-        is_ours = len(fields) == 4 and fields[1].split(b"/")[0] == key.split(b"/")[0]
+        is_ours = len(fields) == (5 if expect_cas else 4) and fields[1].split(b"/")[0] == key.split(b"/")[0]
         if not is_ours or not (fields[2].isdigit() and fields[3].isdigit()):
             raise MemcacheUnknownError(line)
         fields[1] = key
+        self._flags = int(fields[2])
         value: tuple[bytes, bytes, bytes] = super()._extract_value(
             expect_cas, b" ".join(fields), buf, remapped_keys, prefixed_keys
         )

@@ -3,6 +3,7 @@
 It answers within 300 ms with what it knows by then, and whatever goes wrong, it says nothing.
 """
 
+import json
 import os
 import re
 import signal
@@ -11,15 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from kestrelctl.access import PASSWORD_VARIABLE, given, open_socket
+from kestrelctl.contexts import load, settle
 from kestrelctl.exit_codes import Failure
 
 CONNECT_S: Final = 0.15
 ANSWER_S: Final = 0.3
 READ_BYTES: Final = 256 * 1024
-SERVER_DEFAULT: Final = "127.0.0.1:22133"
 TEXT_OPTIONS: Final = {
     "-s": "server",
     "--server": "server",
+    "-c": "context",
+    "--context": "context",
     "--user": "user",
     "--password-file": "password_file",
     "--ca": "ca",
@@ -28,6 +31,8 @@ TEXT_OPTIONS: Final = {
 }
 _BLOCK: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{\n  items=(\d+)", re.MULTILINE)
 _NAME: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{", re.MULTILINE)
+_ADMIN: Final = re.compile(rb"^STAT admin (\S+)\r\n", re.MULTILINE)
+_OWN_ARE_OVER: Final = re.compile(rb"^(STAT queue_\S+_items |END\r\n)", re.MULTILINE)
 _JOURNAL: Final = re.compile(rb"([A-Za-z0-9_%-]+)\.journal")
 
 
@@ -37,7 +42,7 @@ def complete(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, ANSWER_S + 0.05)
     kind, typed, *words = [*arguments, "", ""]
-    candidates = {"queues": _queues, "journals": _journals}.get(kind)
+    candidates = {"queues": _queues, "journals": _journals, "contexts": _contexts, "readers": _readers}.get(kind)
     if candidates is not None:
         prefix = os.fsencode(typed)
         lines = [b"%b\t%b\n" % (name, note) for name, note in candidates(words) if name.startswith(prefix)]
@@ -46,39 +51,89 @@ def complete(arguments: Sequence[str]) -> int:
 
 
 def _queues(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
-    """The queues of the server that these words mean."""
+    """The queues of the servers that these words mean."""
     until_s = time.monotonic() + ANSWER_S
-    server = _read_options(words)
+    try:
+        way = settle(_read_options(words))
+    except Failure:
+        return []
     if given.user and not given.password_file and PASSWORD_VARIABLE not in os.environ:
         return []
+    items: dict[bytes, int | None] = {}
+    for server in way.servers:
+        try:
+            answer = _dump(server, until_s)
+        except (OSError, Failure):
+            continue
+        counts = dict(_BLOCK.findall(answer))
+        for name in _NAME.findall(answer):
+            count, before = counts.get(name), items.get(name, 0)
+            items[name] = int(count) + before if count is not None and before is not None else None
+    return [(name, b"" if count is None else b"%d items" % count) for name, count in items.items()]
+
+
+def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+    """The streams of the queue that these words name."""
+    # As long to load as all else together.
+    from http.client import HTTPException
+    from urllib.parse import quote
+
+    from kestrelctl.admin import admin_connection
+
     try:
-        answer = _dump(server, until_s)
-    except (OSError, Failure):
+        way = settle(_read_options(words))
+        if given.user and not given.password_file and PASSWORD_VARIABLE not in os.environ:
+            return []
+        admin = _admin_port(way.servers[0])
+        connection = admin_connection(way.servers[0], admin, int(CONNECT_S * 1000)) if admin else None
+        if connection is None:
+            return []
+        answer, content = connection.ask("GET", f"/queues/{quote(os.fsencode(_queue_among(words)), safe='')}")
+    except (OSError, Failure, HTTPException):
         return []
-    items = dict(_BLOCK.findall(answer))
-    return [(name, b"%b items" % items[name] if name in items else b"") for name in _NAME.findall(answer)]
+    if answer.status != 200:
+        return []
+    streams = [one for one in json.loads(content)["readers"] if one["kind"] == "stream"]
+    return [(os.fsencode(one["reader"]), b"%d behind" % one["behind"]) for one in streams]
 
 
-def _read_options(words: Sequence[str]) -> str:
-    """What they and the environment say of the server and the way in; returns its address."""
-    found = {"server": os.environ.get("KESTRELCTL_SERVER") or SERVER_DEFAULT}
-    for name in ("user", "ca", "cert", "key"):
-        found[name] = os.environ.get(f"KESTRELCTL_{name.upper()}", "")
+def _queue_among(words: Sequence[str]) -> str:
+    """The first argument behind `readers VERB`."""
+    behind = list(words[words.index("readers") + 2 :]) if "readers" in words else []
+    while len(behind) > 1 and behind[0].startswith("-"):
+        del behind[: 2 if behind[0] in {*TEXT_OPTIONS, "--timeout"} else 1]
+    return behind[0] if behind else ""
+
+
+def _admin_port(server: str) -> str:
+    """Where the server says it is; "" = it does not."""
+    with open_socket(server, CONNECT_S) as connected:
+        connected.sendall(b"stats\r\n")
+        heard = b""
+        # The server's own figures come first.
+        while not (found := _ADMIN.search(heard)) and not _OWN_ARE_OVER.search(heard):
+            chunk = connected.recv(READ_BYTES)
+            if not chunk:
+                break
+            heard += chunk
+    return found[1].decode("ascii", "replace") if found else ""
+
+
+def _contexts(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+    try:
+        contexts = load()
+    except Failure:
+        return []
+    return [(os.fsencode(name), os.fsencode(", ".join(context.servers))) for name, context in contexts.by_name.items()]
+
+
+def _read_options(words: Sequence[str]) -> dict[str, str | bool]:
+    """What they say of the server and the way in."""
+    found: dict[str, str | bool] = {"tls": "--tls" in words}
     for name, value in _option_values(words):
-        if not (name == "server" and value.isdecimal()):  # of `bench many-clients` that is a pause
-            found[name] = value
-    given.tls = "--tls" in words or os.environ.get("KESTRELCTL_TLS", "0").lower() in (
-        "1",
-        "true",
-        "t",
-        "yes",
-        "y",
-        "on",
-    )
-    server = found.pop("server")
-    for name, value in found.items():
-        setattr(given, name, os.path.expanduser(value))
-    return server
+        if not (name in ("server", "context") and value.isdecimal()):  # of `bench` these are other things
+            found[name] = value if name in ("server", "context") else os.path.expanduser(value)
+    return found
 
 
 def _option_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -88,8 +143,8 @@ def _option_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield TEXT_OPTIONS[word], following
         elif equals and option.startswith("--") and option in TEXT_OPTIONS:
             yield TEXT_OPTIONS[option], value
-        elif word.startswith("-s") and not word.startswith("--"):
-            yield "server", word[2:]
+        elif word[:2] in ("-s", "-c") and len(word) > 2:
+            yield TEXT_OPTIONS[word[:2]], word[2:]
 
 
 def _dump(server: str, until_s: float) -> bytes:

@@ -26,18 +26,21 @@ class ExitCode(IntEnum):
     )
     USAGE = 2, "the command line is wrong"
     UNKNOWN = 3, "check, which speaks as nagios does: cannot tell; with it 1 is a warning and 2 critical"
-    CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt"
-    NO_INPUT = 66, "the file, spool or journal does not exist; journal-verify: or a segment of it"
+    CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt; import: a line is no item"
+    NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or a segment of it"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
     INTERNAL = 70, "a mistake in kestrelctl itself"
-    CANNOT_CREATE = 73, "journal import or export: there is a journal or file of that name already"
+    CANNOT_CREATE = 73, "there is a journal, file or context of that name already"
     IO = 74, "reading or writing failed, here or on the server's disk"
     TRY_AGAIN = 75, "no answer within --timeout, or a kestreld holds the spool; try again"
     PROTOCOL = 76, "what answered does not speak Kestrel's protocol"
-    REFUSED = 77, "the server refused the command"
-    CONFIG = 78, "reload: the configuration is bad, the old one stays in force"
-    FULL = 80, "put, undo: refused, the queue is full or the item too big"
-    PARTLY_STORED = 81, "put, undo: some of the items are stored, then one was refused or the server went away"
+    REFUSED = 77, "the server refused the command, or cannot do it"
+    CONFIG = 78, "reload: the configuration is bad, the old one stays in force; the file of contexts is bad"
+    FULL = 80, "put, undo, move, copy, import: refused, the queue is full or the item too big"
+    PARTLY_STORED = (
+        81,
+        "put, undo, move, copy, import: some of the items are stored, then one was refused or the server went away",
+    )
     AUTHENTICATION = 82, "the server wants a user and password, or did not accept them"
     NO_RIGHTS = 83, "this user may not do that"
     QUEUE_STOPPED = 84, "the server stopped this queue, its journal is corrupt"

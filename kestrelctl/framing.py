@@ -3,7 +3,7 @@
 import base64
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -24,15 +24,15 @@ LENGTH: Final = struct.Struct(">I")
 SEPARATORS: Final = {Framing.LINES: b"\n", Framing.NULL: b"\0"}
 
 
-def frame(item: bytes, framing: Framing) -> bytes:
-    """The item as it goes to standard output."""
+def frame(item: bytes, framing: Framing, more: Mapping[str, object] | None = None) -> bytes:
+    """The item as it goes to standard output; JSON says what `more` there is."""
     match framing:
         case Framing.RAW:
             return item
         case Framing.LENGTH_PREFIXED:
             return LENGTH.pack(len(item)) + item
         case Framing.JSON:
-            return _json_line(item)
+            return _json_line({**data_fields(item), **(more or {})})
         case Framing.LINES | Framing.NULL:
             return item + SEPARATORS[framing]
 
@@ -45,8 +45,8 @@ def data_fields(item: bytes) -> dict[str, Cell]:
         return {"data_base64": base64.b64encode(item).decode()}
 
 
-def _json_line(item: bytes) -> bytes:
-    return json.dumps(data_fields(item), ensure_ascii=False).encode() + b"\n"
+def _json_line(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
 def split(chunks: Iterable[bytes], framing: Framing) -> Iterator[list[bytes]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kestrelctl.blocks import Cell
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import say
-from kestrelctl.putting import explain
+from kestrelctl.putting import PutItem, expiry_at_s, explain
 from kestrelctl.spools import held, kept_still, on_disk, shown
 from kestreld.clock import Clock
 from kestreld.config import Config
@@ -67,15 +67,14 @@ def import_into_server(client: "KestrelClient", path: str, queue: str) -> tuple[
     items = [item for item in found.items if item.expire_at_ms == 0 or item.expire_at_ms >= clock.wall_ms]
     row: dict[str, Cell] = {"queue": queue, "items": len(items), "expired": len(found.items) - len(items)}
     row |= _unread(found.unread)
-    report = client.put_dated(os.fsencode(queue), _batches(items))
+    report = client.put_items(os.fsencode(queue), _batches(items))
     if report.failure is not None:
         raise explain(report, report.failure)
     return [row], ExitCode.CORRUPT if found.unread else ExitCode.OK
 
 
-def _batches(items: list[KestrelItem]) -> Iterator[list[tuple[bytes, int, int]]]:
-    """Data, expiry in seconds since 1970, rounded up (0 = never), and no flags."""
-    dated = ((item.data, -(-item.expire_at_ms // 1000), 0) for item in items)
+def _batches(items: list[KestrelItem]) -> Iterator[list[PutItem]]:
+    dated = (PutItem(item.data, expiry_at_s(item.expire_at_ms)) for item in items)
     while batch := list(islice(dated, BATCH_ITEMS)):
         yield batch
 

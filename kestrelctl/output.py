@@ -81,6 +81,15 @@ def wait_until_read() -> None:
         look_away_ms = min(look_away_ms * 2, PIPE_LOOK_AWAY_MS_MAX)
 
 
+def reader_has_gone() -> bool:
+    """Whether standard output is a pipe that nobody will read from any more."""
+    if not stat.S_ISFIFO(os.fstat(STDOUT).st_mode):
+        return False
+    pipe = select.poll()
+    pipe.register(STDOUT, 0)
+    return bool(pipe.poll(0))
+
+
 def _unread_bytes() -> int:
     """How much lies in the pipe that is standard output."""
     count = array.array("i", [0])

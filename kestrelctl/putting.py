@@ -3,17 +3,43 @@
 import os
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.framing import Framing, split
 from kestrelctl.output import STDIN, is_terminal, read_chunks
 
-if TYPE_CHECKING:
-    from kestrelctl.client import PutReport
-
 # Memcache counts expiry up to here from now, and larger numbers from 1970.
 EXPIRY_RELATIVE_S_MAX: Final = 999_999
+
+
+class PutItem(NamedTuple):
+    """An item to put. `expire_s` as on the wire: see `expiry_s`."""
+
+    data: bytes
+    expire_s: int = 0
+    flags: int = 0
+
+
+@dataclass(slots=True)
+class PutReport:
+    """What became of the items handed to `put_many`."""
+
+    sent: int = 0
+    stored: int = 0
+    answered: int = 0
+    first_refused: int | None = None  # its number, from 1; None = none was refused
+    failure: Failure | None = None  # why the putting stopped; None = all are stored
+
+    def note(self, failure: Failure | None) -> None:
+        """Count one answer: None = stored."""
+        self.answered += 1
+        if failure is None:
+            self.stored += 1
+        elif self.first_refused is None:
+            self.first_refused = self.answered
+            self.failure = failure
 
 
 def open_source(data: str | None) -> Iterable[bytes]:
@@ -56,7 +82,12 @@ def expiry_s(expire_ms: int | None) -> int:
     return from_now_s if from_now_s <= EXPIRY_RELATIVE_S_MAX else int(time.time()) + from_now_s
 
 
-def explain(report: "PutReport", failure: Failure) -> Failure:
+def expiry_at_s(expire_ms: int) -> int:
+    """The same for a time in milliseconds since 1970; 0 = never. The wire has whole seconds: rounded up."""
+    return -(-expire_ms // 1000)
+
+
+def explain(report: PutReport, failure: Failure) -> Failure:
     """The failure of a put, with what became of the other items."""
     unknown = report.sent - report.answered
     words = failure.words

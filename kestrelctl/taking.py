@@ -17,11 +17,14 @@ from kestrelctl.signals import signals_held
 
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient
+    from kestrelctl.cluster import Cluster
 
 # Kestrel 1.3 closes a connection that is idle for 60 s.
 KEEP_ALIVE_S: Final = 20
 # How long an interrupted command may take to leave before it is killed.
 LEAVE_S: Final = 5
+# So many from one of several servers, then it is the others' turn.
+TURN_ITEMS: Final = 100
 
 Give = Callable[[bytes], None]
 
@@ -45,6 +48,28 @@ def take(client: "KestrelClient", queue: bytes, give: Give, *, limit: int | None
     return taken
 
 
+def take_from_any(
+    cluster: "Cluster", queue: bytes, give_of: "Callable[[KestrelClient], Give]", *, limit: int | None, wait_ms: int
+) -> int:
+    """As `take`, from whichever server has items."""
+    if cluster.is_one:
+        (client,) = cluster.clients
+        return take(client, queue, give_of(client), limit=limit, wait_ms=wait_ms)
+    taken = 0
+    while limit is None or taken < limit:
+        turn = TURN_ITEMS if limit is None else min(limit - taken, TURN_ITEMS)
+
+        def take_turn(client: "KestrelClient", turn_ms: int, turn: int = turn) -> int | None:
+            at_most = 1 if turn_ms else turn
+            return take(client, queue, give_of(client), limit=at_most, wait_ms=turn_ms) or None
+
+        found = cluster.first(take_turn, wait_ms)
+        if found is None:
+            break
+        taken += found[1]
+    return taken
+
+
 def no_item(queue: str, *, waited: bool) -> Failure:
     """The queue was empty, and stayed so for as long as `--wait` says."""
     if waited:
@@ -52,11 +77,14 @@ def no_item(queue: str, *, waited: bool) -> Failure:
     return Failure(ExitCode.NEGATIVE, f"{queue} is empty")
 
 
-def give_to_stdout(framing: Framing, *, several: bool) -> Give:
-    """Writes an item out. Of several, the next is not taken before the reader of a pipe has this one."""
+def give_to_stdout(framing: Framing, *, several: bool, server: str = "") -> Give:
+    """Writes an item out. Of several, the next is not taken before the reader of a pipe has this one.
+
+    `server` is where it is from, if that is to be said.
+    """
 
     def give(item: bytes) -> None:
-        data = frame(item, framing)
+        data = frame(item, framing, {"server": server} if server else None)
         if framing == Framing.RAW and is_terminal(STDOUT) and not item.endswith(b"\n"):
             data += b"\n"
         write_data(data)

@@ -1,25 +1,30 @@
 """The command tree: every verb and the options that may stand before it."""
 
-import copy
+from collections.abc import Sequence, Set
+from copy import copy as copy_of
 from typing import Annotated, Any, Final, cast
 
 import typer
 
 from kestrelctl import output
-from kestrelctl.access import given
 from kestrelctl.commands import (
     bench,
     check,
+    context,
+    copy,
     delete,
     doctor,
     dump_config,
     dump_stats,
+    export_items,
     flush,
     flush_all,
     flush_all_expired,
     flush_expired,
     get,
     history,
+    import_items,
+    items,
     journal,
     journal_diff,
     journal_dump,
@@ -28,21 +33,26 @@ from kestrelctl.commands import (
     journal_replay,
     journal_verify,
     ls,
+    move,
     peek,
     put,
+    readers,
     reload,
     repair,
     retention,
     shutdown,
     spark,
     stats,
+    tail,
     top,
     undo,
     version,
     wait,
+    watch,
     web,
 )
-from kestrelctl.commands.options import SERVER_DEFAULT, TIMEOUT_DEFAULT
+from kestrelctl.commands.options import TIMEOUT_DEFAULT, said
+from kestrelctl.contexts import SERVER_DEFAULT, WAY_IN
 from kestrelctl.examples import epilog
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestreld import __version__
@@ -80,10 +90,21 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def before_the_verb(
+    context: typer.Context,
     server: Annotated[
         str,
         typer.Option("--server", "-s", metavar="HOST:PORT|unix:PATH", envvar="KESTRELCTL_SERVER", help="The server."),
     ] = SERVER_DEFAULT,
+    named: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            "-c",
+            metavar="CONTEXT",
+            envvar="KESTRELCTL_CONTEXT",
+            help="A server or several and the way in, as `kestrelctl context` keeps them.",
+        ),
+    ] = "",
     timeout: Annotated[
         str, typer.Option(metavar="SPAN", help="How long the server may take to answer.")
     ] = TIMEOUT_DEFAULT,
@@ -108,17 +129,36 @@ def before_the_verb(
     ] = False,
 ) -> None:
     """Options that may stand before the verb as well as after it."""
-    given.user, given.password_file = user, password_file
-    given.tls, given.ca, given.cert, given.key = tls, ca, cert, key
+    values: dict[str, str | bool] = {
+        "server": server,
+        "context": named,
+        "user": user,
+        "password_file": password_file,
+        "timeout": timeout,
+    }
+    values |= {"tls": tls, "ca": ca, "cert": cert, "key": key}
+    said.clear()
+    for name, value in values.items():
+        source = context.get_parameter_source("named" if name == "context" else name)
+        # What the environment says is asked for when it is known which context there is.
+        if source is not None and source.name == "COMMANDLINE":
+            said[name] = value
 
 
 app.command("put")(put.put)
 app.command("get")(get.get)
 app.command("peek")(peek.peek)
+app.command("items")(items.items)
+app.command("tail")(tail.tail)
+app.command("move")(move.move)
+app.command("copy")(copy.copy)
+app.command("export")(export_items.export_items)
+app.command("import")(import_items.import_items)
 app.command("ls")(ls.ls)
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
 app.command("web")(web.web)
+app.command("watch", context_settings={"allow_interspersed_args": False})(watch.watch)
 app.command("wait")(wait.wait)
 app.command("check")(check.check)
 app.command("history")(history.history)
@@ -141,16 +181,25 @@ journal.journal.command("diff")(journal_diff.journal_diff)
 journal.journal.command("explain-space")(journal_explain_space.journal_explain_space)
 journal.journal.command("peek")(journal_peek.journal_peek)
 journal.journal.command("replay")(journal_replay.journal_replay)
+app.add_typer(readers.readers, name="readers")
+app.add_typer(context.context, name="context")
 app.add_typer(journal.journal, name="journal")
 app.add_typer(retention.retention, name="retention")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(spark.spark, name="spark")
 
 
-def command_tree() -> Any:
-    """The commands as they are run: with their examples, and the options of the whole program behind every verb."""
-    program: Any = typer.main.get_command(app)
-    shared = [_said_behind_the_verb(option) for option in program.params if hasattr(given, option.name)]
+def command_tree(verbs: Set[str] | None = None) -> Any:
+    """The commands as they are run: with their examples, and the options of the whole program behind every verb.
+
+    All of them takes half of the time that a short command may take; `verbs` are those that are wanted.
+    """
+    chosen = copy_of(app)
+    if verbs is not None:
+        chosen.registered_commands = [each for each in app.registered_commands if each.name in verbs]
+        chosen.registered_groups = [each for each in app.registered_groups if each.name in verbs]
+    program: Any = typer.main.get_command(chosen)
+    shared = [option for option in program.params if option.name in (*WAY_IN, "named")]
     _furnish(program, shared, "")
     return program
 
@@ -160,12 +209,21 @@ def _furnish(group: Any, shared: list[Any], path: str) -> None:
         if hasattr(command, "commands"):
             _furnish(command, shared, f"{path}{name} ")
         else:
-            command.params += shared
+            taken = {word for parameter in command.params for word in parameter.opts}
+            command.params += [
+                _said_behind_the_verb(option, taken) for option in shared if taken.isdisjoint(_long(option))
+            ]
             command.epilog = epilog(f"{path}{name}")
 
 
-def _said_behind_the_verb(option: Any) -> Any:
-    own = copy.copy(option)
+def _long(option: Any) -> list[str]:
+    return [word for word in option.opts if word.startswith("--")]
+
+
+def _said_behind_the_verb(option: Any, taken: Set[str]) -> Any:
+    """Words that the verb has `taken` for something else are left to it."""
+    own = copy_of(option)
+    own.opts = [word for word in option.opts if word not in taken]
     own.expose_value, own.hidden, own.envvar, own.default = False, True, None, None
     own.callback = _note
     return own
@@ -173,12 +231,21 @@ def _said_behind_the_verb(option: Any) -> Any:
 
 def _note(context: typer.Context, parameter: typer.CallbackParam, value: str | bool) -> None:
     if value:
-        setattr(given, str(parameter.name), value)
+        said["context" if parameter.name == "named" else str(parameter.name)] = value
+
+
+def _verbs_among(arguments: Sequence[str]) -> Set[str] | None:
+    """Words that may be the verb. None = the program itself is asked for help, or there is no such verb."""
+    names = {str(each.name) for each in app.registered_commands} | {str(each.name) for each in app.registered_groups}
+    first = next((place for place, word in enumerate(arguments) if word in names), None)
+    if first is None or not {"-h", "--help"}.isdisjoint(arguments[:first]):
+        return None
+    return names.intersection(arguments)
 
 
 def invoke(arguments: list[str]) -> int:
     """Run one command line; returns its exit code. No arguments show the help. Raises Failure."""
-    program = command_tree()
+    program = command_tree(_verbs_among(arguments))
     try:
         with program.make_context("kestrelctl", list(arguments) or ["--help"]) as context:
             program.invoke(context)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from kestrelctl.exit_codes import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient
+    from kestrelctl.cluster import Cluster
 
 _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "": operator.ge,
@@ -47,7 +47,7 @@ EMPTY: Final = Awaited("=", 0, counts_open_reads=True)
 
 
 def wait_for(
-    client: "KestrelClient",
+    cluster: "Cluster",
     queue: str,
     awaited: Awaited,
     *,
@@ -56,11 +56,9 @@ def wait_for(
     missing_ok: bool,
 ) -> int:
     """Look until it is so; how many items there are then. `limit_ms` None = for ever. Raises Failure."""
-    if not queue or re.search(r"[/\s]", queue):
-        raise Failure(ExitCode.USAGE, f"{queue!r} is not a queue name: it is empty, or has a blank or a / in it")
     until_s = None if limit_ms is None else time.monotonic() + limit_ms / 1000
     while True:
-        block = next((block for block in client.queue_stats() if block["queue"] == queue and len(block) > 1), {})
+        block = next((block for block in cluster.queue_stats() if block["queue"] == queue and len(block) > 1), {})
         items, open_reads = int(block.get("items", 0)), int(block.get("open_transactions", 0))
         if awaited.is_met(items, open_reads):
             if not block and not missing_ok:

@@ -167,7 +167,6 @@ def many_clients(
         transactions=transactions,
         monitor=monitor,
     )
-    server = server or str(context.find_root().params["server"])
     conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import SERVER_DEFAULT, duration_ms
+from kestrelctl.commands.options import duration_ms, one_server
+from kestrelctl.contexts import SERVER_DEFAULT
 
 if TYPE_CHECKING:
     from kestrelctl.bench.load_tests import LoadTest
@@ -127,7 +128,7 @@ def conduct_test(
         default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
         server = f"{host or default_host}:{port or default_port}"
     conditions = Conditions(
-        address=server,
+        address=server if host is not None or port is not None else one_server(server),
         timeout_ms=max(1, duration_ms(timeout)),
         flush=not no_flush,
         seed=seed,

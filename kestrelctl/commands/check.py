@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import ServerOption, TimeoutOption, connect, duration_ms
+from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all, duration_ms, way_to
 from kestrelctl.exit_codes import Failure
 from kestrelctl.output import write_data
 
@@ -50,8 +50,9 @@ def check(
 
     limits = Limits(items_warn, items_crit, age_warn, age_crit, waiters_min)
     wanted = queues or []
+    cluster, server = connect_all(server, timeout), ",".join(way_to(server).servers)
     try:
-        verdict = judge(server, connect(server, timeout).queue_stats(), wanted, limits)
+        verdict = judge(server, cluster.queue_stats(), wanted, limits)
     except Failure as failure:
         verdict = unanswered(server, failure)
     match output:

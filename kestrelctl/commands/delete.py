@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, YesOption, connect
+from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, YesOption, connect_all
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import confirm, remark
 
@@ -23,9 +23,11 @@ def delete(
 
     Exit 1 when there is no such queue (an old Kestrel does not say).
     """
-    client = connect(server, timeout)
+    cluster = connect_all(server, timeout)
     confirm(f"delete {queue} and all its items?", yes=yes)
-    if client.delete_queue(os.fsencode(queue)):
+    deleted = cluster.each(lambda client: client.delete_queue(os.fsencode(queue)))
+    cluster.end()
+    if any(was_there for _, was_there in deleted):
         remark(f"deleted {queue}")
     elif not missing_ok:
         raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")

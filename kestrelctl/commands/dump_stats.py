@@ -1,9 +1,23 @@
 """kestrelctl dump-stats"""
 
-from kestrelctl.commands.options import BlocksFormatOption, ServerOption, TimeoutOption, connect
+from kestrelctl.blocks import render_blocks
+from kestrelctl.commands.options import BlocksFormatOption, PerServerOption, ServerOption, TimeoutOption, connect_all
 from kestrelctl.output import write_blocks
 
 
-def dump_stats(output: BlocksFormatOption = None, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
-    """Print the counters of every queue in the server's blocks. `stats` prints the main ones as a table."""
-    write_blocks(connect(server, timeout).dump_stats(), output)
+def dump_stats(
+    output: BlocksFormatOption = None,
+    per_server: PerServerOption = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Print the counters of every queue in the server's blocks. `stats` prints the main ones as a table.
+
+    Of several servers a queue's counters are added up; exit 69 when one of them does not answer.
+    """
+    cluster = connect_all(server, timeout)
+    if cluster.is_one and not per_server:
+        write_blocks(cluster.clients[0].dump_stats(), output)
+    else:
+        write_blocks(render_blocks(cluster.queue_rows(per_server=per_server)), output)
+    cluster.end()

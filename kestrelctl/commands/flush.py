@@ -2,13 +2,14 @@
 
 import os
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, YesOption, connect
+from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, YesOption, connect_all
 from kestrelctl.output import confirm, remark
 
 
 def flush(queue: QueueArgument, yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
     """Discard all items of a queue. The queue stays. Where trash_seconds is set, `kestrelctl undo` brings them back."""
-    client = connect(server, timeout)
+    cluster = connect_all(server, timeout)
     confirm(f"discard all items of {queue}?", yes=yes)
-    client.flush(os.fsencode(queue))
+    cluster.each(lambda client: client.flush(os.fsencode(queue)))
+    cluster.end()
     remark(f"flushed {queue}")

@@ -1,12 +1,13 @@
 """kestrelctl flush-all"""
 
-from kestrelctl.commands.options import ServerOption, TimeoutOption, YesOption, connect
+from kestrelctl.commands.options import ServerOption, TimeoutOption, YesOption, connect_all
 from kestrelctl.output import confirm, remark
 
 
 def flush_all(yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
     """Discard all items of all queues. The queues stay. `kestrelctl undo` can bring back each queue's."""
-    client = connect(server, timeout)
+    cluster = connect_all(server, timeout)
     confirm("discard all items of all queues?", yes=yes)
-    client.flush_all_queues()
+    cluster.each(lambda client: client.flush_all_queues())
+    cluster.end()
     remark("flushed all queues")

@@ -1,10 +1,12 @@
 """kestrelctl flush-all-expired"""
 
-from kestrelctl.commands.options import ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all
 from kestrelctl.output import write_data
 
 
 def flush_all_expired(server: ServerOption = "", timeout: TimeoutOption = "") -> None:
     """Remove the expired items of all queues now, and print how many there were."""
-    removed = connect(server, timeout).flush_all_expired()
-    write_data(b"%d\n" % removed)
+    cluster = connect_all(server, timeout)
+    removed = cluster.each(lambda client: client.flush_all_expired())
+    write_data(b"%d\n" % sum(count for _, count in removed))
+    cluster.end()

@@ -2,11 +2,13 @@
 
 import os
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_all
 from kestrelctl.output import write_data
 
 
 def flush_expired(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
     """Remove the expired items of a queue now, and print how many there were."""
-    removed = connect(server, timeout).flush_expired(os.fsencode(queue))
-    write_data(b"%d\n" % removed)
+    cluster = connect_all(server, timeout)
+    removed = cluster.each(lambda client: client.flush_expired(os.fsencode(queue)))
+    write_data(b"%d\n" % sum(count for _, count in removed))
+    cluster.end()

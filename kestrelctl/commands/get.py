@@ -16,11 +16,11 @@ from kestrelctl.commands.options import (
     ServerOption,
     TimeoutOption,
     WaitOption,
-    connect,
+    connect_all,
 )
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.framing import Framing, choose
-from kestrelctl.taking import give_to_command, give_to_stdout, no_item, take
+from kestrelctl.taking import give_to_command, give_to_stdout, no_item, take_from_any
 
 
 def get(
@@ -51,6 +51,8 @@ def get(
     the head of the queue; with -n or --all the first failure ends the run. Of several items that go into a
     pipe, each leaves the queue once the reader has it: `| head` loses nothing. --wait counts for each item.
 
+    Of a context with several servers one is asked at random, then the others while there is none.
+
     Exit 1 when there was no item, 124 when --wait is over without one.
     """
     if number is not None and take_all:
@@ -60,8 +62,15 @@ def get(
     several = take_all or (number or 1) > 1
     usual = Framing.LINES if several else Framing.RAW
     framing = choose(usual, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
-    client = connect(server, timeout)
-    give = give_to_stdout(framing, several=several) if command is None else give_to_command(command, client)
+    cluster = connect_all(server, timeout)
+    give = give_to_stdout(framing, several=several)
     limit = None if take_all else number or 1
-    if not take(client, os.fsencode(queue), give, limit=limit, wait_ms=wait or 0) and not empty_ok:
+    taken = take_from_any(
+        cluster,
+        os.fsencode(queue),
+        lambda client: give if command is None else give_to_command(command, client),
+        limit=limit,
+        wait_ms=wait or 0,
+    )
+    if not taken and not empty_ok:
         raise no_item(queue, waited=bool(wait))

@@ -5,7 +5,14 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import FormatOption, NoHeadersOption, ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import (
+    FormatOption,
+    NoHeadersOption,
+    PerServerOption,
+    ServerOption,
+    TimeoutOption,
+    connect_all,
+)
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import write_data, write_rows
 
@@ -19,20 +26,26 @@ def ls(
     ] = None,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
+    per_server: PerServerOption = False,
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
     """Print the names of the queues and their children, one on a line, sorted.
 
-    With -o, a row for each with its items, bytes, waiters and open reads. Exit 1 when there is none.
+    With -o, a row for each with its items, bytes, waiters and open reads, which of several servers are added up.
+
+    Exit 1 when there is none, 69 when a server does not answer.
     """
-    blocks = connect(server, timeout).queue_stats()
+    cluster = connect_all(server, timeout)
+    blocks = cluster.queue_rows(per_server=per_server)
     found = [row for row in blocks if any(fnmatchcase(str(row["queue"]), pattern) for pattern in patterns or ("*",))]
     found.sort(key=lambda row: str(row["queue"]))
-    if output is None:
+    columns = ["queue", "server", *COLUMNS[1:]] if per_server else COLUMNS
+    if output is None and not per_server:
         write_data("".join(f"{row['queue']}\n" for row in found).encode("utf-8", "surrogateescape"))
     else:
-        rows = [{column: row[column] for column in COLUMNS if column in row} for row in found]
-        write_rows(rows, COLUMNS, output, headers=not no_headers)
+        rows = [{column: row[column] for column in columns if column in row} for row in found]
+        write_rows(rows, columns, output, headers=not no_headers)
+    cluster.end()
     if not found:
         raise Failure(ExitCode.NEGATIVE, "no such queue" if patterns else "there are no queues")

@@ -1,16 +1,23 @@
-"""Options that several verbs share, and the connection they describe."""
+"""Options that several verbs share, and the connections they describe."""
 
+import os
+import re
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kestrelctl.access import parse_address
+from kestrelctl.contexts import SERVER_DEFAULT, Way, settle
+from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import OutputFormat
 from kestreld.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient
+    from kestrelctl.cluster import Cluster
+    from kestrelctl.reader_api import ReaderApi
 
-SERVER_DEFAULT: Final = "127.0.0.1:22133"
+said: Final[dict[str, str | bool]] = {}  # options of the whole program that the line has; filled by `verbs`
 TIMEOUT_DEFAULT: Final = "5s"
 SPAN_MS_MAX: Final = 10 * 366 * 86_400_000
 
@@ -52,15 +59,47 @@ def _given_before_the_verb(context: typer.Context, parameter: typer.CallbackPara
     return value or before
 
 
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False)]
+def per_second(value: str) -> float:
+    """An option's rate: `100/s` or `100`."""
+    try:
+        rate = float(value.removesuffix("/s"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{value!r} is not a rate: write 100/s") from error
+    if not 0 < rate < float("inf"):
+        raise typer.BadParameter(f"{value!r} is not a rate: it must be more than nothing")
+    return rate
+
+
+def other_server(value: str) -> str:
+    """An option's server, if it is one."""
+    if value:
+        parse_address(value)
+    return value
+
+
+def _server_on_the_line(context: typer.Context, value: str) -> str:
+    """ "" = it names none."""
+    return value or str(said.get("server", ""))
+
+
+def queue_name(value: str) -> str:
+    """An argument's name of a queue, once it cannot be mistaken for anything else in a command."""
+    if not value or re.search(r"[/\s]", value):
+        raise typer.BadParameter(f"{value!r} is not a queue name: it is empty, or has a blank or a / in it")
+    return value
+
+
+QueueArgument = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False, callback=queue_name)
+]
 ServerOption = Annotated[
     str,
     typer.Option(
         "--server",
         "-s",
         metavar="HOST:PORT|unix:PATH",
-        help=f"The server (default $KESTRELCTL_SERVER, then {SERVER_DEFAULT}).",
-        callback=_given_before_the_verb,
+        help=f"The server (default -c, $KESTRELCTL_SERVER, the selected context, then {SERVER_DEFAULT}).",
+        callback=_server_on_the_line,
         show_default=False,
     ),
 ]
@@ -119,12 +158,95 @@ UntilOption = Annotated[
 NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="Leave out the line of column names.")]
 
 
-def connect(server: str, timeout: str) -> "KestrelClient":
-    """A client for the server that the options name. It connects at its first command."""
-    # pymemcache costs 40 ms: --help and journal-verify go without.
-    from kestrelctl.client import KestrelClient
+def pattern(value: str) -> re.Pattern[bytes]:
+    """An option's regular expression, for bytes."""
+    try:
+        return re.compile(os.fsencode(value))
+    except re.error as error:
+        raise typer.BadParameter(f"{value!r} is no regular expression: {error}") from error
 
+
+GrepOption = Annotated[
+    re.Pattern[bytes] | None,
+    typer.Option(
+        metavar="RE", parser=pattern, help="Only items in which this regular expression is found.", show_default=False
+    ),
+]
+MatchOption = Annotated[
+    re.Pattern[bytes] | None,
+    typer.Option(
+        metavar="RE", parser=pattern, help="Only items in which this regular expression is found.", show_default=False
+    ),
+]
+MaxOption = Annotated[
+    int | None, typer.Option("--max", min=1, metavar="N", help="At most so many.", show_default=False)
+]
+RateOption = Annotated[
+    float | None, typer.Option(metavar="N/s", parser=per_second, help="At most so many a second.", show_default=False)
+]
+ToOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="HOST:PORT|unix:PATH",
+        help="Another server, reached with the same login (default the same one).",
+        callback=other_server,
+        show_default=False,
+    ),
+]
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="SRC", help="The queue they are in.", show_default=False, callback=queue_name)
+]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="DST", help="The queue they go to.", show_default=False, callback=queue_name)
+]
+PerServerOption = Annotated[
+    bool, typer.Option("--per-server", help="Of a context with several servers: rows of each instead of sums.")
+]
+
+
+def way_to(server: str) -> Way:
+    """The servers that the line means; `server` is the one it names, "" = none. Raises Failure."""
+    return settle(said | {"server": server} if server else said)
+
+
+def one_server(server: str) -> str:
+    """The address where a command is for one server only. Raises Failure when it means several."""
+    way = way_to(server)
+    if len(way.servers) > 1:
+        words = f"context {way.context} has {len(way.servers)} servers and this is for one: choose it with -s"
+        raise Failure(ExitCode.USAGE, words)
+    return way.servers[0]
+
+
+def answer_ms(timeout: str) -> int:
+    """How long a server may take to answer."""
     timeout_ms = duration_ms(timeout)
     if timeout_ms == 0:
         raise typer.BadParameter("--timeout 0 leaves the server no time to answer")
-    return KestrelClient(server, timeout_ms)
+    return timeout_ms
+
+
+def connect(server: str, timeout: str) -> "KestrelClient":
+    """A client for the one server that the options name. It connects at its first command."""
+    # pymemcache costs 40 ms: --help and journal-verify go without.
+    from kestrelctl.client import KestrelClient
+
+    timeout_ms = answer_ms(timeout)
+    return KestrelClient(one_server(server), timeout_ms)
+
+
+def connect_all(server: str, timeout: str) -> "Cluster":
+    """Clients for all servers that the options name."""
+    from kestrelctl.cluster import Cluster
+
+    timeout_ms = answer_ms(timeout)
+    return Cluster(way_to(server).servers, timeout_ms)
+
+
+def connect_reader(server: str, timeout: str) -> "ReaderApi":
+    """The reader API of the one server that the options name."""
+    from kestrelctl.reader_api import open_reader_api
+
+    timeout_ms = answer_ms(timeout)
+    return open_reader_api(one_server(server), timeout_ms, way_to(server).admin_port)

@@ -13,9 +13,10 @@ from kestrelctl.commands.options import (
     ServerOption,
     TimeoutOption,
     WaitOption,
-    connect,
+    connect_all,
 )
 from kestrelctl.framing import Framing, choose
+from kestrelctl.output import remark
 from kestrelctl.taking import give_to_stdout, no_item
 
 
@@ -33,11 +34,17 @@ def peek(
 ) -> None:
     """Write the item at the head of a queue to stdout and leave it there.
 
+    Of a context with several servers it is the head of any that has one; --json and a remark say which.
+
     Exit 1 when there is no item, 124 when --wait is over without one.
     """
     framing = choose(Framing.RAW, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
-    item = connect(server, timeout).peek(os.fsencode(queue), wait or 0)
-    if item is not None:
-        give_to_stdout(framing, several=False)(item)
+    cluster = connect_all(server, timeout)
+    found = cluster.first(lambda client, wait_ms: client.peek(os.fsencode(queue), wait_ms), wait or 0)
+    if found is not None:
+        address, item = found
+        give_to_stdout(framing, several=False, server="" if cluster.is_one else address)(item)
+        if not cluster.is_one:
+            remark(f"at {address}")
     elif not empty_ok:
         raise no_item(queue, waited=bool(wait))

@@ -11,7 +11,7 @@ from kestrelctl.commands.options import (
     QueueArgument,
     ServerOption,
     TimeoutOption,
-    connect,
+    connect_all,
     duration_ms,
 )
 from kestrelctl.framing import Framing, choose
@@ -41,10 +41,12 @@ def put(
 
     With --lines, --null or --length-prefixed the items are stored in order until one is refused. Exit 81 says
     that some are stored, stderr says how many.
+
+    Of a context with several servers one is picked at random, another one if that cannot be reached.
     """
     framing = choose(Framing.RAW, lines=lines, null=null, length_prefixed=length_prefixed)
     batches = to_batches(open_source(data), framing)
-    report = connect(server, timeout).put_many(os.fsencode(queue), batches, expiry_s(expire))
+    report = connect_all(server, timeout).put_many(os.fsencode(queue), batches, expiry_s(expire))
     if report.failure is not None:
         raise explain(report, report.failure)
     remark(f"stored {report.stored} item{'' if report.stored == 1 else 's'}")

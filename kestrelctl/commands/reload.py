@@ -1,6 +1,6 @@
 """kestrelctl reload"""
 
-from kestrelctl.commands.options import ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all
 from kestrelctl.output import remark, say
 
 
@@ -10,8 +10,11 @@ def reload(server: ServerOption = "", timeout: TimeoutOption = "") -> None:
     Exit 78 when it is bad: then the old one stays in force, whole. Settings that need a restart are named on
     stderr.
     """
-    more = connect(server, timeout).reload()
-    if more:
-        say(f"reloaded. {more}")
-    else:
-        remark("reloaded")
+    cluster = connect_all(server, timeout)
+    for address, more in cluster.each(lambda client: client.reload()):
+        where = "" if cluster.is_one else f"{address}: "
+        if more:
+            say(f"{where}reloaded. {more}")
+        else:
+            remark(f"{where}reloaded")
+    cluster.end()

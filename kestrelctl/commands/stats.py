@@ -5,7 +5,14 @@ from typing import Annotated, Final
 import typer
 
 from kestrelctl.blocks import columns_of
-from kestrelctl.commands.options import FormatOption, NoHeadersOption, ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import (
+    FormatOption,
+    NoHeadersOption,
+    PerServerOption,
+    ServerOption,
+    TimeoutOption,
+    connect_all,
+)
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import write_record, write_rows
 
@@ -34,6 +41,7 @@ def stats(
         bool,
         typer.Option("--server-wide", help="The server's own counters instead: uptime, connections, commands."),
     ] = False,
+    per_server: PerServerOption = False,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
     server: ServerOption = "",
@@ -42,15 +50,26 @@ def stats(
     """Print a row of counters for each queue.
 
     age is how long the last taken item had waited, in milliseconds; sizes are in bytes. Exit 1 when a named
-    queue is not there.
+    queue is not there, 69 when a server does not answer.
+
+    Of a context with several servers, a queue's counters are added up; of age it is the largest. --server-wide has
+    each server for itself.
     """
-    client = connect(server, timeout)
+    cluster = connect_all(server, timeout)
     if server_wide:
-        write_record(client.server_stats(), output, headers=not no_headers)
+        counters = cluster.each(lambda client: client.server_stats())
+        if cluster.is_one and not per_server:
+            write_record(counters[0][1], output, headers=not no_headers)
+        else:
+            rows = [{"server": address, **one} for address, one in counters]
+            write_rows(rows, columns_of(rows), output, headers=not no_headers)
+        cluster.end()
         return
-    rows = sorted(client.queue_stats(), key=lambda row: str(row["queue"]))
+    rows = sorted(cluster.queue_rows(per_server=per_server), key=lambda row: str(row["queue"]))
     if queues:
-        rows = [row for row in rows if row["queue"] in queues and len(row) > 1]
-    write_rows(rows, columns_of(rows) if wide else MAIN_COLUMNS, output, headers=not no_headers)
+        rows = [row for row in rows if row["queue"] in queues and len(row) > (2 if per_server else 1)]
+    main = [MAIN_COLUMNS[0], *(["server"] if per_server else []), *MAIN_COLUMNS[1:]]
+    write_rows(rows, columns_of(rows) if wide else main, output, headers=not no_headers)
+    cluster.end()
     if missing := set(queues or ()) - {str(row["queue"]) for row in rows}:
         raise Failure(ExitCode.NEGATIVE, f"no such queue: {', '.join(sorted(missing))}")

@@ -6,13 +6,17 @@ from typing import Annotated
 import typer
 
 from kestrelctl import output
-from kestrelctl.commands.options import TimeoutOption, duration_ms
+from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to
 from kestrelctl.exit_codes import ExitCode, Failure
 
 ServersOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--server", "-s", metavar="HOST:PORT|unix:PATH", help="A server; several are added up.", show_default=False
+        "--server",
+        "-s",
+        metavar="HOST:PORT|unix:PATH",
+        help="A server; several are added up, as are those of a context.",
+        show_default=False,
     ),
 ]
 IntervalOption = Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How often to look.")]
@@ -22,7 +26,6 @@ ThemeOption = Annotated[str | None, typer.Option(metavar="NAME", help="dark, lig
 
 
 def top(
-    context: typer.Context,
     server: ServersOption = None,
     interval: IntervalOption = "1s",
     filter: FilterOption = "",
@@ -47,7 +50,7 @@ def top(
 
     column, descending = sort_of(sort)
     interval_ms, timeout_ms = spans_ms(interval, timeout)
-    addresses = addresses_of(context, server)
+    addresses = addresses_of(server)
     if plain or json or once or number is not None:
         if replay is not None or record is not None:
             raise typer.BadParameter("--record and --replay are for the console")
@@ -74,9 +77,10 @@ def top(
     )
 
 
-def addresses_of(context: typer.Context, server: list[str] | None) -> list[str]:
-    """The servers to look at, each once."""
-    return list(dict.fromkeys(server or [str(context.find_root().params["server"])]))
+def addresses_of(server: list[str] | None) -> list[str]:
+    """The servers to look at, each once: those of the line, or of the context. The way in is the same for all."""
+    way = way_to((server or [""])[0])
+    return list(dict.fromkeys(server or way.servers))
 
 
 def sort_of(sort: str) -> tuple[str, bool]:

@@ -2,7 +2,7 @@
 
 import os
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_all
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import remark
 
@@ -16,10 +16,14 @@ def undo(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption
     Exit 1 when there is nothing to undo, 80 or 81 when the queue has no room for any or all of it: the rest can be
     undone later.
     """
-    undone = connect(server, timeout).undo(os.fsencode(queue))
-    if undone is None:
+    cluster = connect_all(server, timeout)
+    undone = [
+        counts for _, counts in cluster.each(lambda client: client.undo(os.fsencode(queue))) if counts is not None
+    ]
+    cluster.end()
+    if not undone:
         raise Failure(ExitCode.NEGATIVE, f"nothing of {queue} to undo: is trash_seconds set, or is its time over?")
-    back, left = undone
+    back, left = map(sum, zip(*undone, strict=True))
     if left:
         code = ExitCode.PARTLY_STORED if back else ExitCode.FULL
         raise Failure(code, f"{queue} is full: items={back} are back, items={left} can be undone later")

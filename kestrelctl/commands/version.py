@@ -1,9 +1,13 @@
 """kestrelctl version"""
 
-from kestrelctl.commands.options import ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all
 from kestrelctl.output import write_data
 
 
 def version(server: ServerOption = "", timeout: TimeoutOption = "") -> None:
-    """Print the server's version (kestrelctl's own: --version)."""
-    write_data(connect(server, timeout).server_version().encode() + b"\n")
+    """Print the server's version (kestrelctl's own: --version); of several a line with address and version each."""
+    cluster = connect_all(server, timeout)
+    versions = cluster.each(lambda client: client.server_version())
+    lines = [version if cluster.is_one else f"{address}\t{version}" for address, version in versions]
+    write_data("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    cluster.end()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, connect, duration_ms
+from kestrelctl.commands.options import QueueArgument, ServerOption, connect_all, duration_ms
 from kestrelctl.output import remark
 
 
@@ -45,6 +45,6 @@ def wait(
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
         raise typer.BadParameter("--interval must be more than nothing")
-    client = connect(server, str(context.find_root().params["timeout"]))
-    count = wait_for(client, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
+    cluster = connect_all(server, str(context.find_root().params["timeout"]))
+    count = wait_for(cluster, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
     remark(f"{queue} has items={count}")

@@ -82,7 +82,7 @@ _@NAME@() {
     fi
     case $kind in
         words) while IFS= read -r name; do found+=("$name"); done < <(compgen -W "$choice" -- "$cur") ;;
-        queue | journal)
+        queue | journal | context | reader)
             while IFS=$'\t' read -r name rest; do
                 if [[ ! $quote ]]; then printf -v name %q "$name"; fi
                 found+=("$name")

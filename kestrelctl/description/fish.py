@@ -46,7 +46,7 @@ function __@NAME@_takes_value
     return 1
 end
 
-function __@NAME@_names # queues or journals
+function __@NAME@_names # queues, journals, contexts or readers
     set -l words (commandline -opc)
     set -l program (string replace -r '^~' $HOME -- $words[1])
     timeout 0.4 $program __complete $argv[1] (commandline -ct | string unescape) $words[2..-1] 2>/dev/null </dev/null
@@ -134,7 +134,7 @@ def _offered(value: Value) -> str:
     match value.kind:
         case Kind.WORDS:
             return f"-f -a {_quoted(' '.join(value.words))}"
-        case Kind.QUEUE | Kind.JOURNAL:
+        case Kind.QUEUE | Kind.JOURNAL | Kind.CONTEXT | Kind.READER:
             return f"-f -a '(__@NAME@_names {value.kind}s)'"
         case Kind.FILE:
             return "-F"

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -24,6 +24,8 @@ class Kind(StrEnum):
     NOTHING = "nothing"
     WORDS = "words"
     QUEUE = "queue"  # of the server that the command line names
+    CONTEXT = "context"
+    READER = "reader"  # of the queue before it
     JOURNAL = "journal"  # a queue of the spool that the command line names
     FILE = "file"
     FOLDER = "folder"
@@ -85,12 +87,13 @@ class Command:
 
 
 _FILES: Final = {"FILE", "SPOOL", "SPOOL|FILE", "OLD.json"}
-_QUEUES: Final = {"QUEUE", "[QUEUE]..."}
+_QUEUES: Final = {"QUEUE", "[QUEUE]...", "SRC", "DST"}
 _WORDS: Final = {"--theme": tuple(NAMES), "--sort": (*COLUMNS, *(f"-{column}" for column in COLUMNS))}
 
 
-def kestrelctl_tree() -> Command:
-    return _command(command_tree(), (), "kestrelctl")
+def kestrelctl_tree(verbs: Set[str] | None = None) -> Command:
+    """Of all verbs, or only of these."""
+    return _command(command_tree(verbs), (), "kestrelctl")
 
 
 def _command(command: Any, path: tuple[str, ...], program: str) -> Command:
@@ -144,7 +147,13 @@ def _value(parameter: Any, asks_server: bool) -> Value:
         return Value(metavar, Kind.WORDS, tuple(metavar.split("|")))
     if metavar in _QUEUES or "--queue" in names:
         return Value(metavar, Kind.QUEUE if asks_server else Kind.JOURNAL)
-    kinds = {"DIR": Kind.FOLDER, "CMD": Kind.COMMAND, "DATA|-|@FILE": Kind.DATA}
+    kinds = {
+        "CONTEXT": Kind.CONTEXT,
+        "READER": Kind.READER,
+        "DIR": Kind.FOLDER,
+        "CMD": Kind.COMMAND,
+        "DATA|-|@FILE": Kind.DATA,
+    }
     return Value(metavar, Kind.FILE if metavar in _FILES else kinds.get(metavar, Kind.NOTHING))
 
 

@@ -9,7 +9,7 @@ from kestrelctl.description.tree import Argument, Command, Kind, Option, Value
 _SCRIPT = r"""#compdef @PROGRAM@
 # zsh completion for @PROGRAM@. Made from its command tree by `make completions`.
 
-_@NAME@_names() { # the last word: queues or journals; $program and $typed are of the whole command line
+_@NAME@_names() { # the last word: of what kind; $program and $typed are of the whole command line
     local -a names notes
     local line kind=$argv[-1]
     argv[-1]=()
@@ -141,7 +141,7 @@ def _action(value: Value) -> str:
     match value.kind:
         case Kind.WORDS:
             return f"({' '.join(value.words)})"
-        case Kind.QUEUE | Kind.JOURNAL:
+        case Kind.QUEUE | Kind.JOURNAL | Kind.CONTEXT | Kind.READER:
             return f"_@NAME@_names {value.kind}s"
         case Kind.FILE:
             return "_files"

@@ -13,7 +13,7 @@ from kestrelctl.journals.events import Came, child_of, items
 from kestrelctl.journals.places import Place, replaying
 from kestrelctl.journals.progress import progress
 from kestrelctl.output import say
-from kestrelctl.putting import expiry_s, explain
+from kestrelctl.putting import PutItem, expiry_s, explain
 from kestrelctl.taking import KEEP_ALIVE_S
 from kestreld.journal.records import item_data, item_expire_at_ms, item_flags
 
@@ -82,8 +82,8 @@ def replay(client: "KestrelClient", queue: str, came: Iterable[Came], pace: Pace
 
 
 def _put(client: "KestrelClient", queue: str, batch: list[Came], done: Replayed) -> None:
-    dated = [(item_data(item.record), _time_to_live_s(item), item_flags(item.record)) for item in batch]
-    report = client.put_dated(os.fsencode(queue), [dated])
+    dated = [PutItem(item_data(item.record), _time_to_live_s(item), item_flags(item.record)) for item in batch]
+    report = client.put_items(os.fsencode(queue), [dated])
     for item, (data, _, _) in zip(batch[: report.stored], dated, strict=False):
         done.items += 1
         done.data_bytes += len(data)

@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with running_daemon(tmp_path_factory.mktemp("daemon"), "queues.small.max_items=3") as daemon:
+    with running_daemon(tmp_path_factory.mktemp("daemon"), "queues.small.max_items=3", admin="127.0.0.1:0") as daemon:
         yield daemon
 
 

@@ -1,5 +1,6 @@
 """Tab in the three real shells, with the scripts in completions/ as they are."""
 
+import json
 import os
 import pty
 import re
@@ -16,7 +17,6 @@ from typing import Final
 import pytest
 
 from kestrelctl import completing
-from kestrelctl.commands.options import SERVER_DEFAULT
 from kestrelctl.description.files import generated
 from kestrelctl.description.tree import kestrelctl_tree
 from tests.support.daemon import Daemon, running_daemon
@@ -152,6 +152,28 @@ def test_the_server_is_the_one_that_the_line_names(tab: Tab, server: Daemon, env
         assert offered(tab, f"kestrelctl {way} od") == {"odd"}
 
 
+def test_contexts_and_the_queues_of_their_servers(tab: Tab, server: Daemon, environment: dict[str, str]) -> None:
+    folder = Path(environment["HOME"]) / ".config"
+    environment["XDG_CONFIG_HOME"] = str(folder)
+    environment["KESTRELCTL_SERVER"] = "127.0.0.1:1"
+    (folder / "kestrelctl").mkdir(parents=True, exist_ok=True)
+    here = {"servers": ["127.0.0.1:1", server.address]}
+    (folder / "kestrelctl" / "contexts.yaml").write_text(json.dumps({"contexts": {"prod": here, "pre": here}}))
+    assert offered(tab, "kestrelctl -c pr") == {"prod", "pre"}
+    assert offered(tab, "kestrelctl context select pro") == {"prod"}
+    assert offered(tab, "kestrelctl get --context prod od") == {"odd"}
+    assert offered(tab, "kestrelctl -c prod get od") == {"odd"}
+
+
+def test_readers_of_the_queue_before_them(tab: Tab, folder: Path) -> None:
+    with running_daemon(folder / "admin", admin="127.0.0.1:0") as daemon:
+        kestrelctl = Kestrelctl(daemon.address, folder)
+        for reader in ("report", "replica"):
+            kestrelctl("readers", "create", "ns:jobs", reader)
+        assert offered(tab, f"kestrelctl -s {daemon.address} readers drop ns:jobs rep") == {"report", "replica"}
+        assert offered(tab, f"kestrelctl readers move -s {daemon.address} ns:jobs repo") == {"report"}
+
+
 def test_no_server_no_names_and_no_words(tab: Tab) -> None:
     assert tab("kestrelctl get -s 127.0.0.1:1 o") == set()
 
@@ -201,7 +223,6 @@ def test_the_quick_way_knows_the_server_as_the_command_tree_does() -> None:
     (program,) = [command for command in kestrelctl_tree().walk() if not command.path]
     ways = {name for option in program.options for name in option.names if not option.ends}
     assert ways == {*completing.TEXT_OPTIONS, "--tls", "--timeout"}
-    assert completing.SERVER_DEFAULT == SERVER_DEFAULT
 
 
 def test_the_quick_way_imports_neither_the_command_tree_nor_the_client(environment: dict[str, str]) -> None:

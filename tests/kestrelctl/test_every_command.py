@@ -19,7 +19,17 @@ from tests.support.shell import Kestrelctl
 ROOT: Final = Path(__file__).parents[2]
 COMMANDS: Final = [command for command in kestrelctl_tree().walk() if not command.commands]
 # What a command needs beside a queue to get as far as its server.
-NEEDS: Final = {"put": ["x"], "wait": ["--empty"], "top": ["--once"]}
+NEEDS: Final = {
+    "put": ["x"],
+    "wait": ["--empty"],
+    "top": ["--once"],
+    "move": ["elsewhere"],
+    "copy": ["elsewhere"],
+    "readers create": ["made"],
+    "readers move": ["kept", "latest"],
+    "readers drop": ["kept"],
+}
+BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers"}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2}
 # There is nothing to undo, and the machine may not be well.
@@ -40,6 +50,15 @@ def line_of(command: Command, queue: str, folder: Path) -> list[str]:
     return [*command.path, *needs, *NEEDS.get(command.words, [])]
 
 
+def prepare(kestrelctl: Kestrelctl, command: Command, queue: str) -> None:
+    """What a command finds that does its work."""
+    kestrelctl("put", queue, "x")
+    if command.words == "wait":
+        kestrelctl("flush", queue)
+    if "kept" in NEEDS.get(command.words, []):
+        kestrelctl("readers", "create", queue, "kept")
+
+
 def each(commands: list[Command]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("command", commands, ids=[command.words.replace(" ", "-") for command in commands])
 
@@ -55,6 +74,11 @@ def test_every_help_ends_with_examples_that_kestrelctl_understands() -> None:
             for name in command.path:
                 node = node.commands[rest.pop(0)]
                 context = node.make_context(name, list(rest), parent=context)
+
+
+def test_the_part_of_the_command_tree_that_a_line_needs_is_as_in_the_whole() -> None:
+    for command in kestrelctl_tree().commands:
+        assert kestrelctl_tree({command.words}).commands == (command,)
 
 
 @each(COMMANDS)
@@ -77,12 +101,11 @@ def test_without_a_server_it_is_exit_69_and_one_line(kestrelctl: Kestrelctl, com
 def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
     daemon: Daemon, command: Command, tmp_path: Path
 ) -> None:
-    with running_daemon(tmp_path / "daemon") as own:
+    admin = "127.0.0.1:0" if command.path[0] in BY_ADMIN_PORT else "null"
+    with running_daemon(tmp_path / "daemon", admin=admin) as own:
         kestrelctl = Kestrelctl(own.address, tmp_path)
-        kestrelctl("put", "q", "x")
+        prepare(kestrelctl, command, "q")
         line = line_of(command, "q", tmp_path)
-        if command.words == "wait":
-            line = ["wait", "q", "--items", "1"]
         run = subprocess.run(
             ["setsid", "-w", "sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "kestrelctl", *line],
             env=kestrelctl.environment,
@@ -98,9 +121,7 @@ def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command:
     line = line_of(command, "manners", tmp_path)
     if command.words.startswith("flush-all") or command.words == "reload":
         pytest.skip("it would change what other tests see")
-    kestrelctl("put", "manners", "x")
-    if command.words == "wait":
-        line = ["wait", "manners", "--items", "1"]
+    prepare(kestrelctl, command, "manners")
     reading = subprocess.Popen(
         [sys.executable, "-m", "kestrelctl", *line],
         env=kestrelctl.environment,
@@ -122,8 +143,7 @@ def test_a_name_with_a_blank_is_refused_and_one_of_colons_is_a_name(
     kestrelctl: Kestrelctl, command: Command, queue: str, tmp_path: Path
 ) -> None:
     colons = f"::{queue}:a:b::"
-    kestrelctl("put", colons, "x")
-    kestrelctl("flush", colons) if command.words == "wait" else None
+    prepare(kestrelctl, command, colons)
     needs = NEEDS.get(command.words, [])
     assert kestrelctl(*command.path, colons, *needs).code == (1 if command.words == "undo" else 0)
     if command.words in ("stats", "check"):  # they ask for all, and find none of that name
@@ -155,6 +175,9 @@ def test_json_has_the_keys_that_the_documentation_promises(
         "bench": ["bench", "flood", "-n", "10", "-q", f"{queue}-bench", "-o", "json"],
         "top --json": ["top", "--once", "--json"],
         "get --json": ["peek", queue, "--json"],
+        "items": ["items", queue, "-o", "json"],
+        "readers ls": ["readers", "ls", queue, "-o", "json"],
+        "tail --json": ["tail", queue, "--json"],
     }
     for command, line in lines.items():
         run = kestrelctl(*line)
@@ -165,7 +188,7 @@ def test_json_has_the_keys_that_the_documentation_promises(
         if command == "check":
             keys |= set(found["queues"][0])
         assert keys <= promised[command], command
-        assert promised[command] - keys <= {"data_base64"}, command
+        assert promised[command] - keys <= {"data_base64", "server", "expire_ms"}, command
     with_json = {command.words for command in COMMANDS if any("json" in w for w in _formats(command))}
     bare = {re.sub(r" -.*", "", command) for command in promised}
     assert {words if not words.startswith("bench") else "bench" for words in with_json} <= bare

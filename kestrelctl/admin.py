@@ -1,0 +1,92 @@
+"""The admin port: where it can be reached from here, and requests to it."""
+
+import base64
+import http.client
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Final
+
+from kestrelctl import access
+
+if TYPE_CHECKING:
+    import ssl
+
+_ANY: Final = frozenset({"0.0.0.0", "::"})
+
+
+class AdminConnection(http.client.HTTPConnection):
+    """To a host and port or a Unix socket, with TLS if there is a context. It connects when it has to, and again."""
+
+    def __init__(self, host: str, port: int, path: str, timeout_s: float, context: "ssl.SSLContext | None") -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self._path = path
+        self._context = context
+        self._headers = {"Host": "localhost"}
+
+    def connect(self) -> None:
+        if self._path:
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._path)
+            return
+        super().connect()
+        if self._context is not None:
+            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
+
+    def call_it(self, host: str) -> None:
+        """The name that the server goes by: not every one is trusted."""
+        self._headers["Host"] = host
+
+    def ask(self, method: str, path: str, wait_ms: int = 0) -> tuple[http.client.HTTPResponse, bytes]:
+        """The answer and what is in it; it may take `wait_ms` longer. Raises OSError or HTTPException."""
+        if access.given.user and "Authorization" not in self._headers:
+            token = base64.b64encode(access.given.user.encode() + b":" + access.password()).decode("ascii")
+            self._headers["Authorization"] = f"Basic {token}"
+        if self.sock is not None and self.timeout is not None:
+            self.sock.settimeout(self.timeout + wait_ms / 1000)
+        self.request(method, path, headers=self._headers)
+        answer = self.getresponse()
+        return answer, answer.read()
+
+
+def admin_connection(address: str, admin: str, timeout_ms: int) -> AdminConnection | None:
+    """To the server at `address` whose admin port is at `admin`. None = it cannot be reached from here.
+
+    A password that goes to the memcache port by TLS does not go to another one without.
+    """
+    own = access.parse_address(address)
+    is_tls = admin.startswith("tls:")
+    timeout_s = timeout_ms / 1000
+    if admin.startswith("unix:"):
+        path = admin.removeprefix("unix:")
+        return AdminConnection("localhost", 0, path, timeout_s, None) if isinstance(own, str) else None
+    host, _, port = admin.removeprefix("tls:").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    own_host = "127.0.0.1" if isinstance(own, str) else own[0]
+    if host in _ANY:
+        reached = own_host
+    elif host == own_host or (_is_loopback(host) and _is_loopback(own_host)):
+        reached = host
+    else:
+        return None
+    if leaves_tls(address, is_tls=is_tls) and not _is_loopback(reached):
+        return None
+    context = access.tls_context() if is_tls else None
+    connection = AdminConnection(reached, int(port), "", timeout_s, context)
+    connection.call_it(admin.removeprefix("tls:"))
+    return connection
+
+
+def leaves_tls(address: str, *, is_tls: bool) -> bool:
+    """Whether a password would be seen on this way and not on the one to `address`."""
+    given = access.given
+    return bool(given.user and not is_tls and (given.tls or given.ca or given.cert or address.startswith("tls:")))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,115 @@
+"""Several servers that do not know each other, used as one: all are asked, an item goes to any and comes from any."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from kestrelctl.blocks import QueueBlock
+from kestrelctl.client import KestrelClient
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import say
+from kestrelctl.putting import PutReport
+from kestrelctl.sums import sum_blocks
+
+T = TypeVar("T")
+# Of several servers without an item each is waited at for so long, in turn.
+WAIT_TURN_MS: Final = 250
+AWAY: Final = (ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN)
+
+
+class Cluster:
+    """The servers that a command line means, mostly one.
+
+    One of several that fails is named on stderr, and the others do what they can; `end` says so in the exit code.
+    """
+
+    def __init__(self, addresses: Sequence[str], timeout_ms: int) -> None:
+        self.clients = [KestrelClient(address, timeout_ms) for address in addresses]
+        self.is_one = len(self.clients) == 1
+        self._failure: Failure | None = None
+
+    def end(self) -> None:
+        """Raises the failure of the first server that failed; what it was has been said."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _note(self, failure: Failure) -> None:
+        """Raises it where it is not about one server among several."""
+        if self.is_one or failure.code == ExitCode.USAGE:
+            raise failure
+        say(failure.words)
+        self._failure = self._failure or Failure(failure.code, "")
+
+    # All of them
+
+    def each(self, do: Callable[[KestrelClient], T]) -> list[tuple[str, T]]:
+        """The addresses and answers of those that have one. Raises Failure when there are none."""
+        answers = []
+        for client in self.clients:
+            try:
+                answers.append((client.address, do(client)))
+            except Failure as failure:
+                self._note(failure)
+        if not answers:
+            self.end()
+        return answers
+
+    def queue_rows(self, *, per_server: bool = False) -> list[QueueBlock]:
+        """The figures of those that answer, added up, or for each server with its address as `server`."""
+        answers = self.each(KestrelClient.queue_stats)
+        if not per_server:
+            return sum_blocks([blocks for _, blocks in answers])
+        return [
+            {"queue": block["queue"], "server": address, **block} for address, blocks in answers for block in blocks
+        ]
+
+    def queue_stats(self) -> list[QueueBlock]:
+        """The figures of all together. Raises the failure of the first that does not answer."""
+        return sum_blocks([client.queue_stats() for client in self.clients])
+
+    # Any of them
+
+    def put_many(self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int) -> PutReport:
+        """To a random server that can be reached, all items to the same one."""
+        for client in self._in_any_order():
+            if not self.is_one:
+                try:
+                    client.reach()
+                except Failure as failure:
+                    self._note(failure)
+                    continue
+            return client.put_many(queue, batches, expire_s)
+        self.end()
+        raise AssertionError("no server, and no reason why")
+
+    def first(self, fetch: Callable[[KestrelClient, int], T | None], wait_ms: int) -> tuple[str, T] | None:
+        """What the first server has that has anything, and its address: `fetch` waits there for some milliseconds.
+
+        All are asked in any order; if none has anything, each is waited at in turn. None = the time is over. Raises
+        Failure when not all could be asked.
+        """
+        if self.is_one:
+            found = fetch(self.clients[0], wait_ms)
+            return None if found is None else (self.clients[0].address, found)
+        left_ms, turn_ms = wait_ms, 0
+        while self.clients:
+            for client in self._in_any_order():
+                try:
+                    found = fetch(client, turn_ms)
+                except Failure as failure:
+                    if failure.code not in AWAY:
+                        raise
+                    self._note(failure)
+                    self.clients.remove(client)
+                    continue
+                if found is not None:
+                    return client.address, found
+                left_ms -= turn_ms
+            if left_ms <= 0 or not self.clients:
+                break
+            turn_ms = max(1, min(WAIT_TURN_MS, left_ms // len(self.clients)))
+        self.end()
+        return None
+
+    def _in_any_order(self) -> list[KestrelClient]:
+        return self.clients if self.is_one else sorted(self.clients, key=lambda client: os.urandom(8))

@@ -1,0 +1,144 @@
+"""kestrelctl context add, select, show, ls, rm"""
+
+import os
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from kestrelctl.blocks import Cell
+from kestrelctl.commands.options import FormatOption, NoHeadersOption, way_to
+from kestrelctl.contexts import WAY_IN, Context, check_name, checked, load, save
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import remark, write_record, write_rows
+
+COLUMNS: Final = ["context", "selected", "servers", "user", "tls", "admin_port"]
+
+context = typer.Typer(help="Names for servers, several of one cluster too, and the way in.", rich_markup_mode=None)
+ContextArgument = Annotated[str, typer.Argument(metavar="CONTEXT", help="Its name.", show_default=False)]
+
+
+@context.command("add")
+def context_add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
+    servers: Annotated[
+        list[str], typer.Argument(metavar="HOST:PORT|unix:PATH", help="One server or several.", show_default=False)
+    ],
+    user: Annotated[str, typer.Option(metavar="NAME", help="Log in as this user.")] = "",
+    password_file: Annotated[str, typer.Option(metavar="FILE", help="Its first line is the password.")] = "",
+    tls: Annotated[bool, typer.Option("--tls", help="Connect by TLS.")] = False,
+    ca: Annotated[str, typer.Option(metavar="FILE", help="TLS: trust these authorities (PEM).")] = "",
+    cert: Annotated[str, typer.Option(metavar="FILE", help="TLS: the certificate to show (PEM).")] = "",
+    key: Annotated[str, typer.Option(metavar="FILE", help="TLS: its key, if it is in another file.")] = "",
+    admin_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="The admin port of the servers, if it is not where they say themselves."),
+    ] = None,
+    select: Annotated[bool, typer.Option("--select", help="Select it, too.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="If there is one of this name, it becomes this.")] = False,
+) -> None:
+    """Give a name to a server, or to several that are used as one. The password itself is not kept.
+
+    Exit 73 when there is a context of that name.
+    """
+    files = {"password_file": password_file, "ca": ca, "cert": cert, "key": key}
+    ways = {option: os.path.abspath(os.path.expanduser(path)) if path else "" for option, path in files.items()}
+    try:
+        check_name(name)
+        made = checked(Context(tuple(dict.fromkeys(servers)), user, tls=tls, admin_port=admin_port, **ways))
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from problem
+    contexts = load()
+    if name in contexts.by_name and not replace:
+        raise Failure(ExitCode.CANNOT_CREATE, f"there is a context {name} already; --replace changes it")
+    contexts.by_name[name] = made
+    if select:
+        contexts.selected = name
+    save(contexts)
+    remark(f"context {name}: {', '.join(made.servers)}")
+
+
+@context.command("select")
+def context_select(
+    name: Annotated[
+        str | None, typer.Argument(metavar="CONTEXT", help="Its name; none with --none.", show_default=False)
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Select none: commands go to the default server.")] = False,
+) -> None:
+    """Choose the context of commands that name neither a server nor a context.
+
+    Exit 66 when there is none of that name.
+    """
+    if (name is not None) == none:
+        raise typer.BadParameter("give either CONTEXT or --none")
+    contexts = load()
+    if name is not None:
+        contexts.find(name)
+    contexts.selected = name or ""
+    save(contexts)
+
+
+@context.command("show")
+def context_show(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="CONTEXT", help="Its name (default the one in force here).", show_default=False),
+    ] = None,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+) -> None:
+    """Print what a context says; without a name, where commands would go from here.
+
+    Exit 66 when there is none of that name.
+    """
+    if name is not None:
+        fields = asdict(load().find(name))
+    else:
+        way = way_to("")
+        name = way.context
+        from kestrelctl.access import given
+
+        fields = {
+            "servers": way.servers,
+            "admin_port": way.admin_port,
+            **{option: getattr(given, option) for option in WAY_IN},
+        }
+    record: dict[str, Cell] = {"context": name, "servers": ",".join(fields.pop("servers"))}
+    record |= {key: _cell(value) for key, value in fields.items() if value not in ("", None, False)}
+    write_record(record, output, headers=not no_headers)
+
+
+@context.command("ls")
+def context_ls(output: FormatOption = None, no_headers: NoHeadersOption = False) -> None:
+    """Print a row for each context. The selected one has a star."""
+    contexts = load()
+    rows: list[dict[str, Cell]] = [
+        {
+            "context": name,
+            "selected": "*" if name == contexts.selected else "",
+            "servers": ",".join(one.servers),
+            "user": one.user,
+            "tls": _cell(one.tls),
+            "admin_port": one.admin_port or "",
+        }
+        for name, one in sorted(contexts.by_name.items())
+    ]
+    write_rows(rows, COLUMNS, output, headers=not no_headers)
+
+
+@context.command("rm")
+def context_rm(name: ContextArgument) -> None:
+    """Forget a context. Nothing happens to its servers.
+
+    Exit 66 when there is none of that name.
+    """
+    contexts = load()
+    contexts.find(name)
+    del contexts.by_name[name]
+    if contexts.selected == name:
+        contexts.selected = ""
+    save(contexts)
+
+
+def _cell(value: object) -> Cell:
+    return ("yes" if value else "") if isinstance(value, bool) else value if isinstance(value, int) else str(value)

@@ -1,0 +1,35 @@
+"""kestrelctl export"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_reader
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import remark
+
+
+def export_items(
+    queue: QueueArgument,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is stdout.")] = "-",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on behind the last whole line of FILE, if it is there.")
+    ] = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Write what is in a queue to a file, a line of JSON for each item. Nothing is taken.
+
+    A line has the item's id, add time, expiry, flags and bytes: as text, or in base64 where they are no UTF-8. It is
+    what is in the queue when the command starts, open reads too, less what is taken meanwhile, read by the server's
+    admin port. `kestrelctl import` puts it on a queue. With --resume, a whole export is followed by what is new.
+
+    Exit 1 when there is no such queue, 73 when FILE is there, or is of another queue, 77 when the server has no
+    admin port.
+    """
+    from kestrelctl.exporting import export
+
+    if resume and file == "-":
+        raise Failure(ExitCode.USAGE, "--resume is for a file")
+    count = export(connect_reader(server, timeout), queue, file, resume=resume)
+    remark(f"exported items={count}")

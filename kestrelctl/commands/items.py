@@ -1,0 +1,43 @@
+"""kestrelctl items"""
+
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import (
+    FormatOption,
+    GrepOption,
+    NoHeadersOption,
+    QueueArgument,
+    ServerOption,
+    TimeoutOption,
+    connect_reader,
+)
+from kestrelctl.exit_codes import ExitCode, Failure
+
+
+def items(
+    queue: QueueArgument,
+    offset: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the first N items.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
+    all_of_them: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    grep: GrepOption = None,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """List what is in a queue, from its head on: id, age, expiry, size, flags and text. Nothing is taken.
+
+    Open reads are among them, marked; so are items that expired and are still there. It is what is in the queue when
+    the command starts, less what is taken meanwhile. It is read by the server's admin port, with the right peek.
+
+    Exit 1 when there is none, 77 when the server has no admin port.
+    """
+    from kestrelctl.listing import matching, write_items
+
+    api = connect_reader(server, timeout)
+    found = matching(islice(api.waiting(queue), offset, None), grep)
+    if not write_items(found if all_of_them else islice(found, limit), output, headers=not no_headers):
+        raise Failure(ExitCode.NEGATIVE, f"{queue} is empty" if grep is None and not offset else "no such item")

@@ -1,0 +1,46 @@
+"""kestrelctl move"""
+
+from kestrelctl.commands.options import (
+    MatchOption,
+    MaxOption,
+    RateOption,
+    ServerOption,
+    SourceArgument,
+    TargetArgument,
+    TimeoutOption,
+    ToOption,
+    answer_ms,
+    way_to,
+)
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import remark
+
+
+def move(
+    source: SourceArgument,
+    target: TargetArgument,
+    to: ToOption = "",
+    match: MatchOption = None,
+    limit: MaxOption = None,
+    rate: RateOption = None,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Move the items of a queue to another queue, until it is empty. They keep flags and expiry.
+
+    Each is opened, put and closed, so none is lost whenever the command or a server is killed; the one under way may
+    then be in both queues. Expiry is read by the server's admin port; of a server that has none items come without.
+
+    With --match the others stay in order: each is held open until the end, which counts as one of max_retries, and
+    100 of them can be. If more are in front of one that matches, it stops there; `copy --match` has no such limit. If
+    it is killed, those that it held may come back in another order.
+
+    Exit 1 when there was nothing to move, 77 when too many do not match, 80 or 81 when DST refused one.
+    """
+    from kestrelctl.transfers import Transfer, move_all
+
+    transfer = Transfer(way_to(server), answer_ms(timeout), source, target, to, match, limit, rate or 0.0)
+    moved = move_all(transfer)
+    if not moved:
+        raise Failure(ExitCode.NEGATIVE, f"nothing to move in {source}")
+    remark(f"moved {moved} item{'' if moved == 1 else 's'}")

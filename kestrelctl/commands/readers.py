@@ -1,0 +1,118 @@
+"""kestrelctl readers ls, create, move, drop"""
+
+from typing import Annotated, Final
+
+import typer
+
+from kestrelctl.commands.options import (
+    FormatOption,
+    NoHeadersOption,
+    QueueArgument,
+    ServerOption,
+    TimeoutOption,
+    connect_reader,
+)
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.output import remark, write_rows
+
+COLUMNS: Final = ["reader", "kind", "head", "behind", "items", "bytes", "open"]
+
+readers = typer.Typer(
+    help="Places on a queue's journal that outlive connections and restarts (docs/admin.md).", rich_markup_mode=None
+)
+
+
+def reader_name(value: str) -> str:
+    if not value or any(letter in "/+" or letter.isspace() for letter in value):
+        raise typer.BadParameter(f"{value!r} is not a reader's name: it is empty, or has a blank, a / or a + in it")
+    return value
+
+
+ReaderArgument = Annotated[
+    str, typer.Argument(metavar="READER", help="The reader.", show_default=False, callback=reader_name)
+]
+
+
+@readers.command("ls")
+def readers_ls(
+    queue: QueueArgument,
+    output: FormatOption = None,
+    no_headers: NoHeadersOption = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Print a row for each reader of a queue: the queue itself, its children, and streams.
+
+    head is the lowest id it has not done, behind how many ids are from there to the end. items, bytes and open reads
+    are those of queues. Exit 1 when there is no such queue, 77 when the server has no admin port.
+    """
+    family = connect_reader(server, timeout).describe(queue)
+    rows = [
+        {"reader": one["reader"], "kind": one["kind"], "head": one["head"]}
+        | {"behind": max(family["next_id"] - one["head"], 0)}
+        | {key: one[key] for key in ("items", "bytes", "open") if key in one}
+        for one in family["readers"]
+    ]
+    write_rows(rows, COLUMNS, output, headers=not no_headers)
+
+
+@readers.command("create")
+def readers_create(
+    queue: QueueArgument,
+    reader: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False, callback=reader_name)],
+    at: Annotated[
+        str, typer.Option("--from", metavar="ID", help="Where it begins: earliest, latest, or an item's id.")
+    ] = "earliest",
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Make a reader. From then on, the queue's journal keeps what it has not done: drop it when it is not needed.
+
+    The queue is made if it is not there. Exit 1 when the item is gone, 73 when there is a reader of that name, which
+    stays where it is.
+    """
+    from kestrelctl.reader_api import Gone
+
+    try:
+        made, is_new = connect_reader(server, timeout).create(queue, reader, at)
+    except Gone as gone:
+        raise Failure(ExitCode.NEGATIVE, f"{queue} has no item {at}: its first is {gone.first_id}") from gone
+    if not is_new:
+        raise Failure(ExitCode.CANNOT_CREATE, f"{queue} has a reader {reader} already, at item {made['head']}")
+    remark(f"{reader} is at item {made['head']}")
+
+
+@readers.command("move")
+def readers_move(
+    queue: QueueArgument,
+    reader: ReaderArgument,
+    to: Annotated[str, typer.Argument(metavar="ID|latest", help="The item it is to read next.", show_default=False)],
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Move a reader forward: all items before that are done for it. It cannot go back; drop it and make it anew.
+
+    Exit 1 when there is no such queue or reader, 77 when it is farther already or there is no such item yet.
+    """
+    if to != "latest" and not (to.isascii() and to.isdecimal() and 0 < int(to) < 10**18):
+        raise typer.BadParameter(f"{to!r} is neither an item's id nor latest")
+    api = connect_reader(server, timeout)
+    target = api.describe(queue)["next_id"] if to == "latest" else int(to)
+    if target == 1:
+        raise Failure(ExitCode.REFUSED, "the first item of all is where readers come from: they do not go back")
+    head = api.done(queue, reader, target - 1)["head"]
+    if head != target:
+        raise Failure(ExitCode.REFUSED, f"{reader} is at item {head} already, readers do not go back")
+    remark(f"{reader} is at item {head}")
+
+
+@readers.command("drop")
+def readers_drop(
+    queue: QueueArgument, reader: ReaderArgument, server: ServerOption = "", timeout: TimeoutOption = ""
+) -> None:
+    """Forget a reader. What only it had yet to read may leave the disk.
+
+    Exit 1 when there is no such queue or reader.
+    """
+    connect_reader(server, timeout).drop(queue, reader)
+    remark(f"dropped {reader}")

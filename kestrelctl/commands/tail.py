@@ -1,0 +1,55 @@
+"""kestrelctl tail"""
+
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import (
+    JsonOption,
+    LengthOption,
+    LinesOption,
+    NullOption,
+    QueueArgument,
+    RawOption,
+    ServerOption,
+    TimeoutOption,
+    connect_reader,
+)
+from kestrelctl.framing import Framing, choose
+
+
+def tail(
+    queue: QueueArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each item as it is put.")] = False,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "-n", min=0, metavar="N", help="Begin with the last N put (default 10, with -f 0).", show_default=False
+        ),
+    ] = None,
+    raw: RawOption = False,
+    lines: LinesOption = False,
+    null: NullOption = False,
+    length_prefixed: LengthOption = False,
+    json: JsonOption = False,
+    server: ServerOption = "",
+    timeout: TimeoutOption = "",
+) -> None:
+    """Show the last items that were put on a queue, and with -f every one that comes. Nothing is taken.
+
+    It sees items that workers have taken, too, as long as they are in the journal; with -f it says on stderr if some
+    were gone before it could read them. --json has the id, add time, size and flags of each. It reads by the server's
+    admin port, with the right peek, and needs no reader.
+
+    Exit 1 when there is no such queue or it is deleted, 77 when the server has no admin port.
+    """
+    from kestrelctl import listing
+
+    framing = choose(Framing.LINES, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
+    api = connect_reader(server, timeout)
+    number = number if number is not None else 0 if follow else 10
+    journal_id, next_id, last = listing.last_of(api, queue, number)
+    listing.write_framed(last, framing)
+    if follow:
+        for page in listing.follow(api, queue, journal_id, next_id):
+            listing.write_framed(page, framing)

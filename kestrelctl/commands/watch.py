@@ -1,0 +1,44 @@
+"""kestrelctl watch"""
+
+import time
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.options import duration_ms, said
+from kestrelctl.output import STDOUT, is_terminal, write_data
+
+CLEAR = b"\x1b[H\x1b[2J"
+SIGNAL_CODES = 128
+
+
+def watch(
+    words: Annotated[
+        list[str], typer.Argument(metavar="VERB", help="A verb and what belongs to it.", show_default=False)
+    ],
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How long to wait between.")] = "2s",
+    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="So many times, then end.")] = None,
+) -> None:
+    """Run a verb of kestrelctl again and again, such as stats, ls, items or readers ls.
+
+    On a terminal each run replaces the one before; elsewhere they follow each other. A run that fails does not end
+    it. What stands behind the verb is for the verb, -s and -c before `watch` too; `top` is made for many queues.
+
+    The exit code is that of the last run.
+    """
+    from kestrelctl.app import run
+
+    interval_ms = duration_ms(interval)
+    if interval_ms == 0:
+        raise typer.BadParameter("--interval must be more than nothing")
+    # The options of the whole program that stand before `watch` are meant for the verb.
+    line = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in said.items()]
+    line += words
+    while True:
+        if is_terminal(STDOUT):
+            write_data(CLEAR + f"every {interval}: kestrelctl {' '.join(words)}\n\n".encode("utf-8", "surrogateescape"))
+        code = run(line)
+        number = None if number is None else number - 1
+        if number == 0 or code > SIGNAL_CODES:
+            raise typer.Exit(code)
+        time.sleep(interval_ms / 1000)

@@ -1,0 +1,195 @@
+"""Contexts: a server or several and the way in, under a name, in a file; and which servers a command line means."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from kestrelctl.access import Given, given, parse_address
+from kestrelctl.exit_codes import ExitCode, Failure
+
+SERVER_DEFAULT: Final = "127.0.0.1:22133"
+NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+WAY_IN: Final = tuple(each.name for each in fields(Given))
+_TRUE: Final = ("1", "true", "t", "yes", "y", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The names are those of the file; "" and None = it does not say."""
+
+    servers: tuple[str, ...]
+    user: str = ""
+    password_file: str = ""
+    tls: bool = False
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    admin_port: int | None = None  # of every server; None = where the server itself says
+
+
+@dataclass(slots=True)
+class Contexts:
+    """What the file says."""
+
+    selected: str = ""  # "" = none
+    by_name: dict[str, Context] = field(default_factory=dict)
+
+    def find(self, name: str) -> Context:
+        """Raises Failure."""
+        if name not in self.by_name:
+            known = ", ".join(sorted(self.by_name))
+            reason = f"there are {known}" if known else "there are none; kestrelctl context add makes one"
+            raise Failure(ExitCode.NO_INPUT, f"there is no context {name!r}: {reason}")
+        return self.by_name[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where a command goes."""
+
+    servers: tuple[str, ...]
+    context: str = ""  # "" = none
+    admin_port: int | None = None
+
+
+def file_path() -> str:
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return f"{folder}/kestrelctl/contexts.yaml"
+
+
+# Which one it is
+
+
+def settle(said: Mapping[str, str | bool]) -> Way:
+    """The servers of a command line, of whose options `said` has those that were given.
+
+    What the line, else the context, else the environment says of the way in is in `given` then. A server on the line
+    goes without a context, unless the line names one. Raises Failure.
+    """
+    server = str(said.get("server") or "")
+    name = str(said.get("context") or ("" if server else os.environ.get("KESTRELCTL_CONTEXT", "")))
+    from_environment = os.environ.get("KESTRELCTL_SERVER", "")
+    context = None
+    if name or not (server or from_environment):
+        contexts = load()
+        name = name or contexts.selected
+        context = contexts.find(name) if name else None
+    for option in WAY_IN:
+        setattr(given, option, said.get(option) or getattr(context, option, "") or _from_environment(option))
+    if server:
+        return Way((server,), name, context.admin_port if context is not None else None)
+    if context is not None:
+        return Way(context.servers, name, context.admin_port)
+    return Way((from_environment or SERVER_DEFAULT,))
+
+
+def _from_environment(option: str) -> str | bool:
+    if option == "password_file":
+        return ""
+    value = os.environ.get(f"KESTRELCTL_{option.upper()}", "")
+    return value.lower() in _TRUE if option == "tls" else value
+
+
+# The file. kestrelctl writes JSON, which is YAML and read ten times as fast.
+
+
+def load() -> Contexts:
+    """None are there when there is no file. Raises Failure for one that cannot be read."""
+    path = file_path()
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(ExitCode.CONFIG, f"{path}: cannot be read: {error}") from error
+    try:
+        return _contexts(_parse(text))
+    except ValueError as problem:
+        raise Failure(ExitCode.CONFIG, f"{path}: {problem}") from problem
+
+
+def _parse(text: str) -> Any:
+    """Raises ValueError."""
+    with suppress(ValueError):
+        return json.loads(text)
+    import yaml
+
+    try:
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def _contexts(content: Any) -> Contexts:
+    """Raises ValueError."""
+    top = _mapping(content if content is not None else {}, "the file", {"selected", "contexts"})
+    found = Contexts(str(top.get("selected") or ""))
+    for name, said in _mapping(top.get("contexts") or {}, "contexts", None).items():
+        check_name(name)
+        found.by_name[name] = _context(said, f"contexts.{name}")
+    if found.selected and found.selected not in found.by_name:
+        raise ValueError(f"selected: there is no context {found.selected!r}")
+    return found
+
+
+def _context(said: Any, where: str) -> Context:
+    named = _mapping(said, where, {each.name for each in fields(Context)})
+    servers = named.pop("servers", None)
+    if not isinstance(servers, list) or not servers or not all(isinstance(server, str) for server in servers):
+        raise ValueError(f"{where}.servers: expected a list of HOST:PORT")
+    wanted: dict[str, type] = {"tls": bool, "admin_port": int}
+    for key, value in named.items():
+        kind = wanted.get(key, str)
+        if type(value) is not kind:
+            raise ValueError(f"{where}.{key}: expected {'true or false' if kind is bool else kind.__name__}")
+    return checked(Context(tuple(servers), **named))
+
+
+def _mapping(content: Any, where: str, known: set[str] | None) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: expected keys and values")
+    for key in content:
+        if known is not None and key not in known:
+            raise ValueError(f"{where}: there is no {key!r}; there are {', '.join(sorted(known))}")
+    return dict(content)
+
+
+def checked(context: Context) -> Context:
+    """The same. Raises ValueError for addresses and ports that cannot be."""
+    for server in context.servers:
+        try:
+            parse_address(server)
+        except Failure as problem:
+            raise ValueError(problem.words) from problem
+    if context.admin_port is not None and not 0 < context.admin_port < 65536:
+        raise ValueError(f"{context.admin_port} is not a port")
+    return context
+
+
+def check_name(name: object) -> None:
+    """Raises ValueError."""
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is not the name of a context: letters, digits, _, . and -, a letter first")
+
+
+def save(contexts: Contexts) -> None:
+    """Raises Failure."""
+    path = file_path()
+    said = {
+        name: {key: value for key, value in asdict(context).items() if value not in ("", None, False)}
+        for name, context in sorted(contexts.by_name.items())
+    }
+    text = json.dumps({"selected": contexts.selected, "contexts": said}, indent=2, ensure_ascii=False) + "\n"
+    beside = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(beside, path)
+    except OSError as error:
+        raise Failure(ExitCode.IO, f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error

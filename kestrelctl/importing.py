@@ -1,0 +1,171 @@
+"""Lines of JSON put on a queue as items. What is stored is noted beside the file, so that it can go on from there."""
+
+import base64
+import binascii
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kestrelctl.client import KestrelClient
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.framing import Framing, split
+from kestrelctl.item_lines import HEADER, VERSION, failing_to, fields_in, line_of, number_in
+from kestrelctl.output import STDIN, read_chunks
+from kestrelctl.progress import Advance, progress
+from kestrelctl.putting import PutItem, PutReport, expiry_at_s, explain
+
+BATCH_ITEMS: Final = 512
+BATCH_BYTES: Final = 4 * 1024**2
+
+
+class Place(NamedTuple):
+    """Behind an item in the file."""
+
+    end_bytes: int = 0
+    line: int = 0
+    id: int = 0  # of the item; 0 = it has none
+
+
+BEGINNING: Final = Place()
+
+
+@dataclass(slots=True)
+class Import:
+    """One file, or standard input, into a queue. What is stored is noted beside the file, as it is stored."""
+
+    path: str  # "-" = stdin
+    queue: str
+    stored: int = 0
+    expired: int = 0
+    _line: int = 0  # the one being read
+    _reached: Place = BEGINNING  # up to here all is stored
+    _under_way: list[Place] = field(default_factory=list)
+
+    @property
+    def note_path(self) -> str:
+        return f"{self.path}.importing"
+
+    def run(self, client: KestrelClient, *, resume: bool) -> None:
+        """Raises Failure; the items before it are stored."""
+        client.reach()  # there may be nothing to put
+        if self.path == "-":
+            if resume:
+                raise Failure(ExitCode.USAGE, "--resume is for a file")
+            self._put(client, read_chunks(STDIN, "standard input"))
+            return
+        with failing_to(f"read {self.path}"):
+            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._reached = self._noted(resume=resume)
+            self._line = self._reached.line
+            os.lseek(file, self._reached.end_bytes, os.SEEK_SET)
+            self._put(client, read_chunks(file, self.path), os.fstat(file).st_size - self._reached.end_bytes)
+        finally:
+            os.close(file)
+        with suppress(FileNotFoundError):
+            os.unlink(self.note_path)
+
+    def _put(self, client: KestrelClient, chunks: Iterable[bytes], size_bytes: int | None = None) -> None:
+        with progress(f"import {self.queue}", size_bytes) as advance:
+            report = client.put_items(os.fsencode(self.queue), self._batches(chunks, advance))
+        if report.failure is not None:
+            self._note_some(report)
+            failure = explain(report, report.failure)
+            code = ExitCode.CORRUPT if report.failure.code == ExitCode.CORRUPT else failure.code
+            hint = "; --resume goes on from there" if self.path != "-" and self.stored else ""
+            raise Failure(code, failure.words + hint)
+
+    def _batches(self, chunks: Iterable[bytes], advance: Advance) -> Iterator[list[PutItem]]:
+        """Whoever asks for the next has stored the one before."""
+        batch: list[PutItem] = []
+        at, size_bytes = self._reached.end_bytes, 0
+        broken: Failure | None = None
+        for line in (line for lines in split(chunks, Framing.LINES) for line in lines):
+            self._line += 1
+            at += len(line) + 1
+            if not line.strip():
+                continue
+            try:
+                found = self._item(line)
+            except Failure as failure:
+                broken = failure
+                break
+            if found is None:
+                continue
+            item, number = found
+            batch.append(item)
+            self._under_way.append(Place(at, self._line, number))
+            size_bytes += len(item.data)
+            if len(batch) == BATCH_ITEMS or size_bytes >= BATCH_BYTES:
+                yield from self._stored_by(batch, advance)
+                batch, size_bytes = [], 0
+        if batch:
+            yield from self._stored_by(batch, advance)
+        if broken is not None:
+            raise broken
+
+    def _stored_by(self, batch: list[PutItem], advance: Advance) -> Iterator[list[PutItem]]:
+        before_bytes = self._reached.end_bytes
+        yield batch
+        self._note(len(batch))
+        advance(self._reached.end_bytes - before_bytes)
+
+    def _item(self, line: bytes) -> tuple[PutItem, int] | None:
+        """It and its id in the file; None = this line has none to put. Raises Failure."""
+        fields = fields_in(line, self.path, self._line)
+        if HEADER in fields:
+            if fields[HEADER] != VERSION:
+                raise Failure(ExitCode.CORRUPT, f"{self.path}: of a newer kestrelctl: {HEADER} is {fields[HEADER]}")
+            return None
+        expire_ms, flags, number = (
+            number_in(fields, key, self.path, self._line) for key in ("expire_ms", "flags", "id")
+        )
+        try:
+            data = base64.b64decode(fields["data_base64"], validate=True) if "data_base64" in fields else None
+            data = fields["data"].encode() if data is None else data
+        except (KeyError, AttributeError, TypeError, binascii.Error, UnicodeEncodeError) as error:
+            reason = "no item: it has neither data nor data_base64 that can be read"
+            raise Failure(ExitCode.CORRUPT, f"{self.path}: line {self._line}: {reason}") from error
+        if expire_ms and expire_ms <= time.time_ns() // 1_000_000:
+            self.expired += 1
+            return None
+        return PutItem(data, expiry_at_s(expire_ms), flags), number
+
+    # How far it is
+
+    def _noted(self, *, resume: bool) -> Place:
+        """Where to begin. Raises Failure where an import was broken off and nobody says what to do about it."""
+        try:
+            with open(self.note_path, "rb") as file:
+                said = fields_in(file.read(), self.note_path, 1)
+        except FileNotFoundError:
+            return BEGINNING
+        if not resume:
+            words = f"an import of {self.path} ended at item {said.get('id')}: --resume goes on behind it"
+            raise Failure(ExitCode.CANNOT_CREATE, f"{words}; without {self.note_path} it begins anew")
+        if said.get("queue") != self.queue:
+            raise Failure(ExitCode.USAGE, f"{self.note_path} is of the queue {said.get('queue')}")
+        return Place(*(number_in(said, key, self.note_path, 1) for key in ("bytes", "line", "id")))
+
+    def _note(self, count: int) -> None:
+        """So many of the items under way are stored."""
+        if not count:
+            return
+        self.stored += count
+        self._reached = self._under_way[count - 1]
+        del self._under_way[:count]
+        if self.path != "-":
+            end_bytes, line, number = self._reached
+            said = {"queue": self.queue, "id": number, "bytes": end_bytes, "line": line}
+            with failing_to(f"write {self.note_path}"):
+                with open(f"{self.note_path}.new", "wb") as file:
+                    file.write(line_of(said))
+                os.replace(f"{self.note_path}.new", self.note_path)
+
+    def _note_some(self, report: PutReport) -> None:
+        """Those of the last batch that are stored, up to the first that may not be."""
+        in_order = report.answered if report.first_refused is None else report.first_refused - 1
+        self._note(in_order - self.stored)

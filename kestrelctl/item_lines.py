@@ -1,0 +1,45 @@
+"""The lines of an export: JSON objects, the first says of which journal they are, the others are items."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from kestrelctl.exit_codes import ExitCode, Failure
+
+VERSION: Final = 1
+HEADER: Final = "kestrelctl_export"
+FLAGS_MAX: Final = 2**32 - 1
+
+
+def line_of(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def fields_in(line: bytes, path: str, number: int) -> dict[str, Any]:
+    """`number` is where it is in the file. Raises Failure."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise Failure(ExitCode.CORRUPT, f"{path}: line {number}: not JSON, or cut off") from error
+    if not isinstance(fields, dict):
+        raise Failure(ExitCode.CORRUPT, f"{path}: line {number}: not an object")
+    return fields
+
+
+def number_in(fields: dict[str, Any], key: str, path: str, line: int) -> int:
+    """0 = there is none. Raises Failure."""
+    value = fields.get(key, 0)
+    if type(value) is not int or value < 0 or (key == "flags" and value > FLAGS_MAX):
+        raise Failure(ExitCode.CORRUPT, f"{path}: line {line}: {key} is {value!r}")
+    return value
+
+
+@contextmanager
+def failing_to(do: str) -> Iterator[None]:
+    """Raises Failure for what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        code = ExitCode.NO_INPUT if isinstance(error, FileNotFoundError) else ExitCode.IO
+        raise Failure(code, f"cannot {do}: {(error.strerror or str(error)).lower()}") from error

@@ -1,0 +1,124 @@
+"""Items as rows, and those that come as they come: reading a queue without taking anything from it."""
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from kestrelctl.blocks import Cell
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.framing import Framing, data_fields, frame
+from kestrelctl.output import OutputFormat, default_format, reader_has_gone, say, write_data, write_rows
+from kestrelctl.reader_api import Gone, Item, ReaderApi
+
+COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "text"]
+ROWS_AT_A_TIME: Final = 500
+TEXT_LETTERS_MAX: Final = 60
+# How often to look whether anybody still reads what we write.
+LOOK_MS: Final = 2000
+
+Row = dict[str, Cell]
+
+
+def matching(items: Iterable[Item], pattern: re.Pattern[bytes] | None) -> Iterator[Item]:
+    """Those in whose data the pattern is found; None = all."""
+    return (item for item in items if pattern is None or pattern.search(item.data))
+
+
+def write_items(items: Iterator[Item], form: OutputFormat | None, *, headers: bool) -> int:
+    """A row for each; how many there were."""
+    form = form or default_format()
+    now_ms = time.time_ns() // 1_000_000
+    rows = (_as_object(item, now_ms) if is_json(form) else _as_row(item, now_ms, form) for item in items)
+    if form in (OutputFormat.JSON, OutputFormat.TABLE):
+        whole = list(rows)
+        write_rows(whole, COLUMNS, form, headers=headers)
+        return len(whole)
+    count = 0
+    while (some := list(islice(rows, ROWS_AT_A_TIME))) or (headers and not count):
+        write_rows(some, COLUMNS, form, headers=headers and not count)
+        count += len(some)
+        if not some:
+            break
+    return count
+
+
+def is_json(form: OutputFormat) -> bool:
+    return form in (OutputFormat.JSON, OutputFormat.NDJSON)
+
+
+def details(item: Item) -> Row:
+    """What is known beside its data. Without an expiry there is no `expire_ms`."""
+    row: Row = {"id": item.id, "add_ms": item.add_ms}
+    if item.expire_ms:
+        row["expire_ms"] = item.expire_ms
+    return row | {"bytes": len(item.data), "flags": item.flags, "is_open": item.is_open}
+
+
+def _as_object(item: Item, now_ms: int) -> Row:
+    return {**details(item), "age_ms": max(now_ms - item.add_ms, 0), **data_fields(item.data)}
+
+
+def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
+    text = item.data.decode("utf-8", "backslashreplace")
+    if form == OutputFormat.TABLE:
+        text = "".join(letter if letter.isprintable() else "·" for letter in text[: TEXT_LETTERS_MAX + 1])
+        text = text if len(text) <= TEXT_LETTERS_MAX else f"{text[:TEXT_LETTERS_MAX]}…"
+    age: Row = {"age_ms": max(now_ms - item.add_ms, 0), "is_open": "open" if item.is_open else "", "text": text}
+    return {"expire_ms": "", **details(item), **age}
+
+
+# As they come
+
+
+def last_of(api: ReaderApi, queue: str, number: int) -> tuple[int, int, list[Item]]:
+    """The journal's id, the id of the next item to come, and the last items put, taken or not, that are there still.
+
+    Raises Failure.
+    """
+    family = api.describe(queue)
+    journal_id, next_id = int(family["journal_id"]), int(family["next_id"])
+    found: list[Item] = []
+    at = max(int(family["first_id"]), next_id - number)
+    while at < next_id:
+        try:
+            page = api.page(queue, {"first": at, "journal_id": journal_id})
+        except Gone as gone:
+            if gone.journal_id != journal_id:
+                raise _deleted(queue) from gone
+            at = gone.first_id
+            continue
+        found += [item for item in page.items if item.id < next_id]
+        if not page.items:
+            break
+        at = page.next_id
+    return journal_id, next_id, found
+
+
+def follow(api: ReaderApi, queue: str, journal_id: int, first: int) -> Iterator[list[Item]]:
+    """All items from an id on, as they are put; [] now and then when there are none. Raises Failure."""
+    while True:
+        try:
+            page = api.page(queue, {"first": first, "journal_id": journal_id}, wait_ms=LOOK_MS)
+        except Gone as gone:
+            if gone.journal_id != journal_id:
+                raise _deleted(queue) from gone
+            say(f"{queue}: items {first} to {gone.first_id - 1} were gone before they could be read")
+            first = gone.first_id
+            continue
+        yield page.items
+        first = page.next_id
+
+
+def _deleted(queue: str) -> Failure:
+    return Failure(ExitCode.NEGATIVE, f"{queue} was deleted")
+
+
+def write_framed(items: Iterable[Item], framing: Framing) -> None:
+    """Together. Raises Failure when nobody reads them any more."""
+    data = b"".join(frame(item.data, framing, details(item)) for item in items)
+    if data:
+        write_data(data)
+    elif reader_has_gone():
+        raise Failure(ExitCode.OUTPUT_CLOSED, "")

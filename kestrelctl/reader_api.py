@@ -1,0 +1,191 @@
+"""Reading a queue by its item ids, which takes nothing: the reader API of the admin port (docs/admin.md)."""
+
+import base64
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from kestrelctl.access import parse_address
+from kestrelctl.admin import AdminConnection, admin_connection, leaves_tls
+from kestrelctl.client import KestrelClient
+from kestrelctl.exit_codes import ExitCode, Failure
+
+PAGE_ITEMS: Final = 1000
+PAGE_BYTES: Final = 4 * 1024**2
+_CODES: Final = {
+    400: ExitCode.USAGE,
+    401: ExitCode.AUTHENTICATION,
+    403: ExitCode.NO_RIGHTS,
+    404: ExitCode.NEGATIVE,
+    503: ExitCode.TRY_AGAIN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item, with all that is known of it."""
+
+    id: int
+    add_ms: int
+    expire_ms: int  # since 1970; 0 = never
+    flags: int
+    is_open: bool  # a worker holds it
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    items: list[Item]
+    next_id: int
+
+
+class Gone(Exception):
+    """The items are not there any more."""
+
+    def __init__(self, journal_id: int, first_id: int) -> None:
+        super().__init__(first_id)
+        self.journal_id = journal_id
+        self.first_id = first_id  # the first that is still there
+
+
+class NotReadable(Failure):
+    """By ids: there is no admin port that can be reached from here, or no journal."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(ExitCode.REFUSED, words)
+
+
+class ReaderApi:
+    """Of one server. Every failure leaves as a `Failure`."""
+
+    def __init__(self, connection: AdminConnection, address: str) -> None:
+        self.address = address
+        self._connection = connection
+
+    def describe(self, queue: str) -> dict[str, Any]:
+        """The family of a queue: its ids, and its readers."""
+        described: dict[str, Any] = json.loads(self._ask("GET", f"/queues/{_quoted(queue)}")[1])
+        return described
+
+    def page(self, queue: str, query: Mapping[str, int | str], wait_ms: int = 0) -> Page:
+        """Items of a range, as docs/admin.md has its parameters. Raises Gone."""
+        asked = {"format": "ndjson", "limit": PAGE_ITEMS, "bytes": PAGE_BYTES, "wait_ms": wait_ms} | dict(query)
+        answer, content = self._ask("GET", f"/queues/{_quoted(queue)}/items?{urlencode(asked)}", wait_ms)
+        lines = content.split(b"\n")
+        return Page([_item(json.loads(line)) for line in lines if line], int(answer.headers["X-Kestrel-Next"]))
+
+    def waiting(self, queue: str, family: Mapping[str, Any] | None = None, after: int = 0) -> Iterator[Item]:
+        """What a queue has yet to deliver, open reads too, from its head or behind an id to its end.
+
+        `family` says where its end is; None = where it is now.
+        """
+        family = family or self.describe(queue)
+        journal_id, end_id = family["journal_id"], family["next_id"]
+        asked: dict[str, int | str] = {"waiting": 1, "journal_id": journal_id}
+        if after:
+            asked["first"] = after + 1
+        while True:
+            try:
+                page = self.page(queue, asked)
+            except Gone as gone:
+                if gone.journal_id != journal_id:
+                    raise Failure(ExitCode.NEGATIVE, f"{queue} was deleted meanwhile") from gone
+                asked["first"] = gone.first_id  # what was before has been taken meanwhile
+                continue
+            yield from (item for item in page.items if item.id < end_id)
+            if not page.items or page.next_id >= end_id:
+                return
+            asked["first"] = page.next_id
+
+    def create(self, queue: str, reader: str, at: str) -> tuple[dict[str, Any], bool]:
+        """The reader, and whether it is new. `at` is earliest, latest or an id. Raises Gone."""
+        path = f"/queues/{_quoted(queue)}/readers/{_quoted(reader)}?{urlencode({'from': at})}"
+        answer, content = self._ask("POST", path)
+        return json.loads(content), answer.status == http.HTTPStatus.CREATED
+
+    def done(self, queue: str, reader: str, through: int) -> dict[str, Any]:
+        """Move a reader behind an item."""
+        path = f"/queues/{_quoted(queue)}/readers/{_quoted(reader)}/done?through={through}"
+        moved: dict[str, Any] = json.loads(self._ask("POST", path)[1])
+        return moved
+
+    def drop(self, queue: str, reader: str) -> None:
+        self._ask("DELETE", f"/queues/{_quoted(queue)}/readers/{_quoted(reader)}")
+
+    def _ask(self, method: str, path: str, wait_ms: int = 0) -> tuple[http.client.HTTPResponse, bytes]:
+        where = f"the admin port of {self.address}"
+        try:
+            answer, content = self._connection.ask(method, path, wait_ms)
+        except TimeoutError as error:
+            self._connection.close()
+            raise Failure(ExitCode.TRY_AGAIN, f"no answer from {where}; try again or raise --timeout") from error
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            raise Failure(ExitCode.UNREACHABLE, f"cannot reach {where}: {reason}") from error
+        if answer.status < 400:
+            return answer, content
+        raise _refusal(answer.status, content, where)
+
+
+def _refusal(status: int, content: bytes, where: str) -> Failure | Gone:
+    try:
+        said: dict[str, Any] = json.loads(content)
+        reason = str(said["error"])
+    except (ValueError, KeyError, TypeError):
+        return Failure(ExitCode.PROTOCOL, f"{where} is not kestreld's: it answered {status}")
+    if status == http.HTTPStatus.GONE and "first_id" in said:
+        return Gone(said["journal_id"], said["first_id"])
+    code = _CODES.get(status, ExitCode.REFUSED)
+    if status == http.HTTPStatus.SERVICE_UNAVAILABLE and reason.startswith(("corrupt", "journal")):
+        code = ExitCode.QUEUE_STOPPED if reason.startswith("corrupt") else ExitCode.IO
+    return Failure(code, reason if code == ExitCode.NEGATIVE else f"{where} refused: {reason}")
+
+
+def _item(said: Mapping[str, Any]) -> Item:
+    data = base64.b64decode(said["base64"]) if "base64" in said else said["data"].encode()
+    return Item(
+        said["id"], said["add_ms"], said.get("expire_ms", 0), said.get("flags", 0), said.get("is_open", False), data
+    )
+
+
+def _quoted(name: str) -> str:
+    return quote(os.fsencode(name), safe="")
+
+
+def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None) -> ReaderApi:
+    """For the server at `address`; `admin_port` None = it says itself where that is. Raises Failure if it has none."""
+    client = KestrelClient(address, timeout_ms)
+    counters = client.server_stats()
+    client.close()
+    admin = str(counters.get("admin", ""))
+    if admin_port is not None:
+        return ReaderApi(_connect(address, admin_port, admin, timeout_ms), address)
+    if not admin:
+        version = counters.get("version", "")
+        words = f"{address} (version {version}) has no admin port, by which this is read: is listen.admin set?"
+        hint = "An old Kestrel has none, and with compat: kestrel-1 only the admin_port of a context says where it is"
+        raise NotReadable(f"{words} {hint}")
+    connection = admin_connection(address, admin, timeout_ms)
+    if connection is None:
+        words = f"the admin port of {address} is {admin} and cannot be reached from here with this login"
+        raise NotReadable(f"{words}; an admin_port of a context may lead there")
+    return ReaderApi(connection, address)
+
+
+def _connect(address: str, port: int, admin: str, timeout_ms: int) -> AdminConnection:
+    """To that port of the server's host, by TLS where the server says so."""
+    own = parse_address(address)
+    is_tls = admin.startswith("tls:")
+    if leaves_tls(address, is_tls=is_tls):
+        raise NotReadable(f"the admin port of {address} is without TLS: the password is not sent there")
+    host = "127.0.0.1" if isinstance(own, str) else own[0]
+    connection = admin_connection(f"{host}:1", f"{'tls:' if is_tls else ''}{host}:{port}", timeout_ms)
+    assert connection is not None
+    if admin and not admin.startswith("unix:"):
+        connection.call_it(admin.removeprefix("tls:"))
+    return connection

@@ -1,0 +1,84 @@
+"""What `move` and `copy` do: on each server of a context for itself, or from all of them to another."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from kestrelctl.client import KestrelClient
+from kestrelctl.contexts import Way
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.listing import matching
+from kestrelctl.moving import Expiries, Move, Pace, Pattern, put_paced, to_put
+from kestrelctl.output import remark
+from kestrelctl.reader_api import NotReadable, ReaderApi, open_reader_api
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What the command line says."""
+
+    way: Way
+    timeout_ms: int
+    source: str
+    target: str
+    to: str  # "" = the server itself
+    match: Pattern
+    limit: int | None
+    rate_s: float  # 0 = as fast as it goes
+
+    def servers(self) -> Iterator[tuple[str, str]]:
+        """From where to where. Raises Failure for a queue onto itself."""
+        if self.source == self.target and self.stays_there:
+            raise Failure(ExitCode.USAGE, f"{self.source} is where the items are already")
+        return ((address, self.to or address) for address in self.way.servers)
+
+    @property
+    def stays_there(self) -> bool:
+        return not self.to or self.to in self.way.servers
+
+    def left(self, done: int) -> int | None:
+        return None if self.limit is None else self.limit - done
+
+    def reader(self, address: str) -> ReaderApi:
+        return open_reader_api(address, self.timeout_ms, self.way.admin_port)
+
+
+def copy_all(transfer: Transfer) -> int:
+    """How many items there were. Raises Failure."""
+    pace, copied = Pace(transfer.rate_s), 0
+    for address, to in transfer.servers():
+        found = matching(transfer.reader(address).waiting(transfer.source), transfer.match)
+        items = to_put(islice(found, transfer.left(copied)))
+        copied += put_paced(KestrelClient(to, transfer.timeout_ms), transfer.target, items, pace)
+    return copied
+
+
+def move_all(transfer: Transfer) -> int:
+    """How many items there were. Raises Failure."""
+    if transfer.source.startswith(f"{transfer.target}+") and transfer.stays_there:
+        raise Failure(ExitCode.USAGE, f"what is put on {transfer.target} comes to {transfer.source} again")
+    pace, moved = Pace(transfer.rate_s), 0
+    for address, to in transfer.servers():
+        expiries = _expiries(transfer, address)
+
+        def connect(address: str = address) -> KestrelClient:
+            return KestrelClient(address, transfer.timeout_ms)
+
+        move = Move(connect, transfer.source, connect(to), transfer.target, expiries)
+        try:
+            move.run(transfer.match, transfer.left(moved), pace)
+        except Failure as failure:
+            moved += move.moved
+            if not moved:
+                raise
+            raise Failure(ExitCode.PARTLY_STORED, f"{failure.words}; moved items={moved} before") from failure
+        moved += move.moved
+    return moved
+
+
+def _expiries(transfer: Transfer, address: str) -> Expiries | None:
+    try:
+        return Expiries(transfer.reader(address), transfer.source)
+    except NotReadable as problem:
+        remark(f"{problem.words}; items that expire will not")
+        return None
