@@ -10,6 +10,7 @@ from kestrelctl.commands.options import (
     ServerOption,
     TimeoutOption,
     connect,
+    one_server,
 )
 from kestrelctl.output import write_rows
 
@@ -41,7 +42,8 @@ def doctor(
     from kestrelctl.doctor.findings import COLUMNS, exit_code
     from kestrelctl.doctor.rounds import Round
 
-    round_ = Round(connect(server, timeout), server, config, spool)
+    address = one_server(server)
+    round_ = Round(connect(address, timeout), address, config, spool)
     findings = list(round_.findings())
     write_rows([finding.row() for finding in findings], COLUMNS, output, headers=not no_headers)
     if round_.unreachable is not None:

@@ -18,7 +18,6 @@ from kestrelctl.commands.top import (
 
 
 def web(
-    context: typer.Context,
     server: ServersOption = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where browsers find it: loopback only; port 0 takes a free one.")
@@ -41,7 +40,7 @@ def web(
     sort_of(sort)
     spans_ms(interval, timeout)
     options = ["--interval", interval, "--filter", filter, "--sort", sort, "--timeout", timeout]
-    for address in addresses_of(context, server):
+    for address in addresses_of(server):
         options += ["--server", address]
     if theme is not None:
         options += ["--theme", theme]
