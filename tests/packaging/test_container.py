@@ -22,7 +22,7 @@ BIN: Final = Path(sys.executable).parent
 VOLUME: Final = "/var/lib/kestreld"
 ACCOUNT: Final = ("setpriv", "--reuid=10001", "--regid=10001", "--clear-groups")
 # A process of its own world: first of its processes, all of the disk read-only but for one folder.
-WORLD: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc")
+WORLD: Final = ("unshare", "--mount", "--pid", "--fork", "sh", "-euc")
 READ_ONLY: Final = 'mount --bind "$0" "$0"; mount -o remount,bind,ro /; exec "$@"'
 
 
@@ -76,12 +76,13 @@ def container(config: Path, volume: Path) -> Iterator[tuple["subprocess.Popen[st
     command = [*WORLD, READ_ONLY, str(volume), *ACCOUNT, *entrypoint(config), "--insecure"]
     with subprocess.Popen(command, env=variables(volume), cwd="/", stderr=subprocess.PIPE, text=True) as outer:
         assert outer.stderr is not None
+        said = outer.stderr.readline()
+        (first,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
         try:
-            said = outer.stderr.readline()
-            (first,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
             yield outer, int(first), said
         finally:
-            outer.kill()
+            if outer.poll() is None:  # --kill-child would not outlast the change of account
+                os.kill(int(first), signal.SIGKILL)
 
 
 @pytest.mark.skipif(
