@@ -24,7 +24,7 @@ def doctor(
     ] = None,
     spool: Annotated[
         str | None,
-        typer.Option(metavar="SPOOL", help="Its queue_path (default: the one it holds).", show_default=False),
+        typer.Option(metavar="DIR", help="Its queue_path (default: the one it holds).", show_default=False),
     ] = None,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,

@@ -60,7 +60,7 @@ def journal_replay(
     archive: ArchiveOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    after: Annotated[int, typer.Option(metavar="ID", min=0, help="Only items behind this one.")] = 0,
+    after: Annotated[int, typer.Option(metavar="ID", help="Only items behind this one.", show_default=False)] = 0,
     grep: Annotated[
         re.Pattern[bytes] | None,
         typer.Option(metavar="RE", parser=_pattern, help="Only items with something like this in their data."),

@@ -138,13 +138,11 @@ BlocksFormatOption = Annotated[
 ]
 SpoolOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="SPOOL", help="The queue_path (default: that of kestreld's configuration).", show_default=False
-    ),
+    typer.Option(metavar="DIR", help="The queue_path (default: that of kestreld's configuration).", show_default=False),
 ]
 ArchiveOption = Annotated[
     str | None,
-    typer.Option(metavar="SPOOL", help="The archive_path, for what has left the spool.", show_default=False),
+    typer.Option(metavar="DIR", help="The archive_path, for what has left the spool.", show_default=False),
 ]
 SinceOption = Annotated[
     int | None,

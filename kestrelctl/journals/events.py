@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.record_reader import HEADER_LOOK_BYTES, segment_records
 from kestreld.journal.records import (
@@ -19,6 +20,7 @@ from kestreld.journal.records import (
     read_done,
     read_reader,
 )
+from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.segment import Header, decode_header
 from kestrelspark.found import JournalFile
 
@@ -73,6 +75,20 @@ def header_of(file: JournalFile) -> Header:
         files.close(fd)
 
 
+def _records(file: JournalFile) -> Iterator[tuple[int, bytes]]:
+    """Type and record; what a start would cut off the newest segment's end is left out."""
+    is_synced = False
+    try:
+        for found in segment_records(FileLayer(), file.path, file.end):
+            if found is not None:
+                is_synced = is_synced or found[0] == Type.SYNC
+                yield found
+    except JournalCorrupt as problem:
+        if not file.is_newest:
+            raise
+        must_be_torn(FileLayer().read_file(file.path), problem.offset, file.path, is_synced)
+
+
 def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
     """What a segment says of the reader `label` ("" is the queue itself), Begun first.
 
@@ -81,10 +97,7 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
     number: int | None = None
     at_id = 0
     header = header_of(file)
-    for found in segment_records(FileLayer(), file.path, file.end):
-        if found is None:
-            continue
-        record_type, record = found
+    for record_type, record in _records(file):
         if record_type == Type.PUT:
             only = item_oddities(record)[2]
             put_id = item_id(record)

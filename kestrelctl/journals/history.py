@@ -1,6 +1,6 @@
 """How many items a queue held over time, and what came and went meanwhile, from its journal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,74 +57,68 @@ class Point:
 
 
 @dataclass(slots=True)
-class Depth:
-    """What a queue holds, and how that changes. Times never go back: an item that was imported came when it was."""
+class Change:
+    """What a queue holds from a moment on; which count rose, "" for none, and by how much."""
 
-    at_ms: int = 0
-    items: int = 0
-    data_bytes: int = 0
+    at_ms: int
+    items: int
+    data_bytes: int
+    name: str = ""
+    count: int = 0
 
 
 def history(place: Place, queue: str, since_ms: int | None, until_ms: int, step_ms: int | None) -> list[Point]:
     """A point for each step from `since_ms` (None: as far back as the journal goes) to `until_ms`. Raises Failure."""
-    files = place.segments(queue)
     with replaying(str(place)):
-        changes = list(_changes(events(files, child_of(queue))))
-    if not changes:
-        raise Failure(ExitCode.NO_INPUT, f"{place}: the journal of {queue} says nothing of it")
-    begin_ms = changes[0][0].at_ms
-    first_ms = begin_ms if since_ms is None else max(since_ms, begin_ms)
-    if first_ms >= until_ms:
-        reach = f"the journal goes back to {written_instant(begin_ms)}"
-        raise Failure(ExitCode.NEGATIVE, f"nothing is known of {queue} in that time: {reach}")
-    step_ms = step_ms or next((step for step in STEPS_MS if step * POINTS >= until_ms - first_ms), STEPS_MS[-1])
-    if (until_ms - first_ms) // step_ms >= POINTS_MAX:
-        raise Failure(ExitCode.USAGE, f"--step gives more than {POINTS_MAX} points: make it longer")
-    return list(_points(changes, first_ms, until_ms, step_ms))
+        changes = _changes(events(place.segments(queue), child_of(queue)))
+        first = next(changes, None)
+        if first is None:
+            raise Failure(ExitCode.NEGATIVE, f"{place}: the journal of {queue} says nothing of it")
+        first_ms = first.at_ms if since_ms is None else max(since_ms, first.at_ms)
+        if first_ms >= until_ms:
+            reach = f"the journal goes back to {written_instant(first.at_ms)}"
+            raise Failure(ExitCode.NEGATIVE, f"nothing is known of {queue} in that time: {reach}")
+        step_ms = step_ms or next((step for step in STEPS_MS if step * POINTS >= until_ms - first_ms), STEPS_MS[-1])
+        if (until_ms - first_ms) // step_ms >= POINTS_MAX:
+            raise Failure(ExitCode.USAGE, f"--step gives more than {POINTS_MAX} points: make it longer")
+        return list(_points(first, changes, first_ms, until_ms, step_ms))
 
 
-Change = tuple[Depth, str, int]  # what the queue holds from then on; which count rises, and by how much
-
-
-def _changes(happened: Iterator[Event]) -> Iterator[Change]:
-    depth = Depth()
+def _changes(happened: Iterable[Event]) -> Iterator[Change]:
+    """Times never go back: an item that was imported came when it was."""
+    at_ms = items = data_bytes = 0
     for event in happened:
-        depth = Depth(max(depth.at_ms, event.at_ms), depth.items, depth.data_bytes)
-        name, count = "", 0
+        at_ms = max(at_ms, event.at_ms)
         match event:
             case Begun():
                 state = event.state
-                depth.items, depth.data_bytes = (state.items, state.data_bytes) if state is not None else (0, 0)
+                items, data_bytes = (state.items, state.data_bytes) if state is not None else (0, 0)
+                yield Change(at_ms, items, data_bytes)
             case Came():
-                name, count = "put_items", 1
-                depth.items += 1
-                depth.data_bytes += len(event.record) - PUT_HEADER_BYTES
+                items += 1
+                data_bytes += len(event.record) - PUT_HEADER_BYTES
+                yield Change(at_ms, items, data_bytes, "put_items", 1)
             case Gone():
-                name, count = _NAMES[event.reason], event.items
-                depth.items -= count
-                depth.data_bytes -= event.data_bytes
-        yield depth, name, count
+                items -= event.items
+                data_bytes -= event.data_bytes
+                yield Change(at_ms, items, data_bytes, _NAMES[event.reason], event.items)
 
 
-def _points(changes: Sequence[Change], first_ms: int, until_ms: int, step_ms: int) -> Iterator[Point]:
-    at = 0
-    held = changes[0][0]
-    while at < len(changes) and changes[at][0].at_ms < first_ms:
-        held = changes[at][0]
-        at += 1
-    end_ms = (first_ms // step_ms + 1) * step_ms
-    while True:
-        point = Point(min(end_ms, until_ms), 0, 0)
-        while at < len(changes) and changes[at][0].at_ms < point.at_ms:
-            held, name, count = changes[at]
-            if name:
-                point.counts[name] += count
-            at += 1
+def _points(held: Change, changes: Iterator[Change], first_ms: int, until_ms: int, step_ms: int) -> Iterator[Point]:
+    """Steps end where the clock shows a multiple of them, the last one at `until_ms`."""
+    coming = next(changes, None)
+    while coming is not None and coming.at_ms < first_ms:
+        held, coming = coming, next(changes, None)
+    end_ms = first_ms
+    while end_ms < until_ms:
+        end_ms = min((end_ms // step_ms + 1) * step_ms, until_ms)
+        point = Point(end_ms, 0, 0)
+        while coming is not None and coming.at_ms < end_ms:
+            if coming.name:
+                point.counts[coming.name] += coming.count
+            held, coming = coming, next(changes, None)
         point.items, point.data_bytes = max(held.items, 0), max(held.data_bytes, 0)
         yield point
-        if end_ms >= until_ms:
-            return
-        end_ms += step_ms
 
 
 def rows(points: Sequence[Point]) -> list[dict[str, Cell]]:

@@ -1,4 +1,7 @@
-"""Where journals lie: the folders of a queue in a spool and in an archive, and the segments in them, in order."""
+"""Where journals lie: the folders of a queue in a spool and in an archive, and the segments in them, in order.
+
+Which of them count, and how much of each, `kestrelspark.found` knows: it needs no Spark.
+"""
 
 import os
 from collections.abc import Iterator

@@ -34,7 +34,7 @@ class Verified:
             self._load(path)
 
     def __call__(self, path: str) -> int | None:
-        """The id behind the items of a file that need not be read, None for one that must be."""
+        """How many items were put up to the end of a file that need not be read, None for one that must be."""
         try:
             found = os.stat(path)
         except OSError:
@@ -56,7 +56,7 @@ class Verified:
             look = self._looks.get(report.path)
             is_whole = report.bad_offset is None and not (report.torn or report.unreadable or report.missing)
             if look is not None and is_whole:
-                self._known[os.path.realpath(report.path)] = look, report.next_id
+                self._known[os.path.realpath(report.path)] = look, report.put_items
             else:
                 self._known.pop(os.path.realpath(report.path), None)
             yield report
@@ -72,7 +72,7 @@ class Verified:
         """Replace the file. What has gone from the disk is forgotten. Raises Failure."""
         if self._path is None:
             return
-        files = {path: [*look, next_id] for path, (look, next_id) in self._known.items() if os.path.exists(path)}
+        files = {path: [*look, put_items] for path, (look, put_items) in self._known.items() if os.path.exists(path)}
         document = {"version": VERSION, "saved_at_ms": time.time_ns() // 1_000_000, "whole": files}
         try:
             descriptor, temporary = tempfile.mkstemp(prefix=f"{self._path}.")
@@ -102,5 +102,5 @@ class Verified:
         if not isinstance(document, dict) or document.get("version") != VERSION:
             say(f"{path}: not a state of journal-verify; all files are read, and it is written anew")
             return
-        for name, (size_bytes, modified_ns, inode, next_id) in document["whole"].items():
-            self._known[name] = (size_bytes, modified_ns, inode), next_id
+        for name, (size_bytes, modified_ns, inode, put_items) in document["whole"].items():
+            self._known[name] = (size_bytes, modified_ns, inode), put_items

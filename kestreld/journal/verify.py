@@ -28,7 +28,7 @@ from kestreld.journal.segment import decode_header, parse_segment_name
 
 FOLDER_SUFFIX = ".journal"
 CANNOT_TELL: Final = -1
-# A file that need not be read -> the id behind its items, or CANNOT_TELL. None: read it.
+# A file that need not be read -> how many items were ever put up to its end, or CANNOT_TELL. None: read it.
 Known = Callable[[str], int | None]
 
 
@@ -41,7 +41,7 @@ def nothing_known(path: str) -> int | None:
 class SegmentReport:
     """What one segment holds. `bad_offset` is None when it is whole; `torn` = it ends in the middle of a record,
     as a running server's or a crash's last segment may. `missing`: segments that should be in the folder `path` are
-    not; `unreadable`: the disk does not give it out. `next_id` is the id behind its items, or CANNOT_TELL.
+    not; `unreadable`: the disk does not give it out. `put_items` were ever put up to its end, or CANNOT_TELL.
     """
 
     queue: str
@@ -54,7 +54,7 @@ class SegmentReport:
     torn: bool = False
     missing: bool = False
     unreadable: bool = False
-    next_id: int = CANNOT_TELL
+    put_items: int = CANNOT_TELL
 
 
 @dataclass(slots=True)
@@ -65,6 +65,7 @@ class _Contents:
     first_id: int = 0
     replaced: tuple[int, ...] = ()
     previous_bytes: int | None = None  # of the segment before it, what was written; None where no CHECKPOINT says so
+    put_before: int = 0  # items ever put, as its CHECKPOINT says
     synced: bool = False  # a SYNC record was met
     shared: list[Range] = field(default_factory=list)
     private: list[tuple[int, int]] = field(default_factory=list)  # item id, reader number
@@ -135,20 +136,20 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
     readers = _Readers()
     missing: list[SegmentReport] = []
     previous: SegmentReport | None = None
-    last_number, next_id = 0, CANNOT_TELL
+    last_number, put_items = 0, CANNOT_TELL
     for name in names:
         report = SegmentReport(queue, f"{folder}/{name}")
         found = _Contents()
-        number, first_id = parse_segment_name(name) or (0, 0)
-        if next_id < first_id and next_id != CANNOT_TELL and number > last_number + 1:
-            missing.append(_missing_before(report, last_number, number))
+        number, before, put_before = (parse_segment_name(name) or (0, 0))[0], last_number, put_items
+        # Numbers are left free for compacted segments: how many items were put tells whether this is one.
+        may_miss = number > before + 1 and put_before != CANNOT_TELL
         # It says how much of a bad one before it counts.
-        needs_reading = previous is not None and previous.bad_offset is not None
-        last_number, next_id = number, (None if needs_reading else known(report.path)) or 0
-        if next_id:
+        needs_reading = may_miss or (previous is not None and previous.bad_offset is not None)
+        last_number, known_items = number, None if needs_reading else known(report.path)
+        put_items = CANNOT_TELL if known_items is None else known_items
+        if known_items is not None:
             previous = None
             continue
-        next_id = CANNOT_TELL
         try:
             buffer = files.read_file(report.path)
         except FileNotFoundError:
@@ -157,7 +158,9 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
             report.unreadable, report.reason, previous = True, (error.strerror or str(error)).lower(), None
         else:
             _read_segment(report, buffer, found, readers, is_first=previous is None, is_last=name == names[-1])
-            previous, next_id = report, report.next_id
+            previous, put_items = report, report.put_items
+            if may_miss and found.put_before > put_before:
+                missing.append(_missing_before(report, before, number))
         reports.append(report)
         contents.append(found)
     _hold_to_what_was_written(reports, contents)
@@ -166,7 +169,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
 
 
 def _missing_before(report: SegmentReport, last_number: int, number: int) -> SegmentReport:
-    """The ids of the items say that there was something between two segments."""
+    """There was something between two segments."""
     gone = f"segment {last_number + 1}" + (f" to {number - 1}" if number > last_number + 2 else "")
     return SegmentReport(report.queue, report.path.rpartition("/")[0], reason=f"{gone} is not there", missing=True)
 
@@ -188,10 +191,12 @@ def _read_segment(
         if record_type != Type.CHECKPOINT:
             reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
             raise JournalCorrupt(report.path, at, reason)
-        found.previous_bytes = read_checkpoint(buffer[at + FRAME_BYTES : end]).previous_bytes
+        checkpoint = read_checkpoint(buffer[at + FRAME_BYTES : end])
+        found.previous_bytes = checkpoint.previous_bytes
+        found.put_before = report.put_items = checkpoint.put_items
         at = _read_records(report, buffer, at, found, readers, first=is_first)
-        if not header.replaced:
-            report.next_id = max(report.next_id, header.first_id)
+        if header.replaced:
+            report.put_items = CANNOT_TELL
         if at < len(buffer):
             code = checked_end(buffer, at)[1]
             if is_last:
@@ -206,7 +211,7 @@ def _read_segment(
         # A newest segment in which nothing whole stands was cut short while it was made: a start sets it aside.
         report.torn = is_last and not report.records and next(find_whole_records(buffer, 1), None) is None
     if report.bad_offset is not None:
-        report.next_id = CANNOT_TELL
+        report.put_items = CANNOT_TELL
 
 
 def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Contents]) -> None:
@@ -226,7 +231,7 @@ def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Cont
         follows = following.number == found.number + 1 and not found.replaced
         had_items = following.first_id > found.first_id  # else it got no further than its CHECKPOINT, never synced
         if report.size_bytes < used_bytes and follows and had_items and found.number not in stood_in_for:
-            report.bad_offset, report.next_id = report.size_bytes, CANNOT_TELL
+            report.bad_offset, report.put_items = report.size_bytes, CANNOT_TELL
             report.reason = f"the file ends here, not at byte {used_bytes}"
 
 
@@ -242,7 +247,7 @@ def _read_records(
         report.records += 1
         if record_type == Type.PUT:
             _, _, _, put_id, _, _, _, only = PUT.unpack_from(buffer, at)
-            report.next_id = put_id + 1
+            report.put_items += 1
             if only:
                 found.private.append((put_id, only))
             elif put_id == last + 1:

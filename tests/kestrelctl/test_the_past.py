@@ -158,6 +158,28 @@ def test_compacted_journals_have_the_items_that_waited(kestrelctl: Kestrelctl, t
     assert (run.code, run.out, run.err) == (0, b"held\nlast\n", "")
 
 
+def test_a_tail_that_a_start_would_cut_off_is_left_out_and_damage_is_exit_65(
+    kestrelctl: Kestrelctl, tmp_path: Path
+) -> None:
+    engine = Engine(tmp_path)
+    engine.put("work", b"first", b"second")
+    engine.end_turn()
+    engine.abandon()
+    (segment,) = engine.segments("work")
+    content = segment.read_bytes()
+    commands = (["journal", "peek", "work", "--at", "now"], ["history", "work"], ["retention", "simulate", "work"])
+    for tail in (b"\x40\0\0\0half", bytes(100), b"\x02\0\0\0\1\1\1\1\3xx"):
+        segment.write_bytes(content + tail)
+        run = kestrelctl(*commands[0], "--spool", str(tmp_path))
+        assert (run.code, run.out, run.err) == (0, b"first\nsecond\n", "")
+    segment.write_bytes(content.replace(b"first", b"fIrst"))
+    for command in commands:
+        limits = ["--max-items", "1"] if command[0] == "retention" else []
+        run = kestrelctl(*command, *limits, "--spool", str(tmp_path))
+        assert (run.code, run.out) == (65, b"")
+        assert run.err.startswith(f"kestrelctl: corrupt: {segment}: ")
+
+
 def test_nothing_is_changed_by_looking(kestrelctl: Kestrelctl, past: Past) -> None:
     def state() -> dict[str, tuple[int, bytes]]:
         return {
