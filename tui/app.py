@@ -1,6 +1,7 @@
 """The console: servers are polled in threads, what they say goes to the board, and the screens draw the board."""
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -32,6 +33,7 @@ from tui.screens.questions import Confirmation, Question
 from tui.snapshots import Outage, Snapshot
 from tui.themes import NAMES, THEMES
 
+GARBAGE_MIN: Final = 100_000
 INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 
 
@@ -106,6 +108,8 @@ class Console(App[None]):
         return self.player.at_ms if self.player is not None else time.time_ns() // 1_000_000
 
     def on_mount(self) -> None:
+        # A look makes thousands of rows and drops as many, without a cycle: looking for some was a third of a tick.
+        gc.set_threshold(GARBAGE_MIN, 20, 100)
         self.push_screen(self._overview)
         if self.player is not None:
             self.player.seek(0, self.board)

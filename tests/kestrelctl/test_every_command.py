@@ -34,7 +34,11 @@ BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers"}
 DOWN_CODES: Final = {"check": 2}
 # There is nothing to undo, and the machine may not be well.
 CODES: Final = {"undo": {1}, "doctor": {0, 1, 88}}
-REACHABLE: Final = [command for command in COMMANDS if any("--server" in option.names for option in command.options)]
+REACHABLE: Final = [
+    command
+    for command in COMMANDS
+    if any("--server" in option.names for option in command.options) and command.words != "web"  # it goes on serving
+]
 READING: Final = [command for command in REACHABLE if command.path[0] not in ("bench", "journal", "shutdown")]
 HAS_QUEUE: Final = [
     command for command in READING if any(argument.value.kind == Kind.QUEUE for argument in command.arguments)

@@ -28,7 +28,7 @@ LINES: Final = {
     "journal-verify": "S Q",
 }
 # They need a server to be stopped, Spark, or a terminal, and have their own tests.
-OTHERS: Final = {"journal export", "spark verify", "spark report", "spark convert"}
+OTHERS: Final = {"journal export", "spark verify", "spark report", "spark convert", "web", "watch"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ each = pytest.mark.parametrize("command", LINES, ids=[command.replace(" ", "-") 
 
 def test_all_of_them_are_here() -> None:
     offline = {command.words for command in COMMANDS if command not in REACHABLE}
-    assert offline - OTHERS == set(LINES)
+    assert {words for words in offline - OTHERS if not words.startswith("context ")} == set(LINES)
 
 
 @each

@@ -4,6 +4,7 @@ REDRAW=1 draws them anew (`make screens`): look at what changed before committin
 """
 
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -184,3 +185,8 @@ def test_the_pictures_of_the_guide_are_what_the_console_draws(name: str) -> None
 
     picture = compare(name, PICTURE_SIZE, draw, PICTURES / f"{name}.svg")
     assert "url(http" not in picture  # a comment names where it is from, and a name space is no address
+
+
+def test_the_guide_shows_every_picture_there_is() -> None:
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    assert set(re.findall(r"\(screens/(.+)\.svg\)", guide)) == set(DRAWN) == {path.stem for path in PICTURES.iterdir()}

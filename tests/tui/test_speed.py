@@ -17,7 +17,7 @@ from tui.polling import Poller
 from tui.snapshots import KEYS, Snapshot, parse_dump
 
 QUEUES = 5000
-# Measured 30 to 40 ms; a table that draws what is out of sight costs ten times as much.
+# Measured 20 ms from /stats.json, 30 from DUMP_STATS; a table that draws what is out of sight costs ten times as much.
 TICK_MS_MAX = 150
 
 
