@@ -2,6 +2,7 @@
 
 import datetime
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +13,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
+from kestrelctl.putting import PutItem
+from kestrelspark.servers import Servers
+from kestrelspark.sink import Outlet
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 
@@ -86,6 +90,19 @@ def test_a_server_that_is_away_is_passed_over(spark: Any, fleet: list[Daemon]) -
     fleet[1].kill()
     put(spark.range(100).selectExpr("cast(id AS string) AS value"), servers, queue="orders")
     assert len(drained(fleet[0], "orders")) == 100
+
+
+def test_items_are_put_again_after_a_server_was_killed(fleet: list[Daemon]) -> None:
+    a = fleet[0]
+    outlet = Outlet(Servers(a.address))
+    outlet.put(b"orders", [PutItem(b"%d" % number) for number in range(1000)])
+    a.kill()
+    restart = threading.Thread(target=a.start)
+    restart.start()
+    outlet.put(b"orders", [PutItem(b"%d" % number) for number in range(1000, 2000)])
+    restart.join()
+    outlet.close()
+    assert drained(a, "orders") == [b"%d" % number for number in range(2000)]
 
 
 def test_a_full_queue_gets_none_of_the_stored_items_twice(spark: Any, tmp_path: Path) -> None:

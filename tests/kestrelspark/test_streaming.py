@@ -1,5 +1,6 @@
 """Items of real servers as a stream: every item once, whatever is killed or comes and goes."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -11,8 +12,9 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestrelspark.finishing import finish
-from kestrelspark.ranges import RangeOfIds
-from kestrelspark.readers import Place, Position
+from kestrelspark.ranges import RangeOfIds, Wanted, range_batches
+from kestrelspark.readers import ItemsLost, Place, Position
+from kestrelspark.servers import Servers
 from kestrelspark.streaming import as_json, divided, from_json, shares
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
@@ -198,6 +200,31 @@ def test_options_that_cannot_be_are_refused(spark: Any, tmp_path: Path, options:
 
 
 # Without Spark
+
+
+def test_a_range_is_read_to_its_end_though_the_server_is_killed(fleet: list[Daemon]) -> None:
+    a = fleet[0]
+    with QueueClient(a.port) as client:
+        client.put("orders", *(bytes([number]) * (5 << 20) for number in range(5)))  # more than one answer has
+    what = RangeOfIds(a.address, "orders", ask(a, "/queues/orders").json["journal_id"], 1, 6)
+    batches = range_batches(what, Wanted(("id",), Servers(a.address), fails_on_loss=True))
+    ids = next(batches).column(0).to_pylist()
+    a.kill()
+    restart = threading.Thread(target=a.start)
+    restart.start()
+    ids += [item_id for batch in batches for item_id in batch.column(0).to_pylist()]
+    restart.join()
+    assert ids == [1, 2, 3, 4, 5]
+
+
+def test_a_range_that_is_not_there_any_more_is_an_error_or_passed_over(fleet: list[Daemon]) -> None:
+    a = fleet[0]
+    put(a, "orders", 0, 5)
+    what = RangeOfIds(a.address, "orders", ask(a, "/queues/orders").json["journal_id"], 4, 9)
+    with pytest.raises(ItemsLost, match="items 6 to 8"):
+        list(range_batches(what, Wanted(("id",), Servers(a.address), fails_on_loss=True)))
+    (batch,) = range_batches(what, Wanted(("id",), Servers(a.address), fails_on_loss=False))
+    assert batch.column(0).to_pylist() == [4, 5]
 
 
 def test_a_limit_is_shared_in_proportion_and_nobody_is_left_out() -> None:
