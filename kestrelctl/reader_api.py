@@ -70,6 +70,15 @@ class ReaderApi:
         described: dict[str, Any] = json.loads(self._ask("GET", path_of(queue))[1])
         return described
 
+    def queues(self) -> list[str]:
+        """The names of all queues, children too."""
+        return [one["queue"] for one in json.loads(self._ask("GET", "/queues")[1])["queues"]]
+
+    def records(self, queue: str, query: Mapping[str, int | str]) -> tuple[bytes, int]:
+        """As `page`, but as PUT records of the journal (docs/journal.md), and the id to go on with. Raises Gone."""
+        answer, content = self._ask("GET", f"/queues/{_quoted(queue)}/items?{urlencode(query)}")
+        return content, int(answer.headers["X-Kestrel-Next"])
+
     def page(self, queue: str, query: Mapping[str, int | str], wait_ms: int = 0) -> Page:
         """Items of a range, as docs/admin.md has its parameters. Raises Gone."""
         asked = {"format": "ndjson", "limit": PAGE_ITEMS, "bytes": PAGE_BYTES, "wait_ms": wait_ms} | dict(query)
