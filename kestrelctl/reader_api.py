@@ -76,7 +76,7 @@ class ReaderApi:
 
     def records(self, queue: str, query: Mapping[str, int | str]) -> tuple[bytes, int]:
         """As `page`, but as PUT records of the journal (docs/journal.md), and the id to go on with. Raises Gone."""
-        answer, content = self._ask("GET", f"/queues/{_quoted(queue)}/items?{urlencode(query)}")
+        answer, content = self._ask("GET", f"{path_of(queue, 'items')}?{urlencode(query)}")
         return content, int(answer.headers["X-Kestrel-Next"])
 
     def page(self, queue: str, query: Mapping[str, int | str], wait_ms: int = 0) -> Page:
