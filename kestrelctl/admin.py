@@ -3,8 +3,10 @@
 import base64
 import http.client
 import ipaddress
+import os
 import socket
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from kestrelctl import access
 
@@ -75,6 +77,11 @@ def admin_connection(address: str, admin: str, timeout_ms: int) -> AdminConnecti
     connection = AdminConnection(reached, int(port), "", timeout_s, context)
     connection.call_it(admin.removeprefix("tls:"))
     return connection
+
+
+def path_of(queue: str, *parts: str) -> str:
+    """Where a queue is on the admin port, and what belongs to it."""
+    return "/".join(["/queues", *(quote(os.fsencode(part), safe="") for part in (queue, *parts))])
 
 
 def leaves_tls(address: str, *, is_tls: bool) -> bool:

@@ -76,9 +76,8 @@ def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
     """The streams of the queue that these words name."""
     # As long to load as all else together.
     from http.client import HTTPException
-    from urllib.parse import quote
 
-    from kestrelctl.admin import admin_connection
+    from kestrelctl.admin import admin_connection, path_of
 
     try:
         way = settle(_read_options(words))
@@ -88,7 +87,7 @@ def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
         connection = admin_connection(way.servers[0], admin, int(CONNECT_S * 1000)) if admin else None
         if connection is None:
             return []
-        answer, content = connection.ask("GET", f"/queues/{quote(os.fsencode(_queue_among(words)), safe='')}")
+        answer, content = connection.ask("GET", path_of(_queue_among(words)))
     except (OSError, Failure, HTTPException):
         return []
     if answer.status != 200:

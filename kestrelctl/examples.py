@@ -101,6 +101,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "bench fanout": ("kestrelctl bench fanout --children 8",),
     "spark verify": ("kestrelctl spark verify /var/spool/kestrel '/srv/archive/server=*'",),
     "spark report": ("kestrelctl spark report /var/spool/kestrel --to /tmp/load --since 2025-01-31T12:00",),
+    "spark ingest": ("kestrelctl spark ingest orders --servers a:22133,b:22133 --reader lake --to /srv/lake/orders",),
     "spark convert": ("kestrelctl spark convert /srv/archive --to /tmp/january --until 2025-02-01 --values",),
 }
 

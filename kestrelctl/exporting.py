@@ -24,7 +24,7 @@ def export(api: ReaderApi, queue: str, path: str, *, resume: bool) -> int:
     if path == "-":
         written = 0
         write_data(line_of(header))
-        with progress(f"export {queue}", total) as advance:
+        with progress(f"export {queue}", lambda: total) as advance:
             for data, count in _pieces(api.waiting(queue, family), advance):
                 write_data(data)
                 written += count
@@ -34,7 +34,7 @@ def export(api: ReaderApi, queue: str, path: str, *, resume: bool) -> int:
         if not last_id:
             file.write(line_of(header))
         written = 0
-        with progress(f"export {queue}", None if last_id else total) as advance:
+        with progress(f"export {queue}", lambda: None if last_id else total) as advance:
             for data, count in _pieces(api.waiting(queue, family, after=last_id), advance):
                 file.write(data)
                 written += count

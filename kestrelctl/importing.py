@@ -69,7 +69,7 @@ class Import:
             os.unlink(self.note_path)
 
     def _put(self, client: KestrelClient, chunks: Iterable[bytes], size_bytes: int | None = None) -> None:
-        with progress(f"import {self.queue}", size_bytes) as advance:
+        with progress(f"import {self.queue}", lambda: size_bytes) as advance:
             report = client.put_items(os.fsencode(self.queue), self._batches(chunks, advance))
         if report.failure is not None:
             self._note_some(report)

@@ -1,4 +1,4 @@
-"""A bar on standard error, if that is a terminal."""
+"""How far a long work has come: a bar on standard error if that is a terminal, nothing elsewhere."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ Advance = Callable[[int], object]
 
 
 @contextmanager
-def progress(words: str, total: int | None) -> Iterator[Advance]:
-    """What to tell of each step; `total` None = nobody knows how many there are."""
+def progress(words: str, total: Callable[[], int | None]) -> Iterator[Advance]:
+    """What to tell of each step. `total` is asked only where somebody looks; None = nobody knows how many."""
     if not is_terminal(STDERR):
         yield lambda count: None
         return
@@ -19,5 +19,5 @@ def progress(words: str, total: int | None) -> Iterator[Advance]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(words, total=total)
+        task = bar.add_task(words, total=total())
         yield lambda count: bar.advance(task, count)

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kestrelctl.exit_codes import ExitCode, Failure
@@ -29,17 +29,22 @@ class PutReport:
     sent: int = 0
     stored: int = 0
     answered: int = 0
-    first_refused: int | None = None  # its number, from 1; None = none was refused
+    refused: list[int] = field(default_factory=list)  # their numbers, from 1
     failure: Failure | None = None  # why the putting stopped; None = all are stored
+
+    @property
+    def first_refused(self) -> int | None:
+        """Its number; None = none was refused."""
+        return self.refused[0] if self.refused else None
 
     def note(self, failure: Failure | None) -> None:
         """Count one answer: None = stored."""
         self.answered += 1
         if failure is None:
             self.stored += 1
-        elif self.first_refused is None:
-            self.first_refused = self.answered
-            self.failure = failure
+            return
+        self.failure = self.failure or failure
+        self.refused.append(self.answered)
 
 
 def open_source(data: str | None) -> Iterable[bytes]:

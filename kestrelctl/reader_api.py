@@ -3,14 +3,13 @@
 import base64
 import http.client
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from kestrelctl.access import parse_address
-from kestrelctl.admin import AdminConnection, admin_connection, leaves_tls
+from kestrelctl.admin import AdminConnection, admin_connection, leaves_tls, path_of
 from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import ExitCode, Failure
 
@@ -68,13 +67,22 @@ class ReaderApi:
 
     def describe(self, queue: str) -> dict[str, Any]:
         """The family of a queue: its ids, and its readers."""
-        described: dict[str, Any] = json.loads(self._ask("GET", f"/queues/{_quoted(queue)}")[1])
+        described: dict[str, Any] = json.loads(self._ask("GET", path_of(queue))[1])
         return described
+
+    def queues(self) -> list[str]:
+        """The names of all queues, children too."""
+        return [one["queue"] for one in json.loads(self._ask("GET", "/queues")[1])["queues"]]
+
+    def records(self, queue: str, query: Mapping[str, int | str]) -> tuple[bytes, int]:
+        """As `page`, but as PUT records of the journal (docs/journal.md), and the id to go on with. Raises Gone."""
+        answer, content = self._ask("GET", f"/queues/{_quoted(queue)}/items?{urlencode(query)}")
+        return content, int(answer.headers["X-Kestrel-Next"])
 
     def page(self, queue: str, query: Mapping[str, int | str], wait_ms: int = 0) -> Page:
         """Items of a range, as docs/admin.md has its parameters. Raises Gone."""
         asked = {"format": "ndjson", "limit": PAGE_ITEMS, "bytes": PAGE_BYTES, "wait_ms": wait_ms} | dict(query)
-        answer, content = self._ask("GET", f"/queues/{_quoted(queue)}/items?{urlencode(asked)}", wait_ms)
+        answer, content = self._ask("GET", f"{path_of(queue, 'items')}?{urlencode(asked)}", wait_ms)
         lines = content.split(b"\n")
         return Page([_item(json.loads(line)) for line in lines if line], int(answer.headers["X-Kestrel-Next"]))
 
@@ -103,18 +111,18 @@ class ReaderApi:
 
     def create(self, queue: str, reader: str, at: str) -> tuple[dict[str, Any], bool]:
         """The reader, and whether it is new. `at` is earliest, latest or an id. Raises Gone."""
-        path = f"/queues/{_quoted(queue)}/readers/{_quoted(reader)}?{urlencode({'from': at})}"
+        path = f"{path_of(queue, 'readers', reader)}?{urlencode({'from': at})}"
         answer, content = self._ask("POST", path)
         return json.loads(content), answer.status == http.HTTPStatus.CREATED
 
     def done(self, queue: str, reader: str, through: int) -> dict[str, Any]:
         """Move a reader behind an item."""
-        path = f"/queues/{_quoted(queue)}/readers/{_quoted(reader)}/done?through={through}"
+        path = f"{path_of(queue, 'readers', reader, 'done')}?through={through}"
         moved: dict[str, Any] = json.loads(self._ask("POST", path)[1])
         return moved
 
     def drop(self, queue: str, reader: str) -> None:
-        self._ask("DELETE", f"/queues/{_quoted(queue)}/readers/{_quoted(reader)}")
+        self._ask("DELETE", path_of(queue, "readers", reader))
 
     def _ask(self, method: str, path: str, wait_ms: int = 0) -> tuple[http.client.HTTPResponse, bytes]:
         where = f"the admin port of {self.address}"
@@ -151,10 +159,6 @@ def _item(said: Mapping[str, Any]) -> Item:
     return Item(
         said["id"], said["add_ms"], said.get("expire_ms", 0), said.get("flags", 0), said.get("is_open", False), data
     )
-
-
-def _quoted(name: str) -> str:
-    return quote(os.fsencode(name), safe="")
 
 
 def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None) -> ReaderApi:

@@ -7,9 +7,9 @@ from typing import Final
 from kestrelctl.checking import State, nagios_line
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.journals.places import checked_name
-from kestrelctl.journals.progress import progress
 from kestrelctl.journals.verified import Verified
 from kestrelctl.output import encoded, say
+from kestrelctl.progress import progress
 from kestrelctl.repairs import RepairAnswer, Row, report_repair
 from kestrelctl.spools import held, kept_still, reading, server_runs, shown
 from kestreld.clock import Clock
@@ -55,6 +55,22 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
     if queue is not None and not reports and not verified.passed_over:
         raise Failure(ExitCode.NO_INPUT, f"{path}: no journal of {queue}")
     return reports
+
+
+def verify_journals(
+    path: str, queue: str | None, state: str | None, since_at_ms: int | None
+) -> tuple[list[Row], ExitCode, int]:
+    """A row for each file that is read, the worst that was found, and how many are known to be whole. Raises Failure.
+
+    `state` and `since_at_ms` None = every file is read.
+    """
+    verified = Verified(state, since_at_ms)
+    reports = read_reports(path, queue, verified)
+    rows = [to_row(report) for report in reports]
+    if state is not None or since_at_ms is not None:
+        for row in rows:
+            row["live_items"] = ""  # what is not read says which they are
+    return rows, verdict(reports, path), verified.passed_over
 
 
 def _kestrel_folders(files: FileLayer, path: str) -> list[str]:
@@ -114,18 +130,17 @@ def verdict(reports: Sequence[SegmentReport], path: str) -> ExitCode:
 SERVICE: Final = "KESTREL JOURNALS"
 
 
-def as_nagios(rows: Sequence[Row], code: ExitCode, passed_over: int) -> tuple[bytes, State]:
-    """One line in nagios' words, and its exit code. `rows` are those of the reports."""
-    state = {ExitCode.OK: State.OK, ExitCode.NEGATIVE: State.WARNING}.get(code, State.CRITICAL)
+def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: int | None) -> tuple[bytes, State]:
+    """As `verify_journals`: one line in nagios' words, and its exit code."""
+    try:
+        rows, code, passed_over = verify_journals(path, queue, state, since_at_ms)
+    except Failure as failure:
+        return encoded(nagios_line(SERVICE, State.UNKNOWN, [failure.words], "")), State.UNKNOWN
+    verdict_of_nagios = {ExitCode.OK: State.OK, ExitCode.NEGATIVE: State.WARNING}.get(code, State.CRITICAL)
     findings = [f"{row['queue']} {row['segment']}: {row['finding']}" for row in rows if code and row["finding"]]
     words = findings or [f"{len(rows)} files read, {passed_over} known to be whole"]
     figures = f"read={len(rows)} known={passed_over} findings={len(findings)}"
-    return encoded(nagios_line(SERVICE, state, words, figures)), state
-
-
-def unknown_to_nagios(failure: Failure) -> bytes:
-    """The line when nothing could be looked at."""
-    return encoded(nagios_line(SERVICE, State.UNKNOWN, [failure.words], ""))
+    return encoded(nagios_line(SERVICE, verdict_of_nagios, words, figures)), verdict_of_nagios
 
 
 # Repair

@@ -1,1 +1,1 @@
-"""Spark over queues and journals: a batch source, and jobs that verify, report on and convert journals."""
+"""Spark over queues and journals: journals as tables, rows into queues, queues as streams, and jobs made of these."""

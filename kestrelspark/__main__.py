@@ -40,15 +40,16 @@ def _say(words: str) -> None:
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(program, description="Look through journals with Spark.")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
-    common = argparse.ArgumentParser(add_help=False)
+    of_spark = argparse.ArgumentParser(add_help=False)
+    of_spark.add_argument(
+        "--master", default="", help="the Spark to run on (default local[*]); spark-submit says its own"
+    )
+    of_spark.add_argument("--conf", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of Spark")
+    common = argparse.ArgumentParser(add_help=False, parents=[of_spark])
     common.add_argument("paths", nargs="+", metavar="PATH", help="spools, archives, folders of them, files; globs")
     common.add_argument(
         "--queue", action="append", default=[], help="only this queue; may be a pattern, may be repeated"
     )
-    common.add_argument(
-        "--master", default="", help="the Spark to run on (default local[*]); spark-submit says its own"
-    )
-    common.add_argument("--conf", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of Spark")
     rows = argparse.ArgumentParser(add_help=False)
     rows.add_argument("--since", default="", metavar="TIME", help="2025-01-31T12:00 (UTC), or milliseconds since 1970")
     rows.add_argument("--until", default="", metavar="TIME", help="up to this time, not included")
@@ -63,7 +64,19 @@ def _parser(program: str) -> argparse.ArgumentParser:
     convert.add_argument("--to", required=True, metavar="FOLDER", help="for the Parquet files")
     convert.add_argument("--values", action="store_true", help="with the items' data")
     convert.add_argument("--overwrite", action="store_true", help="replace what is in FOLDER")
+    _add_ingest(jobs.add_parser("ingest", parents=[of_spark], help="what is new in queues to Parquet"))
     return parser
+
+
+def _add_ingest(ingest: argparse.ArgumentParser) -> None:
+    ingest.add_argument("queues", nargs="+", metavar="QUEUE", help="names of queues")
+    ingest.add_argument("--servers", required=True, metavar="SERVERS", help="HOST:PORT,HOST:PORT or @FILE")
+    ingest.add_argument("--reader", required=True, metavar="NAME", help="whose place on the queues to use")
+    ingest.add_argument("--to", required=True, metavar="FOLDER", help="for the Parquet files")
+    ingest.add_argument("--every", type=int, default=0, metavar="SECONDS", help="go on, with a batch so often")
+    ingest.add_argument(
+        "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the stream"
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -119,7 +132,16 @@ def _convert(spark: Any, chosen: argparse.Namespace) -> int:
     return 0
 
 
-JOBS: Final = {"verify": _verify, "report": _report, "convert": _convert}
+def _ingest(spark: Any, chosen: argparse.Namespace) -> int:
+    from kestrelspark.jobs.ingest import Queues, ingest
+
+    options = {**dict(chosen.option), "subscribe": ",".join(chosen.queues)}
+    count = ingest(spark, Queues(chosen.servers, chosen.reader, options), chosen.to, chosen.every)
+    _say(f"{count:,} items more in {chosen.to}")
+    return 0
+
+
+JOBS: Final = {"verify": _verify, "report": _report, "convert": _convert, "ingest": _ingest}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,6 +10,8 @@ from typing import Any, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -22,9 +24,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from kestreld.errors import KestrelError
 from kestrelspark.found import JournalFile, find, packed
+from kestrelspark.options import BadOption, check_names, flag, option, words
 from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted, batches
+from kestrelspark.sink import batch_sink, stream_sink
+from kestrelspark.streaming import ItemReader, item_schema
 
 MIB: Final = 1 << 20
 PARTITION_BYTES_MIN: Final = 64 * MIB
@@ -46,23 +50,30 @@ OPTIONS: Final = {
 }
 
 
-class BadOption(KestrelError):
-    """An option of the source that it does not have, or cannot have this value."""
-
-
 class KestrelSource(DataSource):
-    """Journals of kestreld and of Kestrel 1.x and 2.x, live or archived, as rows of what happened to their items."""
+    """Read: journals of kestreld and of Kestrel 1.x and 2.x as rows of what happened to items. Written: queues."""
 
     @classmethod
     def name(cls) -> str:
         return "kestrel"
 
     def schema(self) -> StructType:
-        with_value = _flag(self.options, "includevalue")
+        if option(self.options, "servers"):
+            return item_schema()
+        with_value = flag(self.options, "includevalue")
         return StructType([_field(name) for name in COLUMNS if name != VALUE or with_value])
 
     def reader(self, schema: StructType) -> "JournalReader":
         return JournalReader(schema, self.options)
+
+    def streamReader(self, schema: StructType) -> ItemReader:
+        return ItemReader(schema, self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return batch_sink(schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return stream_sink(schema, self.options)
 
 
 class PushdownSource(KestrelSource):
@@ -97,14 +108,12 @@ class FilePartition(InputPartition):
 
 class JournalReader(DataSourceReader):
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
-        for name in options:
-            if name.lower() not in OPTIONS:
-                raise BadOption(f"the kestrel source has no option {name}; it has {', '.join(OPTIONS)}")
+        check_names(options, OPTIONS, "the kestrel source")
         self._schema = schema
         self._paths = _paths(options)
-        self._queues = [name for name in re.split(r"[,\s]+", _option(options, "queue")) if name]
+        self._queues = words(_option(options, "queue"))
         self._bytes_max = _size(_option(options, "maxpartitionbytes"))
-        self._missing_is_fine = _flag(options, "ignoremissingfiles")
+        self._missing_is_fine = flag(options, "ignoremissingfiles")
         unknown = [field.name for field in schema.fields if field.name not in COLUMNS]
         if unknown:
             raise BadOption(f"the kestrel source has no column {', '.join(unknown)}; it has {', '.join(COLUMNS)}")
@@ -172,15 +181,7 @@ def _floor_ms(at: datetime.datetime) -> int:
 
 
 def _option(options: Mapping[str, str], name: str) -> str:
-    """Its value: Spark does not care for the case of an option's name."""
-    return next((value for key, value in options.items() if key.lower() == name), OPTIONS[name])
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    value = _option(options, name).lower()
-    if value not in ("true", "false"):
-        raise BadOption(f"{name} is true or false, not {value}")
-    return value == "true"
+    return option(options, name, OPTIONS[name])
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:

@@ -161,12 +161,12 @@ def _put_batch(puts: Puts, buffer: bytes, file: JournalFile, wanted: Wanted, pro
             else _names(puts.only, progress, is_shared)
         ),
         "event": lambda: pa.repeat("put", count),
-        "id": lambda: _numbers(puts.ids, puts.ids == NO_ID),
-        "at": lambda: _instants(puts.add_at_ms, puts.add_at_ms == NO_TIME),
-        "add_time": lambda: _instants(puts.add_at_ms, puts.add_at_ms == NO_TIME),
-        "expire_time": lambda: _instants(puts.expire_at_ms, puts.expire_at_ms == 0),
-        "flags": lambda: _numbers(puts.flags),
-        "size": lambda: _numbers(puts.ends - puts.starts),
+        "id": lambda: numbers(puts.ids, puts.ids == NO_ID),
+        "at": lambda: instants(puts.add_at_ms, puts.add_at_ms == NO_TIME),
+        "add_time": lambda: instants(puts.add_at_ms, puts.add_at_ms == NO_TIME),
+        "expire_time": lambda: instants(puts.expire_at_ms, puts.expire_at_ms == 0),
+        "flags": lambda: numbers(puts.flags),
+        "size": lambda: numbers(puts.ends - puts.starts),
         VALUE: lambda: pa.array(
             list(map(buffer.__getitem__, map(slice, puts.starts.tolist(), puts.ends.tolist()))), pa.binary()
         ),
@@ -200,8 +200,8 @@ def _ending_batch(
     columns: dict[str, Column] = {
         "reader": lambda: pa.repeat(file.reader, count) if file.is_kestrel else _names(readers, progress),
         "event": lambda: _EVENT_NAMES.take(pa.array(events)),
-        "id": lambda: _numbers(ids, ids == NO_ID),
-        "at": lambda: _instants(at_ms, at_ms == NO_TIME),
+        "id": lambda: numbers(ids, ids == NO_ID),
+        "at": lambda: instants(at_ms, at_ms == NO_TIME),
     }
     return _batch(columns, count, file, wanted)
 
@@ -239,11 +239,11 @@ def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
     return names.take(pa.array(codes, mask=unnamed))
 
 
-def _numbers(values: Any, unknown: Any = None) -> Any:
+def numbers(values: Any, unknown: Any = None) -> Any:
     if unknown is not None and not unknown.any():
         unknown = None
     return pa.array(values, pa.int64(), mask=unknown)
 
 
-def _instants(at_ms: Any, unknown: Any) -> Any:
-    return _numbers(np.clip(at_ms, -LATEST_MS, LATEST_MS) * 1000, unknown).view(INSTANT)
+def instants(at_ms: Any, unknown: Any) -> Any:
+    return numbers(np.clip(at_ms, -LATEST_MS, LATEST_MS) * 1000, unknown).view(INSTANT)

@@ -2,9 +2,7 @@
 
 import http.client
 import json
-import os
 from typing import Any
-from urllib.parse import quote
 
 from kestrelctl.admin import AdminConnection, admin_connection
 
@@ -50,11 +48,6 @@ def _reason(content: bytes) -> str:
     except ValueError:
         return ""
     return str(said.get("error", "")) if isinstance(said, dict) else ""
-
-
-def queue_path(queue: str) -> str:
-    """Where a queue is on the admin port."""
-    return f"/queues/{quote(os.fsencode(queue), safe='')}"
 
 
 def admin_port_of(address: str, admin: str, timeout_ms: int) -> AdminPort | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from kestrelctl.admin import path_of
 from kestrelctl.blocks import QueueBlock, parse_blocks
 from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import Failure
-from tui.admin_port import AdminLost, AdminPort, admin_port_of, queue_path
+from tui.admin_port import AdminLost, AdminPort, admin_port_of
 from tui.board import ServerState
 from tui.polling import StatsConnection
 
@@ -111,7 +112,7 @@ def _waiting_items(asked: Asked, queue: str) -> list[WaitingItem]:
     port = asked.admin_port()
     query = f"waiting=1&format=ndjson&limit={WAITING_ITEMS_MAX}&bytes={WAITING_BYTES_MAX}"
     try:
-        return [_item(json.loads(line)) for line in port.get(f"{queue_path(queue)}/items?{query}").splitlines()]
+        return [_item(json.loads(line)) for line in port.get(f"{path_of(queue, 'items')}?{query}").splitlines()]
     except (ValueError, KeyError, TypeError) as error:
         raise AdminLost(f"not what a kestreld answers: {error}") from error
     finally:

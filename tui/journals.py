@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tui.admin_port import AdminLost, AdminRefused, queue_path
+from kestrelctl.admin import path_of
+from tui.admin_port import AdminLost, AdminRefused
 from tui.asking import Asked
 
 NO_SUCH_PATH: Final = "there is nothing of that name"  # what an admin port without journals answers
@@ -78,7 +79,7 @@ def ask_journal(asked: Asked, queue: str) -> JournalDetails:
     try:
         port = asked.admin_port()
         try:
-            return read_journal(asked.address, json.loads(port.get(f"{queue_path(queue)}/journal")))
+            return read_journal(asked.address, json.loads(port.get(path_of(queue, "journal"))))
         finally:
             port.close()
     except AdminRefused as refusal:

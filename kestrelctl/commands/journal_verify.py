@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import NoHeadersOption, duration_ms
-from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import OutputFormat, write_data, write_rows
 from kestrelctl.repairs import REPAIR_COLUMNS
 
@@ -20,33 +19,42 @@ class VerifyFormat(StrEnum):
     NAGIOS = "nagios"
 
 
+PlaceArgument = Annotated[
+    str, typer.Argument(metavar="SPOOL|FILE", help="A spool, an archive, .imported, or one file of Kestrel's.")
+]
+OneQueueArgument = Annotated[
+    str | None, typer.Argument(metavar="QUEUE", help="Only this queue's journal.", show_default=False)
+]
+RepairOption = Annotated[
+    bool, typer.Option("--repair", help="Build damaged journals anew. The server must be stopped.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="With --repair: say what it would find, and change nothing.")
+]
+StateOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Remember there what is whole; do not read it again while it is unchanged."),
+]
+WrittenSinceOption = Annotated[
+    int | None,
+    typer.Option(metavar="SPAN", parser=duration_ms, help="Only files written to within this time: 24h."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what has a finding.")]
+VerifyFormatOption = Annotated[
+    VerifyFormat | None,
+    typer.Option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
+]
+
+
 def journal_verify(
-    spool: Annotated[
-        str,
-        typer.Argument(metavar="SPOOL|FILE", help="A spool, an archive, .imported, or one file of Kestrel's."),
-    ],
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Only this queue's journal.", show_default=False)
-    ] = None,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Build damaged journals anew. The server must be stopped.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --repair: say what it would find, and change nothing.")
-    ] = False,
-    state: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Remember there what is whole; do not read it again while it is unchanged."),
-    ] = None,
-    since: Annotated[
-        int | None,
-        typer.Option(metavar="SPAN", parser=duration_ms, help="Only files written to within this time: 24h."),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what has a finding.")] = False,
-    output: Annotated[
-        VerifyFormat | None,
-        typer.Option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
-    ] = None,
+    spool: PlaceArgument,
+    queue: OneQueueArgument = None,
+    repair: RepairOption = False,
+    dry_run: DryRunOption = False,
+    state: StateOption = None,
+    since: WrittenSinceOption = None,
+    quiet: QuietOption = False,
+    output: VerifyFormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:
     """Read journals on disk and check every record, whether or not their server runs.
@@ -73,37 +81,19 @@ def journal_verify(
     if repair and (state is not None or since is not None or output == VerifyFormat.NAGIOS):
         raise typer.BadParameter("--repair reads everything: leave out --state, --since and -o nagios")
     # The journal's code is of no use to the other verbs.
-    from kestrelctl.journals.verified import Verified
-    from kestrelctl.verifying import (
-        COLUMNS,
-        as_nagios,
-        read_reports,
-        repair_journals,
-        to_row,
-        unknown_to_nagios,
-        verdict,
-    )
+    from kestrelctl import verifying
 
-    if repair:
-        columns = REPAIR_COLUMNS
-        rows, code = repair_journals(spool, queue, dry_run=dry_run)
-    else:
-        columns = COLUMNS
-        is_partial = state is not None or since is not None
-        try:
-            verified = Verified(state, None if since is None else time.time_ns() // 1_000_000 - since)
-            reports = read_reports(spool, queue, verified)
-        except Failure as failure:
-            if output != VerifyFormat.NAGIOS:
-                raise
-            write_data(unknown_to_nagios(failure))
-            raise typer.Exit(ExitCode.UNKNOWN) from failure
-        code = verdict(reports, spool)
-        rows = [to_row(report) | ({"live_items": ""} if is_partial else {}) for report in reports]
+    since_at_ms = None if since is None else time.time_ns() // 1_000_000 - since
     if output == VerifyFormat.NAGIOS:
-        line, code_of_nagios = as_nagios(rows, code, verified.passed_over)
+        line, code_of_nagios = verifying.tell_nagios(spool, queue, state, since_at_ms)
         write_data(line)
         raise typer.Exit(code_of_nagios)
+    if repair:
+        columns = REPAIR_COLUMNS
+        rows, code = verifying.repair_journals(spool, queue, dry_run=dry_run)
+    else:
+        columns = verifying.COLUMNS
+        rows, code, _ = verifying.verify_journals(spool, queue, state, since_at_ms)
     if quiet:
         rows = [row for row in rows if (code or repair) and row["finding"]]
     if rows or not quiet:

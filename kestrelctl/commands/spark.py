@@ -1,4 +1,4 @@
-"""kestrelctl spark verify, kestrelctl spark report, kestrelctl spark convert"""
+"""kestrelctl spark verify, kestrelctl spark report, kestrelctl spark convert, kestrelctl spark ingest"""
 
 from typing import Annotated, Final
 
@@ -85,6 +85,30 @@ def convert(
     """
     flags = [name for name, is_set in (("--values", values), ("--overwrite", overwrite)) if is_set]
     _run("convert", paths, [f"--to={to}", *flags, *_times(since, until), *_common(queue, master, conf)])
+
+
+@spark.command("ingest")
+def ingest(
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
+    servers: Annotated[
+        str, typer.Option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
+    ],
+    reader: Annotated[str, typer.Option(metavar="NAME", help="Whose place on the queues to use.", show_default=False)],
+    to: TargetOption,
+    every: Annotated[int, typer.Option(metavar="SECONDS", min=0, help="Go on, with a batch so often; 0 = once.")] = 0,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the stream; may be repeated.")
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Add what is new in queues to Parquet files in DIR, each item exactly once. It takes nothing from the queues.
+
+    Exit 87 Spark or Java is missing.
+    """
+    given = [f"--servers={servers}", f"--reader={reader}", f"--to={to}", f"--every={every}"]
+    given += [f"--option={setting}" for setting in option or []]
+    _run("ingest", queues, [*given, *_common(None, master, conf)])
 
 
 def _common(queues: list[str] | None, master: str | None, conf: list[str] | None) -> list[str]:

@@ -1,11 +1,10 @@
 """`journal peek`: the items of a moment in the past, written out."""
 
-import json
 from itertools import islice
 
 from kestrelctl.blocks import Cell
 from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.framing import Framing, data_fields, frame
+from kestrelctl.framing import Framing, frame
 from kestrelctl.journals.events import Came
 from kestrelctl.journals.past import Past
 from kestrelctl.journals.places import Place, replaying
@@ -22,7 +21,7 @@ def write_waiting(
         past = Past(place, queue, at_ms)
         written = 0
         for item in islice(past.items(), limit):
-            write_data(_json_line(item) if framing == Framing.JSON else frame(item_data(item.record), framing))
+            write_data(frame(item_data(item.record), framing, _details(item)))
             written += 1
     gone = past.count - written
     if gone > 0 and (limit is None or written < limit):
@@ -34,11 +33,12 @@ def write_waiting(
     return ExitCode.OK
 
 
-def _json_line(item: Came) -> bytes:
+def _details(item: Came) -> dict[str, Cell]:
+    """What is known beside its data, where it has any."""
     expire_at_ms, flags, _ = item_oddities(item.record)
-    fields: dict[str, Cell] = {"id": item.item_id, "at_ms": item.at_ms}
+    known: dict[str, Cell] = {"id": item.item_id, "at_ms": item.at_ms}
     if expire_at_ms:
-        fields["expire_at_ms"] = expire_at_ms
+        known["expire_at_ms"] = expire_at_ms
     if flags:
-        fields["flags"] = flags
-    return json.dumps(fields | data_fields(item_data(item.record)), ensure_ascii=False).encode() + b"\n"
+        known["flags"] = flags
+    return known

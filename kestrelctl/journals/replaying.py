@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from kestrelctl.exit_codes import Failure, Interrupted
 from kestrelctl.journals.events import Came, child_of, items
 from kestrelctl.journals.places import Place, replaying
-from kestrelctl.journals.progress import progress
 from kestrelctl.output import say
+from kestrelctl.progress import progress
 from kestrelctl.putting import PutItem, expiry_s, explain
 from kestrelctl.taking import KEEP_ALIVE_S
 from kestreld.journal.records import item_data, item_expire_at_ms, item_flags
@@ -70,7 +70,7 @@ def replay(client: "KestrelClient", queue: str, came: Iterable[Came], pace: Pace
     """Put the items on `queue`. Raises Failure and Interrupted, after saying where to go on."""
     done = Replayed()
     try:
-        with progress("replaying", lambda: total or 0) as advance:
+        with progress("replaying", lambda: total) as advance:
             for batch in _due(came, pace, client):
                 _put(client, queue, batch, done)
                 advance(len(batch))

@@ -128,6 +128,9 @@ def survey(files: FileLayer, folder: str) -> Survey:
     if not found:
         return Survey("", 0, [], None, 0, b"", 0, aside, replaced)
     for earlier, later in pairwise(found):
+        if later.segment.number == earlier.segment.number:
+            other = earlier.segment.path.rpartition("/")[2]
+            raise JournalCorrupt(later.segment.path, 0, f"{other} has the same number: a file put there by hand?")
         follows = later.segment.number == earlier.segment.number + 1 and not earlier.segment.compacted
         size_bytes = used_bytes = earlier.segment.used_bytes
         if later.checkpoint is not None and follows:

@@ -144,7 +144,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
         # Numbers are left free for compacted segments: how many items were put tells whether this is one.
         may_miss = number > before + 1 and put_before != CANNOT_TELL
         # It says how much of a bad one before it counts.
-        needs_reading = may_miss or (previous is not None and previous.bad_offset is not None)
+        needs_reading = may_miss or number == before or (previous is not None and previous.bad_offset is not None)
         last_number, known_items = number, None if needs_reading else known(report.path)
         put_items = CANNOT_TELL if known_items is None else known_items
         if known_items is not None:
@@ -161,6 +161,9 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
             previous, put_items = report, report.put_items
             if may_miss and found.put_before > put_before:
                 missing.append(_missing_before(report, before, number))
+            if number == before:
+                report.bad_offset, report.torn, report.put_items = 0, False, CANNOT_TELL
+                report.reason = "another segment has the same number"
         reports.append(report)
         contents.append(found)
     _hold_to_what_was_written(reports, contents)

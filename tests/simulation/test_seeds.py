@@ -16,6 +16,7 @@ FOUND = {
     4679: "a delete that the disk refused left lines that still named the queue (test_failed_deletes)",
     3697: "a start ended in a traceback when a full disk kept the journal of a deleted queue from going",
     1952: "what a timer committed was not synced every so many ms while no client asked for anything",
+    2306: "an item that was done came again: reading went back for a compaction, and not what it was to pass over",
     # The checker was wrong in these: in what it took for a violation something had happened that may.
     3353: "a record out of a lost item's data was open, and closed, like an item",
     4484: "an item that was open when its queue was deleted came by undo",

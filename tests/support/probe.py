@@ -39,6 +39,10 @@ class Probe:
         """What 99 of 100 puts and gets have taken at most since then."""
         return self._ask()[1]
 
+    def worst_and_p99_ms(self) -> tuple[float, float]:
+        """Both of these."""
+        return self._ask()
+
     def _ask(self) -> tuple[float, float]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None

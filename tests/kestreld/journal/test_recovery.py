@@ -387,6 +387,14 @@ def test_a_segment_renamed_by_hand_is_refused():
     assert engine.stopped
 
 
+def test_two_segments_of_one_number_are_refused():
+    whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
+    # What is in the second was found by its number in the first.
+    engine = Planted({"0000000001-00000000000000000000.seg": whole[:25], ONE_SEGMENT.live: whole})
+    assert "0000000001-00000000000000000000.seg has the same number" in engine.log[0]
+    assert engine.stopped
+
+
 def test_foreign_files_in_the_spool_are_left_alone_and_spoken_of():
     engine = Planted(ONE_SEGMENT.files)
     disk = engine.disk

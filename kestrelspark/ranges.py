@@ -1,0 +1,122 @@
+"""A range of a queue's item ids, read from its server as RecordBatches."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.reader_api import Gone, ReaderApi, open_reader_api
+from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES
+from kestrelspark.readers import ItemsLost, Place, complain
+from kestrelspark.rows import COLUMNS as EVENT_COLUMNS
+from kestrelspark.rows import Column, instants, numbers
+from kestrelspark.scanning import blocks
+from kestrelspark.servers import Patience, Servers, ServerTrouble
+
+COLUMNS: Final = {
+    name: EVENT_COLUMNS[name]
+    for name in ("server", "queue", "id", "add_time", "expire_time", "flags", "size", "journal_id", "value")
+}
+PAGE_ITEMS: Final = 50_000
+PAGE_BYTES: Final = 8 << 20
+
+
+@dataclass(slots=True, frozen=True)
+class RangeOfIds:
+    """From `first` on, `end` not included."""
+
+    server: str
+    queue: str
+    journal_id: int
+    first: int
+    end: int
+
+    def part(self, first: int, end: int) -> "RangeOfIds":
+        return replace(self, first=first, end=end)
+
+    def __str__(self) -> str:
+        return f"{Place(self.server, self.queue)}: items {self.first} to {self.end - 1}"
+
+
+@dataclass(slots=True, frozen=True)
+class Wanted:
+    """Columns in order, how to get at the servers, and whether items that are gone are an error."""
+
+    columns: tuple[str, ...]
+    servers: Servers
+    fails_on_loss: bool
+
+
+def range_batches(what: RangeOfIds, wanted: Wanted) -> Iterator[Any]:
+    """The items of a range, as often as it is asked for the same. Raises ItemsLost, ServerTrouble."""
+    wanted.servers.log_in()
+    first, patience, api = what.first, Patience(wanted.servers.retries), None
+    while first < what.end:
+        try:
+            api = api or open_reader_api(what.server, wanted.servers.timeout_ms)
+            records, next_id = _page(api, what, first)
+        except Failure as failure:
+            if failure.code == ExitCode.NEGATIVE:
+                _lost(what.part(first, what.end), wanted)
+                return
+            api = None
+            patience.spend(failure)
+            continue
+        except Gone as gone:
+            there = what.end if gone.journal_id != what.journal_id else max(min(gone.first_id, what.end), first)
+            if there == first:  # the journal ends before
+                there = what.end
+            _lost(what.part(first, there), wanted)
+            first = there
+            continue
+        if next_id == first:
+            _lost(what.part(first, what.end), wanted)
+            return
+        patience = Patience(wanted.servers.retries)
+        if records:
+            yield _batch(records, what, wanted)
+        first = next_id
+
+
+def _page(api: ReaderApi, what: RangeOfIds, first: int) -> tuple[bytes, int]:
+    limit = min(what.end - first, PAGE_ITEMS)
+    query: Mapping[str, int] = {"first": first, "journal_id": what.journal_id, "limit": limit, "bytes": PAGE_BYTES}
+    return api.records(what.queue, query)
+
+
+def _lost(what: RangeOfIds, wanted: Wanted) -> None:
+    if wanted.fails_on_loss:
+        raise ItemsLost(f"{what} are not there any more")
+    complain(f"{what} are not there any more; going on without them")
+
+
+def _batch(records: bytes, what: RangeOfIds, wanted: Wanted) -> Any:
+    """The rows of one page. Raises ServerTrouble if it is not what the server has."""
+    found = list(blocks(records, 0, len(records)))
+    if not found or found[-1].end != len(records) or any(block.others for block in found):
+        raise ServerTrouble(f"{what}: damaged on the way here")
+    puts = np.concatenate([block.puts for block in found])
+    starts = np.concatenate([block.put_offsets for block in found])
+    ends = starts + FRAME_BYTES + puts["body_bytes"]
+    inside = puts["id"] < what.end
+    puts, starts, ends = puts[inside], starts[inside] + PUT_HEADER_BYTES, ends[inside]
+    count = len(puts)
+    add_at_ms, expire_at_ms = puts["add_at_ms"].astype(np.int64), puts["expire_at_ms"].astype(np.int64)
+    columns: dict[str, Column] = {
+        "server": lambda: pa.repeat(what.server, count),
+        "queue": lambda: pa.repeat(what.queue, count),
+        "id": lambda: numbers(puts["id"].astype(np.int64)),
+        "add_time": lambda: instants(add_at_ms, None),
+        "expire_time": lambda: instants(expire_at_ms, expire_at_ms == 0),
+        "flags": lambda: numbers(puts["flags"].astype(np.int64)),
+        "size": lambda: numbers(ends - starts),
+        "journal_id": lambda: pa.repeat(pa.scalar(what.journal_id, pa.int64()), count),
+        "value": lambda: pa.array(
+            list(map(records.__getitem__, map(slice, starts.tolist(), ends.tolist()))), pa.binary()
+        ),
+    }
+    schema = pa.schema([(name, COLUMNS[name]) for name in wanted.columns])
+    return pa.RecordBatch.from_arrays([columns[name]() for name in wanted.columns], schema=schema)

@@ -1,0 +1,101 @@
+"""Servers as the options name them: where they are, how to log in, and how long to be patient with them."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kestrelctl.access import given, parse_address
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestreld.errors import KestrelError
+from kestrelspark.options import BadOption, flag, number, option, words
+
+OPTIONS: Final = ("servers", "user", "passwordfile", "tls", "ca", "cert", "key", "timeoutms", "retries")
+TIMEOUT_MS: Final = 10_000
+RETRIES: Final = 10
+DELAY_MS: Final = 100
+DELAY_MS_MAX: Final = 5000
+# What may be otherwise in a moment, or at another server.
+PASSING: Final = frozenset(
+    {ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN, ExitCode.FULL, ExitCode.IO, ExitCode.QUEUE_STOPPED}
+)
+
+
+class ServerTrouble(KestrelError):
+    """A server did not do what it was asked to, however often."""
+
+
+@dataclass(slots=True, frozen=True)
+class Servers:
+    """`where` is addresses, or @FILE: a file with an address on each line, looked at again each time."""
+
+    where: str
+    user: str = ""
+    password_file: str = ""
+    tls: bool = False
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    timeout_ms: int = TIMEOUT_MS
+    retries: int = RETRIES
+
+    def addresses(self) -> list[str]:
+        """Sorted, each once. Raises BadOption."""
+        text = self.where
+        if text.startswith("@"):
+            try:
+                text = Path(text[1:]).read_text(encoding="utf-8")
+            except OSError as problem:
+                raise BadOption(f"servers: {self.where[1:]}: {(problem.strerror or '').lower()}") from problem
+            text = " ".join(line.partition("#")[0] for line in text.splitlines())
+        found = sorted(set(words(text)))
+        if not found:
+            raise BadOption("servers names no server; write HOST:PORT,HOST:PORT or @FILE")
+        for address in found:
+            try:
+                parse_address(address)
+            except Failure as problem:
+                raise BadOption(f"servers: {problem}") from problem
+        return found
+
+    def log_in(self) -> None:
+        """From now on connections of this process use this login."""
+        given.user, given.password_file = self.user, self.password_file
+        given.tls, given.ca, given.cert, given.key = self.tls, self.ca, self.cert, self.key
+
+
+def servers_in(options: Mapping[str, str]) -> Servers:
+    """Raises BadOption."""
+    where = option(options, "servers").strip()
+    if not where:
+        raise BadOption("the kestrel format needs the option servers: HOST:PORT,HOST:PORT or @FILE")
+    servers = Servers(
+        where,
+        option(options, "user"),
+        option(options, "passwordfile"),
+        flag(options, "tls"),
+        option(options, "ca"),
+        option(options, "cert"),
+        option(options, "key"),
+        number(options, "timeoutms", TIMEOUT_MS, least=1),
+        number(options, "retries", RETRIES),
+    )
+    servers.addresses()
+    return servers
+
+
+class Patience:
+    """Counts attempts that failed, and waits longer after each."""
+
+    def __init__(self, retries: int) -> None:
+        self._left = retries
+        self._delay_ms = DELAY_MS
+
+    def spend(self, failure: Failure) -> None:
+        """Returns after a while. Raises ServerTrouble when it is at its end, or where waiting does not help."""
+        if failure.code not in PASSING or not self._left:
+            raise ServerTrouble(failure.words) from failure
+        self._left -= 1
+        time.sleep(self._delay_ms / 1000)
+        self._delay_ms = min(2 * self._delay_ms, DELAY_MS_MAX)

@@ -1,0 +1,192 @@
+"""The sink: rows to queues, as items, over the memcache port. At least once, in batches and in streams."""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType, TimestampType
+from xxhash import xxh3_64_intdigest
+
+from kestrelctl.client import KestrelClient
+from kestrelctl.exit_codes import Failure
+from kestrelctl.putting import PutItem, PutReport, expiry_at_s, expiry_s
+from kestrelspark.options import BadOption, check_names, flag, number, option
+from kestrelspark.servers import OPTIONS as SERVER_OPTIONS
+from kestrelspark.servers import PASSING, Patience, Servers, servers_in
+
+OPTIONS: Final = (*SERVER_OPTIONS, "queue", "expiryseconds", "dedupkey", "path", "checkpointlocation")
+COLUMNS: Final = ("value", "queue", "key", "expire_time", "flags", "dedup_key")
+TEXT: Final = (StringType, BinaryType)
+TYPES: Final = {"expire_time": TimestampType, "flags": IntegralType}
+STRETCH_ITEMS: Final = 1000  # go to one server at a time
+
+
+@dataclass(frozen=True)
+class Stored(WriterCommitMessage):
+    """What one task has put."""
+
+    items: int
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """What to do with rows. `queue` "" = the column says it; `run` names this writing in keys, "" = its batch does."""
+
+    servers: Servers
+    queue: str
+    expire_ms: int  # from when it is put; 0 = never
+    columns: tuple[str, ...]
+    has_dedup_key: bool
+    run: str
+
+    def put(self, batches: Iterable[Any]) -> Stored:
+        """Put all rows. Raises ServerTrouble when some of them cannot be."""
+        self.servers.log_in()
+        outlet, rows = Outlet(self.servers), 0
+        keys = self._run_name() if self.has_dedup_key else ""
+        try:
+            for batch in batches:
+                for first in range(0, batch.num_rows, STRETCH_ITEMS):
+                    stretch = batch.slice(first, STRETCH_ITEMS)
+                    for (queue, server), items in self._sorted_out(stretch, keys, rows, outlet.addresses):
+                        outlet.put(queue.encode(), items, server)
+                    rows += stretch.num_rows
+        finally:
+            outlet.close()
+        return Stored(rows)
+
+    def _run_name(self) -> str:
+        """What the keys of this task begin with: the same when the task, or its batch, is tried again."""
+        task = TaskContext.get()
+        run = self.run
+        if not run:
+            run = f"{task.getLocalProperty('sql.streaming.queryId')}-{task.getLocalProperty('streaming.sql.batchId')}"
+        return f"{run}-{task.partitionId()}"
+
+    def _sorted_out(
+        self, batch: Any, keys: str, rows: int, addresses: list[str]
+    ) -> Iterable[tuple[tuple[str, str], list[PutItem]]]:
+        """The items of rows, by queue and server ("" = any). Raises BadOption for a row without queue or value."""
+        columns = {name: batch.column(place).to_pylist() for place, name in enumerate(self.columns)}
+        nothing = [None] * batch.num_rows
+        expire_s_otherwise = expiry_s(self.expire_ms)
+        found: dict[tuple[str, str], list[PutItem]] = {}
+        rows_of = zip(
+            *(columns.get(name, nothing) for name in COLUMNS), range(rows, rows + batch.num_rows), strict=True
+        )
+        for value, named, key, expire_time, flags, dedup_key, row in rows_of:
+            queue = self.queue if named is None else named
+            if value is None or not queue:
+                raise BadOption(f"a row without {'value' if value is None else 'queue'} cannot be an item")
+            data = _data(value)
+            if keys:
+                data = (_data(dedup_key) if dedup_key is not None else f"{keys}-{row}".encode()) + b"\n" + data
+            expire_s = expire_s_otherwise if expire_time is None else expiry_at_s(int(expire_time.timestamp() * 1000))
+            server = "" if key is None else addresses[xxh3_64_intdigest(_data(key)) % len(addresses)]
+            found.setdefault((queue, server), []).append(PutItem(data, expire_s, flags or 0))
+        return found.items()
+
+
+def _data(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+class Outlet:
+    """The connections of one task, and the putting of items over them."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.addresses = servers.addresses()
+        self._servers = servers
+        self._clients: dict[str, KestrelClient] = {}
+        self._random = random.Random()
+
+    def put(self, queue: bytes, items: list[PutItem], server: str = "") -> None:
+        """All items, to `server` or to any. Raises ServerTrouble.
+
+        What is refused or not answered is put again: it can be there twice then.
+        """
+        patience = Patience(self._servers.retries)
+        candidates = self._candidates(server)
+        while items:
+            address = candidates.pop()
+            items, failure = self._try(address, queue, items)
+            if failure is not None and (not candidates or failure.code not in PASSING):
+                patience.spend(Failure(failure.code, f"{address}: {failure.words}"))
+                candidates = self._candidates(server)
+
+    def _candidates(self, server: str) -> list[str]:
+        """Servers to try, the last first."""
+        return [server] if server else self._random.sample(self.addresses, len(self.addresses))
+
+    def _try(self, address: str, queue: bytes, items: list[PutItem]) -> tuple[list[PutItem], Failure | None]:
+        """The items that are not known to be stored, and why."""
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = KestrelClient(address, self._servers.timeout_ms)
+        report: PutReport = client.put_items(queue, [items])
+        if report.failure is not None and report.answered < report.sent:
+            client.close()
+            del self._clients[address]  # a client connects once only
+        elif not client.is_connected:
+            del self._clients[address]
+        left = [items[number - 1] for number in report.refused] + items[report.answered :]
+        return left, report.failure
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+
+class BatchSink(DataSourceArrowWriter):
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._plan.put(iterator)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._plan.put(iterator)
+
+
+def batch_sink(schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> BatchSink:
+    if overwrite:
+        raise BadOption('items are added to queues, which are not overwritten: mode("append")')
+    return BatchSink(_plan(schema, options, uuid4().hex))
+
+
+def stream_sink(schema: StructType, options: Mapping[str, str]) -> StreamSink:
+    return StreamSink(_plan(schema, options, ""))
+
+
+def _plan(schema: StructType, options: Mapping[str, str], run: str) -> Plan:
+    """Raises BadOption."""
+    check_names(options, OPTIONS, "the kestrel sink")
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise BadOption(f"the kestrel sink has no column {field.name}; it has {', '.join(COLUMNS)}")
+        wanted = TYPES.get(field.name, TEXT)
+        if not isinstance(field.dataType, wanted):
+            raise BadOption(f"the column {field.name} cannot be {field.dataType.simpleString()}")
+    names = tuple(field.name for field in schema.fields)
+    queue = option(options, "queue") or option(options, "path")
+    if "value" not in names:
+        raise BadOption("the kestrel sink needs a column value: what the items are")
+    if not queue and "queue" not in names:
+        raise BadOption("the kestrel sink needs the option queue or a column queue")
+    return Plan(
+        servers_in(options),
+        queue,
+        number(options, "expiryseconds", 0) * 1000,
+        names,
+        flag(options, "dedupkey"),
+        run,
+    )

@@ -1,0 +1,72 @@
+"""ingest, as it is run from cron, and killed."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
+
+from kestrelspark.jobs.ingest import CHECKPOINT, Queues, ingest
+from tests.support.daemon import ROOT, Daemon, running_daemon
+from tests.support.http import ask
+from tests.support.process import environment
+from tests.support.queue_client import QueueClient
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+PATIENCE_S: Final = 600
+
+
+def put(daemon: Daemon, first: int, count: int) -> None:
+    with QueueClient(daemon.port) as client:
+        client.put("orders", *(b"%d" % number for number in range(first, first + count)))
+
+
+def values(spark: Any, target: Path) -> Counter[int]:
+    return Counter(int(row.value) for row in spark.read.parquet(str(target)).select("value").collect())
+
+
+def head(daemon: Daemon) -> int:
+    (found,) = [one["head"] for one in ask(daemon, "/queues/orders").json["readers"] if one["reader"] == "lake"]
+    return int(found)
+
+
+def test_each_run_adds_what_is_new_and_the_server_knows(spark: Any, tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "a", admin="127.0.0.1:0") as daemon:
+        queues = Queues(daemon.address, "lake", {"subscribe": "orders"})
+        for first in (0, 100):
+            put(daemon, first, 100)
+            assert ingest(spark, queues, str(tmp_path / "lake")) == 100
+            assert head(daemon) == first + 101
+        assert ingest(spark, queues, str(tmp_path / "lake")) == 0
+    assert values(spark, tmp_path / "lake") == Counter(range(200))
+
+
+def test_a_run_that_is_killed_leaves_each_item_to_come_once(spark: Any, tmp_path: Path) -> None:
+    target = tmp_path / "lake"
+    with running_daemon(tmp_path / "a", admin="127.0.0.1:0") as daemon:
+        put(daemon, 0, 5000)
+        command = [sys.executable, "-m", "kestrelspark", "ingest", "orders", "--servers", daemon.address]
+        command += ["--reader", "lake", "--to", str(target), "--option", "maxOffsetsPerTrigger=50"]
+        run = subprocess.Popen(
+            [*command, "--master=local[1]"],
+            cwd=ROOT,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )
+        until = time.monotonic() + PATIENCE_S
+        while not (target / CHECKPOINT / "commits" / "2").exists():
+            assert run.poll() is None, run.stderr.read() if run.stderr is not None else ""
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        run.kill()
+        run.communicate()
+        assert head(daemon) < 5001
+        ingest(spark, Queues(daemon.address, "lake", {"subscribe": "orders"}), str(target))
+        assert head(daemon) == 5001
+    assert values(spark, target) == Counter(range(5000))
