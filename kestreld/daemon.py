@@ -23,6 +23,7 @@ from kestreld import __version__
 from kestreld.clock import Clock
 from kestreld.config import Address, Config, LogFormat, exposure_reason
 from kestreld.config_file import find_config_path, load_file
+from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.log import FromLibraries, Level, Log
@@ -30,16 +31,15 @@ from kestreld.net import ListeningSocket, Network
 from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
-from kestreld.server.background import LoopFiles
 from kestreld.server.loop import TurnLoop
 from kestreld.server.service import Service
+from kestreld.spool_lock import check_spool, take_lock
 from kestreld.systemd import Notifier, PassedSocket, is_journal, passed_sockets
 from kestreld.tls import server_context
 
 if TYPE_CHECKING:
     from kestreld.server.admin import AdminListener
 
-LOCK = ".lock"
 STDERR = 2
 
 
@@ -188,41 +188,6 @@ def become(config: Config) -> None:
     os.setuid(account.pw_uid)
 
 
-def check_spool(files: FileLayer, spool: str) -> None:
-    """Raises SpoolUnusable for a spool that is somebody else's or that others can write to."""
-    if not files.is_dir(spool):
-        return
-    owner, mode = files.owner_and_mode(spool)
-    if owner != os.geteuid():
-        reason = f"belongs to {_account_name(owner)}, and kestreld runs as {_account_name(os.geteuid())}: set user"
-        raise SpoolUnusable(spool, reason)
-    if mode & 0o022:
-        raise SpoolUnusable(spool, f"others can write to it (mode {mode:04o}): chmod go-w")
-
-
-def _account_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-def take_lock(files: FileLayer, spool: str) -> int:
-    """Hold the spool for this process. Raises SpoolLocked, naming the holder, or SpoolUnusable."""
-    path = f"{spool}/{LOCK}"
-    try:
-        files.make_lasting_dir(spool)
-        lock = files.lock(path)
-        if lock is None:
-            holder = files.read_file(path).decode("utf-8", "replace").split("\n")[0] or "another process"
-            raise SpoolLocked(spool, holder)
-        files.replace_content(lock, f"pid {os.getpid()}\n".encode())
-        files.list_dir(spool)
-    except OSError as error:
-        raise SpoolUnusable(spool, f"cannot be used as spool: {error.strerror}") from error
-    return lock
-
-
 def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int, context: ssl.SSLContext | None) -> int:
     """Recover the queues, listen, and run until told to stop."""
     clock, network = Clock(), Network()
@@ -232,7 +197,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     note, complain = log.of("daemon", Level.INFO), log.of("daemon", Level.ERROR)
     logging.getLogger().addHandler(FromLibraries(log))
     loop.set_exception_handler(partial(give_up, log))
-    files = LoopFiles(loop)
+    files = ThreadedFiles(loop.call_soon_threadsafe)
     commit = GroupCommit(clock, files)
     collection = QueueCollection(files, clock, config, commit, log.of("queues", Level.WARNING))
     recovered_ms = recover(collection, clock)

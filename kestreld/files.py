@@ -49,6 +49,10 @@ class FileLayer:
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
 
+    def real_path(self, path: str) -> str:
+        """The one absolute path of a file or folder, links followed; it need not exist."""
+        return os.path.realpath(path)
+
     def size_bytes(self, path: str) -> int:
         return os.stat(path).st_size
 

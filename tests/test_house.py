@@ -32,11 +32,11 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 )
 # Module -> the rooms of kestreld that may import it. All others get disk, network, time and chance handed in.
 MAY_IMPORT: Final = {
-    "asyncio": ("daemon.py", "server/"),
-    "concurrent": ("server/background.py",),
-    "threading": ("server/background.py",),
+    "asyncio": ("daemon.py", "server/", "library/answer.py"),
+    "concurrent": ("server/background.py", "library/"),
+    "threading": ("disk_threads.py", "library/"),
     "signal": ("daemon.py",),
-    "os": ("daemon.py", "files.py", "net.py", "systemd.py"),
+    "os": ("daemon.py", "files.py", "net.py", "spool_lock.py", "systemd.py"),
     "pathlib": ("daemon.py",),
     "fcntl": ("files.py",),
     "shutil": (),

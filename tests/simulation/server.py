@@ -5,10 +5,10 @@ from random import Random
 
 from kestreld.clock import Clock
 from kestreld.config import Config
-from kestreld.daemon import take_lock
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.server.service import Service
+from kestreld.spool_lock import take_lock
 from tests.simulation.client import Talk
 from tests.simulation.disk import Disk
 from tests.simulation.history import History, Life

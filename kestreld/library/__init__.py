@@ -1,0 +1,23 @@
+"""Queues within a process: durable ones on the engine that the server runs, and others in memory.
+
+docs/library.md says how they are used.
+"""
+
+from kestreld.config import QueueConfig
+from kestreld.library.answer import Answer
+from kestreld.library.blocking_queue import BlockingQueue, FullPolicy
+from kestreld.library.concurrent_blocking_queue import ConcurrentBlockingQueue
+from kestreld.library.item import QItem
+from kestreld.library.persistent_queue import PersistentQueue
+from kestreld.library.simple_blocking_queue import SimpleBlockingQueue
+
+__all__ = [
+    "Answer",
+    "BlockingQueue",
+    "ConcurrentBlockingQueue",
+    "FullPolicy",
+    "PersistentQueue",
+    "QItem",
+    "QueueConfig",
+    "SimpleBlockingQueue",
+]

@@ -1,0 +1,147 @@
+"""A BlockingQueue without a lock that anybody waits for.
+
+Items and consumers stand in two lines. Whoever adds to one of them brings the heads of both together, for as long as
+there are both. One thread does that at a time; another that comes meanwhile leaves a note that there is more to do,
+and goes on.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from threading import Lock, Semaphore
+from typing import Generic, TypeVar
+
+from kestreld.library.answer import Answer
+from kestreld.library.blocking_queue import IDLE_MAX, Consumer, FullPolicy, checked_limit, wait_until
+
+T = TypeVar("T")
+
+
+class ConcurrentBlockingQueue(Generic[T]):
+    """See BlockingQueue. `max_items` None = unlimited."""
+
+    def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
+        self._full_policy = full_policy
+        limit = checked_limit(max_items)
+        self._room = None if limit is None else Semaphore(limit)
+        self._items: deque[T] = deque()
+        self._line: deque[Consumer[T]] = deque()
+        self._clear_out_at = IDLE_MAX
+        self._more_to_do: deque[None] = deque()  # notes; a deque, as adding and taking are one step for all threads
+        self._bringing_together = Lock()  # tried, never waited for
+        self._is_closed = False
+
+    def put(self, item: T) -> bool:
+        if self._is_closed or not self._make_room():
+            return False
+        self._items.append(item)
+        if self._line:
+            self._bring_together()
+        return True
+
+    def _make_room(self) -> bool:
+        """Have room for one more item, whose it is then; False when there is none."""
+        if self._room is None:
+            return True
+        while not self._room.acquire(blocking=False):
+            if self._full_policy is FullPolicy.REFUSE_PUTS:
+                return False
+            if self._take() is not None:
+                self._room.release()
+        return True
+
+    def _take(self) -> T | None:
+        """The head item, whose room is the caller's."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
+    def _free_room(self) -> None:
+        if self._room is not None:
+            self._room.release()
+
+    def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
+        consumer: Consumer[T] = Consumer()
+        self._line.append(consumer)
+        self._bring_together()
+        if self._is_closed:
+            consumer.give_up()
+        elif deadline_at_ms is not None and not consumer.done():
+            wait_until(consumer, deadline_at_ms)
+        return consumer
+
+    def _bring_together(self) -> None:
+        self._more_to_do.append(None)
+        # Whoever leaves a note while another is at it may find it too late: so it is looked for once more afterwards.
+        while self._more_to_do and self._bringing_together.acquire(blocking=False):
+            try:
+                while self._more_to_do:
+                    self._more_to_do.clear()
+                    self._serve()
+            finally:
+                self._bringing_together.release()
+
+    def _serve(self) -> None:
+        if len(self._line) > self._clear_out_at:
+            self._clear_out()
+        while self._items and self._line:
+            consumer = self._line[0]
+            if not consumer.hold():
+                self._line.popleft()
+                continue
+            item = self._take()
+            if item is None:  # somebody has polled it
+                consumer.let_go()
+                return
+            self._line.popleft()
+            self._free_room()
+            consumer.set_result(item)
+
+    def _clear_out(self) -> None:
+        # Only as many as there were: those who come meanwhile stay behind them.
+        before = [self._line.popleft() for _ in range(len(self._line))]
+        waiting = [consumer for consumer in before if not consumer.done()]
+        self._line.extendleft(reversed(waiting))
+        self._clear_out_at = 2 * len(waiting) + IDLE_MAX
+
+    def poll(self) -> T | None:
+        item = self._take()
+        if item is not None:
+            self._free_room()
+        return item
+
+    def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
+        while True:
+            try:
+                item = self._items[0]
+            except IndexError:
+                return None
+            if not predicate(item):
+                return None
+            taken = self._take()
+            if taken is item:
+                self._free_room()
+                return item
+            if taken is not None:
+                self._items.appendleft(taken)  # it has become the head since
+
+    def flush(self) -> int:
+        dropped = 0
+        while self.poll() is not None:
+            dropped += 1
+        return dropped
+
+    def evict_waiters(self) -> None:
+        for consumer in self._line.copy():
+            consumer.give_up()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.evict_waiters()
+
+    @property
+    def waiters(self) -> int:
+        return sum(not consumer.done() for consumer in self._line.copy())
+
+    def __len__(self) -> int:
+        return len(self._items)

@@ -1,0 +1,45 @@
+"""Who may use a spool: its owner, one process at a time."""
+
+import os
+import pwd
+from typing import Final
+
+from kestreld.errors import SpoolLocked, SpoolUnusable
+from kestreld.files import FileLayer
+
+LOCK: Final = ".lock"
+
+
+def check_spool(files: FileLayer, spool: str) -> None:
+    """Raises SpoolUnusable for a spool that is somebody else's or that others can write to."""
+    if not files.is_dir(spool):
+        return
+    owner, mode = files.owner_and_mode(spool)
+    if owner != os.geteuid():
+        reason = f"belongs to {_account_name(owner)}, and kestreld runs as {_account_name(os.geteuid())}: set user"
+        raise SpoolUnusable(spool, reason)
+    if mode & 0o022:
+        raise SpoolUnusable(spool, f"others can write to it (mode {mode:04o}): chmod go-w")
+
+
+def _account_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def take_lock(files: FileLayer, spool: str) -> int:
+    """Hold the spool for this process. Raises SpoolLocked, naming the holder, or SpoolUnusable."""
+    path = f"{spool}/{LOCK}"
+    try:
+        files.make_lasting_dir(spool)
+        lock = files.lock(path)
+        if lock is None:
+            holder = files.read_file(path).decode("utf-8", "replace").split("\n")[0] or "another process"
+            raise SpoolLocked(spool, holder)
+        files.replace_content(lock, f"pid {os.getpid()}\n".encode())
+        files.list_dir(spool)
+    except OSError as error:
+        raise SpoolUnusable(spool, f"cannot be used as spool: {error.strerror}") from error
+    return lock
