@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPILED := .venv-compiled
 SPARK := .venv-spark
+JAVA := "$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
 
 MAKEFLAGS += --no-print-directory
 .PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-report completions man test-spark report
@@ -36,8 +37,12 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 test: $(INSTALLED) ## the quick tests
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m 'not long'
 
-test-all: $(INSTALLED) ## every test, the long ones too
+test-all: $(INSTALLED) ## every test, the long ones too, then the quick ones on the compiled build, then Spark's
 	@$(BIN)/python -m pytest -n auto --dist loadfile
+	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
+	    else echo "test-all: the compiled build is left out, as there is no C compiler: apt install gcc libc6-dev" >&2; fi
+	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
+	    else echo "test-all: Spark's tests are left out, as there is no Java: apt install default-jre-headless" >&2; fi
 
 screens: $(INSTALLED) ## the console's screens anew: tests/tui/screens and docs/screens, to be looked at before a commit
 	@REDRAW=1 $(BIN)/python -m pytest -n auto -q tests/tui/test_screens.py
@@ -90,13 +95,13 @@ test-compiled: compiled ## the quick tests on the compiled build, all but those 
 	@cd $(COMPILED)/checkout && ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
 
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark: half a gigabyte to install; needs Java 17
-	@$(SPARK)/bin/python -m pytest tests/kestrelspark
+	@$(SPARK)/bin/python -m pytest tests/kestrelspark --durations 10
 
 report: $(SPARK)/.installed ## a kestreld under load for a few seconds, and what Spark says of it, as an HTML page
 	@$(SPARK)/bin/python docs/load_report.py
 
 $(SPARK)/.installed: pyproject.toml
-	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { \
+	@command -v $(JAVA) >/dev/null || { \
 	    echo "Spark needs Java 17 or newer: apt install default-jre-headless, or set JAVA_HOME" >&2; exit 1; }
 	@test -x $(SPARK)/bin/python || $(PYTHON) -m venv $(SPARK)
 	@echo "installing kestreld with Spark into $(SPARK)"
