@@ -123,6 +123,7 @@ class Accounts:
     def __init__(self, clock: Clock, key: bytes) -> None:
         self._clock = clock
         self._key = key
+        self.revision = 0  # of who may do what; rises with every reload
         self.by_name: dict[bytes, Account] = {}
         self._by_certificate: dict[str, Account] = {}
 
@@ -131,6 +132,7 @@ class Accounts:
 
     def configure(self, users: Mapping[str, UserConfig]) -> list[Account]:
         """Make these the users; those who have to log in again, since they are none any more or are somebody else."""
+        self.revision += 1
         changed = []
         for name in [name for name in self.by_name if name.decode() not in users]:
             changed.append(self.by_name.pop(name))

@@ -283,15 +283,17 @@ class AdminListener(BoundListener):
         return await stream(request, pieces, CONTENT_TYPE, self.clock)
 
     async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
-        boot, _, number = request.rel_url.query.get("changed_since", "").partition("-")
-        since = int(number) if boot == str(self._boot) and number.isdecimal() and len(number) < 16 else 0
+        # Who may see more than before a reload is told everything once.
+        view = f"{self._boot}.{self.service.door.accounts.revision}"
+        view_before, _, number = request.rel_url.query.get("changed_since", "").partition("-")
+        since = int(number) if view_before == view and number.isdecimal() and len(number) < 16 else 0
         async with self._looking:
             await in_slices(self.book.look(), self.clock)
             self.clock.read()
             rows, gone, is_full = self.book.changed_since(since, None if account is None else account.sees)
             head = {
                 "kestreld": __version__,
-                "at": f"{self._boot}-{self.book.look_number}",
+                "at": f"{view}-{self.book.look_number}",
                 "now_ms": self.clock.wall_ms,
                 "is_full": is_full,
                 "server": dict(server_figures(self.collection, self.service.stats, self.book.sums)),

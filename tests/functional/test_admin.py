@@ -257,6 +257,23 @@ def test_names_that_are_gone_are_told_to_those_who_saw_them(guarded):
         assert json.loads(ask(guarded, path, headers=basic(user, "pw")).body)["gone"] == gone
 
 
+def test_who_may_see_more_after_a_reload_is_told_everything_once(tmp_path):
+    with running_daemon(tmp_path, config=USERS, admin="127.0.0.1:0") as daemon, QueueClient(daemon.port) as client:
+        client.ask(login("all", "pw"), b"STORED\r\n")
+        client.put("orders", b"x")
+        client.put("mail", b"x")
+        shop = basic("shop", "pw")
+        before = json.loads(ask(daemon, "/stats.json", headers=shop).body)
+        assert [row[0] for row in before["rows"]] == ["orders"]
+        daemon.config_path.write_text(USERS.replace("{orders: [put]}", "{orders: [put], mail: [put]}"))
+        client.do(b"reload", b"Reloaded config.\r\n")
+        since = f"/stats.json?changed_since={before['at']}"
+        after = json.loads(ask(daemon, since, headers=shop).body)
+        assert (after["is_full"], {row[0] for row in after["rows"]}) == (True, {"orders", "mail"})
+        since = f"/stats.json?changed_since={after['at']}"
+        assert json.loads(ask(daemon, since, headers=shop).body)["rows"] == []
+
+
 def test_no_answer_has_a_secret_in_it(guarded):
     for path in ("/metrics", "/stats.json", "/queues", "/queues/orders", "/nothing"):
         answer = ask(guarded, path, headers=basic("peeper", "pw"))
