@@ -127,6 +127,7 @@ class Config:
     sync_together: bool = False  # journals that are to be synced at the same time: the whole file system at once
     max_open_reads: int = 1
     max_line_bytes: int = 8192
+    max_memory_bytes: int | None = None  # of all queues together; None = unlimited
     max_connections: int | None = None  # None = as many as there are descriptors for
     max_connections_per_ip: int | None = None  # None = unlimited
     insecure: bool = False  # other machines may connect although nobody has to log in

@@ -14,6 +14,7 @@ from kestreld.journal.recovery import recover
 from kestreld.journal.repair import finish_repairs
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.item import ITEM_HEADER_BYTES
+from kestreld.queues.memory import Memory
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader, Stream
 from kestreld.queues.trash import Trash
@@ -42,6 +43,7 @@ class QueueCollection:
         self.report = report
         self.spool = config.queue_path
         self.open_files = OpenFiles()
+        self.memory = Memory(config.max_memory_bytes)
         self.trash = Trash(files, clock, self.spool, lambda name: self.config.for_queue(name).trash_ms, report)
         self.families: dict[str, Queue] = {}
         self.readers: dict[str, Reader] = {}
@@ -119,7 +121,7 @@ class QueueCollection:
         return self.families.get(parent)
 
     def _adopt_family(self, parent: str, journal: Journal | None) -> Queue:
-        queue = Queue(parent, journal, self.clock, self.commit, self.report)
+        queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory)
         queue.mover = self._move
         if journal is not None:
             journal.make_room = self.trash.drop_all
@@ -169,6 +171,7 @@ class QueueCollection:
         self.past += reader.totals()
         if not queue.readers:
             del self.families[queue.name]
+            self.memory.forget(queue)
             queue.tell_followers()
         self._tell()
         if failure is not None:
@@ -236,6 +239,7 @@ class QueueCollection:
         """Apply a new configuration to live queues. `journal` and the spool stay as they are until the next start."""
         self.config = config
         self.commit.together = config.sync_together
+        self.memory.limit_bytes = config.max_memory_bytes
         for name, reader in self.readers.items():
             reader.configure(config.for_queue(name))
         for name, queue in self.families.items():

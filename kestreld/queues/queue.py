@@ -34,6 +34,7 @@ from kestreld.journal.records import (
     reader_record,
 )
 from kestreld.queues.item import ITEM_HEADER_BYTES
+from kestreld.queues.memory import ITEM_COST_BYTES, Memory
 from kestreld.queues.reader import Move, Reader, Stream
 
 if TYPE_CHECKING:
@@ -55,12 +56,15 @@ class Queue:
         clock: Clock,
         commit: "GroupCommit",
         report: Callable[[str], None],
+        memory: Memory,
     ) -> None:
         self.name = name
         self.journal = journal
         self.clock = clock
         self.commit_group = commit
         self.report = report
+        self.memory = memory
+        self.counted_bytes = 0  # what this queue counts with there
         self.mover: Callable[[str, bytes, int], Queue | None] = lambda destination, data, flags: None
 
         self.next_id = 1
@@ -232,14 +236,16 @@ class Queue:
         for reader in targets:
             reader.expire_heads(now_ms)
         self.fold()
+        crowded = self.journal is None and size > self.memory.spare_bytes(self)
         for reader in targets:
             limit = reader.config.max_item_size_bytes
             if limit is not None and size > limit:
                 return False
-            if reader.is_full() and not reader.config.discard_old_when_full:
+            if (crowded or reader.is_full()) and not reader.config.discard_old_when_full:
                 return False
         for reader in targets:
-            while reader.is_full():
+            held_bytes = reader.mem_bytes
+            while reader.is_full() or (crowded and reader.mem_bytes + size > held_bytes):
                 if not reader.discard_head():
                     return False
         self._keep_within_memory(size, targets)
@@ -248,9 +254,10 @@ class Queue:
     def _keep_within_memory(self, size: int, targets: list[Reader]) -> None:
         """Detach readers whose window is full, and work out how much may come before the next look."""
         room = 1 << 62
+        spare = self.memory.spare_bytes(self)
         for reader in self.readers.values():
             config = reader.config
-            left = config.max_memory_size_bytes - reader.mem_bytes - reader.open_bytes
+            left = min(config.max_memory_size_bytes - reader.mem_bytes - reader.open_bytes, spare)
             if reader.attached and self.journal is not None:
                 if reader in targets and size > left and reader.window:
                     reader.detach()
@@ -259,7 +266,7 @@ class Queue:
             limited = (config.max_items, config.max_size_bytes, config.max_item_size_bytes)
             if reader.odd or reader.max_age_ms or limited != (None, None, None):
                 room = -1
-        self.room = room if len(targets) == len(self.readers) else -1
+        self.room = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
 
     def _reopen(self, failed: JournalFailed) -> None:
         """Go on in a new segment if a full disk may have room again. Raises the failure if it is still there."""
@@ -463,6 +470,18 @@ class Queue:
             needed_bytes = max(self.journal.needed_bytes(stream.head) for stream in self.streams.values())
             data_bytes, record_bytes = max(data_bytes, needed_bytes), max(record_bytes, needed_bytes)
         return data_bytes, record_bytes
+
+    def held_bytes(self) -> int:
+        """About what its items take in memory. Those in several windows are there once."""
+        shared = own = 0
+        for reader in self.readers.values():
+            items = len(reader.window) + len(reader.open)
+            held = reader.mem_bytes + reader.open_bytes + items * ITEM_COST_BYTES
+            if reader.attached:
+                shared = max(shared, held)
+            else:
+                own += held
+        return shared + own
 
     def first_id(self) -> int:
         """The lowest id that can still be read back; next_id when there is none."""

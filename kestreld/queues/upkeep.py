@@ -16,6 +16,7 @@ from kestreld.queues.live import live_records
 from kestreld.queues.queue import Queue
 
 COMPACT_AGAIN_MS: Final = 60_000
+REPORT_EVERY_MS: Final = 60_000
 
 
 class Upkeep:
@@ -31,7 +32,7 @@ class Upkeep:
         self._work: list[Iterator[None]] = []
         self._round: Iterator[None] | None = None
         self._compacting: set[Queue] = set()
-        self._archive_reported_at_ms = -60_000
+        self._archive_reported_at_ms = self._memory_reported_at_ms = -REPORT_EVERY_MS
         for queue in collection.families.values():
             self.drop_dead(queue)  # what a compaction had replaced when the server stopped
 
@@ -177,8 +178,16 @@ class Upkeep:
                 else:
                     self.sync(queue)
                 self._compact_if_due(queue, journal)
+            self._collection.memory.look_at(queue)
             yield
+        if self._collection.memory.is_short:
+            self._report_memory()
         yield from self._collection.trash.expire()
+
+    def _report_memory(self) -> None:
+        if self._clock.monotonic_ms - self._memory_reported_at_ms >= REPORT_EVERY_MS:
+            self._memory_reported_at_ms = self._clock.monotonic_ms
+            self._report("max_memory is used up: items stay on disk only, and queues without a journal take no more")
 
     # Dead segments
 
@@ -260,7 +269,7 @@ class Upkeep:
 
     def _report_archive(self, problem: str) -> None:
         # Once a minute: the round that tries again comes every second.
-        if self._clock.monotonic_ms - self._archive_reported_at_ms >= 60_000:
+        if self._clock.monotonic_ms - self._archive_reported_at_ms >= REPORT_EVERY_MS:
             self._archive_reported_at_ms = self._clock.monotonic_ms
             self._report(problem)
 

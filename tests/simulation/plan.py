@@ -52,6 +52,7 @@ class Plan:
 
     def config(self, chance: Random) -> Config:
         """The configuration of one life."""
+        aside = Random(str(chance.getstate()))  # draws nothing from `chance`: seeds stay what they have been
         queues: dict[str, Changes] = {}
         for name in self.readers:
             if "+" in name:
@@ -74,6 +75,7 @@ class Plan:
             request_timeout_ms=2000,
             expiration_timer_ms=self.expiration_timer_ms,
             max_open_reads=self.max_open_reads,
+            max_memory_bytes=aside.choice([None, None, None, 1, 700, 5000]),
             sync_together=self.sync_together,
             defaults=QueueConfig(),
             queues=queues,

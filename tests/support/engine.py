@@ -87,9 +87,12 @@ class Engine:
         files: FileLayer | None = None,
         clock: FakeClock | None = None,
         archive: Path | None = None,
+        *,
+        max_memory_bytes: int | None = None,
         **defaults: object,
     ) -> None:
         self.spool = spool
+        self.max_memory_bytes = max_memory_bytes
         self.archive = None if archive is None else str(archive)
         self.files = files if files is not None else FileLayer()
         self.clock = clock if clock is not None else FakeClock()
@@ -100,7 +103,13 @@ class Engine:
 
     def _config(self, queues: Settings, defaults: Mapping[str, object]) -> Config:
         own = QueueConfig(**defaults)  # type: ignore[arg-type]
-        return Config(queue_path=str(self.spool), archive_path=self.archive, defaults=own, queues=queues)
+        return Config(
+            queue_path=str(self.spool),
+            archive_path=self.archive,
+            max_memory_bytes=self.max_memory_bytes,
+            defaults=own,
+            queues=queues,
+        )
 
     def _start(self) -> None:
         self.commit = GroupCommit(self.clock, self.files)
