@@ -23,7 +23,7 @@ TORN_MARK: Final = ".torn-"
 UNSYNCED_MARK: Final = ".unsynced"  # beside a segment: a sync of it has failed
 MARK_EVERY_BYTES: Final = 256 * 1024
 REPLACED_MAX: Final = 0xFFFF
-NUMBER_MAX: Final = (1 << 32) - 1  # there has to be a next one
+NUMBER_MAX: Final = (1 << 32) - (1 << 20)  # a repair or a compaction needs several after it
 
 _FIXED: Final = struct.Struct("<8sHHIQIQQHH")
 _NUMBER: Final = struct.Struct("<I")
