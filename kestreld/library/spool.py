@@ -4,7 +4,7 @@ Whoever holds the lock has the engine to himself. What he has done is committed 
 nobody learns of what a kill -9 could undo. Waiting, for items or for the disk, is done without the lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from threading import Event, Lock
 from typing import Final
@@ -120,6 +120,38 @@ class Spool:
                 ticket.holders.append(wait)
             else:
                 wait.settle(None)
+
+    # Turns of its own
+
+    def put(self, queue: Queue, data: bytes, expire_at_ms: int, only: Reader | None) -> bool:
+        """Add an item, for every reader or for `only` one. False when it is refused."""
+        with self.lock:
+            if not queue.readers:
+                return False  # deleted
+            self.clock.read()
+            stored = queue.put_with(data, expire_at_ms, 0, only)
+            hold = self.end_turn(queue)
+        if hold is not None:
+            hold.result()
+        return stored
+
+    def put_all(self, queue: Queue, values: Iterable[bytes], expire_at_ms: int, only: Reader | None) -> int:
+        """`put` of items in one write, up to the first that is refused; how many were added."""
+        added, values = 0, list(values)
+        with self.lock:
+            if not queue.readers:
+                return 0
+            self.clock.read()
+            for data in values:
+                if not queue.put_with(data, expire_at_ms, 0, only):
+                    break
+                added += 1
+            hold = self.end_turn(queue)
+        if hold is not None:
+            hold.result()
+        return added
+
+    # With the lock held
 
     def plan_deadline(self, waiter: Waiter) -> None:
         """Send a waiter away when its time has come."""
