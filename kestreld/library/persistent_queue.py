@@ -13,7 +13,7 @@ from kestreld.library.unopened import unopened
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE
 
-_log: Final = logging.getLogger("kestreld.library")
+log: Final = logging.getLogger("kestreld.library")
 
 
 class PersistentQueue:
@@ -43,7 +43,9 @@ class PersistentQueue:
         """
         if self._is_set_up:
             return
-        self._spool, self._reader = spools.use(self._path, self.name, self._config, _log.warning)
+        self._spool, self._reader = spools.use(
+            self._path, self.name, self._config, log.warning, lambda spool: spool.adopt(self.name, self._config), None
+        )
         self._reading = Reading(self._spool, self._reader)
         self._only = self._reader if self._reader.label else None
         self._is_set_up = True

@@ -1,14 +1,34 @@
 """One reader as the threads of this process use it: what they take, what they have set aside, and who waits."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
-from kestreld.journal.records import item_id
-from kestreld.library.answer import Answer
+from kestreld.library.answer import Answer, Derived
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
 from kestreld.library.waits import Wait
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFigures:
+    """What there is to count of a reader. What is counted in totals is so since its spool was opened."""
+
+    items: int  # that wait; open reads do not count
+    data_bytes: int
+    memory_items: int  # of those that wait
+    memory_bytes: int
+    open_items: int
+    open_bytes: int
+    put_items: int  # in total
+    expired_items: int  # in total
+    discarded_items: int  # in total
+    age_ms: int  # how long the item had waited that was taken last; 0 when none waits
+    waiters: int
 
 
 class Reading:
@@ -54,16 +74,34 @@ class Reading:
             hold.result()
         return items
 
-    def take_if_head(self, wanted_id: int) -> QItem | None:
-        """Take the head item if it is this one."""
-        spool, reader = self.spool, self.reader
+    def take_if(self, is_wanted: Callable[[QItem], bool]) -> QItem | None:
+        """Take the head item if it is as wanted, which is asked without the lock; otherwise it stays."""
+        while (head := self._head()) is not None:
+            if not is_wanted(item_from(head, self.reader.retries, is_open=False)):
+                return None
+            if (item := self._take_head(head)) is not None:
+                return item
+        return None
+
+    def _head(self) -> bytes | None:
+        spool = self.spool
+        with spool.lock:
+            if self.is_over or self.reader.deleted:
+                return None
+            spool.clock.read()
+            head = self.reader.peek(spool.clock.wall_ms)
+            spool.end_turn(self.reader.queue)
+        return head
+
+    def _take_head(self, record: bytes) -> QItem | None:
+        """Take this item; None when it is the head no more."""
+        spool = self.spool
         with spool.lock:
             if self.is_over:
                 return None
             spool.clock.read()
-            head = reader.peek(spool.clock.wall_ms)
-            item = self._fetch_now(TAKE) if head is not None and item_id(head) == wanted_id else None
-            hold = spool.end_turn(reader.queue)
+            item = self._fetch_now(TAKE) if self.reader.peek(spool.clock.wall_ms) == record else None
+            hold = spool.end_turn(self.reader.queue)
         if hold is not None and item is not None:
             hold.result()
         return item
@@ -113,6 +151,32 @@ class Reading:
             hold = spool.end_turn(reader.queue)
         if hold is not None:
             hold.result()
+
+    def is_open(self, xid: int) -> bool:
+        return xid in self._opened
+
+    # Many items
+
+    def flush(self) -> int:
+        """Drop what waits, but not open reads; how many items."""
+        return self._sweep(lambda reader: self.spool.collection.flush(reader.name))
+
+    def discard_expired(self, limit: int) -> int:
+        """Drop expired items at the head, at most `limit` (-1 = all); how many."""
+        return self._sweep(lambda reader: reader.expire_heads(self.spool.clock.wall_ms, limit))
+
+    def _sweep(self, drop: Callable[[Reader], int]) -> int:
+        with self.spool.lock:
+            if self.is_over or self.reader.deleted:
+                return 0
+            if self.reader.queue.stopped is not None:
+                raise self.reader.queue.stopped
+            self.spool.clock.read()
+            dropped = drop(self.reader)
+            hold = self.spool.end_turn(self.reader.queue)
+        if hold is not None:
+            hold.result()
+        return dropped
 
     # Waiting
 
@@ -174,6 +238,16 @@ class Reading:
         wait.add_done_callback(lambda _: react(wait.result()))
         self._begin(wait, deadline_at_ms, want)
 
+    def answer(self, deadline_at_ms: int | None, want: int, made: Callable[[QItem], T]) -> Answer[T | None]:
+        """What is made of the item, at once if it is there; else its callbacks are called on the worker."""
+        wait = self.wait(deadline_at_ms, want)
+        answer = Derived(wait, made)
+        if wait.done():
+            answer.settle()
+        else:
+            wait.add_done_callback(lambda _: self.spool.worker.soon(answer.settle))
+        return answer
+
     async def receive_async(self, deadline_at_ms: int | None, want: int) -> QItem | None:
         """`receive` for a coroutine. One that is cancelled leaves the item where it was."""
         if want == PEEK:
@@ -227,11 +301,29 @@ class Reading:
             self.reader.queue.fold()
             return self.reader.items
 
+    def figures(self) -> ReaderFigures:
+        with self.spool.lock:
+            reader = self.reader
+            reader.queue.fold()
+            return ReaderFigures(
+                items=reader.items,
+                data_bytes=reader.data_bytes,
+                memory_items=len(reader.window),
+                memory_bytes=reader.mem_bytes,
+                open_items=len(reader.open),
+                open_bytes=reader.open_bytes,
+                put_items=reader.total_items,
+                expired_items=reader.expired_items,
+                discarded_items=reader.discarded,
+                age_ms=reader.age_ms if reader.items else 0,
+                waiters=reader.line.waiting,
+            )
+
     # The end
 
     def end(self) -> None:
         """Open reads return, those who wait get None. With the lock held."""
         self.is_over = True
+        self._evict_now()  # first, or they would be given what returns
         self.reader.abort_all(list(self._opened), self.spool.clock.wall_ms)
         self._opened.clear()
-        self._evict_now()
