@@ -77,6 +77,10 @@ class PersistentQueue:
         """Take up to `limit` items in one write."""
         return self._reading.take_all(limit)
 
+    def flush(self) -> int:
+        """Drop what waits, but not what is set aside; how many items."""
+        return self._reading.flush()
+
     def unremove(self, xid: int) -> None:
         """Back out: the item is the head again. An xid that is not open any more is nothing to do."""
         self._reading.end_read(xid, is_done=False)
