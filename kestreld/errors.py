@@ -77,3 +77,14 @@ class JournalFailed(KestrelError):
 
 class BadQueueName(KestrelError):
     """A queue cannot have this name."""
+
+
+class QueueNotOpen(KestrelError):
+    """A queue of the library was used before it was opened: the program's to mend."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"{queue}: not open yet; call setup() first")
+
+
+class ReaderUnknown(KestrelError):
+    """A queue has no such reader, and cannot have it."""

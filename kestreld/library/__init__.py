@@ -8,7 +8,15 @@ from kestreld.library.answer import Answer
 from kestreld.library.blocking_queue import BlockingQueue, FullPolicy
 from kestreld.library.concurrent_blocking_queue import ConcurrentBlockingQueue
 from kestreld.library.item import QItem
+from kestreld.library.journal_reader import JournalReader
+from kestreld.library.journaled_blocking_queue import (
+    JournaledBlockingQueue,
+    Transaction,
+    TransactionalJournaledBlockingQueue,
+)
+from kestreld.library.journaled_queue import JournaledQueue
 from kestreld.library.persistent_queue import PersistentQueue
+from kestreld.library.reading import ReaderFigures
 from kestreld.library.simple_blocking_queue import SimpleBlockingQueue
 
 __all__ = [
@@ -16,8 +24,14 @@ __all__ = [
     "BlockingQueue",
     "ConcurrentBlockingQueue",
     "FullPolicy",
+    "JournalReader",
+    "JournaledBlockingQueue",
+    "JournaledQueue",
     "PersistentQueue",
     "QItem",
     "QueueConfig",
+    "ReaderFigures",
     "SimpleBlockingQueue",
+    "Transaction",
+    "TransactionalJournaledBlockingQueue",
 ]

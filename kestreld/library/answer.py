@@ -1,10 +1,11 @@
 """An answer that comes later: a future for threads, which a coroutine can await."""
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -20,3 +21,30 @@ class Answer(Future[T]):
         answer = cls()
         answer.set_result(value)
         return answer
+
+
+class Derived(Answer[T | None], Generic[S, T]):
+    """What is made of another answer, None of None. To cancel it is to cancel that."""
+
+    def __init__(self, source: Future[S | None], made: Callable[[S], T]) -> None:
+        super().__init__()
+        self._source = source
+        self._made = made
+
+    def settle(self) -> None:
+        """The other is there. To be called once; callbacks are called now."""
+        if self.cancelled():
+            return
+        if (problem := self._source.exception()) is not None:
+            self.set_exception(problem)
+            return
+        found = self._source.result()
+        try:
+            made = None if found is None else self._made(found)
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked for it is to have it
+            self.set_exception(error)
+            return
+        self.set_result(made)
+
+    def cancel(self) -> bool:
+        return self._source.cancel() and super().cancel()

@@ -1,19 +1,23 @@
 """An item as the library hands it out."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kestreld.journal.records import item_data, item_id, item_times_ms
 
 
 class QItem(NamedTuple):
-    """An item of a PersistentQueue. Kestrel's guide has these names."""
+    """An item of a PersistentQueue or a JournalReader. Kestrel's guide has the first four names."""
 
     add_time: int  # ms since the epoch
     expiry: int  # ms since the epoch; 0 = never
     data: bytes
     xid: int  # names the open read; 0 = it is not one
+    error_count: int = 0  # so often a JournalReader was given it back
 
 
-def item_from(record: bytes, *, is_open: bool) -> QItem:
+def item_from(record: bytes, errors: Mapping[int, int], *, is_open: bool) -> QItem:
+    """`errors` are those of all its reader's items, by id."""
     add_at_ms, expire_at_ms = item_times_ms(record)
-    return QItem(add_at_ms, expire_at_ms, item_data(record), item_id(record) if is_open else 0)
+    found = item_id(record) if is_open or errors else 0
+    return QItem(add_at_ms, expire_at_ms, item_data(record), found if is_open else 0, errors.get(found, 0))

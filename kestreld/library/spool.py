@@ -4,10 +4,10 @@ Whoever holds the lock has the engine to himself. What he has done is committed 
 nobody learns of what a kill -9 could undo. Waiting, for items or for the disk, is done without the lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from threading import Event, Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from kestreld.clock import Clock
 from kestreld.config import Config, QueueConfig
@@ -20,6 +20,7 @@ from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.succession import Succession
 from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines, Waiter
 from kestreld.spool_lock import check_spool, take_lock
@@ -29,6 +30,7 @@ SLICE_US: Final = 2000  # long work lets others at the engine after this
 SLICE_PAUSE_MS: Final = 1
 
 Report = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Spool:
@@ -57,6 +59,7 @@ class Spool:
             self.files.close(self._held)
             raise SpoolUnusable(path, f"cannot be read: {error}") from error
         self.upkeep = Upkeep(self.collection, self._work_soon)
+        self.succession = Succession(self.collection, self.upkeep)
         with self.lock:
             self.end_turn()
         self.worker.at(self.clock.monotonic_ms + UPKEEP_MS, self._look_after)
@@ -70,6 +73,18 @@ class Spool:
         reader = self.collection.reader(name)
         self.end_turn(reader.queue)
         return reader
+
+    def adopt_family(self, name: str, config: QueueConfig, archive_path: str | None) -> Queue:
+        """A queue with all its readers, made if need be. Raises as `adopt`, and SpoolUnusable for another archive."""
+        self.clock.read()
+        if archive_path is not None:
+            if self.upkeep.archive_path not in (None, archive_path):
+                raise SpoolUnusable(self.path, f"archives in {self.upkeep.archive_path} already, not in {archive_path}")
+            self.upkeep.archive_path = archive_path
+        self.configure(name, config)
+        queue = self.succession.family(name)
+        self.end_turn(queue)
+        return queue
 
     def configure(self, name: str, config: QueueConfig) -> None:
         known = self.collection.config
@@ -120,6 +135,38 @@ class Spool:
                 ticket.holders.append(wait)
             else:
                 wait.settle(None)
+
+    # Turns of its own
+
+    def put(self, queue: Queue, data: bytes, expire_at_ms: int, only: Reader | None) -> bool:
+        """Add an item, for every reader or for `only` one. False when it is refused."""
+        with self.lock:
+            if not queue.readers:
+                return False  # deleted
+            self.clock.read()
+            stored = queue.put_with(data, expire_at_ms, 0, only)
+            hold = self.end_turn(queue)
+        if hold is not None:
+            hold.result()
+        return stored
+
+    def put_all(self, queue: Queue, values: Iterable[bytes], expire_at_ms: int, only: Reader | None) -> int:
+        """`put` of items in one write, up to the first that is refused; how many were added."""
+        added, values = 0, list(values)
+        with self.lock:
+            if not queue.readers:
+                return 0
+            self.clock.read()
+            for data in values:
+                if not queue.put_with(data, expire_at_ms, 0, only):
+                    break
+                added += 1
+            hold = self.end_turn(queue)
+        if hold is not None:
+            hold.result()
+        return added
+
+    # With the lock held
 
     def plan_deadline(self, waiter: Waiter) -> None:
         """Send a waiter away when its time has come."""
@@ -216,30 +263,33 @@ _closing: dict[str, Event] = {}  # set once the spool is free
 _opening = Lock()
 
 
-def use(path: str, name: str, config: QueueConfig, report: Report) -> tuple[Spool, Reader]:
-    """A queue of the spool at `path`, which is opened if this process does not have it open yet.
+def use(
+    path: str, name: str, config: QueueConfig, report: Report, adopt: Callable[[Spool], T], archive_path: str | None
+) -> tuple[Spool, T]:
+    """The spool at `path`, which is opened if this process does not have it open yet, and what of it is adopted.
 
     Raises SpoolLocked, SpoolUnusable, BadQueueName, JournalCorrupt or JournalFailed.
     """
     where = FileLayer().real_path(path)
-    while (spool := _use_unless_closing(where, name, config, report)) is None:
+    first = Config(queue_path=where, archive_path=archive_path, queues={name: asdict(config)})
+    while (spool := _use_unless_closing(where, first, report)) is None:
         if (closing := _closing.get(where)) is not None:
             closing.wait()
     try:
         with spool.lock:
-            return spool, spool.adopt(name, config)
+            return spool, adopt(spool)
     except KestrelError:
         let_go(spool)
         raise
 
 
-def _use_unless_closing(where: str, name: str, config: QueueConfig, report: Report) -> Spool | None:
+def _use_unless_closing(where: str, config: Config, report: Report) -> Spool | None:
     with _opening:
         if where in _closing:
             return None
         spool = _spools.get(where)
         if spool is None:
-            spool = _spools[where] = Spool(where, Config(queue_path=where, queues={name: asdict(config)}), report)
+            spool = _spools[where] = Spool(where, config, report)
         spool.users += 1
         return spool
 

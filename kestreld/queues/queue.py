@@ -355,6 +355,11 @@ class Queue:
         if self.followers:
             self.tell_followers()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all of it is written, and nothing on its way to the disk."""
+        return not self.dirty and self.flight is None
+
     def tell_followers(self) -> None:
         """There may be more to read back than there was, or nothing to be read any more."""
         followers, self.followers = self.followers, []

@@ -3,7 +3,7 @@
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ class Reader(Window):
     """A queue as clients see it: `orders` (label "") or the fanout queue `orders+audit` (label "audit")."""
 
     def __init__(self, queue: "Queue", label: str, number: int, at_id: int, config: QueueConfig) -> None:
-        super().__init__(queue, f"{queue.name}+{label}" if label else queue.name, number, at_id, config)
+        super().__init__(queue, _full_name(queue, label), number, at_id, config)
         self.label = label
         self.at_id = at_id  # the first id it receives
         self.deleted = False
@@ -70,6 +70,7 @@ class Reader(Window):
         self.flushed: list[Done] = []
 
         self.line = Line(self)
+        self.on_expired: Callable[[bytes], None] | None = None  # told of each item that expires and moves nowhere
 
         # Since the server started (the guide's lifetime); `ended` is of all time, for the CHECKPOINT
         self.total_items = 0
@@ -83,6 +84,12 @@ class Reader(Window):
         self.ended = [0] * len(Reason)
         self.last_fetched: bytes | None = None
         self.age_ms = 0
+
+    def rename(self, label: str) -> None:
+        """Go by another name, and keep position, number and open reads. Its journal learns of it by a CHECKPOINT."""
+        del self.queue.readers[self.label]
+        self.label, self.name = label, _full_name(self.queue, label)
+        self.queue.readers[label] = self
 
     # What is there
 
@@ -207,6 +214,8 @@ class Reader(Window):
             destination = self.config.move_expired_to
             if destination is None or not self.queue.move(self, record, destination):
                 self._end(Reason.EXPIRED, record)
+                if self.on_expired is not None:
+                    self.on_expired(record)
         return count
 
     def discard_head(self) -> bool:
@@ -419,6 +428,10 @@ class Stream:
 
     def state(self) -> ReaderState:
         return ReaderState(self.number, Kind.STREAM, self.name, self.at_id, self.head, ended=list(self.ended))
+
+
+def _full_name(queue: "Queue", label: str) -> str:
+    return f"{queue.name}+{label}" if label else queue.name
 
 
 def _ranges(ids: list[int]) -> list[Range]:

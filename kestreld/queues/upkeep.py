@@ -27,7 +27,7 @@ class Upkeep:
         self._files = collection.files
         self._clock = collection.clock
         self._report = collection.report
-        self._archive = collection.config.archive_path
+        self.archive_path = collection.config.archive_path  # None = dead segments are deleted
         self._wake = wake
         self._work: list[Iterator[None]] = []
         self._round: Iterator[None] | None = None
@@ -67,29 +67,35 @@ class Upkeep:
                 continue  # its windows are empty: a CHECKPOINT would say that everything is done
             # Full no more: a synced queue's journal was rolled before its next commit was written.
             full = queue.wants_segment(journal)
-            idle = not queue.dirty and queue.flight is None
-            if not full or (idle and self._roll(queue, journal)):
+            if not full or (queue.is_idle and self._roll(queue, journal)):
                 self._compact_if_due(queue, journal)
                 self._keep_within_limit(queue, journal)
 
     def _roll(self, queue: Queue, journal: Journal) -> bool:
-        """Begin a new segment; it and the one before go to the disk together, in the background."""
-        filled = -1
         try:
-            if journal.unsynced:
-                filled = journal.borrow()
-            journal.start_segment(queue.checkpoint(), skip=int(queue.roll_wanted))
+            self.begin_segment(queue, journal)
         except (JournalFailed, OSError) as problem:
-            if filled >= 0:
-                journal.give_back(filled)
             self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be made")
             queue.room = -1
             return False
+        return True
+
+    def begin_segment(self, queue: Queue, journal: Journal) -> None:
+        """Begin a new segment; it and the one before go to the disk together, in the background.
+
+        The queue is idle. Raises JournalFailed, or OSError, and leaves all as it was.
+        """
+        filled = journal.borrow() if journal.unsynced else -1
+        try:
+            journal.start_segment(queue.checkpoint(), skip=int(queue.roll_wanted))
+        except JournalFailed:
+            if filled >= 0:
+                journal.give_back(filled)
+            raise
         queue.roll_wanted = False
         if filled >= 0:
             journal.filled.append(filled)
         self._sync(queue, journal)
-        return True
 
     # Syncs in the background
 
@@ -211,7 +217,7 @@ class Upkeep:
             if journal is not queue.journal:
                 return  # deleted meanwhile: these names may be those of a new journal by now
             try:
-                if self._archive is None or segment.compacted:
+                if self.archive_path is None or segment.compacted:
                     self._files.unlink(segment.path)
                 elif not self._archived(queue, journal, segment):
                     return  # goes on in the background
@@ -228,7 +234,7 @@ class Upkeep:
 
     def _archived(self, queue: Queue, journal: Journal, segment: Segment) -> bool:
         """Move a segment to the archive; False when that takes a copy, which goes on in the background."""
-        folder = f"{self._archive}/{encode_queue_name(queue.name)}/{journal.journal_id}"
+        folder = f"{self.archive_path}/{encode_queue_name(queue.name)}/{journal.journal_id}"
         path = f"{folder}/{segment.path.rpartition('/')[2]}"
         self._files.make_dir(folder)
         try:
@@ -354,7 +360,7 @@ class Upkeep:
         """Begin a new segment with a number left free before it: the compacted one's."""
         queue.roll_wanted, number = True, journal.live.number
         while journal.live.number == number and self._may_compact(queue, journal):
-            if queue.dirty or queue.flight is not None:
+            if not queue.is_idle:
                 yield  # a synced queue may never be seen idle: its next commit rolls
             elif not self._roll(queue, journal):
                 journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS

@@ -46,7 +46,7 @@ def every_crash(script: Script, sync_ms: int | None) -> Findings:
         is_over = run.play()
         if is_over:
             run.end_life(KILLED)
-        for how, disk in _left_by_a_crash(run.disk):
+        for how, disk in left_by_a_crash(run.disk):
             key = (how, run.knowledge(), frozenset(disk.content().items()))
             if key not in judged:
                 judged.add(key)
@@ -54,7 +54,8 @@ def every_crash(script: Script, sync_ms: int | None) -> Findings:
     return found
 
 
-def _left_by_a_crash(disk: Disk) -> Iterator[tuple[str, Disk]]:
+def left_by_a_crash(disk: Disk) -> Iterator[tuple[str, Disk]]:
+    """What a kill leaves of it, and whatever a power cut may; and which of the two it was."""
     yield KILLED, disk.copy()
     for state in crash_states(disk):
         yield POWER_CUT, state

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.errors import BadQueueName, SpoolLocked
+from kestreld.errors import BadQueueName, QueueNotOpen, SpoolLocked
 from kestreld.files import FileLayer
 from kestreld.journal.verify import verify_spool
 from kestreld.library import PersistentQueue, QItem, QueueConfig
@@ -112,6 +112,42 @@ def test_items_are_added_and_removed_many_in_one_write(tmp_path: Path) -> None:
         assert queue.add_all([b"1", b"2", b"3", b"4"]) == 3
         assert [item.data for item in queue.remove_all(2)] == [b"1", b"2"]
         assert drained(queue) == [b"3"]
+
+
+def test_a_flush_drops_what_waits_and_not_what_is_set_aside(queue: Queue) -> None:
+    queue.add_all([b"1", b"2", b"3"])
+    first = queue.remove(transaction=True)
+    assert first is not None
+    assert queue.flush() == 2
+    queue.unremove(first.xid)
+    assert drained(queue) == [b"1"]
+
+
+def test_items_that_have_come_of_age_are_never_removed(tmp_path: Path) -> None:
+    with opened(tmp_path, max_age_ms=1) as queue:
+        queue.add(b"1", at_ms(LONG_MS))
+        threading.Event().wait(0.005)
+        assert queue.remove() is None
+
+
+def test_more_items_than_may_be_in_memory_come_back_in_order(tmp_path: Path) -> None:
+    added = [b"%d" % number * 20 for number in range(100)]
+    with opened(tmp_path, max_memory_size_bytes=300, max_journal_size_bytes=2000) as queue:
+        for data in added:
+            queue.add(data)
+        assert [item.data for item in queue.remove_all(40)] == added[:40]
+    with opened(tmp_path, max_memory_size_bytes=300) as queue:
+        assert drained(queue) == added[40:]
+
+
+def test_a_journal_that_has_been_read_does_not_grow(tmp_path: Path) -> None:
+    with opened(tmp_path, max_journal_size_bytes=2000) as queue:
+        for _ in range(10):
+            queue.add_all([b"x" * 100] * 10)
+            drained(queue)
+        while len(list((tmp_path / "work.journal").glob("*.seg"))) > 2:  # they go once the next is on disk
+            queue._spool.worker.soon(queue._spool._look_after)
+            threading.Event().wait(0.01)
 
 
 # Transactions
@@ -343,7 +379,31 @@ def test_many_threads_get_each_item_once_and_each_writers_in_order(queue: Queue)
             assert numbers == sorted(numbers)
 
 
-# The end
+# The beginning and the end
+
+
+def test_before_it_is_set_up_a_queue_says_so(tmp_path: Path) -> None:
+    queue = PersistentQueue(str(tmp_path), "work")
+    for use in (lambda: queue.add(b"1"), queue.remove, queue.peek, lambda: queue.remove_receive(0), lambda: len(queue)):
+        with pytest.raises(QueueNotOpen, match=r"work: not open yet; call setup\(\) first"):
+            use()
+    queue.close()
+    assert not queue.is_closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_setting_up_twice_is_setting_up_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as queue:
+        queue.setup()
+        queue.add(b"1")
+    with opened(tmp_path) as queue:
+        assert drained(queue) == [b"1"]
+
+
+def test_who_waits_when_a_queue_closes_is_not_given_what_returns(queue: Queue) -> None:
+    queue.add(b"1")
+    queue.remove(transaction=True)
+    assert reaction(lambda react: queue.remove_react(at_ms(LONG_MS), True, react), queue.close) is None
 
 
 def test_a_closed_queue_takes_and_gives_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""A reader of a JournaledQueue: a position of its own on the journal, with its limits, expiry and error handling."""
+
+from collections.abc import Callable
+
+from kestreld.library.answer import Answer
+from kestreld.library.item import QItem, item_from
+from kestreld.library.reading import ReaderFigures, Reading
+from kestreld.library.spool import Spool
+from kestreld.queues.reader import Reader
+from kestreld.queues.waiters import OPEN, PEEK
+
+ErrorHandler = Callable[["JournalReader", QItem], bool]
+ExpiredHandler = Callable[["JournalReader", QItem], object]
+
+
+class JournalReader:
+    """`get` sets an item aside as an open read, which `commit` or `unget` ends. Asked for by `JournaledQueue.reader`.
+
+    The error handler is called by the thread that ungets, with the item and how often it has failed: True means that
+    the item is dealt with and done. The other handler is told, on the queue's own thread, of items that expire.
+    """
+
+    def __init__(self, spool: Spool, reader: Reader) -> None:
+        self._reader = reader
+        self.reading = Reading(spool, reader)
+        self._error_handler: ErrorHandler | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name; "" is the default reader's."""
+        return self._reader.label
+
+    @property
+    def full_name(self) -> str:
+        """The name by which a server knows it: `orders+audit`, or `orders` of the default reader."""
+        return self._reader.name
+
+    def handle(self, error_handler: ErrorHandler | None, on_expired: ExpiredHandler | None) -> None:
+        """Have these called from now on; None leaves what there is."""
+        if error_handler is not None:
+            self._error_handler = error_handler
+        if on_expired is None:
+            return
+
+        def expired(record: bytes) -> None:
+            item = item_from(record, self._reader.retries, is_open=False)
+            told: Answer[None] = Answer()  # what a callback raises is logged
+            told.add_done_callback(lambda _: on_expired(self, item))
+            self.reading.spool.worker.soon(lambda: told.set_result(None))
+
+        self._reader.on_expired = expired
+
+    # Items
+
+    def get(self, deadline_at_ms: int | None = None) -> QItem | None:
+        """Set the head item aside, waiting for one until the deadline (ms since the epoch); None when there is none.
+
+        Without a deadline it does not wait. Items that were given back come before others.
+        """
+        if deadline_at_ms is None:
+            return self.reading.fetch(OPEN)
+        return self.reading.receive(deadline_at_ms, OPEN)
+
+    def get_later(self, deadline_at_ms: int | None = None) -> Answer[QItem | None]:
+        """`get` without waiting for it: the answer comes, and its callbacks are called, when there is one.
+
+        Without a deadline it waits for ever.
+        """
+        return self.reading.answer(deadline_at_ms, OPEN, lambda item: item)
+
+    async def get_async(self, deadline_at_ms: int | None = None) -> QItem | None:
+        """`get` for a coroutine, for ever without a deadline. One that is cancelled leaves the item where it was."""
+        return await self.reading.receive_async(deadline_at_ms, OPEN)
+
+    def peek(self, deadline_at_ms: int | None = None) -> QItem | None:
+        """The head item, which stays; as `get` otherwise."""
+        if deadline_at_ms is None:
+            return self.reading.fetch(PEEK)
+        return self.reading.receive(deadline_at_ms, PEEK)
+
+    def commit(self, item: QItem) -> None:
+        """The item is done. One that is not open any more is nothing to do."""
+        self.reading.end_read(item.xid, is_done=True)
+
+    def unget(self, item: QItem) -> None:
+        """Give it back, one error richer: it is the head again unless the error handler deals with it.
+
+        One that is not open any more is nothing to do.
+        """
+        is_done = False
+        try:
+            if self._error_handler is not None and self.reading.is_open(item.xid):
+                is_done = bool(self._error_handler(self, item._replace(error_count=item.error_count + 1)))
+        finally:
+            self.reading.end_read(item.xid, is_done=is_done, has_failed=not is_done)
+
+    def flush(self) -> int:
+        """Drop what waits, but not open reads; how many items."""
+        return self.reading.flush()
+
+    def discard_expired(self, limit: int = -1) -> int:
+        """Drop expired items at the head, at most `limit`; how many. Nothing that has expired is delivered anyway."""
+        return self.reading.discard_expired(limit)
+
+    def evict_waiters(self) -> None:
+        """Everybody who waits here gets None."""
+        self.reading.evict()
+
+    # Figures
+
+    def __len__(self) -> int:
+        """Items that wait; open reads do not count."""
+        return len(self.reading)
+
+    @property
+    def waiters(self) -> int:
+        """How many wait here."""
+        return self.reading.waiting
+
+    @property
+    def figures(self) -> ReaderFigures:
+        return self.reading.figures()
+
+    def end(self) -> None:
+        """It gives nothing any more. With the engine's lock held."""
+        self.reading.end()

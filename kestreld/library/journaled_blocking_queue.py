@@ -1,0 +1,111 @@
+"""A JournaledQueue with one reader as a BlockingQueue: plain, or with a transaction for each item."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from kestreld.library.answer import Answer
+from kestreld.library.item import QItem
+from kestreld.queues.waiters import OPEN, TAKE
+
+if TYPE_CHECKING:
+    from kestreld.library.journaled_queue import JournaledQueue
+
+T = TypeVar("T")
+
+
+class _OneReader(Generic[T]):
+    """What both have. Items are bytes in the journal: `encode` and `decode` stand between. To close it is to close
+    the queue.
+    """
+
+    def __init__(self, queue: "JournaledQueue", encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
+        """Raises ReaderUnknown for a queue whose readers have names."""
+        self._queue = queue
+        self._encode = encode
+        self._decode = decode
+        self._reader = queue.reader()
+        self._reading = self._reader.reading
+
+    def put(self, item: T) -> bool:
+        """Add an item, or hand it to who has waited longest. False when the queue is full or closed."""
+        return self._queue.put(self._encode(item))
+
+    def flush(self) -> int:
+        """Drop every item that waits; how many there were."""
+        return self._reader.flush()
+
+    def evict_waiters(self) -> None:
+        """Everybody who waits gets None."""
+        self._reader.evict_waiters()
+
+    def close(self) -> None:
+        """Let go of the queue. Everybody who waits gets None; items are there when it is opened again."""
+        self._queue.close()
+
+    @property
+    def waiters(self) -> int:
+        """How many consumers wait."""
+        return self._reader.waiters
+
+    def __len__(self) -> int:
+        """How many items wait."""
+        return len(self._reader)
+
+
+class JournaledBlockingQueue(_OneReader[T]):
+    """See BlockingQueue: what is got is done. Once closed it gives nothing: the items are in the journal."""
+
+    def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
+        """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
+        return self._reading.answer(deadline_at_ms, TAKE, self._decoded)
+
+    def poll(self) -> T | None:
+        """The next item if there is one."""
+        item = self._reading.fetch(TAKE)
+        return None if item is None else self._decode(item.data)
+
+    def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
+        """The next item if there is one and it is as wanted; otherwise it stays."""
+        item = self._reading.take_if(lambda item: predicate(self._decode(item.data)))
+        return None if item is None else self._decode(item.data)
+
+    def _decoded(self, item: QItem) -> T:
+        return self._decode(item.data)
+
+
+class Transaction(Generic[T]):
+    """An item that is set aside until one of `commit` and `rollback` is called; the other does nothing then."""
+
+    def __init__(self, item: T, end: Callable[[bool], None]) -> None:
+        self.item = item
+        self._end = end
+
+    def commit(self) -> None:
+        """The item is done."""
+        self._end(True)
+
+    def rollback(self) -> None:
+        """The item is the head again."""
+        self._end(False)
+
+
+class TransactionalJournaledBlockingQueue(_OneReader[T]):
+    """As BlockingQueue, but that what is got is a Transaction."""
+
+    def get(self, deadline_at_ms: int | None = None) -> Answer[Transaction[T] | None]:
+        """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
+        return self._reading.answer(deadline_at_ms, OPEN, self._transaction)
+
+    def poll(self) -> Transaction[T] | None:
+        """The next item if there is one."""
+        item = self._reading.fetch(OPEN)
+        return None if item is None else self._transaction(item)
+
+    def _transaction(self, item: QItem) -> Transaction[T]:
+        def end(is_done: bool) -> None:
+            if is_done:
+                self._reader.commit(item)
+            else:
+                self._reader.unget(item)
+
+        return Transaction(self._decode(item.data), end)

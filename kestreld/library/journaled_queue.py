@@ -1,0 +1,201 @@
+"""A durable queue whose readers each get every item: libkestrel's JournaledQueue."""
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from kestreld.config import QueueConfig
+from kestreld.errors import ReaderUnknown
+from kestreld.library import spool as spools
+from kestreld.library.journal_reader import ErrorHandler, ExpiredHandler, JournalReader
+from kestreld.library.journaled_blocking_queue import JournaledBlockingQueue, TransactionalJournaledBlockingQueue
+from kestreld.library.persistent_queue import log
+from kestreld.library.waits import Hold
+from kestreld.queues.reader import Reader
+
+T = TypeVar("T")
+
+
+class JournaledQueue:
+    """A queue of a spool, open from the start. Items are put once and read by each of its readers, on one journal.
+
+    There is always a reader: the default one, without a name, until another is made, which takes over its position.
+    Later ones start at the tail. Any number of threads, and event loops, may use it at once. Every operation may
+    raise JournalFailed when the disk takes nothing, and JournalCorrupt when the journal is damaged.
+    """
+
+    def __init__(
+        self, path: str, name: str, config: QueueConfig | None = None, *, archive_path: str | None = None
+    ) -> None:
+        """`archive_path` is where dead segments of the spool go; None = they are deleted.
+
+        Raises SpoolLocked with the pid of the process that has the spool, SpoolUnusable or BadQueueName.
+        """
+        self.name = name
+        own = config if config is not None else QueueConfig()
+        self._spool, self._queue = spools.use(
+            path, name, own, log.warning, lambda spool: spool.adopt_family(name, own, archive_path), archive_path
+        )
+        self._readers: dict[Reader, JournalReader] = {}
+        self._closed = False
+
+    # Items
+
+    def put(self, data: bytes, expiry: int = 0) -> bool:
+        """Add an item for every reader, of no use after `expiry` (ms since the epoch; 0 = it always is).
+
+        False when it is too large, a reader is full and does not discard, or the queue is closed.
+        """
+        return not self._closed and self._spool.put(self._queue, data, expiry, None)
+
+    def put_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
+        """`put` of items in one write, up to the first that is refused; how many were added."""
+        return 0 if self._closed else self._spool.put_all(self._queue, values, expiry, None)
+
+    def discard_expired(self) -> int:
+        """Drop the expired items at every reader's head; how many."""
+        return sum(self.reader(name).discard_expired() for name in self.readers)
+
+    # Readers
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The names of its readers; "" is the default one."""
+        with self._spool.lock:
+            return tuple(self._queue.readers)
+
+    def reader(
+        self,
+        name: str = "",
+        config: QueueConfig | None = None,
+        *,
+        error_handler: ErrorHandler | None = None,
+        on_expired: ExpiredHandler | None = None,
+    ) -> JournalReader:
+        """The reader of that name, made when there is none. It keeps what it was given before where it gets None.
+
+        `config` has its own limits and expiry, over those of the queue. `error_handler` is asked whenever an item is
+        given back, and `on_expired` told of each that expires: see JournalReader. Raises BadQueueName, or
+        ReaderUnknown for the default reader where there are others.
+        """
+        while True:
+            with self._spool.lock:
+                if self._closed:
+                    raise ReaderUnknown(f"{self.name} is closed")
+                self._spool.clock.read()
+                self._spool.end_turn(self._queue)
+                if name in self._queue.readers or self._queue.is_idle:
+                    found, hold = self._reader(name, config)
+                    break
+                landing = Hold(self._queue.ticket)
+            landing.exception()  # those whose commit it is are told of a failure
+        if hold is not None:
+            hold.result()
+        found.handle(error_handler, on_expired)
+        return found
+
+    def _reader(self, name: str, config: QueueConfig | None) -> tuple[JournalReader, Hold | None]:
+        if config is not None and name:
+            self._spool.configure(f"{self.name}+{name}", config)
+        elif config is not None:
+            self._spool.configure(self.name, config)
+        reader = self._spool.succession.reader(self._queue, name)
+        hold = self._spool.end_turn(self._queue)
+        if reader not in self._readers:
+            self._readers[reader] = JournalReader(self._spool, reader)
+        return self._readers[reader], hold
+
+    def drop_reader(self, name: str) -> bool:
+        """Drop a reader and what it has yet to read. False when there is none of that name.
+
+        Those who wait there get None. With the last one, the default reader is there again, at the tail.
+        """
+        return self._change(lambda: self._spool.succession.drop(self._queue, name))
+
+    def erase(self) -> None:
+        """Drop every reader and the journal, and close."""
+        self._change(lambda: self._spool.succession.erase(self._queue))
+        self.close()
+
+    def _change(self, change: Callable[[], bool | None]) -> bool:
+        with self._spool.lock:
+            if self._closed:
+                return False
+            self._spool.clock.read()
+            self._spool.end_turn(self._queue)
+            changed = bool(change())
+            for reader, used in list(self._readers.items()):
+                if reader.deleted:
+                    used.end()
+                    del self._readers[reader]
+            hold = self._spool.end_turn(self._queue)
+        if hold is not None:
+            hold.result()
+        return changed
+
+    # With one reader
+
+    @overload
+    def to_blocking_queue(self) -> JournaledBlockingQueue[bytes]: ...
+
+    @overload
+    def to_blocking_queue(
+        self, encode: Callable[[T], bytes], decode: Callable[[bytes], T]
+    ) -> JournaledBlockingQueue[T]: ...
+
+    def to_blocking_queue(
+        self, encode: Callable[[Any], bytes] = bytes, decode: Callable[[bytes], Any] = bytes
+    ) -> JournaledBlockingQueue[Any]:
+        """It as a BlockingQueue, with the default reader for its consumers.
+
+        Raises ReaderUnknown where its readers have names.
+        """
+        return JournaledBlockingQueue(self, encode, decode)
+
+    @overload
+    def to_transactional_blocking_queue(self) -> TransactionalJournaledBlockingQueue[bytes]: ...
+
+    @overload
+    def to_transactional_blocking_queue(
+        self, encode: Callable[[T], bytes], decode: Callable[[bytes], T]
+    ) -> TransactionalJournaledBlockingQueue[T]: ...
+
+    def to_transactional_blocking_queue(
+        self, encode: Callable[[Any], bytes] = bytes, decode: Callable[[bytes], Any] = bytes
+    ) -> TransactionalJournaledBlockingQueue[Any]:
+        """`to_blocking_queue` whose consumers commit what they got, or roll it back."""
+        return TransactionalJournaledBlockingQueue(self, encode, decode)
+
+    # Figures
+
+    @property
+    def journal_bytes(self) -> int:
+        """What its journal has on disk."""
+        with self._spool.lock:
+            return self._queue.journal.disk_bytes if self._queue.journal is not None else 0
+
+    # The end
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Let go of it. Those who wait get None, open reads return, and the spool is free with its last queue."""
+        with self._spool.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._spool.clock.read()
+            for reader in self._readers.values():
+                reader.end()
+            self._spool.end_turn()
+        spools.let_go(self._spool)
+
+    def __enter__(self) -> "JournaledQueue":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,93 @@
+"""Readers that come and go on a family that always has one, as a JournaledQueue does.
+
+The default reader, which has no name, is there until one with a name is. The first of these takes over its position:
+what was put before is its to read. When the last one goes, the default reader is there again, at the journal's end.
+"""
+
+from kestreld.config import queue_name_problem
+from kestreld.errors import BadQueueName, JournalFailed, ReaderUnknown
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.queue import Queue
+from kestreld.queues.reader import Reader
+from kestreld.queues.trash_note import DELETE
+from kestreld.queues.upkeep import Upkeep
+
+
+class Succession:
+    """The readers of any family of a collection."""
+
+    def __init__(self, collection: QueueCollection, upkeep: Upkeep) -> None:
+        self._collection = collection
+        self._upkeep = upkeep
+
+    def family(self, name: str) -> Queue:
+        """The family of that name, made with its default reader when there is none.
+
+        Raises BadQueueName, JournalCorrupt or JournalFailed.
+        """
+        if "+" in name:
+            raise BadQueueName(f"{name!r} names a reader; the queue is {name.partition('+')[0]!r}")
+        found = self._collection.families.get(name)
+        return found if found is not None else self._collection.reader(name).queue
+
+    def reader(self, queue: Queue, label: str) -> Reader:
+        """The reader of that name, made when there is none. The queue is idle.
+
+        Raises BadQueueName, ReaderUnknown, or JournalFailed with nothing changed.
+        """
+        found = queue.readers.get(label)
+        if found is not None:
+            return found
+        if not label:
+            names = ", ".join(sorted(queue.readers))
+            raise ReaderUnknown(f"{queue.name} has no default reader any more; it has {names}")
+        name = f"{queue.name}+{label}"
+        if (problem := queue_name_problem(name)) is not None:
+            raise BadQueueName(problem)
+        if queue.stopped is not None:
+            raise queue.stopped
+        if list(queue.readers) == [""]:
+            return self._take_over(queue, queue.readers[""], label)
+        return self._collection.reader(name)
+
+    def _take_over(self, queue: Queue, reader: Reader, label: str) -> Reader:
+        """The default reader goes by a name from now on. One CHECKPOINT says so: after a crash it is as if it had not
+        been asked for, or done.
+        """
+        reader.rename(label)
+        try:
+            if queue.journal is not None:
+                self._upkeep.begin_segment(queue, queue.journal)
+                queue.touch()  # a queue that is synced before every reply puts it on disk first
+        except (JournalFailed, OSError) as problem:
+            reader.rename("")
+            queue.room = -1
+            if isinstance(problem, OSError):
+                raise JournalFailed(queue.name, f"cannot begin a segment: {problem.strerror}") from problem
+            raise
+        self._collection.readers[reader.name] = self._collection.readers.pop(queue.name)
+        reader.configure(self._collection.config.for_queue(reader.name))
+        queue.room = -1
+        return reader
+
+    def drop(self, queue: Queue, label: str) -> bool:
+        """Drop a reader and all it has yet to read. False when there is none of that name. Raises JournalFailed."""
+        reader = queue.readers.get(label)
+        if reader is None:
+            return False
+        if len(queue.readers) > 1:
+            return self._collection.delete(reader.name)
+        # In one commit. Cut short in the middle of it, a crash leaves no reader, and so no queue: it is made anew.
+        collection = self._collection
+        collection.trash.keep(reader, DELETE)
+        del collection.readers[reader.name]
+        queue.drop_reader(label)
+        collection.deleted += 1
+        collection.past += reader.totals()
+        collection.reader(queue.name)
+        return True
+
+    def erase(self, queue: Queue) -> None:
+        """Drop every reader, and the journal with the last. Raises JournalFailed."""
+        for reader in list(queue.readers.values()):
+            self._collection.delete(reader.name)

@@ -1,0 +1,118 @@
+"""Those who wait in line: what libkestrel's specification of DeadlineWaitQueue asserts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kestreld.journal.records import item_data
+from kestreld.queues.waiters import PEEK, TAKE, Deadlines, Waiter
+from tests.support.engine import Engine
+
+WORK = "work"
+
+
+@dataclass(eq=False)
+class Someone:
+    """Who waits, and what he was told: items, or None when there was none for him."""
+
+    told: list[bytes | None] = field(default_factory=list)
+    take: Callable[[], object] = lambda: None
+
+    def served(self, waiter: Waiter, record: bytes | None) -> None:
+        self.told.append(None if record is None else item_data(record))
+        if record is not None and waiter.want == TAKE:
+            self.take()
+
+    def refused(self, waiter: Waiter, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class Place:
+    """A queue, its line, and when those in it give up."""
+
+    def __init__(self, spool: Path) -> None:
+        self.engine = Engine(spool)
+        self.reader = self.engine.collection.reader(WORK)
+        self.deadlines = Deadlines()
+
+    def add(self, want: int = TAKE, wait_ms: int = 10_000) -> tuple[Someone, Waiter]:
+        someone = Someone(take=lambda: self.reader.take(self.engine.clock.wall_ms))
+        waiter = Waiter(someone, self.reader, want, self.engine.clock.monotonic_ms + wait_ms)
+        self.reader.line.add(waiter)
+        self.deadlines.add(waiter)
+        return someone, waiter
+
+    def pass_ms(self, ms: int) -> None:
+        self.engine.clock.advance(ms)
+        self.deadlines.expire(self.engine.clock.monotonic_ms)
+
+    def put(self, data: bytes) -> None:
+        self.engine.put(WORK, data)
+
+    @property
+    def waiting(self) -> int:
+        return self.reader.line.waiting
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_one_is_told_when_his_deadline_has_come_and_not_before(place: Place) -> None:
+    someone, _ = place.add()
+    place.pass_ms(5000)
+    assert someone.told == []
+    place.pass_ms(5001)
+    assert someone.told == [None]
+
+
+def test_one_whose_deadline_has_come_waits_no_more(place: Place) -> None:
+    place.add()
+    assert place.waiting == 1
+    place.pass_ms(11_000)
+    assert (place.waiting, place.deadlines.next_at_ms()) == (0, None)
+
+
+def test_one_is_woken_by_an_item_and_waits_no_more(place: Place) -> None:
+    someone, _ = place.add()
+    place.pass_ms(5000)
+    place.put(b"1")
+    assert (someone.told, place.waiting) == ([b"1"], 0)
+    place.pass_ms(5001)
+    assert someone.told == [b"1"]
+
+
+def test_an_item_wakes_one_at_a_time_in_the_order_they_came(place: Place) -> None:
+    first, second = place.add()[0], place.add()[0]
+    place.put(b"1")
+    assert (first.told, second.told, place.waiting) == ([b"1"], [], 1)
+    place.put(b"2")
+    assert (first.told, second.told, place.waiting) == ([b"1"], [b"2"], 0)
+
+
+def test_an_item_wakes_all_who_only_look_and_one_who_takes(place: Place) -> None:
+    looking = [place.add(PEEK)[0] for _ in range(3)]
+    taking = [place.add()[0] for _ in range(2)]
+    place.put(b"1")
+    assert [someone.told for someone in looking] == [[b"1"]] * 3
+    assert [someone.told for someone in taking] == [[b"1"], []]
+
+
+def test_one_who_leaves_is_neither_woken_nor_told(place: Place) -> None:
+    someone, waiter = place.add()
+    place.reader.line.leave(waiter)
+    assert place.waiting == 0
+    place.put(b"1")
+    place.pass_ms(11_000)
+    assert someone.told == []
+
+
+def test_all_are_sent_away_and_their_deadlines_do_not_matter_any_more(place: Place) -> None:
+    someones = [place.add()[0] for _ in range(2)]
+    place.reader.line.send_away(None)
+    assert place.waiting == 0
+    place.pass_ms(11_000)
+    assert [someone.told for someone in someones] == [[None], [None]]
