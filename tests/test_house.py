@@ -51,7 +51,7 @@ MAY_IMPORT: Final = {
     "random": ("client/",),
     "secrets": (),
     "uuid": (),
-    "subprocess": (),
+    "subprocess": ("library/shared_spool.py",),
     "multiprocessing": (),
 }
 # The last line of defence, where nobody is left to hand an error to.

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from random import Random
-from threading import Event, Lock
+from threading import Event
 from types import TracebackType
 from typing import Final, TypeVar
 
 from kestreld.client.connection import Connection
 from kestreld.client.queue import ClusterQueue
-from kestreld.client.server import Server, now_ms
+from kestreld.client.server import Server, Waiting, now_ms
 from kestreld.client.sockets import Login, Place
 from kestreld.errors import ConnectionLost, ServersAway
 
@@ -56,8 +56,7 @@ class KestrelCluster:
             login.load_files()
         self._servers = [Server(address, login, timeout_ms, self._chance) for address in addresses]
         self._closed = Event()
-        self._lock = Lock()
-        self._waiting: set[Connection] = set()
+        self.waiting = Waiting()
 
     def queue(self, name: str) -> ClusterQueue:
         """Raises BadQueueName."""
@@ -74,9 +73,7 @@ class KestrelCluster:
     def close(self) -> None:
         """Let go of all servers. Those who wait get nothing; open reads can still be confirmed."""
         self._closed.set()
-        with self._lock:
-            for connection in self._waiting:
-                connection.hang_up()
+        self.waiting.end()
         for server in self._servers:
             server.close()
 
@@ -165,17 +162,6 @@ class KestrelCluster:
 
     def _in_any_order(self) -> list[Server]:
         return self._chance.sample(self._servers, len(self._servers))
-
-    def begin_wait(self, connection: Connection) -> None:
-        """Somebody waits on it now, whom `close` has to send away."""
-        with self._lock:
-            self._waiting.add(connection)
-            if self.is_closed:
-                connection.hang_up()
-
-    def end_wait(self, connection: Connection) -> None:
-        with self._lock:
-            self._waiting.discard(connection)
 
     def pause(self, most_ms: int) -> None:
         """Until a server that is away is to be tried again, or the cluster is closed; not longer than `most_ms`."""

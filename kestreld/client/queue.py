@@ -1,6 +1,5 @@
 """One queue of a cluster: the operations, and reliable reads, which stay on the connection that opened them."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -8,14 +7,12 @@ from typing import TYPE_CHECKING, Final
 from kestreld.client.connection import Connection, Fetched, queue_key
 from kestreld.client.server import OpenRead, Server
 from kestreld.clock import Clock
-from kestreld.errors import ConnectionLost, ServersAway
+from kestreld.errors import ServersAway
 
 if TYPE_CHECKING:
     from kestreld.client.cluster import KestrelCluster
 
 EXPIRY_RELATIVE_S_MAX: Final = 999_999  # memcache counts up to here from now, and larger numbers from 1970
-
-_log: Final = logging.getLogger("kestreld.client")
 
 
 class ClusterQueue:
@@ -51,7 +48,7 @@ class ClusterQueue:
         opened = self._open(wait_ms)
         if opened is None:
             return None
-        self._close(opened)
+        opened.close_in_hand()
         return opened.item.data
 
     def peek(self, wait_ms: int | None = 0) -> bytes | None:
@@ -91,24 +88,13 @@ class ClusterQueue:
             finally:
                 if not succeeded:
                     opened.abort()
-            self._close(opened)
+            opened.close_in_hand()
 
     def _open(self, wait_ms: int | None) -> OpenRead | None:
         return self._cluster.first(self._open_at, wait_ms)
 
     def _open_at(self, server: Server, wait_ms: int) -> OpenRead | None:
-        connection = server.connection()
-        item, returned = None, False
-        try:
-            item = self._fetch(connection, b"/open", wait_ms)
-            returned = True
-        finally:
-            if not returned:
-                connection.close()
-        if item is None:
-            server.give_back(connection)
-            return None
-        return OpenRead(server, connection, self._key, item)
+        return server.opened(self._key, lambda connection: self._fetch(connection, b"/open", wait_ms))
 
     def _peek_at(self, server: Server, wait_ms: int) -> Fetched | None:
         with server.lent() as connection:
@@ -117,17 +103,8 @@ class ClusterQueue:
     def _fetch(self, connection: Connection, option: bytes, wait_ms: int) -> Fetched | None:
         if not wait_ms:
             return connection.fetch(self._key + option)
-        self._cluster.begin_wait(connection)
-        try:
+        with self._cluster.waiting.on(connection):
             return connection.fetch(self._key + option, wait_ms)
-        finally:
-            self._cluster.end_wait(connection)
-
-    def _close(self, opened: OpenRead) -> None:
-        try:
-            opened.close()
-        except ConnectionLost as lost:
-            _log.warning("an item of %s may be delivered again: %s", self.name, lost)
 
     # The whole queue
 

@@ -1,7 +1,7 @@
 """One server of several: the connections to it that are free, and when to try again while it is away."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from threading import Lock
@@ -27,11 +27,11 @@ def now_ms() -> int:
 class Server:
     """Any number of threads may use it at once: each has a connection to itself while it needs one."""
 
-    def __init__(self, address: str, login: Login, timeout_ms: int, chance: Random) -> None:
+    def __init__(self, address: str, login: Login, timeout_ms: int, chance: Random | None = None) -> None:
         self.address = address
         self._login = login
         self._timeout_ms = timeout_ms
-        self._chance = chance
+        self._chance = chance if chance is not None else Random()
         self._lock = Lock()
         self._idle: list[Connection] = []
         self._closed = False
@@ -106,12 +106,58 @@ class Server:
             else:
                 connection.close()
 
+    def opened(self, key: bytes, fetch: Callable[[Connection], Fetched | None]) -> "OpenRead | None":
+        """The item of queue `key` that `fetch` opens, and the connection with it. Raises as `connection` does."""
+        connection = self.connection()
+        item, succeeded = None, False
+        try:
+            item = fetch(connection)
+            succeeded = True
+        finally:
+            if not succeeded:
+                connection.close()
+        if item is not None:
+            return OpenRead(self, connection, key, item)
+        self.give_back(connection)
+        return None
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
+
+
+class Waiting:
+    """Connections on which somebody waits, until that is over."""
+
+    def __init__(self) -> None:
+        self._over = False
+        self._lock = Lock()
+        self._connections: set[Connection] = set()
+
+    def is_over(self) -> bool:
+        return self._over
+
+    @contextmanager
+    def on(self, connection: Connection) -> Iterator[None]:
+        """For the time of a block; what is done there fails with ConnectionLost once it is over."""
+        with self._lock:
+            self._connections.add(connection)
+            if self._over:
+                connection.hang_up()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connections.remove(connection)
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            for connection in self._connections:
+                connection.hang_up()
 
 
 class OpenRead:
@@ -131,6 +177,13 @@ class OpenRead:
         """It is the head again; a connection that is lost has done so by itself."""
         with suppress(ConnectionLost):
             self._end(b"/abort")
+
+    def close_in_hand(self) -> None:
+        """The item is with who wants it, whatever becomes of the connection."""
+        try:
+            self.close()
+        except ConnectionLost as lost:
+            _log.warning("an item of %s may be delivered again: %s", self._key.decode("utf-8", "replace"), lost)
 
     def hang_up(self) -> None:
         """As `abort`, without waiting for the server."""
