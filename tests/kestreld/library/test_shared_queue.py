@@ -6,11 +6,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,41 +22,13 @@ from kestreld.library.shared_queue import SharedQueue, open_shared
 from kestreld.library.shared_spool import EXIT_SPOOL_LOCKED
 from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
+from tests.support.shared_spools import end_server, new_spool, server_pid
 
 LONG_MS = 60_000  # no test waits so long
 
 
 def at_ms(ms_from_now: int) -> int:
     return time.time_ns() // 1_000_000 + ms_from_now
-
-
-def server_pid(spool: Path) -> int:
-    found = re.match(r"pid (\d+)", (spool / ".lock").read_text())
-    assert found is not None
-    return int(found[1])
-
-
-def end_server(spool: Path, number: int = signal.SIGKILL) -> None:
-    """Returns once it is gone."""
-    pid = server_pid(spool)
-    with suppress(FileNotFoundError, ProcessLookupError):
-        os.kill(pid, number)
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.005)
-    with suppress(ChildProcessError, ProcessLookupError):
-        os.waitpid(pid, 0)
-
-
-@contextmanager
-def new_spool() -> Iterator[Path]:
-    """A path that is short enough for a Unix socket. A server that was started there is killed."""
-    with tempfile.TemporaryDirectory(prefix="kestreld-") as folder:
-        spool = Path(folder, "spool")
-        try:
-            yield spool
-        finally:
-            if (spool / ".socket").exists():
-                end_server(spool)
 
 
 @pytest.fixture
