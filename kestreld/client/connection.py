@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pymemcache import Client  # type: ignore[import-untyped]
 from pymemcache.exceptions import (  # type: ignore[import-untyped]
@@ -17,13 +17,6 @@ from kestreld.client.sockets import Login, connect, hang_up, is_quiet
 from kestreld.errors import BadQueueName, ConnectionLost, KestrelError, ServerRefused, ServersAway
 
 WAIT_MS_MAX: Final = 3_600_000  # of one command; whoever waits longer asks again
-
-
-class Fetched(NamedTuple):
-    """An item that came."""
-
-    data: bytes
-    item_id: int
 
 
 class Connection(Client):  # type: ignore[misc]
@@ -60,20 +53,20 @@ class Connection(Client):  # type: ignore[misc]
         with self._answering():
             return bool(self.set(queue, data, expire_s))
 
-    def fetch(self, key: bytes, wait_ms: int = 0) -> Fetched | None:
+    def fetch(self, key: bytes, wait_ms: int = 0) -> bytes | None:
         """What `get` of a queue with options gives, waiting there. None = nothing."""
         if wait_ms > 0:
             key += b"/t=%d" % wait_ms
         with self._answering(wait_ms):
-            data, item_id = self.gets(key)
-        return None if data is None else Fetched(data, int(item_id))
+            item: bytes | None = self.get(key)
+            return item
 
     def flush(self, queue: bytes) -> None:
         self._ask(b"flush " + queue, b"END")
 
     def delete_queue(self, queue: bytes) -> bool:
-        """False = there was none."""
-        return self._ask(b"delete " + queue, b"DELETED", b"NOT_FOUND") == b"DELETED"
+        """False = there was none; with `compat: kestrel-1` a server does not say."""
+        return self._ask(b"delete " + queue, b"DELETED", b"NOT_FOUND", b"END") != b"NOT_FOUND"
 
     def server_stats(self) -> dict[str, int | str]:
         """The server's own counters, by name."""
@@ -89,7 +82,9 @@ class Connection(Client):  # type: ignore[misc]
         """A queue's counters, by name; empty where there is no such queue."""
         with self._answering():
             (block,) = self._misc_cmd([b"dump_stats " + queue + b"\r\n"], b"dump_stats", False, end_tokens=b"END\r\n")
-        pairs = [line.strip().partition("=") for line in _text(block).splitlines() if line.startswith("  ")]
+        # With `compat: kestrel-1` a server tells of all queues.
+        ours = _text(block).partition(f"queue '{_text(queue)}' {{")[2].partition("\n}")[0]
+        pairs = [line.strip().partition("=") for line in ours.splitlines() if "=" in line]
         return {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
 
     def _ask(self, command: bytes, *answers: bytes) -> bytes:
@@ -98,6 +93,25 @@ class Connection(Client):  # type: ignore[misc]
             if answer not in answers:
                 raise MemcacheUnknownError(answer)
             return answer
+
+    def _extract_value(
+        self,
+        expect_cas: bool,
+        line: bytes,
+        buf: bytes,
+        remapped_keys: dict[bytes, bytes],
+        prefixed_keys: list[bytes],
+    ) -> tuple[bytes, bytes, bytes]:
+        """pymemcache's hook: with `compat: kestrel-1` the queue alone comes back where it was asked with options."""
+        fields = line.split()
+        (key,) = prefixed_keys
+        if len(fields) != 4 or fields[1].split(b"/")[0] != key.split(b"/")[0] or not fields[3].isdigit():
+            raise MemcacheUnknownError(line)
+        fields[1] = key
+        value: tuple[bytes, bytes, bytes] = super()._extract_value(
+            expect_cas, b" ".join(fields), buf, remapped_keys, prefixed_keys
+        )
+        return value
 
     @contextmanager
     def _answering(self, wait_ms: int = 0) -> Iterator[None]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from kestreld.client.connection import Connection, Fetched, queue_key
+from kestreld.client.connection import Connection, queue_key
 from kestreld.client.server import OpenRead, Server
 from kestreld.clock import Clock
 from kestreld.errors import ServersAway
@@ -49,12 +49,11 @@ class ClusterQueue:
         if opened is None:
             return None
         opened.close_in_hand()
-        return opened.item.data
+        return opened.item
 
     def peek(self, wait_ms: int | None = 0) -> bytes | None:
         """A head item of any server, which stays. None when there is none."""
-        found = self._cluster.first(self._peek_at, wait_ms)
-        return None if found is None else found.data
+        return self._cluster.first(self._peek_at, wait_ms)
 
     @contextmanager
     def read(self, wait_ms: int | None = 0) -> Iterator[bytes | None]:
@@ -68,7 +67,7 @@ class ClusterQueue:
             return
         succeeded = False
         try:
-            yield opened.item.data
+            yield opened.item
             succeeded = True
         finally:
             if not succeeded:
@@ -83,7 +82,7 @@ class ClusterQueue:
         while (opened := self._open(None)) is not None:
             succeeded = False
             try:
-                yield opened.item.data
+                yield opened.item
                 succeeded = True
             finally:
                 if not succeeded:
@@ -96,11 +95,11 @@ class ClusterQueue:
     def _open_at(self, server: Server, wait_ms: int) -> OpenRead | None:
         return server.opened(self._key, lambda connection: self._fetch(connection, b"/open", wait_ms))
 
-    def _peek_at(self, server: Server, wait_ms: int) -> Fetched | None:
+    def _peek_at(self, server: Server, wait_ms: int) -> bytes | None:
         with server.lent() as connection:
             return self._fetch(connection, b"/peek", wait_ms)
 
-    def _fetch(self, connection: Connection, option: bytes, wait_ms: int) -> Fetched | None:
+    def _fetch(self, connection: Connection, option: bytes, wait_ms: int) -> bytes | None:
         if not wait_ms:
             return connection.fetch(self._key + option)
         with self._cluster.waiting.on(connection):

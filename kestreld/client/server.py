@@ -7,7 +7,7 @@ from random import Random
 from threading import Lock
 from typing import Final
 
-from kestreld.client.connection import Connection, Fetched
+from kestreld.client.connection import Connection
 from kestreld.client.sockets import Login
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
@@ -106,7 +106,7 @@ class Server:
             else:
                 connection.close()
 
-    def opened(self, key: bytes, fetch: Callable[[Connection], Fetched | None]) -> "OpenRead | None":
+    def opened(self, key: bytes, fetch: Callable[[Connection], bytes | None]) -> "OpenRead | None":
         """The item of queue `key` that `fetch` opens, and the connection with it. Raises as `connection` does."""
         connection = self.connection()
         item, succeeded = None, False
@@ -163,7 +163,7 @@ class Waiting:
 class OpenRead:
     """An item that is set aside for us, for as long as its connection lasts: that is its own until the end."""
 
-    def __init__(self, server: Server, connection: Connection, key: bytes, item: Fetched) -> None:
+    def __init__(self, server: Server, connection: Connection, key: bytes, item: bytes) -> None:
         self.item = item
         self._server = server
         self._connection = connection

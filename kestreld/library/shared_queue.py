@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from threading import Lock, Thread, current_thread
 from typing import Final
 
-from kestreld.client.connection import WAIT_MS_MAX, Connection, Fetched, queue_key
+from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key
 from kestreld.client.server import OpenRead, Server, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
@@ -219,14 +219,14 @@ class SharedQueue:
         return None
 
     def _fetch(self, server: Server, waiting: Waiting, want: int, wait_ms: int) -> QItem | None:
-        def fetch(connection: Connection, option: bytes) -> Fetched | None:
+        def fetch(connection: Connection, option: bytes) -> bytes | None:
             with waiting.on(connection):
                 return connection.fetch(self._key + option, wait_ms)
 
         if want == PEEK:
             with server.lent() as connection:
                 seen = fetch(connection, b"/peek")
-            return None if seen is None else QItem(0, 0, seen.data, 0)
+            return None if seen is None else QItem(0, 0, seen, 0)
         opened = server.opened(self._key, lambda connection: fetch(connection, b"/open"))
         if opened is None:
             return None
@@ -236,7 +236,7 @@ class SharedQueue:
         else:
             xid = next(self._xids)
             self._opened[xid] = opened
-        return QItem(0, 0, opened.item.data, xid)
+        return QItem(0, 0, opened.item, xid)
 
     # The end
 

@@ -110,6 +110,21 @@ def test_an_address_that_is_none_is_refused(server: str) -> None:
         KestrelCluster([server])
 
 
+def test_servers_that_speak_as_kestrel_1_are_understood(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "compat=kestrel-1") as daemon, alone(daemon, "work") as queue:
+        with alone(daemon, "worker") as other:
+            other.put(b"of another queue")
+        assert [queue.put(b"1"), queue.put(b"2"), queue.put(b"3")] == [True] * 3
+        assert queue.peek() == b"1"
+        with queue.read(wait_ms=10) as item:
+            assert item == b"1"
+        assert queue.get() == b"2"
+        assert figures(queue, "items") == [1]
+        queue.flush()
+        assert queue.delete()
+        assert queue.get() is None
+
+
 # Reliable reads
 
 
