@@ -24,7 +24,7 @@ class KestrelCluster:
     """A client of kestrelds. Threads may share it; a forked process makes its own.
 
     Servers that are away are left out and tried again, more rarely with each time. Every operation raises ServersAway
-    once all of them have been away for `patience_ms`.
+    once all of them have been away for `patience_ms`, a read also when its own wait is over.
     """
 
     def __init__(
@@ -147,6 +147,8 @@ class KestrelCluster:
                 else:
                     if found is not None:
                         return found
+            if self._closed.is_set():
+                break
             asked = len(self._servers) - len(reasons)
             if not asked:
                 patience.spend(reasons)

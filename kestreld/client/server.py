@@ -12,7 +12,7 @@ from kestreld.client.sockets import Login
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
 
-IDLE_MAX: Final = 64  # free connections beyond these are closed
+IDLE_MAX: Final = 256  # free connections beyond these are closed
 DELAY_MS: Final = 100  # before the second attempt; it doubles with each
 DELAY_MS_MAX: Final = 5000
 

@@ -207,7 +207,10 @@ def test_a_wait_ends_with_nothing_at_its_time(queue: ClusterQueue) -> None:
     assert sum(figures(queue, "waiters")) == 0
 
 
-def test_closing_ends_loops_and_waits(daemons: list[Daemon], cluster: KestrelCluster, queue: ClusterQueue) -> None:
+@pytest.mark.parametrize("patience_ms", [0, LONG_MS])
+def test_closing_ends_loops_and_waits(daemons: list[Daemon], patience_ms: int) -> None:
+    cluster = KestrelCluster([daemon.address for daemon in daemons], patience_ms=patience_ms)
+    queue = cluster.queue(f"closing{patience_ms}")
     ends: list[object] = []
     waiting = [
         threading.Thread(target=lambda: ends.append(list(queue))),

@@ -132,11 +132,12 @@ def test_flood_for_ten_seconds(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", KINDS)
 def test_put_timeout_and_many_clients_of_the_originals_size(kind: str, tmp_path: Path) -> None:
     with KINDS[kind](tmp_path) as queue:
         for verdict in (
-            ThreadLoad(queue, 1024, seed=1).put(threads=100, items=100, cycles=10),
+            ThreadLoad(queue, 1024, seed=1).put(threads=100, items=100, cycles=3),
             ThreadLoad(queue, 0, seed=2).timeout(
                 writers=1, readers=100, run_ms=10_000, delay_ms=10, low_ms=5, high_ms=15
             ),

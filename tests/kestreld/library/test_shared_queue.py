@@ -155,15 +155,26 @@ def test_coroutines_wait_side_by_side(queue: SharedQueue) -> None:
     assert drained(queue) == [b"3"]
 
 
-def test_a_coroutine_that_is_cancelled_takes_nothing(queue: SharedQueue) -> None:
+def test_a_coroutine_that_is_cancelled_takes_nothing(common_spool: Path, queue: SharedQueue) -> None:
     async def cancel() -> None:
+        waiting = asyncio.create_task(queue.remove_async(at_ms(100 * LONG_MS)))
+        with QueueClient(f"unix:{common_spool}/.socket") as client:
+            while client.queue_stats(queue.name).get("waiters") != "1":
+                await asyncio.sleep(0)
+            waiting.cancel()
+            while client.queue_stats(queue.name)["waiters"] != "0":
+                await asyncio.sleep(0)
+        await asyncio.gather(waiting, return_exceptions=True)
+        queue.add(b"1")
+        # Served, and cancelled before it learns of it.
         waiting = asyncio.create_task(queue.remove_async(at_ms(LONG_MS)))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        while len(queue):
+            pass
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
     asyncio.run(cancel())
-    queue.add(b"1")
     assert data_of(queue.remove_receive(at_ms(LONG_MS))) == b"1"
 
 
