@@ -10,10 +10,9 @@ from functools import cached_property
 from typing import Final
 
 from kestreld.errors import ServerRefused
+from kestreld.login import log_in
 
 PORT_DEFAULT: Final = 22133
-LINE_BYTES_MAX: Final = 8192
-UNAUTHENTICATED: Final = b"CLIENT_ERROR unauthenticated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +80,13 @@ def connect(address: str, login: Login, timeout_s: float) -> socket.socket:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if place.tls or login.wants_tls:
                 connected = login.context.wrap_socket(connected, server_hostname=place.host)
-        if login.user:
-            _log_in(connected, login, address)
+        if login.user and (refusal := log_in(connected, login.user.encode(), login.password.encode)):
+            raise ServerRefused(address, f"{login.user}: {refusal}")
         is_in = True
     finally:
         if not is_in:
             connected.close()
     return connected
-
-
-def _log_in(connected: socket.socket, login: Login, address: str) -> None:
-    """memcached's login in text. Not before asking: where nobody has to log in, it would be an item in a queue."""
-    if _answer(connected, b"version\r\n") != UNAUTHENTICATED:
-        return
-    token = f"{login.user} {login.password}".encode()
-    answer = _answer(connected, b"set login 0 0 %d\r\n%b\r\n" % (len(token), token))
-    if answer != b"STORED":
-        raise ServerRefused(address, f"{login.user}: {answer.decode('utf-8', 'replace')}")
-
-
-def _answer(connected: socket.socket, request: bytes) -> bytes:
-    connected.sendall(request)
-    heard = b""
-    while not heard.endswith(b"\n") and len(heard) < LINE_BYTES_MAX:
-        data = connected.recv(LINE_BYTES_MAX)
-        if not data:
-            raise ConnectionResetError(0, "closed before it answered")
-        heard += data
-    return heard.rstrip(b"\r\n")
 
 
 def is_quiet(connected: socket.socket) -> bool:
