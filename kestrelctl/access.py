@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kestrelctl.exit_codes import ExitCode, Failure
+from kestreld.login import log_in
 
 if TYPE_CHECKING:
     import ssl
 
 PORT_DEFAULT: Final = 22133
 PASSWORD_VARIABLE: Final = "KESTREL_PASSWORD"
-LINE_BYTES_MAX: Final = 8192
 
 
 @dataclass(slots=True)
@@ -111,25 +111,9 @@ def tls_context() -> "ssl.SSLContext":
 
 
 def _log_in(connected: socket.socket, address: str) -> None:
-    """memcached's login in text. Not before asking: where nobody has to log in, it would be an item in a queue."""
-    if _answer(connected, b"version\r\n") != b"CLIENT_ERROR unauthenticated":
-        return
-    token = given.user.encode("utf-8", "surrogateescape") + b" " + password()
-    answer = _answer(connected, b"set login 0 0 %d\r\n%b\r\n" % (len(token), token))
-    if answer != b"STORED":
-        reason = answer.decode("utf-8", "replace").removeprefix("CLIENT_ERROR ")
-        raise Failure(ExitCode.AUTHENTICATION, f"{address} refused {given.user}: {reason}")
-
-
-def _answer(connected: socket.socket, request: bytes) -> bytes:
-    connected.sendall(request)
-    heard = b""
-    while not heard.endswith(b"\n") and len(heard) < LINE_BYTES_MAX:
-        data = connected.recv(LINE_BYTES_MAX)
-        if not data:
-            raise ConnectionResetError(0, "closed before it answered")
-        heard += data
-    return heard.rstrip(b"\r\n")
+    refusal = log_in(connected, given.user.encode("utf-8", "surrogateescape"), password)
+    if refusal:
+        raise Failure(ExitCode.AUTHENTICATION, f"{address} refused {given.user}: {refusal}")
 
 
 @cache

@@ -3,6 +3,7 @@
 "No item", "queue full" and "timed out" are answers, not errors, and have no class here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -88,3 +89,28 @@ class QueueNotOpen(KestrelError):
 
 class ReaderUnknown(KestrelError):
     """A queue has no such reader, and cannot have it."""
+
+
+class ServersAway(KestrelError):
+    """Servers could not be reached, and nothing was done there: why, by address."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("no kestreld at " + ", ".join(f"{address} ({why})" for address, why in reasons.items()))
+        self.reasons = dict(reasons)
+
+
+class ConnectionLost(KestrelError):
+    """A server was gone before it had answered: whether it has done what it was asked to is unknown."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} did not answer ({reason}): whether it has done it is unknown")
+        self.address = address
+
+
+class ServerRefused(KestrelError):
+    """A server said no: a user without the right, a disk that takes nothing, a damaged journal."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} answered: {reason}")
+        self.address = address
+        self.reason = reason

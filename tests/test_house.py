@@ -34,7 +34,7 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 MAY_IMPORT: Final = {
     "asyncio": ("daemon.py", "server/", "library/answer.py"),
     "concurrent": ("server/background.py", "library/"),
-    "threading": ("disk_threads.py", "library/"),
+    "threading": ("client/", "disk_threads.py", "library/"),
     "signal": ("daemon.py",),
     "os": ("daemon.py", "files.py", "net.py", "spool_lock.py", "systemd.py"),
     "pathlib": ("daemon.py",),
@@ -43,15 +43,15 @@ MAY_IMPORT: Final = {
     "tempfile": (),
     "io": (),
     "mmap": (),
-    "socket": ("net.py", "systemd.py"),
-    "select": ("net.py",),
+    "socket": ("client/sockets.py", "net.py", "systemd.py"),
+    "select": ("client/sockets.py", "net.py"),
     "selectors": ("server/loop.py",),
     "time": ("clock.py",),
     "datetime": (),
-    "random": (),
+    "random": ("client/",),
     "secrets": (),
     "uuid": (),
-    "subprocess": (),
+    "subprocess": ("library/shared_spool.py",),
     "multiprocessing": (),
 }
 # The last line of defence, where nobody is left to hand an error to; and an answer, which hands it to who asked.

@@ -1,0 +1,194 @@
+"""Several kestrelds that do not know each other, used as one: an item goes to any of them and comes from any."""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from threading import Event
+from types import TracebackType
+from typing import Final, TypeVar
+
+from kestreld.client.connection import Connection
+from kestreld.client.queue import ClusterQueue
+from kestreld.client.server import Server, Waiting, now_ms
+from kestreld.client.sockets import Login, Place
+from kestreld.errors import ConnectionLost, ServersAway
+
+T = TypeVar("T")
+# While all are empty each is waited at for so long, in turn; where there is only one there is nothing to miss.
+WAIT_TURN_MS: Final = 250
+WAIT_ROUND_MS: Final = 1000
+WAIT_ALONE_MS: Final = 10_000
+PAUSE_MS: Final = 20  # before servers that hang up at once are asked again
+
+
+class KestrelCluster:
+    """A client of kestrelds. Threads may share it; a forked process makes its own.
+
+    Servers that are away are left out and tried again, more rarely with each time. Every operation raises ServersAway
+    once all of them have been away for `patience_ms`, a read also when its own wait is over.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[str],
+        *,
+        user: str = "",
+        password: str = "",
+        tls: bool = False,
+        ca: str = "",
+        cert: str = "",
+        key: str = "",
+        timeout_ms: int = 5000,
+        patience_ms: int = 5000,
+        chance: Random | None = None,
+    ) -> None:
+        """`servers`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Connects to none of them yet.
+
+        Raises ValueError for an address that is none, OSError for files of certificates that cannot be used.
+        """
+        self.patience_ms = patience_ms
+        self._chance = chance if chance is not None else Random()
+        login = Login(user, password, tls, ca, cert, key)
+        addresses = list(dict.fromkeys(servers))
+        if not addresses:
+            raise ValueError("a cluster has at least one server")
+        places = [Place.parse(address) for address in addresses]
+        if login.wants_tls or any(place.tls for place in places):
+            login.load_files()
+        self._servers = [Server(address, login, timeout_ms, self._chance) for address in addresses]
+        self._closed = Event()
+        self.waiting = Waiting()
+
+    def queue(self, name: str) -> ClusterQueue:
+        """Raises BadQueueName."""
+        return ClusterQueue(self, name)
+
+    def stats(self) -> dict[str, dict[str, int | str]]:
+        """The counters of each server that can be reached, by address. Raises ServersAway when none can be."""
+        return self.each(Connection.server_stats)[0]
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """Let go of all servers. Those who wait get nothing; open reads can still be confirmed."""
+        self._closed.set()
+        self.waiting.end()
+        for server in self._servers:
+            server.close()
+
+    def __enter__(self) -> "KestrelCluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What queues do with the servers
+
+    def each(self, do: Callable[[Connection], T]) -> tuple[dict[str, T], dict[str, str]]:
+        """What each server says, and why others do not, by address. Raises ServersAway when none can be reached."""
+        patience = Patience(self)
+        while not self.is_closed:
+            answers: dict[str, T] = {}
+            reasons: dict[str, str] = {}
+            for server in self._servers:
+                try:
+                    with server.lent() as connection:
+                        answers[server.address] = do(connection)
+                except ServersAway as away:
+                    reasons |= away.reasons
+                except ConnectionLost as lost:
+                    reasons[server.address] = str(lost)
+            if answers:
+                return answers, reasons
+            patience.spend(reasons)
+        raise self._closed_by_us()
+
+    def put(self, key: bytes, data: bytes, expire_s: int) -> bool:
+        """To a random server that takes it. False = all that can be reached are full.
+
+        Raises ServersAway when it is nowhere, ConnectionLost when it may be somewhere.
+        """
+        patience = Patience(self)
+        while not self.is_closed:
+            reasons: dict[str, str] = {}
+            for server in self._in_any_order():
+                try:
+                    with server.lent() as connection:
+                        if connection.put(key, data, expire_s):
+                            return True
+                except ServersAway as away:
+                    reasons |= away.reasons
+            if len(reasons) < len(self._servers):
+                return False
+            patience.spend(reasons)
+        raise self._closed_by_us()
+
+    def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
+        """What the first server has that has anything; `fetch` waits there for some ms. None = the time is over.
+
+        All are asked in any order; if none has anything, each is waited at in turn. `wait_ms` None = for ever. Raises
+        ServersAway.
+        """
+        until_ms = None if wait_ms is None else now_ms() + wait_ms
+        patience, turn_ms = Patience(self, until_ms), 0
+        while not self.is_closed:
+            reasons: dict[str, str] = {}
+            for server in self._in_any_order():
+                left_ms = turn_ms if until_ms is None else max(0, min(turn_ms, until_ms - now_ms()))
+                try:
+                    found = fetch(server, left_ms)
+                except ServersAway as away:
+                    reasons |= away.reasons
+                except ConnectionLost as lost:  # nothing is lost: what it has set aside for us returns
+                    reasons[server.address] = str(lost)
+                else:
+                    if found is not None:
+                        return found
+            if self._closed.is_set():
+                break
+            asked = len(self._servers) - len(reasons)
+            if not asked:
+                patience.spend(reasons)
+                continue
+            patience.renew()
+            if until_ms is not None and now_ms() >= until_ms:
+                return None
+            turn_ms = min(WAIT_TURN_MS, WAIT_ROUND_MS // asked) if len(self._servers) > 1 else WAIT_ALONE_MS
+        return None
+
+    def _closed_by_us(self) -> ServersAway:
+        return ServersAway({server.address: "the cluster is closed" for server in self._servers})
+
+    def _in_any_order(self) -> list[Server]:
+        return self._chance.sample(self._servers, len(self._servers))
+
+    def pause(self, most_ms: int) -> None:
+        """Until a server that is away is to be tried again, or the cluster is closed; not longer than `most_ms`."""
+        next_at_ms = min(server.next_try_at_ms for server in self._servers)
+        self._closed.wait(max(PAUSE_MS, min(next_at_ms - now_ms(), most_ms)) / 1000)
+
+
+class Patience:
+    """How long one operation goes on asking while all servers are away."""
+
+    def __init__(self, cluster: KestrelCluster, until_ms: int | None = None) -> None:
+        """Not beyond `until_ms` on the monotonic clock, if there is such an end."""
+        self._cluster = cluster
+        self._until_ms = until_ms
+        self.renew()
+
+    def renew(self) -> None:
+        """A server was there."""
+        self._end_ms = now_ms() + self._cluster.patience_ms
+        if self._until_ms is not None:
+            self._end_ms = min(self._end_ms, self._until_ms)
+
+    def spend(self, reasons: dict[str, str]) -> None:
+        """Returns when it is worth asking again. Raises ServersAway at its end."""
+        left_ms = self._end_ms - now_ms()
+        if left_ms <= 0:
+            raise ServersAway(reasons)
+        self._cluster.pause(left_ms)

@@ -1,0 +1,126 @@
+"""One queue of a cluster: the operations, and reliable reads, which stay on the connection that opened them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from kestreld.client.connection import Connection, queue_key
+from kestreld.client.server import OpenRead, Server
+from kestreld.clock import Clock
+from kestreld.errors import ServersAway
+
+if TYPE_CHECKING:
+    from kestreld.client.cluster import KestrelCluster
+
+EXPIRY_RELATIVE_S_MAX: Final = 999_999  # memcache counts up to here from now, and larger numbers from 1970
+
+
+class ClusterQueue:
+    """The queue of this name on all servers. Order is kept by each server, not between them.
+
+    Threads may share it. `wait_ms` 0 = do not wait, None = wait for ever.
+    """
+
+    def __init__(self, cluster: "KestrelCluster", name: str) -> None:
+        """Raises BadQueueName."""
+        self.name = name
+        self._key = queue_key(name)
+        self._cluster = cluster
+
+    # Putting
+
+    def put(self, data: bytes, expire_s: int = 0) -> bool:
+        """Add an item to a random server. False = they are full. `expire_s`: of no use after so long; 0 = it always is.
+
+        Raises ServersAway, ServerRefused, or ConnectionLost: then the item may be there or not.
+        """
+        if expire_s > EXPIRY_RELATIVE_S_MAX:
+            expire_s += Clock().wall_ms // 1000
+        return self._cluster.put(self._key, data, expire_s)
+
+    # Getting
+
+    def get(self, wait_ms: int | None = 0) -> bytes | None:
+        """Take a head item of any server. None when there is none.
+
+        An item is confirmed once it has come, so that none is lost on the way.
+        """
+        opened = self._open(wait_ms)
+        if opened is None:
+            return None
+        opened.close_in_hand()
+        return opened.item
+
+    def peek(self, wait_ms: int | None = 0) -> bytes | None:
+        """A head item of any server, which stays. None when there is none."""
+        return self._cluster.first(self._peek_at, wait_ms)
+
+    @contextmanager
+    def read(self, wait_ms: int | None = 0) -> Iterator[bytes | None]:
+        """An item for a block, None when there is none: done when the block succeeds, the head again when it fails.
+
+        Raises ConnectionLost at the end of the block when the item may be delivered again.
+        """
+        opened = self._open(wait_ms)
+        if opened is None:
+            yield None
+            return
+        succeeded = False
+        try:
+            yield opened.item
+            succeeded = True
+        finally:
+            if not succeeded:
+                opened.abort()
+        opened.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Items for ever, or until the cluster is closed. One is confirmed when the next is asked for.
+
+        Whoever leaves the loop gives the item back.
+        """
+        while (opened := self._open(None)) is not None:
+            succeeded = False
+            try:
+                yield opened.item
+                succeeded = True
+            finally:
+                if not succeeded:
+                    opened.abort()
+            opened.close_in_hand()
+
+    def _open(self, wait_ms: int | None) -> OpenRead | None:
+        return self._cluster.first(self._open_at, wait_ms)
+
+    def _open_at(self, server: Server, wait_ms: int) -> OpenRead | None:
+        return server.opened(self._key, lambda connection: self._fetch(connection, b"/open", wait_ms))
+
+    def _peek_at(self, server: Server, wait_ms: int) -> bytes | None:
+        with server.lent() as connection:
+            return self._fetch(connection, b"/peek", wait_ms)
+
+    def _fetch(self, connection: Connection, option: bytes, wait_ms: int) -> bytes | None:
+        if not wait_ms:
+            return connection.fetch(self._key + option)
+        with self._cluster.waiting.on(connection):
+            return connection.fetch(self._key + option, wait_ms)
+
+    # The whole queue
+
+    def flush(self) -> None:
+        """Drop the waiting items on all servers. Raises ServersAway, having done so on the others."""
+        self._everywhere(self._cluster.each(lambda connection: connection.flush(self._key))[1])
+
+    def delete(self) -> bool:
+        """Drop the queue on all servers. False = there was none. Raises ServersAway, having done so on the others."""
+        deleted, reasons = self._cluster.each(lambda connection: connection.delete_queue(self._key))
+        self._everywhere(reasons)
+        return any(deleted.values())
+
+    def _everywhere(self, reasons: dict[str, str]) -> None:
+        if reasons:
+            raise ServersAway(reasons)
+
+    def stats(self) -> dict[str, dict[str, int | str]]:
+        """Its counters on each server that can be reached, by address; empty where there is no such queue."""
+        return self._cluster.each(lambda connection: connection.queue_stats(self._key))[0]

@@ -1,0 +1,274 @@
+"""A durable queue that several processes share, with the operations of a PersistentQueue."""
+
+import itertools
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from threading import Lock, Thread, current_thread
+from typing import Final
+
+from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key
+from kestreld.client.server import OpenRead, Server, Waiting
+from kestreld.clock import Clock
+from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
+from kestreld.library.answer import Answer
+from kestreld.library.item import QItem
+from kestreld.library.shared_spool import SharedSpool
+from kestreld.library.worker import Worker
+from kestreld.queues.waiters import OPEN, PEEK, TAKE
+
+PATIENCE_MS: Final = 60_000
+
+
+def open_shared(
+    path: str, name: str, *, config_path: str | None = None, patience_ms: int = PATIENCE_MS
+) -> "SharedQueue":
+    """A queue of a spool that other processes use too: set up, so that nothing has to come before its use.
+
+    The spool's kestreld is joined, or started with the configuration at `config_path`. What else has the spool is
+    waited for up to `patience_ms`. Raises SpoolLocked, SpoolUnusable or BadQueueName.
+    """
+    queue = SharedQueue(path, name, config_path=config_path, patience_ms=patience_ms)
+    queue.setup()
+    return queue
+
+
+class SharedQueue:
+    """See PersistentQueue. What a server does not tell is 0 in its items: `add_time` and `expiry`.
+
+    Where the server dies it is started again. Operations that it has not answered raise ConnectionLost: `add`, when
+    the item may be there or not, and `confirm_remove`, when it may be delivered again.
+    """
+
+    def __init__(
+        self, persistence_path: str, name: str, *, config_path: str | None = None, patience_ms: int = PATIENCE_MS
+    ) -> None:
+        """Raises BadQueueName, or SpoolUnusable."""
+        self.name = name
+        self._key = queue_key(name)
+        self._spool = SharedSpool(persistence_path, config_path, patience_ms)
+        self._closed = False
+        self._lock = Lock()  # around who waits
+        self._xids = itertools.count(1)
+        self._opened: dict[int, OpenRead] = {}  # by xid
+        self._waits: set[Waiting] = set()
+        self._threads: set[Thread] = set()
+        self._worker = Worker(f"queues in {persistence_path}")
+
+    def setup(self) -> None:
+        """Raises SpoolLocked or SpoolUnusable."""
+        self._spool.server()
+
+    # Adding
+
+    def add(self, value: bytes, expiry: int = 0) -> bool:
+        """Add an item that is of no use after `expiry` (0 = it always is). False when the queue is full or closed.
+
+        The server counts in seconds: a part of one is a whole one.
+        """
+        if self._closed:
+            return False
+        with self._spool.server().lent() as connection:
+            return connection.put(self._key, value, _expire_s(expiry))
+
+    def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
+        """Add items one by one, up to the first that is refused; how many were added."""
+        return sum(1 for _ in itertools.takewhile(lambda value: self.add(value, expiry), values))
+
+    # Removing
+
+    def peek(self) -> QItem | None:
+        """The head item, which stays. None when there is none."""
+        return self._receive(0, PEEK)
+
+    def remove(self, transaction: bool = False) -> QItem | None:
+        """Take the head item; None when there is none.
+
+        In a transaction it is set aside only, until `confirm_remove` or `unremove` with its xid, or until this
+        process or the server dies.
+        """
+        return self._receive(0, OPEN if transaction else TAKE)
+
+    def remove_all(self, limit: int) -> list[QItem]:
+        """Take up to `limit` items, one by one."""
+        items: list[QItem] = []
+        while len(items) < limit and (item := self.remove()) is not None:
+            items.append(item)
+        return items
+
+    def unremove(self, xid: int) -> None:
+        """Back out: the item is the head again. An xid that is not open any more is nothing to do."""
+        opened = self._opened.pop(xid, None)
+        if opened is not None:
+            opened.abort()
+
+    def confirm_remove(self, xid: int) -> None:
+        """The item is done. An xid that is not open any more is nothing to do."""
+        opened = self._opened.pop(xid, None)
+        if opened is not None:
+            opened.close()
+
+    # Waiting
+
+    def remove_receive(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
+        """`remove`, waiting for an item until then."""
+        return self._receive(deadline_at_ms, OPEN if transaction else TAKE)
+
+    def peek_receive(self, deadline_at_ms: int) -> QItem | None:
+        """`peek`, waiting for an item until then."""
+        return self._receive(deadline_at_ms, PEEK)
+
+    def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
+        """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
+        self._react(deadline_at_ms, OPEN if transaction else TAKE, react)
+
+    def peek_react(self, deadline_at_ms: int, react: Callable[[QItem | None], object]) -> None:
+        """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
+        self._react(deadline_at_ms, PEEK, react)
+
+    async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
+        """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
+        wait, item = self._wait(deadline_at_ms, OPEN, None), None
+        delivered = False
+        try:
+            item = await wait
+            delivered = True
+        finally:
+            if not delivered:
+                wait.add_done_callback(self._return)
+        if item is None or transaction:
+            return item
+        self._opened.pop(item.xid).close_in_hand()
+        return item._replace(xid=0)
+
+    async def peek_async(self, deadline_at_ms: int) -> QItem | None:
+        """`peek_receive` for a coroutine."""
+        return await self._wait(deadline_at_ms, PEEK, None)
+
+    def _return(self, wait: Future[QItem | None]) -> None:
+        if not wait.cancelled() and wait.exception() is None and (item := wait.result()) is not None:
+            self.unremove(item.xid)
+
+    def _react(self, deadline_at_ms: int, want: int, react: Callable[[QItem | None], object]) -> None:
+        self._wait(deadline_at_ms, want, lambda answer: react(answer.result()))
+
+    def _wait(
+        self, deadline_at_ms: int, want: int, react: Callable[[Future[QItem | None]], object] | None
+    ) -> Answer[QItem | None]:
+        """Wait on a thread; with `react` the answer is there, and it is called, on the queue's own thread."""
+        answer: Answer[QItem | None] = Answer()
+        waiting = Waiting()
+        if react is not None:
+            answer.add_done_callback(react)
+        answer.add_done_callback(lambda _: waiting.end())  # what was cancelled waits no longer
+
+        def wait() -> None:
+            item: QItem | None = None
+            problem: KestrelError | None = None
+            try:
+                item = self._receive_on(waiting, deadline_at_ms, want)
+            except KestrelError as error:
+                problem = error
+            if react is None:
+                self._settle(answer, item, problem)
+            else:
+                self._worker.soon(lambda: self._settle(answer, item, problem))
+            self._threads.discard(current_thread())
+
+        thread = Thread(target=wait, name=f"waiting for {self.name}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+        return answer
+
+    def _settle(self, answer: Answer[QItem | None], item: QItem | None, problem: KestrelError | None) -> None:
+        if not answer.set_running_or_notify_cancel():
+            if item is not None:
+                self.unremove(item.xid)
+        elif problem is not None:
+            answer.set_exception(problem)
+        else:
+            answer.set_result(item)
+
+    def _receive(self, deadline_at_ms: int, want: int) -> QItem | None:
+        return self._receive_on(Waiting(), deadline_at_ms, want)
+
+    def _receive_on(self, waiting: Waiting, deadline_at_ms: int, want: int) -> QItem | None:
+        """None also when the waiting is ended by somebody else."""
+        clock = Clock()
+        until_ms = clock.monotonic_ms + deadline_at_ms - clock.wall_ms
+        with self._lock:
+            if self._closed:
+                waiting.end()
+            self._waits.add(waiting)
+        try:
+            while not waiting.is_over():
+                clock.read()
+                left_ms = min(max(0, until_ms - clock.monotonic_ms), WAIT_MS_MAX)
+                try:
+                    item = self._fetch(self._spool.server(), waiting, want, left_ms)
+                except ConnectionLost:
+                    continue  # it has taken nothing: what it has set aside for us returns
+                clock.read()
+                if item is not None or clock.monotonic_ms >= until_ms:
+                    return item
+        except SpoolUnusable:
+            if not waiting.is_over():
+                raise
+        finally:
+            with self._lock:
+                self._waits.remove(waiting)
+        return None
+
+    def _fetch(self, server: Server, waiting: Waiting, want: int, wait_ms: int) -> QItem | None:
+        def fetch(connection: Connection, option: bytes) -> bytes | None:
+            with waiting.on(connection):
+                return connection.fetch(self._key + option, wait_ms)
+
+        if want == PEEK:
+            with server.lent() as connection:
+                seen = fetch(connection, b"/peek")
+            return None if seen is None else QItem(0, 0, seen, 0)
+        opened = server.opened(self._key, lambda connection: fetch(connection, b"/open"))
+        if opened is None:
+            return None
+        xid = 0
+        if want == TAKE:
+            opened.close_in_hand()
+        else:
+            xid = next(self._xids)
+            self._opened[xid] = opened
+        return QItem(0, 0, opened.item, xid)
+
+    # The end
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Let go of it: those who wait get nothing, open reads return. The server goes on."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for waiting in self._waits:
+                waiting.end()
+        self._spool.close()
+        for thread in self._threads - {current_thread()}:
+            thread.join()
+        self._worker.stop()
+        while self._opened:
+            self._opened.popitem()[1].hang_up()
+
+    # Figures
+
+    def __len__(self) -> int:
+        """Items that wait; open reads do not count."""
+        with self._spool.server().lent() as connection:
+            return int(connection.queue_stats(self._key).get("items", 0))
+
+
+def _expire_s(expiry_at_ms: int) -> int:
+    """As on the wire: 0 = never, a small number counts from now."""
+    if expiry_at_ms and expiry_at_ms <= Clock().wall_ms:
+        return -1
+    return -(-expiry_at_ms // 1000)

@@ -1,0 +1,149 @@
+"""The kestreld of a spool that several processes share: joined through its Unix socket, started where none runs.
+
+One that was started here belongs to nobody: it serves until it is stopped, also when the process that started it ends.
+"""
+
+import re
+import subprocess
+import sys
+from threading import Event, Lock
+from typing import Final
+
+from kestreld.client.connection import Connection
+from kestreld.client.server import Server, now_ms
+from kestreld.client.sockets import Login
+from kestreld.errors import ServersAway, SpoolLocked, SpoolUnusable
+from kestreld.files import FileLayer
+from kestreld.spool_lock import LOCK
+
+SOCKET: Final = ".socket"
+LOG: Final = ".kestreld.log"
+STARTING: Final = ".starting"
+SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path less its NUL, unix(7)
+TIMEOUT_MS: Final = 10_000
+LOOK_MS: Final = 10  # between two looks whether a server has come up
+EXIT_SPOOL_LOCKED: Final = 75  # kestreld's
+NO_CONFIG: Final = "/dev/null"
+
+_started: Final[list["subprocess.Popen[bytes]"]] = []  # those that run, so that none is left a zombie
+
+
+class SharedSpool:
+    """Any number of threads may use it at once."""
+
+    def __init__(self, path: str, config_path: str | None, patience_ms: int) -> None:
+        """`config_path`: for a server that is started. Raises SpoolUnusable for a path that is too long."""
+        self._files = FileLayer()
+        self.path = self._files.real_path(path)
+        self._config_path = config_path
+        self._patience_ms = patience_ms
+        self._joining = Lock()
+        self._closed = Event()
+        self._server: Server | None = None
+        too_many = len(f"{self.path}/{SOCKET}".encode("utf-8", "surrogateescape")) - SOCKET_PATH_BYTES_MAX
+        if too_many > 0:
+            raise SpoolUnusable(self.path, f"its path is too long for a Unix socket in it, by {too_many} bytes")
+
+    def server(self) -> Server:
+        """One that was there just now: a lost one is looked for, or started, again.
+
+        Raises SpoolLocked, SpoolUnusable or ServerRefused.
+        """
+        with self._joining:
+            if self._server is not None:
+                try:
+                    self._server.give_back(self._server.connection())
+                except ServersAway:
+                    self._server = None
+            if self._server is None:
+                self._server = self._join()
+            return self._server
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._joining:
+            if self._server is not None:
+                self._server.close()
+
+    def _join(self) -> Server:
+        patience_ends_at_ms = now_ms() + self._patience_ms
+        started = None
+        starting: int | None = None  # a lock that one process has while it starts the server
+        try:
+            while not self._closed.is_set():
+                server = self._look()
+                if server is not None:
+                    return server
+                if started is not None and started.poll() is not None:
+                    self._check_end(started)
+                    started = None
+                    self._closed.wait(10 * LOOK_MS / 1000)
+                if started is None and now_ms() > patience_ends_at_ms:
+                    raise SpoolLocked(self.path, self._holder() or "a process that does not serve it")
+                if starting is None:
+                    self._files.make_lasting_dir(self.path)
+                    starting = self._files.lock(f"{self.path}/{STARTING}")
+                elif started is None:
+                    started = self._start()
+                self._closed.wait(LOOK_MS / 1000)
+        except OSError as error:
+            raise SpoolUnusable(self.path, f"cannot be used as spool: {error.strerror}") from error
+        finally:
+            if starting is not None:
+                self._files.close(starting)
+        raise SpoolUnusable(self.path, "was closed")
+
+    def _look(self) -> Server | None:
+        """The server, if it answers."""
+        served = re.search(r" memcache=(\S+)", self._holder())
+        addresses = served[1].split(",") if served is not None else []
+        for address in (f"unix:{self.path}/{SOCKET}", *addresses):
+            if address.startswith("unix:"):
+                login = Login()
+                try:
+                    connection = Connection(address, login, TIMEOUT_MS)
+                except ServersAway:
+                    continue
+                server = Server(address, login, TIMEOUT_MS)
+                server.give_back(connection)
+                return server
+        return None
+
+    def _holder(self) -> str:
+        """What the lock says of who has the spool, or had it last."""
+        try:
+            return self._files.read_file(f"{self.path}/{LOCK}").decode("utf-8", "surrogateescape").split("\n")[0]
+        except FileNotFoundError:
+            return ""
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        settings = (f"queue_path={self.path}", f"listen.memcache=unix:{self.path}/{SOCKET}", "listen.admin=null")
+        sets = [word for setting in settings for word in ("--set", setting)]
+        command = [sys.executable, "-m", "kestreld", "--config", self._config_path or NO_CONFIG, *sets]
+        log = self._open_log()
+        try:
+            # A session of its own: an interrupt from the terminal is for this program, not for all that use the spool.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.path, start_new_session=True
+            )
+        finally:
+            self._files.close(log)
+        _started[:] = [process, *(one for one in _started if one.poll() is None)]
+        return process
+
+    def _open_log(self) -> int:
+        path = f"{self.path}/{LOG}"
+        try:
+            return self._files.create(path)
+        except FileExistsError:
+            return self._files.open_append(path)
+
+    def _check_end(self, process: "subprocess.Popen[bytes]") -> None:
+        """Why the server has not come up: raises SpoolUnusable, unless another may be just about to."""
+        if process.returncode != EXIT_SPOOL_LOCKED:
+            lines = self._files.read_file(f"{self.path}/{LOG}").decode("utf-8", "replace").splitlines()
+            reason = f"its kestreld ended with exit code {process.returncode}: {lines[-1] if lines else ''}"
+            raise SpoolUnusable(self.path, reason)
+        holder = self._holder()
+        if " memcache=" in holder and "unix:" not in holder:
+            raise SpoolUnusable(self.path, f"in use by {holder}, which has no Unix socket: add one to listen.memcache")
