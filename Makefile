@@ -105,7 +105,7 @@ $(SPARK)/.installed: pyproject.toml
 	    echo "Spark needs Java 17 or newer: apt install default-jre-headless, or set JAVA_HOME" >&2; exit 1; }
 	@test -x $(SPARK)/bin/python || $(PYTHON) -m venv $(SPARK)
 	@echo "installing kestreld with Spark into $(SPARK)"
-	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,dev]'
+	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark-fast,dev]'
 	@touch $@
 
 # ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth" chooses, QUICK=1 only shows that it works.

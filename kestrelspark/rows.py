@@ -185,11 +185,12 @@ def _ending_batches(endings: Endings, file: JournalFile, wanted: Wanted, progres
     total = int(behind[-1]) if len(behind) else 0
     before = behind - (lasts - firsts + 1)
     for start in range(0, total, ROWS_MAX):
-        rows = np.arange(start, min(start + ROWS_MAX, total))
-        of = np.searchsorted(behind, rows, "right")
-        ids = firsts[of] + rows - before[of]
+        stop = min(start + ROWS_MAX, total)
+        of = np.repeat(np.arange(len(behind)), np.clip(behind, start, stop) - np.clip(before, start, stop))
         if file.is_kestrel:
-            ids = np.zeros(len(rows), np.int64)
+            ids = np.zeros(stop - start, np.int64)
+        else:
+            ids = (firsts - before)[of] + np.arange(start, stop)
         yield _ending_batch(events[of], readers[of], at_ms[of], ids, file, wanted, progress)
 
 
@@ -234,7 +235,10 @@ def _text(name: str) -> str:
 
 def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
     """The readers' names; "#7" where the name of reader 7 is not known, null where `unnamed`."""
-    numbers, codes = np.unique(readers, return_inverse=True)
+    if unnamed is None and (readers == readers[0]).all():
+        numbers, codes = readers[:1], np.zeros(len(readers), np.int64)  # as almost always, without sorting
+    else:
+        numbers, codes = np.unique(readers, return_inverse=True)
     names = pa.array([_text(progress.names.get(number, f"#{number}")) for number in numbers.tolist()])
     return names.take(pa.array(codes, mask=unnamed))
 

@@ -3,19 +3,19 @@
 The same bytes are accepted as by `kestreld.journal.records.checked_end`, which is asked about everything unusual.
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
 
 from kestreld.journal.records import (
     ADD_FACTOR,
     EXPIRE_FACTOR,
     FLAGS_FACTOR,
-    FRAME,
     FRAME_BYTES,
     ID_MAX,
     ONLY_FACTOR,
@@ -26,6 +26,7 @@ from kestreld.journal.records import (
     Type,
     checked_end,
 )
+from kestrelspark import checksums
 
 BLOCK_RECORDS: Final = 1 << 16
 PUT_DTYPE: Final = np.dtype(
@@ -56,9 +57,10 @@ DONE_DTYPE: Final = np.dtype(
         ("last", "<u8"),
     ]
 )
+_LENGTH: Final = struct.Struct("<I")
 _DONE_BODY_BYTES: Final = DONE_DTYPE.itemsize - FRAME_BYTES
 _DONE_SEED: Final = _DONE_BODY_BYTES + (Type.DONE << 56)
-_U32: Final = 0xFFFFFFFF
+_U32: Final = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(slots=True)
@@ -77,32 +79,56 @@ class Block:
     others: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def blocks(buffer: bytes, at: int, end: int) -> Iterator[Block]:
-    """Whole, true records from `at` on; the last block stops at `end`, or before the first that is not."""
-    while at < end:
-        offsets, stop = _chain(buffer, at, end)
-        block = _checked(buffer, offsets, stop, end) if offsets else Block(at)
-        if block.records:
-            yield block
-            at = block.end
-        if not block.records or block.records < len(offsets):
-            return
+@dataclass(slots=True, frozen=True)
+class Scan:
+    """The two things that are done for every single record. Both ways of doing them give the same."""
+
+    name: str
+    chain: Callable[[bytes, int, int], tuple[Any, int]]
+    digests: Callable[[bytes, Any, Any, Any], Any]
 
 
-def _chain(buffer: bytes, at: int, end: int) -> tuple[list[int], int]:
-    """Where records begin if their lengths are true, and where the last of them ends."""
+def _chain(buffer: bytes, at: int, end: int) -> tuple[Any, int]:
+    """Where records begin if their lengths are true, BLOCK_RECORDS at most, and where the last of them ends."""
     offsets: list[int] = []
-    append, unpack, last = offsets.append, FRAME.unpack_from, end - FRAME_BYTES
+    append, unpack, last = offsets.append, _LENGTH.unpack_from, end - FRAME_BYTES
     for _ in repeat(None, BLOCK_RECORDS):
         if at > last:
             break
         append(at)
-        at += unpack(buffer, at)[0] + FRAME_BYTES
-    return offsets, at
+        (body_bytes,) = unpack(buffer, at)
+        at += body_bytes + FRAME_BYTES
+    return np.array(offsets, np.int64), at
 
 
-def _checked(buffer: bytes, offsets: list[int], stop: int, end: int) -> Block:
-    starts = np.array(offsets, np.int64)
+PLAIN: Final = Scan("numpy", _chain, checksums.digests)
+
+
+def _scans() -> list[Scan]:
+    """The quickest first: compiled where numba is installed and not switched off by NUMBA_DISABLE_JIT=1."""
+    try:
+        from kestrelspark import compiled
+    except ImportError:
+        return [PLAIN]
+    return [Scan("numba", partial(compiled.chain, most=BLOCK_RECORDS), compiled.digests), PLAIN]
+
+
+SCANS: Final = _scans()
+
+
+def blocks(buffer: bytes, at: int, end: int, scan: Scan = SCANS[0]) -> Iterator[Block]:
+    """Whole, true records from `at` on; the last block stops at `end`, or before the first that is not."""
+    while at < end:
+        starts, stop = scan.chain(buffer, at, end)
+        block = _checked(buffer, starts, stop, end, scan) if len(starts) else Block(at)
+        if block.records:
+            yield block
+            at = block.end
+        if not block.records or block.records < len(starts):
+            return
+
+
+def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Block:
     ends = np.append(starts[1:], stop)
     whole = len(starts) - (stop > end)
     types = np.frombuffer(buffer, np.uint8)[starts + 8]
@@ -110,62 +136,59 @@ def _checked(buffer: bytes, offsets: list[int], stop: int, end: int) -> Block:
     is_put = (types == Type.PUT) & (bodies >= PUT_FIELDS_BYTES)
     is_done = (types == Type.DONE) & (bodies == _DONE_BODY_BYTES)
     is_put[whole:] = is_done[whole:] = False
-    puts, put_is_true = _puts(buffer, starts[is_put], ends[is_put])
-    dones, done_is_true = _dones(buffer, starts[is_done], ends[is_done])
+    put_starts, done_starts = starts[is_put], starts[is_done]
+    puts, put_is_true = _puts(buffer, put_starts, ends[is_put], scan)
+    dones, done_is_true = _dones(buffer, done_starts, ends[is_done], scan)
     is_true = np.zeros(len(starts), bool)
     is_true[is_put] = put_is_true
     is_true[is_done] = done_is_true
     others = []
     # What the quick ways do not accept is for `checked_end` to judge.
     for at in np.flatnonzero(~is_true).tolist():
-        record_type, record_end = checked_end(buffer, offsets[at]) if at < whole else (0, 0)
+        start = int(starts[at])
+        record_type, record_end = checked_end(buffer, start) if at < whole else (0, 0)
         if not record_type:
             whole = at
             break
-        others.append((record_type, offsets[at], record_end))
-    good_puts = np.flatnonzero(is_put) < whole
-    good_dones = np.flatnonzero(is_done) < whole
-    return Block(
-        int(ends[whole - 1]) if whole else offsets[0],
-        whole,
-        puts[good_puts & put_is_true],
-        starts[is_put][good_puts & put_is_true],
-        dones[good_dones & done_is_true],
-        others,
-    )
+        others.append((record_type, start, record_end))
+    block_end = int(ends[whole - 1] if whole else starts[0])
+    good_puts = put_is_true & (put_starts < block_end)
+    good_dones = done_is_true & (done_starts < block_end)
+    if not good_puts.all():
+        puts, put_starts = puts[good_puts], put_starts[good_puts]
+    if not good_dones.all():
+        dones = dones[good_dones]
+    return Block(block_end, whole, puts, put_starts, dones, others)
 
 
 def _heads(buffer: bytes, starts: Any, dtype: Any) -> Any:
     """The first bytes of each record as a structure. All of them lie within the buffer."""
-    if not len(starts):
-        return np.empty(0, dtype)
-    count = len(buffer) - dtype.itemsize + 1
-    return np.ndarray((count,), dtype, buffer, strides=(1,))[starts]
+    heads = np.empty(len(starts), dtype)
+    if len(starts):
+        count = len(buffer) - dtype.itemsize + 1
+        for name, (kind, at) in dtype.fields.items():  # quicker than whole structures at once
+            heads[name] = np.ndarray((count,), kind, buffer, at, (1,))[starts]
+    return heads
 
 
-def _digests(buffer: bytes, starts: Any, ends: Any, seeds: Iterator[int] | list[int]) -> Any:
-    """The checksum of each stretch."""
-    stretches = map(buffer.__getitem__, map(slice, starts.tolist(), ends.tolist()))
-    return np.fromiter(map(xxh3_64_intdigest, stretches, seeds), np.uint64, len(starts)) & np.uint64(_U32)
-
-
-def _puts(buffer: bytes, starts: Any, ends: Any) -> tuple[Any, Any]:
+def _puts(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
     """The heads of PUTs, and which of them are true."""
     puts = _heads(buffer, starts, PUT_DTYPE)
     seeds = puts["id"] + puts["body_bytes"].astype(np.uint64) + puts["add_at_ms"] * np.uint64(ADD_FACTOR)
     seeds += puts["expire_at_ms"] * np.uint64(EXPIRE_FACTOR)
     seeds += puts["flags"].astype(np.uint64) * np.uint64(FLAGS_FACTOR)
     seeds += puts["only_reader"].astype(np.uint64) * np.uint64(ONLY_FACTOR)
-    digests = _digests(buffer, starts + PUT_HEADER_BYTES, ends, seeds.tolist())
-    is_true = (digests == puts["checksum"]) & (puts["id"] < ID_MAX) & (puts["only_reader"] < READER_MAX)
+    digests = scan.digests(buffer, starts + PUT_HEADER_BYTES, ends, seeds)
+    is_true = (digests & _U32 == puts["checksum"]) & (puts["id"] < ID_MAX) & (puts["only_reader"] < READER_MAX)
     return puts, is_true
 
 
-def _dones(buffer: bytes, starts: Any, ends: Any) -> tuple[Any, Any]:
+def _dones(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
     """The heads of DONEs of one range, and which of them are true."""
     dones = _heads(buffer, starts, DONE_DTYPE)
-    digests = _digests(buffer, starts + FRAME_BYTES, ends, repeat(_DONE_SEED))
-    is_true = (digests == dones["checksum"]) & (dones["ranges"] == 1) & (dones["reason"] < len(Reason))
+    seeds = np.full(len(starts), _DONE_SEED, np.uint64)
+    digests = scan.digests(buffer, starts + FRAME_BYTES, ends, seeds)
+    is_true = (digests & _U32 == dones["checksum"]) & (dones["ranges"] == 1) & (dones["reason"] < len(Reason))
     is_true &= (dones["first"] <= dones["last"]) & (dones["last"] < ID_MAX)
     is_true &= (dones["reader"] < READER_MAX) & (dones["data_bytes"] < ID_MAX)
     return dones, is_true

@@ -1,0 +1,59 @@
+"""What the scan does for every single record, compiled by numba. Raises ImportError where numba is not, or is off.
+
+numba keeps what it has compiled until the file that a function is in changes, so each has all it calls beside it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numba.extending import register_jitable
+
+from kestreld.journal.records import FRAME_BYTES
+from kestrelspark import checksums
+from kestrelspark.checksums import SIZE_MAX, SIZE_MIN, called, words_of
+
+if numba.config.DISABLE_JIT:
+    raise ImportError("numba is switched off by NUMBA_DISABLE_JIT")
+
+for function in (checksums.folded, checksums.mixed, checksums.avalanche, checksums.up_to_128, checksums.up_to_240):
+    register_jitable(function)
+
+
+def _chain(sizes: Any, at: int, last: int, offsets: Any) -> tuple[int, int]:
+    count = 0
+    while at <= last and count < len(offsets):
+        offsets[count] = at
+        at += np.int64(sizes[at]) + FRAME_BYTES
+        count += 1
+    return count, at
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    try:
+        return numba.njit(function, cache=True)
+    except RuntimeError:  # it finds no folder to keep it in: each process compiles it anew
+        return numba.njit(function)
+
+
+_compiled_chain: Final = _compiled(_chain)
+_compiled_digests: Final = _compiled(checksums.digest_each)
+
+
+def chain(buffer: bytes, at: int, end: int, most: int) -> tuple[Any, int]:
+    """Where records begin if their lengths are true, and where the last of them ends."""
+    sizes = np.ndarray((max(len(buffer) - 3, 0),), "<u4", buffer, strides=(1,))
+    offsets = np.empty(most, np.int64)
+    count, stop = _compiled_chain(sizes, at, end - FRAME_BYTES, offsets)
+    return offsets[:count], int(stop)
+
+
+def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
+    """As `checksums.digests`."""
+    made = np.empty(len(starts), np.uint64)
+    _compiled_digests(words_of(buffer), starts, ends, seeds, made)
+    sizes = ends - starts
+    others = np.flatnonzero((sizes < SIZE_MIN) | (sizes > SIZE_MAX))
+    made[others] = called(buffer, starts[others], ends[others], seeds[others])
+    return made
