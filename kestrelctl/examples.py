@@ -102,6 +102,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "spark verify": ("kestrelctl spark verify /var/spool/kestrel '/srv/archive/server=*'",),
     "spark report": ("kestrelctl spark report /var/spool/kestrel --to /tmp/load --since 2025-01-31T12:00",),
     "spark ingest": ("kestrelctl spark ingest orders --servers a:22133,b:22133 --reader lake --to /srv/lake/orders",),
+    "spark replay": (
+        "kestrelctl spark replay /srv/archive --servers test:22133 --since 24h --speed 10x --state /var/tmp/replay",
+        "kestrelctl spark replay /srv/archive --servers test:22133 --to again --where 'size > 100' --rate 500/s",
+    ),
     "spark convert": ("kestrelctl spark convert /srv/archive --to /tmp/january --until 2025-02-01 --values",),
 }
 

@@ -3,9 +3,12 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kestrelctl.exit_codes import Failure
+from kestrelctl.journals.replaying import Pace, parse_rate, parse_speed
+from kestrelctl.output import write_rows
 from kestreld.errors import KestrelError
 from kestrelspark.session import SparkMissing, session
 
@@ -26,6 +29,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") 
         return _fail(str(problem), CANNOT_CREATE)
     except KestrelError as problem:
         return _fail(str(problem), USAGE)
+    except Failure as problem:
+        return _fail(problem.words, problem.code)
 
 
 def _fail(words: str, code: int) -> int:
@@ -64,6 +69,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     convert.add_argument("--to", required=True, metavar="FOLDER", help="for the Parquet files")
     convert.add_argument("--values", action="store_true", help="with the items' data")
     convert.add_argument("--overwrite", action="store_true", help="replace what is in FOLDER")
+    _add_replay(jobs.add_parser("replay", parents=[common, rows], help="items of journals on queues again"))
     _add_ingest(jobs.add_parser("ingest", parents=[of_spark], help="what is new in queues to Parquet"))
     return parser
 
@@ -77,6 +83,32 @@ def _add_ingest(ingest: argparse.ArgumentParser) -> None:
     ingest.add_argument(
         "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the stream"
     )
+
+
+def _add_replay(replay: argparse.ArgumentParser) -> None:
+    replay.add_argument("--servers", required=True, metavar="SERVERS", help="HOST:PORT,HOST:PORT or @FILE")
+    replay.add_argument("--to", default="", metavar="QUEUE", help="the queue to put them on (default: the same)")
+    replay.add_argument("--where", default="", metavar="EXPRESSION", help='only such items: "size > 100"')
+    replay.add_argument("--speed", default="1x", type=_said(parse_speed), metavar="1x|max", help="1x is as they came")
+    replay.add_argument("--rate", default=None, type=_said(parse_rate), metavar="N/s", help="no more in all")
+    replay.add_argument("--expired", action="store_true", help="those that have expired, too")
+    replay.add_argument("--dedup-key", action="store_true", help="items begin with a key and a newline")
+    replay.add_argument("--state", default="", metavar="FOLDER", help="remember there how far it is, and go on there")
+    replay.add_argument(
+        "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the servers"
+    )
+
+
+def _said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same for argparse, which says only what an error of its own says."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as problem:
+            raise argparse.ArgumentTypeError(str(problem)) from problem
+
+    return parsed
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -141,7 +173,38 @@ def _ingest(spark: Any, chosen: argparse.Namespace) -> int:
     return 0
 
 
-JOBS: Final = {"verify": _verify, "report": _report, "convert": _convert, "ingest": _ingest}
+def _replay(spark: Any, chosen: argparse.Namespace) -> int:
+    from kestrelspark.jobs.replay import Replay, replay
+    from kestrelspark.options import check_names
+    from kestrelspark.rows import Mode
+    from kestrelspark.servers import OPTIONS, servers_in
+
+    check_names(dict(chosen.option), OPTIONS, "replay")
+    what = Replay(
+        servers_in({**dict(chosen.option), "servers": chosen.servers}),
+        chosen.to,
+        chosen.where,
+        Pace(chosen.speed, chosen.rate),
+        chosen.state,
+        chosen.expired,
+        chosen.dedup_key,
+        Mode(chosen.mode or "FAILFAST"),
+    )
+    outcomes = replay(spark, chosen.paths, _choice(chosen), what)
+    for one in outcomes:
+        if one.finding:
+            _say(f"{one.queue}: {one.finding}")
+    if outcomes:
+        columns = ["server", "queue", "items", "bytes", "expired", "last_id"]
+        write_rows([{name: getattr(one, name) for name in columns} for one in outcomes], columns, None)
+    elif chosen.state:
+        _say(f"nothing is left to put; {chosen.state} says how far it was")
+    else:
+        _say("no such items in these journals")
+    return max((one.code for one in outcomes), default=NEGATIVE)
+
+
+JOBS: Final = {"verify": _verify, "report": _report, "convert": _convert, "ingest": _ingest, "replay": _replay}
 
 if __name__ == "__main__":
     sys.exit(main())

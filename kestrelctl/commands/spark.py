@@ -1,4 +1,4 @@
-"""kestrelctl spark verify, kestrelctl spark report, kestrelctl spark convert, kestrelctl spark ingest"""
+"""kestrelctl spark: verify, report, convert, ingest, replay"""
 
 from typing import Annotated, Final
 
@@ -32,6 +32,13 @@ SinceOption = Annotated[
     typer.Option(metavar="TIME", help="From this time on: 2025-01-31T12:00 (UTC), or milliseconds since 1970."),
 ]
 UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Up to this time, not included.")]
+ServersOption = Annotated[
+    str, typer.Option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
+]
+OptionOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of the servers or the stream; may be repeated."),
+]
 TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The folder for what is made.", show_default=False)]
 
 
@@ -90,15 +97,11 @@ def convert(
 @spark.command("ingest")
 def ingest(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
-    servers: Annotated[
-        str, typer.Option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
-    ],
+    servers: ServersOption,
     reader: Annotated[str, typer.Option(metavar="NAME", help="Whose place on the queues to use.", show_default=False)],
     to: TargetOption,
     every: Annotated[int, typer.Option(metavar="SECONDS", min=0, help="Go on, with a batch so often; 0 = once.")] = 0,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the stream; may be repeated.")
-    ] = None,
+    option: OptionOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -109,6 +112,49 @@ def ingest(
     given = [f"--servers={servers}", f"--reader={reader}", f"--to={to}", f"--every={every}"]
     given += [f"--option={setting}" for setting in option or []]
     _run("ingest", queues, [*given, *_common(None, master, conf)])
+
+
+@spark.command("replay")
+def replay(
+    paths: PathsArgument,
+    servers: ServersOption,
+    to: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="The queue to put them on (default: the same).")
+    ] = None,
+    queue: QueueOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="EXPRESSION", help="Only such items, by columns: 'size > 100'.")
+    ] = None,
+    speed: Annotated[str, typer.Option(metavar="1x|max", help="How fast: 1x is as they came.")] = "1x",
+    rate: Annotated[str | None, typer.Option(metavar="N/s", help="No more than so many items a second in all.")] = None,
+    expired: Annotated[bool, typer.Option("--expired", help="Those that have expired, too.")] = False,
+    dedup_key: Annotated[bool, typer.Option("--dedup-key", help="Items begin with a key and a newline.")] = False,
+    state: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Remember there how far it is, and go on there.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="MODE", help="FAILFAST (a queue ends at damage), PERMISSIVE, DROPMALFORMED.")
+    ] = None,
+    option: OptionOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Put the items of journals and archives again, each queue in its order and all with the times between them.
+
+    All that are on the disk count, delivered or not; those that have expired are left out. With --expired they come
+    too, and each item gets as long as it had. Prints a row for each queue.
+
+    Exit 1 there are no such items, 65 a journal is damaged, 66 no such path, 69 no server, 80 a queue is full, 87 Spark
+    or Java is missing. With --state the next run goes on where this one ended.
+    """
+    given = [f"--servers={servers}", f"--speed={speed}"]
+    chosen = (("to", to), ("where", where), ("rate", rate), ("state", state), ("mode", mode))
+    given += [f"--{name}={value}" for name, value in chosen if value]
+    given += [name for name, is_set in (("--expired", expired), ("--dedup-key", dedup_key)) if is_set]
+    given += [f"--option={setting}" for setting in option or []]
+    _run("replay", paths, [*given, *_times(since, until), *_common(queue, master, conf)])
 
 
 def _common(queues: list[str] | None, master: str | None, conf: list[str] | None) -> list[str]:
