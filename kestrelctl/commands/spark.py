@@ -44,14 +44,21 @@ TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The folder for w
 
 @spark.command("verify")
 def verify(
-    paths: PathsArgument, queue: QueueOption = None, master: MasterOption = None, conf: ConfOption = None
+    paths: PathsArgument,
+    queue: QueueOption = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Remember there what is whole; do not read it again while it is unchanged."),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Check every record of every journal under the paths, in parallel; prints a line for each finding.
 
     Exit 0 all is well, 1 a truncated tail (a start cuts it off), 65 a corrupt record, 66 no such path, 74 a file
     cannot be read, 87 Spark or Java is missing.
     """
-    _run("verify", paths, [*_common(queue, master, conf)])
+    _run("verify", paths, [*_state(state), *_common(queue, master, conf)])
 
 
 @spark.command("report")
@@ -64,14 +71,20 @@ def report(
     bucket: Annotated[
         int, typer.Option(metavar="SECONDS", min=0, help="Time between two points; 0 = as fits a plot.")
     ] = 0,
+    state: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep what is read there, and read only what is new.")
+    ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Analyse load, waits and backlog of every queue: report.html and Parquet tables in DIR.
 
+    With --state segments are read once: the report is over all that its runs have read, gone from the disk or not.
+
     Exit 1 nothing has happened in these journals, 66 no such path, 87 Spark or Java is missing.
     """
-    _run("report", paths, [f"--to={to}", f"--bucket={bucket}", *_times(since, until), *_common(queue, master, conf)])
+    given = [f"--to={to}", f"--bucket={bucket}", *_state(state), *_times(since, until)]
+    _run("report", paths, [*given, *_common(queue, master, conf)])
 
 
 @spark.command("convert")
@@ -83,15 +96,21 @@ def convert(
     until: UntilOption = None,
     values: Annotated[bool, typer.Option("--values", help="With the items' data.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in DIR.")] = False,
+    state: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Remember there what is read, and add only what is new to DIR.")
+    ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Write journals as Parquet files in DIR, a row for each thing that happened to an item.
 
-    Exit 66 no such path, 73 there is something in DIR already, 87 Spark or Java is missing.
+    With --state each run adds a folder run=N with the rows that are new, each exactly once.
+
+    Exit 66 no such path, 73 there is something in DIR already, 75 another run with this DIR is not done, 87
+    Spark or Java is missing.
     """
     flags = [name for name, is_set in (("--values", values), ("--overwrite", overwrite)) if is_set]
-    _run("convert", paths, [f"--to={to}", *flags, *_times(since, until), *_common(queue, master, conf)])
+    _run("convert", paths, [f"--to={to}", *flags, *_state(state), *_times(since, until), *_common(queue, master, conf)])
 
 
 @spark.command("ingest")
@@ -160,6 +179,10 @@ def replay(
 def _common(queues: list[str] | None, master: str | None, conf: list[str] | None) -> list[str]:
     given = [f"--master={master}"] if master else []
     return given + [f"--queue={queue}" for queue in queues or []] + [f"--conf={setting}" for setting in conf or []]
+
+
+def _state(state: str | None) -> list[str]:
+    return [f"--state={state}"] if state else []
 
 
 def _times(since: str | None, until: str | None) -> list[str]:
