@@ -99,10 +99,23 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "bench packing": ("kestrelctl bench packing --cycles 5 --pause 0.5",),
     "bench timeout": ("kestrelctl bench timeout --readers 200 --time 5000",),
     "bench fanout": ("kestrelctl bench fanout --children 8",),
-    "spark verify": ("kestrelctl spark verify /var/spool/kestrel '/srv/archive/server=*'",),
-    "spark report": ("kestrelctl spark report /var/spool/kestrel --to /tmp/load --since 2025-01-31T12:00",),
+    "spark verify": (
+        "kestrelctl spark verify /var/spool/kestrel '/srv/archive/server=*'",
+        "kestrelctl spark verify '/srv/archive/server=*' --state /var/cache/kestrel-verify.json",
+    ),
+    "spark report": (
+        "kestrelctl spark report /var/spool/kestrel --to /tmp/load --since 2025-01-31T12:00",
+        "kestrelctl spark report /var/spool/kestrel /srv/archive --to /srv/www/load --state /var/lib/kestrel-load",
+    ),
     "spark ingest": ("kestrelctl spark ingest orders --servers a:22133,b:22133 --reader lake --to /srv/lake/orders",),
-    "spark convert": ("kestrelctl spark convert /srv/archive --to /tmp/january --until 2025-02-01 --values",),
+    "spark replay": (
+        "kestrelctl spark replay /srv/archive --servers test:22133 --since 24h --speed 10x --state /var/tmp/replay",
+        "kestrelctl spark replay /srv/archive --servers test:22133 --to again --where 'size > 100' --rate 500/s",
+    ),
+    "spark convert": (
+        "kestrelctl spark convert /srv/archive --to /tmp/january --until 2025-02-01 --values",
+        "kestrelctl spark convert /var/spool/kestrel /srv/archive --to /srv/lake/events --state /srv/lake/events.json",
+    ),
 }
 
 

@@ -3,13 +3,17 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kestrelctl.exit_codes import Failure
+from kestrelctl.journals.replaying import Pace, parse_rate, parse_speed
+from kestrelctl.output import write_rows
 from kestreld.errors import KestrelError
+from kestrelspark.failures import failure_in
 from kestrelspark.session import SparkMissing, session
 
-NO_INPUT, MISSING, USAGE, CANNOT_CREATE, NEGATIVE = 66, 87, 2, 73, 1
+NO_INPUT, MISSING, USAGE, CANNOT_CREATE, IO, NEGATIVE = 66, 87, 2, 73, 74, 1
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") -> int:
@@ -17,7 +21,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") 
     chosen = _parser(program).parse_args(arguments)
     try:
         spark = session(f"kestrel {chosen.job}", chosen.master or None, dict(chosen.conf))
-        return int(JOBS[chosen.job](spark, chosen))
+        return _run(spark, chosen)
     except SparkMissing as problem:
         return _fail(str(problem), MISSING)
     except FileNotFoundError as problem:
@@ -26,6 +30,21 @@ def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") 
         return _fail(str(problem), CANNOT_CREATE)
     except KestrelError as problem:
         return _fail(str(problem), USAGE)
+    except Failure as problem:
+        return _fail(problem.words, problem.code)
+    except OSError as problem:
+        return _fail(f"{problem.filename or ''}: {(problem.strerror or str(problem)).lower()}", IO)
+
+
+def _run(spark: Any, chosen: argparse.Namespace) -> int:
+    """Raises Failure for what fails within Spark."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return int(JOBS[chosen.job](spark, chosen))
+    except (PySparkException, Py4JError) as problem:
+        raise failure_in(str(problem)) from problem
 
 
 def _fail(words: str, code: int) -> int:
@@ -56,14 +75,20 @@ def _parser(program: str) -> argparse.ArgumentParser:
     rows.add_argument(
         "--mode", default="", choices=["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], help="what to do about damage"
     )
-    jobs.add_parser("verify", parents=[common], help="check every record of every journal")
+    verify = jobs.add_parser("verify", parents=[common], help="check every record of every journal")
+    verify.add_argument("--state", default=None, metavar="FILE", help="remember there what is whole, read the rest")
     report = jobs.add_parser("report", parents=[common, rows], help="load, waits and backlog of every queue")
     report.add_argument("--to", required=True, metavar="FOLDER", help="for report.html and the Parquet tables")
     report.add_argument("--bucket", type=int, default=0, metavar="SECONDS", help="time between two points")
+    report.add_argument("--state", default="", metavar="FOLDER", help="keep rows there and read only what is new")
     convert = jobs.add_parser("convert", parents=[common, rows], help="journals to Parquet")
     convert.add_argument("--to", required=True, metavar="FOLDER", help="for the Parquet files")
     convert.add_argument("--values", action="store_true", help="with the items' data")
     convert.add_argument("--overwrite", action="store_true", help="replace what is in FOLDER")
+    convert.add_argument(
+        "--state", default="", metavar="FILE", help="remember there what is read, add only what is new"
+    )
+    _add_replay(jobs.add_parser("replay", parents=[common, rows], help="items of journals on queues again"))
     _add_ingest(jobs.add_parser("ingest", parents=[of_spark], help="what is new in queues to Parquet"))
     return parser
 
@@ -77,6 +102,32 @@ def _add_ingest(ingest: argparse.ArgumentParser) -> None:
     ingest.add_argument(
         "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the stream"
     )
+
+
+def _add_replay(replay: argparse.ArgumentParser) -> None:
+    replay.add_argument("--servers", required=True, metavar="SERVERS", help="HOST:PORT,HOST:PORT or @FILE")
+    replay.add_argument("--to", default="", metavar="QUEUE", help="the queue to put them on (default: the same)")
+    replay.add_argument("--where", default="", metavar="EXPRESSION", help='only such items: "size > 100"')
+    replay.add_argument("--speed", default="1x", type=_said(parse_speed), metavar="1x|max", help="1x is as they came")
+    replay.add_argument("--rate", default=None, type=_said(parse_rate), metavar="N/s", help="no more in all")
+    replay.add_argument("--expired", action="store_true", help="those that have expired, too")
+    replay.add_argument("--dedup-key", action="store_true", help="items begin with a key and a newline")
+    replay.add_argument("--state", default="", metavar="FOLDER", help="remember there how far it is, and go on there")
+    replay.add_argument(
+        "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the servers"
+    )
+
+
+def _said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same for argparse, which says only what an error of its own says."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as problem:
+            raise argparse.ArgumentTypeError(str(problem)) from problem
+
+    return parsed
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -95,13 +146,15 @@ def _choice(chosen: argparse.Namespace) -> Any:
 def _verify(spark: Any, chosen: argparse.Namespace) -> int:
     from kestrelspark.jobs.verify import verify
 
-    verdict = verify(spark, chosen.paths, chosen.queue)
+    verdict = verify(spark, chosen.paths, chosen.queue, chosen.state)
     for finding in verdict.findings:
         print(finding)
     megabytes = verdict.size_bytes / 1e6
+    earlier = f"; {verdict.passed_over} files are as they were" if verdict.passed_over else ""
     _say(
         f"{verdict.files} files, {megabytes:,.1f} MB, {verdict.records:,} records: "
         + (f"{len(verdict.findings)} findings" if verdict.findings else "all is well")
+        + earlier
     )
     return verdict.code
 
@@ -110,7 +163,7 @@ def _report(spark: Any, chosen: argparse.Namespace) -> int:
     from kestrelspark.jobs.page import page
     from kestrelspark.jobs.report import report, write_tables
 
-    found = report(spark, chosen.paths, _choice(chosen), chosen.bucket)
+    found = report(spark, chosen.paths, _choice(chosen), chosen.bucket, chosen.state)
     if found is None:
         return _fail("nothing has happened in these journals", NEGATIVE)
     os.makedirs(chosen.to, exist_ok=True)
@@ -123,8 +176,17 @@ def _report(spark: Any, chosen: argparse.Namespace) -> int:
 
 
 def _convert(spark: Any, chosen: argparse.Namespace) -> int:
-    from kestrelspark.jobs.convert import convert
+    from kestrelspark.jobs.convert import convert, convert_new
+    from kestrelspark.options import BadOption
 
+    if chosen.state:
+        if chosen.overwrite or chosen.since or chosen.until:
+            raise BadOption("--state takes all that is new: leave out --overwrite, --since and --until")
+        added = convert_new(spark, chosen.paths, chosen.to, chosen.state, _choice(chosen), with_values=chosen.values)
+        if added.left_out:
+            _say(f"{added.left_out} files of Kestrel's own are left out: convert them without --state")
+        _say(f"{added.rows:,} rows more in {chosen.to}")
+        return 0
     count = convert(
         spark, chosen.paths, chosen.to, _choice(chosen), with_values=chosen.values, overwrite=chosen.overwrite
     )
@@ -141,7 +203,38 @@ def _ingest(spark: Any, chosen: argparse.Namespace) -> int:
     return 0
 
 
-JOBS: Final = {"verify": _verify, "report": _report, "convert": _convert, "ingest": _ingest}
+def _replay(spark: Any, chosen: argparse.Namespace) -> int:
+    from kestrelspark.jobs.replay import Replay, replay
+    from kestrelspark.options import check_names
+    from kestrelspark.rows import Mode
+    from kestrelspark.servers import OPTIONS, servers_in
+
+    check_names(dict(chosen.option), OPTIONS, "replay")
+    what = Replay(
+        servers_in({**dict(chosen.option), "servers": chosen.servers}),
+        chosen.to,
+        chosen.where,
+        Pace(chosen.speed, chosen.rate),
+        chosen.state,
+        chosen.expired,
+        chosen.dedup_key,
+        Mode(chosen.mode or "FAILFAST"),
+    )
+    outcomes = replay(spark, chosen.paths, _choice(chosen), what)
+    for one in outcomes:
+        if one.finding:
+            _say(f"{one.queue}: {one.finding}")
+    if outcomes:
+        columns = ["server", "queue", "items", "bytes", "expired", "last_id"]
+        write_rows([{name: getattr(one, name) for name in columns} for one in outcomes], columns, None)
+    elif chosen.state:
+        _say(f"nothing is left to put; {chosen.state} says how far it was")
+    else:
+        _say("no such items in these journals")
+    return max((one.code for one in outcomes), default=NEGATIVE)
+
+
+JOBS: Final = {"verify": _verify, "report": _report, "convert": _convert, "ingest": _ingest, "replay": _replay}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
+from kestrelctl.journals.times import now_ms, parse_instant_ms
 from kestrelspark.found import JournalFile, find, packed
 from kestrelspark.options import BadOption, check_names, flag, option, words
 from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted, batches
@@ -61,7 +62,7 @@ class KestrelSource(DataSource):
         if option(self.options, "servers"):
             return item_schema()
         with_value = flag(self.options, "includevalue")
-        return StructType([_field(name) for name in COLUMNS if name != VALUE or with_value])
+        return StructType([field_of(name) for name in COLUMNS if name != VALUE or with_value])
 
     def reader(self, schema: StructType) -> "JournalReader":
         return JournalReader(schema, self.options)
@@ -90,7 +91,7 @@ def register(spark: Any) -> None:
     spark.dataSource.register(PushdownSource if pushes else KestrelSource)
 
 
-def _field(name: str) -> StructField:
+def field_of(name: str) -> StructField:
     if name in _TIMES:
         return StructField(name, TimestampType())
     if name in _NUMBERS:
@@ -210,15 +211,11 @@ def partition_bytes(total_bytes: int) -> int:
 
 
 def instant_ms(text: str, name: str) -> int | None:
-    """Milliseconds since 1970: a number of them, or a date with or without time, in UTC unless it says otherwise."""
+    """Milliseconds since 1970 of a time as kestrelctl takes it, in UTC unless it says otherwise; None = not said."""
     if not text:
         return None
-    if text.isdecimal():
-        return int(text)
     try:
-        at = datetime.datetime.fromisoformat(text)
+        return parse_instant_ms(text, now_ms())
     except ValueError:
-        raise BadOption(f"{name} is a time such as 2025-01-31T12:00, or milliseconds since 1970, not {text}") from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=datetime.UTC)
-    return _floor_ms(at)
+        hint = "2025-01-31T12:00, 24h for a day ago, or milliseconds since 1970"
+        raise BadOption(f"{name} is a time such as {hint}, not {text}") from None

@@ -123,6 +123,8 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
         record_type = checked_end(buffer, at)[0]
         if record_type and record_type != Type.CHECKPOINT:
             yield Damage(at, "the segment does not begin with a CHECKPOINT")
+        if file.start > at:
+            at = _read_before(buffer, at, min(file.start, end), progress)
     while at < end:
         for block in blocks(buffer, at, end):
             at = block.end
@@ -136,6 +138,14 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
             at = _resume_at(buffer, at)
     if file.end is not None and end < file.end:
         yield Damage(end, f"the file ends here, not at byte {file.end}")
+
+
+def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
+    """Step over what does not count, noting readers' names; where it ends."""
+    for block in blocks(buffer, at, end):
+        _other_endings(buffer, block, progress)
+        at = block.end
+    return at
 
 
 def _damage_at(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> Damage | None:

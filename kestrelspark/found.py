@@ -26,7 +26,8 @@ _SERVER: Final = re.compile(r"server=([^/]+)")
 class JournalFile:
     """A file to read. Of a segment `end` is how many of its bytes count, None = all; the newest may have a torn tail.
 
-    `originals` are segments that hold some of a compacted one's items already.
+    `originals` are segments that hold some of a compacted one's items already. What an earlier run has read does not
+    count: the bytes before `start`, and of a compacted one the items before `from_id`.
     """
 
     path: str
@@ -40,6 +41,9 @@ class JournalFile:
     end: int | None = None
     is_newest: bool = True
     originals: tuple[str, ...] = ()
+    is_compacted: bool = False
+    start: int = 0
+    from_id: int = 0
 
 
 @dataclass(slots=True)
@@ -268,6 +272,7 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
                 end,
                 number == newest,
                 originals,
+                _is_compacted(segment),
             )
         )
     if journal_id is not None:

@@ -50,13 +50,14 @@ class Mode(StrEnum):
 class Wanted:
     """Columns in order, and which rows. `since_ms` is included, `until_ms` not; None = no limit.
 
-    With a limit, rows without a time are left out.
+    With a limit, rows without a time are left out. `puts_only`: nothing of what became of items.
     """
 
     columns: tuple[str, ...]
     mode: Mode = Mode.PERMISSIVE
     since_ms: int | None = None
     until_ms: int | None = None
+    puts_only: bool = False
 
 
 def batches(files: Iterable[JournalFile], wanted: Wanted, *, missing_is_fine: bool = False) -> Iterator[Any]:
@@ -79,8 +80,8 @@ def file_batches(buffer: bytes, file: JournalFile, wanted: Wanted) -> Iterator[A
     for piece in contents(buffer, file, progress):
         match piece:
             case Puts():
-                yield from _put_batches(_without(piece, elsewhere), buffer, file, wanted, progress)
-            case Endings():
+                yield from _put_batches(_without(piece, elsewhere, file.from_id), buffer, file, wanted, progress)
+            case Endings() if not wanted.puts_only:
                 yield from _ending_batches(piece, file, wanted, progress)
             case Damage():
                 if not piece.is_torn:
@@ -98,8 +99,10 @@ def _ids_of(paths: Sequence[str]) -> Any:
     return np.concatenate(ids)
 
 
-def _without(puts: Puts, elsewhere: Any) -> Puts:
-    return _picked(puts, ~np.isin(puts.ids, elsewhere)) if len(elsewhere) else puts
+def _without(puts: Puts, elsewhere: Any, from_id: int) -> Puts:
+    if not len(elsewhere) and not from_id:
+        return puts
+    return _picked(puts, ~np.isin(puts.ids, elsewhere) & (puts.ids >= from_id))
 
 
 def _picked(puts: Puts, which: Any) -> Puts:
@@ -217,7 +220,7 @@ def _corrupt_batch(damage: Damage, file: JournalFile, wanted: Wanted) -> Iterato
 
 def _batch(columns: dict[str, Column], count: int, file: JournalFile, wanted: Wanted) -> Any:
     columns["server"] = lambda: pa.repeat(file.server, count)
-    columns["queue"] = lambda: pa.repeat(file.queue if file.is_kestrel else _text(file.queue), count)
+    columns["queue"] = lambda: pa.repeat(file.queue if file.is_kestrel else text_of(file.queue), count)
     if file.journal_id is not None:
         columns["journal_id"] = lambda: pa.repeat(pa.scalar(file.journal_id, pa.int64()), count)
     arrays = [columns[name]() if name in columns else pa.nulls(count, COLUMNS[name]) for name in wanted.columns]
@@ -228,7 +231,7 @@ def schema(columns: Sequence[str]) -> Any:
     return pa.schema([(name, COLUMNS[name]) for name in columns])
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
     """A queue's name as it reads: on disk a byte is a character."""
     return name.encode("latin-1", "replace").decode("utf-8", "replace")
 
@@ -239,7 +242,7 @@ def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
         numbers, codes = readers[:1], np.zeros(len(readers), np.int64)  # as almost always, without sorting
     else:
         numbers, codes = np.unique(readers, return_inverse=True)
-    names = pa.array([_text(progress.names.get(number, f"#{number}")) for number in numbers.tolist()])
+    names = pa.array([text_of(progress.names.get(number, f"#{number}")) for number in numbers.tolist()])
     return names.take(pa.array(codes, mask=unnamed))
 
 

@@ -86,9 +86,14 @@ class Plan:
             if keys:
                 data = (_data(dedup_key) if dedup_key is not None else f"{keys}-{row}".encode()) + b"\n" + data
             expire_s = expire_s_otherwise if expire_time is None else expiry_at_s(int(expire_time.timestamp() * 1000))
-            server = "" if key is None else addresses[xxh3_64_intdigest(_data(key)) % len(addresses)]
+            server = "" if key is None else server_for(_data(key), addresses)
             found.setdefault((queue, server), []).append(PutItem(data, expire_s, flags or 0))
         return found.items()
+
+
+def server_for(key: bytes, addresses: list[str]) -> str:
+    """The same one for a key, as long as the addresses are."""
+    return addresses[xxh3_64_intdigest(key) % len(addresses)]
 
 
 def _data(value: str | bytes) -> bytes:
@@ -135,6 +140,15 @@ class Outlet:
             del self._clients[address]
         left = [items[number - 1] for number in report.refused] + items[report.answered :]
         return left, report.failure
+
+    def keep_alive(self) -> None:
+        """Show the servers that the connections are in use. One that is not any more is opened again when needed."""
+        for address, client in list(self._clients.items()):
+            try:
+                client.keep_alive()
+            except Failure:
+                client.close()
+                del self._clients[address]
 
     def close(self) -> None:
         for client in self._clients.values():

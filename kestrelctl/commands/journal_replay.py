@@ -1,6 +1,5 @@
 """kestrelctl journal replay"""
 
-import os
 import re
 import time
 from typing import Annotated
@@ -18,34 +17,29 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     UntilOption,
     connect,
+    pattern,
 )
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import STDERR, is_terminal, write_rows
 
 
 def _speed(value: str) -> float:
-    """`2x`; 0 for max."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)x", value)
-    if value == "max":
-        return 0
-    if found is None or not float(found[1]):
-        raise typer.BadParameter(f"{value!r} is no speed: write 1x, 10x, 0.5x or max")
-    return float(found[1])
+    """0 for max."""
+    from kestrelctl.journals.replaying import parse_speed
+
+    try:
+        return parse_speed(value) or 0
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _rate(value: str) -> float:
-    """`100/s`, items a second."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", value)
-    if found is None or not float(found[1]):
-        raise typer.BadParameter(f"{value!r} is no rate: write 100/s")
-    return float(found[1])
+    from kestrelctl.journals.replaying import parse_rate
 
-
-def _pattern(value: str) -> "re.Pattern[bytes]":
     try:
-        return re.compile(os.fsencode(value))
-    except re.error as error:
-        raise typer.BadParameter(f"{value!r} is no regular expression: {error}") from error
+        return parse_rate(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def journal_replay(
@@ -63,7 +57,7 @@ def journal_replay(
     after: Annotated[int, typer.Option(metavar="ID", help="Only items behind this one.", show_default=False)] = 0,
     grep: Annotated[
         re.Pattern[bytes] | None,
-        typer.Option(metavar="RE", parser=_pattern, help="Only items with something like this in their data."),
+        typer.Option(metavar="RE", parser=pattern, help="Only items with something like this in their data."),
     ] = None,
     speed: Annotated[float, typer.Option(metavar="1x|max", parser=_speed, help="How fast: 1x is as they came.")] = "1x",  # type: ignore[assignment]
     rate: Annotated[

@@ -1,4 +1,4 @@
-"""kestrelctl spark verify, kestrelctl spark report, kestrelctl spark convert, kestrelctl spark ingest"""
+"""kestrelctl spark: verify, report, convert, ingest, replay"""
 
 from typing import Annotated, Final
 
@@ -32,19 +32,33 @@ SinceOption = Annotated[
     typer.Option(metavar="TIME", help="From this time on: 2025-01-31T12:00 (UTC), or milliseconds since 1970."),
 ]
 UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Up to this time, not included.")]
+ServersOption = Annotated[
+    str, typer.Option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
+]
+OptionOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of the servers or the stream; may be repeated."),
+]
 TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The folder for what is made.", show_default=False)]
 
 
 @spark.command("verify")
 def verify(
-    paths: PathsArgument, queue: QueueOption = None, master: MasterOption = None, conf: ConfOption = None
+    paths: PathsArgument,
+    queue: QueueOption = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Remember there what is whole; do not read it again while it is unchanged."),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Check every record of every journal under the paths, in parallel; prints a line for each finding.
 
     Exit 0 all is well, 1 a truncated tail (a start cuts it off), 65 a corrupt record, 66 no such path, 74 a file
     cannot be read, 87 Spark or Java is missing.
     """
-    _run("verify", paths, [*_common(queue, master, conf)])
+    _run("verify", paths, [*_state(state), *_common(queue, master, conf)])
 
 
 @spark.command("report")
@@ -57,14 +71,20 @@ def report(
     bucket: Annotated[
         int, typer.Option(metavar="SECONDS", min=0, help="Time between two points; 0 = as fits a plot.")
     ] = 0,
+    state: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep what is read there, and read only what is new.")
+    ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Analyse load, waits and backlog of every queue: report.html and Parquet tables in DIR.
 
+    With --state segments are read once: the report is over all that its runs have read, gone from the disk or not.
+
     Exit 1 nothing has happened in these journals, 66 no such path, 87 Spark or Java is missing.
     """
-    _run("report", paths, [f"--to={to}", f"--bucket={bucket}", *_times(since, until), *_common(queue, master, conf)])
+    given = [f"--to={to}", f"--bucket={bucket}", *_state(state), *_times(since, until)]
+    _run("report", paths, [*given, *_common(queue, master, conf)])
 
 
 @spark.command("convert")
@@ -76,29 +96,31 @@ def convert(
     until: UntilOption = None,
     values: Annotated[bool, typer.Option("--values", help="With the items' data.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in DIR.")] = False,
+    state: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Remember there what is read, and add only what is new to DIR.")
+    ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Write journals as Parquet files in DIR, a row for each thing that happened to an item.
 
-    Exit 66 no such path, 73 there is something in DIR already, 87 Spark or Java is missing.
+    With --state each run adds a folder run=N with the rows that are new, each exactly once.
+
+    Exit 66 no such path, 73 there is something in DIR already, 75 another run with this DIR is not done, 87
+    Spark or Java is missing.
     """
     flags = [name for name, is_set in (("--values", values), ("--overwrite", overwrite)) if is_set]
-    _run("convert", paths, [f"--to={to}", *flags, *_times(since, until), *_common(queue, master, conf)])
+    _run("convert", paths, [f"--to={to}", *flags, *_state(state), *_times(since, until), *_common(queue, master, conf)])
 
 
 @spark.command("ingest")
 def ingest(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
-    servers: Annotated[
-        str, typer.Option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
-    ],
+    servers: ServersOption,
     reader: Annotated[str, typer.Option(metavar="NAME", help="Whose place on the queues to use.", show_default=False)],
     to: TargetOption,
     every: Annotated[int, typer.Option(metavar="SECONDS", min=0, help="Go on, with a batch so often; 0 = once.")] = 0,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the stream; may be repeated.")
-    ] = None,
+    option: OptionOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -111,9 +133,56 @@ def ingest(
     _run("ingest", queues, [*given, *_common(None, master, conf)])
 
 
+@spark.command("replay")
+def replay(
+    paths: PathsArgument,
+    servers: ServersOption,
+    to: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="The queue to put them on (default: the same).")
+    ] = None,
+    queue: QueueOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="EXPRESSION", help="Only such items, by columns: 'size > 100'.")
+    ] = None,
+    speed: Annotated[str, typer.Option(metavar="1x|max", help="How fast: 1x is as they came.")] = "1x",
+    rate: Annotated[str | None, typer.Option(metavar="N/s", help="No more than so many items a second in all.")] = None,
+    expired: Annotated[bool, typer.Option("--expired", help="Those that have expired, too.")] = False,
+    dedup_key: Annotated[bool, typer.Option("--dedup-key", help="Items begin with a key and a newline.")] = False,
+    state: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Remember there how far it is, and go on there.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="MODE", help="FAILFAST (a queue ends at damage), PERMISSIVE, DROPMALFORMED.")
+    ] = None,
+    option: OptionOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Put the items of journals and archives again, each queue in its order and all with the times between them.
+
+    All that are on the disk count, delivered or not; those that have expired are left out. With --expired they come
+    too, and each item gets as long as it had. Prints a row for each queue.
+
+    Exit 1 there are no such items, 65 a journal is damaged, 66 no such path, 69 no server, 80 a queue is full, 87 Spark
+    or Java is missing. With --state the next run goes on where this one ended.
+    """
+    given = [f"--servers={servers}", f"--speed={speed}"]
+    chosen = (("to", to), ("where", where), ("rate", rate), ("state", state), ("mode", mode))
+    given += [f"--{name}={value}" for name, value in chosen if value]
+    given += [name for name, is_set in (("--expired", expired), ("--dedup-key", dedup_key)) if is_set]
+    given += [f"--option={setting}" for setting in option or []]
+    _run("replay", paths, [*given, *_times(since, until), *_common(queue, master, conf)])
+
+
 def _common(queues: list[str] | None, master: str | None, conf: list[str] | None) -> list[str]:
     given = [f"--master={master}"] if master else []
     return given + [f"--queue={queue}" for queue in queues or []] + [f"--conf={setting}" for setting in conf or []]
+
+
+def _state(state: str | None) -> list[str]:
+    return [f"--state={state}"] if state else []
 
 
 def _times(since: str | None, until: str | None) -> list[str]:

@@ -3,10 +3,10 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kestrelctl.exit_codes import Failure, Interrupted
 from kestrelctl.journals.events import Came, child_of, items
@@ -57,6 +57,34 @@ class Pace:
     rate: float | None = None
 
 
+def parse_speed(words: str) -> float | None:
+    """`2x`; None for max. Raises ValueError."""
+    if words == "max":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)x", words, re.ASCII)
+    if found is None or not float(found[1]):
+        raise ValueError(f"{words!r} is no speed: write 1x, 10x, 0.5x or max")
+    return float(found[1])
+
+
+def parse_rate(words: str) -> float:
+    """`100/s` or `100`, items a second. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", words, re.ASCII)
+    if found is None or not float(found[1]):
+        raise ValueError(f"{words!r} is no rate: write 100/s")
+    return float(found[1])
+
+
+class Dated(Protocol):
+    """What was put at some time."""
+
+    @property
+    def at_ms(self) -> int: ...
+
+
+T = TypeVar("T", bound=Dated)
+
+
 @dataclass(slots=True)
 class Replayed:
     """What has been put again."""
@@ -71,7 +99,7 @@ def replay(client: "KestrelClient", queue: str, came: Iterable[Came], pace: Pace
     done = Replayed()
     try:
         with progress("replaying", lambda: total) as advance:
-            for batch in _due(came, pace, client):
+            for batch in due(came, pace, client.keep_alive):
                 _put(client, queue, batch, done)
                 advance(len(batch))
     except (Failure, Interrupted):
@@ -98,34 +126,43 @@ def _time_to_live_s(item: Came) -> int:
     return expiry_s(max(expire_at_ms - item.at_ms, 1)) if expire_at_ms else 0
 
 
-def _due(came: Iterable[Came], pace: Pace, client: "KestrelClient") -> Iterator[list[Came]]:
-    """The items, some together, when their time has come."""
+def due(
+    came: Iterable[T],
+    pace: Pace,
+    keep_alive: Callable[[], None],
+    first_ms: int | None = None,
+    begun_s: float | None = None,
+) -> Iterator[list[T]]:
+    """The items, some together, when their time has come.
+
+    What was put at `first_ms` is due at `begun_s`, by this process's monotonic clock; None = the first item, now.
+    """
     came = iter(came)
     if pace.speed is None and pace.rate is None:
-        while batch := list(islice(came, BATCH_ITEMS)):
-            yield batch
+        while some := list(islice(came, BATCH_ITEMS)):
+            yield some
         return
-    begun_s = due_s = time.monotonic()
-    first_ms: int | None = None
-    batch = []
+    now_s = due_s = time.monotonic()
+    begun_s = now_s if begun_s is None else begun_s
+    batch: list[T] = []
     for count, item in enumerate(came):
         first_ms = item.at_ms if first_ms is None else first_ms
         if pace.speed is not None:
             due_s = max(due_s, begun_s + (item.at_ms - first_ms) / 1000 / pace.speed)
         if pace.rate is not None and count:
-            due_s = max(due_s, begun_s + count / pace.rate)
+            due_s = max(due_s, now_s + count / pace.rate)
         if batch and (due_s > time.monotonic() or len(batch) == BATCH_ITEMS):
             yield batch
             batch = []
-        _wait_until(due_s, client)
+        _wait_until(due_s, keep_alive)
         batch.append(item)
     if batch:
         yield batch
 
 
-def _wait_until(due_s: float, client: "KestrelClient") -> None:
+def _wait_until(due_s: float, keep_alive: Callable[[], None]) -> None:
     """An idle connection is kept in use."""
     while (left_s := due_s - time.monotonic()) > 0:
         time.sleep(min(left_s, KEEP_ALIVE_S))
         if left_s > KEEP_ALIVE_S:
-            client.keep_alive()
+            keep_alive()

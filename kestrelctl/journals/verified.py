@@ -53,13 +53,16 @@ class Verified:
     def noted(self, reports: Iterable[SegmentReport]) -> Iterator[SegmentReport]:
         """Remember those that are whole. One that grows meanwhile is read again the next time."""
         for report in reports:
-            look = self._looks.get(report.path)
             is_whole = report.bad_offset is None and not (report.torn or report.unreadable or report.missing)
-            if look is not None and is_whole:
-                self._known[os.path.realpath(report.path)] = look, report.put_items
-            else:
-                self._known.pop(os.path.realpath(report.path), None)
+            self.note(report.path, report.put_items, is_whole=is_whole)
             yield report
+
+    def note(self, path: str, put_items: int = CANNOT_TELL, *, is_whole: bool) -> None:
+        look = self._looks.get(path)
+        if look is not None and is_whole:
+            self._known[os.path.realpath(path)] = look, put_items
+        else:
+            self._known.pop(os.path.realpath(path), None)
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kestrelspark.batch import KestrelSource
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelspark.batch import KestrelSource, partition_bytes
+from kestrelspark.found import JournalFile, packed
+from kestrelspark.found import find as find_files
+from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted
+from kestrelspark.runs import Runs, alone
+from kestrelspark.tables import events
 
 
 @dataclass(slots=True, frozen=True)
@@ -41,3 +47,42 @@ def convert(
     writer = frame.write.mode("overwrite" if overwrite else "error").option("compression", "zstd")
     writer.parquet(target)
     return int(spark.read.parquet(target).count())
+
+
+@dataclass(slots=True, frozen=True)
+class Added:
+    """`left_out` are files of Kestrel's own: they are rewritten, and what is new in them cannot be told."""
+
+    rows: int
+    left_out: int
+
+
+def convert_new(
+    spark: Any, paths: Sequence[str], target: str, state: str, choice: Choice, *, with_values: bool
+) -> Added:
+    """Add what is new since the last run to `target`, as run=N.
+
+    Raises FileNotFoundError for a path that is not there, Failure.
+    """
+    what = {"queue": sorted(choice.queues), "values": with_values}
+    with alone(target):
+        runs = Runs(target, state, what)
+        files = find_files(paths, choice.queues).files
+        fresh = runs.seen.fresh(spark, files)
+        columns = tuple(name for name in COLUMNS if name != VALUE or with_values)
+        count = write_pending(spark, runs, fresh, Wanted(columns, Mode((choice.mode or "PERMISSIVE").upper())))
+        runs.commit([], has_rows=count > 0)
+    return Added(count, sum(file.is_kestrel for file in files))
+
+
+def write_pending(spark: Any, runs: Runs, fresh: Sequence[JournalFile], wanted: Wanted) -> int:
+    """The rows of files to where a run keeps them before its end; how many. Raises Failure when a file has gone."""
+    if not fresh:
+        return 0
+    packs = packed(fresh, partition_bytes(sum(file.size_bytes for file in fresh)))
+    events(spark, packs, wanted).write.mode("overwrite").option("compression", "zstd").parquet(runs.pending)
+    for file in fresh:
+        if not os.path.exists(file.path):
+            # What is in its place now is not known, and would count as read.
+            raise Failure(ExitCode.TRY_AGAIN, f"{file.path}: its server has let it go meanwhile; try again")
+    return int(spark.read.parquet(runs.pending).count())

@@ -10,8 +10,10 @@ from kestreld.journal.records import FRAME_BYTES, Kind, Type, read_reader
 from kestrelspark.analysis import PERCENTILES, bucket_seconds
 from kestrelspark.batch import KestrelSource, instant_ms
 from kestrelspark.found import Found, JournalFile, KnownReader, find
-from kestrelspark.jobs.convert import Choice
+from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
+from kestrelspark.rows import Mode, Wanted
+from kestrelspark.runs import Runs, alone
 from kestrelspark.scanning import blocks
 
 KEY: Final = ("server", "queue", "journal_id", "id")
@@ -24,6 +26,7 @@ READER_SCHEMA: Final = (
 SOURCE_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, event string, id long, at timestamp, size long"
 )
+SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.split(", ")]
 
 
 @dataclass(slots=True)
@@ -38,15 +41,20 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0) -> Report | None:
+def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
     """The analysis of all journals under paths; None where nothing has happened. `bucket_s` 0 = as fits a plot.
 
-    Raises FileNotFoundError for a path that is not there.
+    `state` is a folder with the rows of earlier runs, to which those of this one are added; "" = there is none. Raises
+    FileNotFoundError for a path that is not there, Failure.
     """
     since_ms, until_ms = instant_ms(choice.since, "since"), instant_ms(choice.until, "until")
     # Waits are between rows, so those before `since` are needed, too.
     found = find(paths, choice.queues)
-    events, notes = _events(spark, paths, choice, found)
+    if state:
+        native, readers = _kept(spark, choice, found, state)
+    else:
+        native, readers = _native(spark, paths, choice, found), _readers(spark, found, _newest(found), [])
+    events, notes = _events(spark, native, found)
     events = events.where(f"at_ms < {until_ms}") if until_ms is not None else events
     events = events.persist()
     shown = events.where(f"at_ms >= {since_ms or 0}")
@@ -55,7 +63,9 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0) 
         events.unpersist()
         return None
     bucket_s = bucket_s or bucket_seconds(first_ms, last_ms)
-    spark.createDataFrame(_reader_rows(spark, found), READER_SCHEMA).createOrReplaceTempView("kestrel_readers")
+    spark.createDataFrame([dataclasses.astuple(one) for one in readers], READER_SCHEMA).createOrReplaceTempView(
+        "kestrel_readers"
+    )
     events.createOrReplaceTempView("kestrel_events")
     steps = spark.sql(_STEPS)
     steps.createOrReplaceTempView("kestrel_steps_raw")
@@ -70,18 +80,36 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0) 
     return Report(buckets, queues, bucket_s, first_ms, last_ms, notes)
 
 
-def _events(spark: Any, paths: Sequence[str], choice: Choice, found: Found) -> tuple[Any, list[str]]:
+def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Found) -> Any | None:
+    """Rows of SOURCE_SCHEMA, None where there are no journals of kestreld's."""
+    if all(file.is_kestrel for file in found.files):
+        return None
+    source = spark.read.format(KestrelSource.name()).schema(SOURCE_SCHEMA)
+    options = {"queue": ",".join(choice.queues), "mode": choice.mode, "ignoreMissingFiles": "true"}
+    return source.options(**{name: value for name, value in options.items() if value}).load(list(paths))
+
+
+def _kept(spark: Any, choice: Choice, found: Found, state: str) -> tuple[Any | None, list[KnownReader]]:
+    """The same rows of all runs so far, this one included, and the readers. Raises Failure."""
+    with alone(state):
+        runs = Runs(state, f"{state}/state.json", {"queue": sorted(choice.queues)})
+        fresh = runs.seen.fresh(spark, found.files)
+        wanted = Wanted(tuple(SOURCE_COLUMNS), Mode((choice.mode or "PERMISSIVE").upper()))
+        count = write_pending(spark, runs, fresh, wanted)
+        changed = [file for file in fresh if not file.is_compacted]
+        readers = _readers(spark, found, changed, [KnownReader(*one) for one in runs.more])
+        runs.commit([dataclasses.astuple(one) for one in readers], has_rows=count > 0)
+    return spark.read.schema(SOURCE_SCHEMA).parquet(f"{state}/run=*") if runs.run else None, readers
+
+
+def _events(spark: Any, native: Any | None, found: Found) -> tuple[Any, list[str]]:
     """Rows of HISTORY_SCHEMA, from native and from Kestrel's journals, and what is to be said about them."""
     frames = []
     notes = []
-    native = [file for file in found.files if not file.is_kestrel]
     kestrel = [file for file in found.files if file.is_kestrel]
-    if native:
-        source = spark.read.format(KestrelSource.name()).schema(SOURCE_SCHEMA)
-        options = {"queue": ",".join(choice.queues), "mode": choice.mode, "ignoreMissingFiles": "true"}
-        source = source.options(**{name: value for name, value in options.items() if value}).load(list(paths))
+    if native is not None:
         frames.append(
-            source.where("journal_id is not null and id is not null").selectExpr(
+            native.where("journal_id is not null and id is not null").selectExpr(
                 "server", "queue", "journal_id", "reader", "event", "id",
                 "unix_millis(at) as at_ms", "unix_millis(at) as not_after_ms", "size",
             )
@@ -111,23 +139,37 @@ def _events(spark: Any, paths: Sequence[str], choice: Choice, found: Found) -> t
     return events, notes
 
 
-def _reader_rows(spark: Any, found: Found) -> list[tuple[object, ...]]:
-    """The readers of every journal: those that CHECKPOINTs name, and those that came since the newest of them."""
-    newest = [file for file in found.files if not file.is_kestrel and file.is_newest]
-    readers = {(one.server, one.queue, one.journal_id, one.reader): one for one in found.readers}
-    if newest:
-        for changes in spark.sparkContext.parallelize(newest, min(len(newest), 64)).map(_new_readers).collect():
+def _newest(found: Found) -> list[JournalFile]:
+    return [file for file in found.files if not file.is_kestrel and file.is_newest]
+
+
+def _readers(
+    spark: Any, found: Found, changed: Sequence[JournalFile], known: Sequence[KnownReader]
+) -> list[KnownReader]:
+    """The readers of every journal: `known` ones, those that CHECKPOINTs name, and those that came in `changed`."""
+    readers = {_key(one): one for one in found.readers}
+    for one in known:
+        later = readers.get(_key(one))
+        if later is None:
+            readers[_key(one)] = one
+        elif one.until_id is None or later.from_id < one.until_id:  # else it is another of that name
+            readers[_key(one)] = dataclasses.replace(one, until_id=later.until_id)
+    if changed:
+        for changes in spark.sparkContext.parallelize(changed, min(len(changed), 64)).map(_new_readers).collect():
             for one in changes:
-                key = (one.server, one.queue, one.journal_id, one.reader)
-                if key in readers and one.until_id is not None:
-                    readers[key] = dataclasses.replace(readers[key], until_id=one.until_id)
+                if _key(one) in readers and one.until_id is not None:
+                    readers[_key(one)] = dataclasses.replace(readers[_key(one)], until_id=one.until_id)
                 else:
-                    readers.setdefault(key, one)
+                    readers.setdefault(_key(one), one)
     for file in found.files:
         if file.is_kestrel:
-            key = (file.server, file.queue, 0, file.reader)
-            readers[key] = KnownReader(file.server, file.queue, 0, file.reader, 0, None, 0, 0)
-    return [dataclasses.astuple(one) for one in readers.values()]
+            one = KnownReader(file.server, file.queue, 0, file.reader, 0, None, 0, 0)
+            readers[_key(one)] = one
+    return list(readers.values())
+
+
+def _key(reader: KnownReader) -> tuple[str, str, int, str]:
+    return reader.server, reader.queue, reader.journal_id, reader.reader
 
 
 def _new_readers(file: JournalFile) -> list[KnownReader]:

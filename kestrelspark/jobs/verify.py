@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kestrelctl.journals.verified import Verified
 from kestrelspark.batch import MIB
 from kestrelspark.contents import Damage, Progress, contents
 from kestrelspark.found import JournalFile, find, packed
@@ -36,6 +37,7 @@ class Verdict:
     files: int = 0
     records: int = 0
     size_bytes: int = 0
+    passed_over: int = 0  # known to be whole from an earlier run
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -44,18 +46,34 @@ class Verdict:
         return max((finding.code for finding in self.findings), default=OK)
 
 
-def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = ()) -> Verdict:
-    """Read all journals under paths to their ends. Raises FileNotFoundError for a path that is not there."""
-    packs = packed(find(paths, queues).files, TASK_BYTES)
+def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: str | None = None) -> Verdict:
+    """Read all journals under paths to their ends; with `state` not those that earlier runs have found whole.
+
+    `state` is a file, as of journal-verify; None = every file is read. Raises FileNotFoundError for a path that is not
+    there, Failure when `state` cannot be read or written.
+    """
     verdict = Verdict()
-    if packs:
-        tasks = spark.sparkContext.parallelize(packs, len(packs))
-        for part in tasks.map(_verify_pack).collect():
-            verdict.files += part.files
-            verdict.records += part.records
-            verdict.size_bytes += part.size_bytes
-            verdict.findings += [finding for finding in part.findings if not _is_being_written(finding)]
+    with Verified(state) as verified:
+        files = [file for file in find(paths, queues).files if _is_cut(file) or verified(file.path) is None]
+        verdict.passed_over = verified.passed_over
+        packs = packed(files, TASK_BYTES)
+        if packs:
+            tasks = spark.sparkContext.parallelize(packs, len(packs))
+            for part in tasks.map(_verify_pack).collect():
+                verdict.files += part.files
+                verdict.records += part.records
+                verdict.size_bytes += part.size_bytes
+                verdict.findings += part.findings
+        bad = {finding.path for finding in verdict.findings}
+        for file in files:
+            verified.note(file.path, is_whole=file.path not in bad)
+    verdict.findings = [finding for finding in verdict.findings if not _is_being_written(finding)]
     return verdict
+
+
+def _is_cut(file: JournalFile) -> bool:
+    """Whether the next segment says that this one should go on: nothing in the file itself tells."""
+    return file.end is not None and file.end > file.size_bytes
 
 
 def _verify_pack(pack: Iterable[JournalFile]) -> Verdict:

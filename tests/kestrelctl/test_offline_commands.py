@@ -28,7 +28,16 @@ LINES: Final = {
     "journal-verify": "S Q",
 }
 # They need a server to be stopped, Spark, or a terminal, and have their own tests.
-OTHERS: Final = {"journal export", "spark verify", "spark report", "spark convert", "spark ingest", "web", "watch"}
+OTHERS: Final = {
+    "journal export",
+    "spark verify",
+    "spark report",
+    "spark convert",
+    "spark ingest",
+    "spark replay",
+    "web",
+    "watch",
+}
 
 
 @pytest.fixture(scope="module")

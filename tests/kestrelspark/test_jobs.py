@@ -16,6 +16,7 @@ from kestreld.files import FileLayer
 from kestreld.journal.kestrel_ops import ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
 from kestreld.journal.records import Reason, put_record
 from kestreld.journal.verify import verify_spool
+from kestrelspark.__main__ import main
 from kestrelspark.analysis import PERCENTILES, nearest_ranks
 from kestrelspark.jobs.convert import Choice, convert
 from kestrelspark.jobs.page import page
@@ -88,6 +89,22 @@ def test_convert_writes_every_row_and_overwrites_only_when_told(spark: Any, tmp_
     with pytest.raises(FileExistsError):
         convert(spark, spool, target, Choice(), with_values=True, overwrite=False)
     assert convert(spark, spool, target, Choice(until=str(BEGIN_MS + 6)), with_values=False, overwrite=True) == 5
+
+
+def test_what_a_task_fails_with_is_said_in_a_line_with_its_exit_code(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_segment(tmp_path / "spool" / "work.journal", 1, 1, puts(1, 30))
+    write_segment(tmp_path / "spool" / "work.journal", 2, 31, puts(31, 1))
+    content = bytearray(path.read_bytes())
+    content[700] ^= 1
+    path.write_bytes(content)
+    arguments = ["convert", str(tmp_path / "spool"), f"--to={tmp_path}/out"]
+    assert main([*arguments, "--mode=FAILFAST"]) == CORRUPT
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"kestrelspark: {path}: byte ")
+    assert main([*arguments, f"--state={tmp_path}/state", "--since=24h"]) == 2
+    assert "leave out --overwrite, --since and --until" in capsys.readouterr().err
 
 
 def test_the_report_counts_as_counting_by_hand_does(spark: Any, tmp_path: Path) -> None:

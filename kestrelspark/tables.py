@@ -1,0 +1,34 @@
+"""Tables of chosen files, a task for each pack of them, where the paths that the source takes do not say enough."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from pyspark.sql.types import StructType
+
+from kestrelspark.batch import field_of
+from kestrelspark.found import JournalFile
+from kestrelspark.rows import Wanted, batches
+
+Pack = TypeVar("Pack")
+
+
+def table(spark: Any, packs: Sequence[Pack], rows: Callable[[Pack], Iterator[Any]], schema: StructType | str) -> Any:
+    """The DataFrame of what `rows` makes of each pack in a task: Arrow batches. Rows of a pack keep their order."""
+    kept = list(packs)
+
+    def made(numbers: Iterable[Any]) -> Iterator[Any]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from rows(kept[number])
+
+    return spark.range(0, len(kept), 1, max(len(kept), 1)).mapInArrow(made, schema)
+
+
+def columns_schema(columns: Iterable[str]) -> StructType:
+    """Of the source's columns of these names."""
+    return StructType([field_of(name) for name in columns])
+
+
+def events(spark: Any, packs: Sequence[list[JournalFile]], wanted: Wanted) -> Any:
+    """The rows of the source."""
+    return table(spark, packs, lambda files: batches(files, wanted), columns_schema(wanted.columns))
