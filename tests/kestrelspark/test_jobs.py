@@ -67,9 +67,6 @@ def test_verify_judges_as_journal_verify_does_whatever_bit_is_flipped_or_whereve
             target = spool / path.removeprefix("/spool/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content if path == changed else sound)
-        if len(content) < len(sample.files[changed]) and changed != sample.segments[-1]:
-            # journal-verify does not see what is missing where the cut is between two records.
-            expected[f"{spool}/{changed.removeprefix('/spool/')}"] = CORRUPT
         for one in verify_spool(FileLayer(), str(spool)):
             if one.bad_offset is not None:
                 expected[one.path] = TRUNCATED if one.torn else CORRUPT
