@@ -16,6 +16,7 @@ from kestreld.errors import JournalFailed, KestrelError, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.library.waits import Hold, Wait
 from kestreld.library.worker import Worker
+from kestreld.queues.alone import put_alone
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
@@ -58,6 +59,7 @@ class Spool:
         except OSError as error:
             self.files.close(self._held)
             raise SpoolUnusable(path, f"cannot be read: {error}") from error
+        self.crowded = self.collection.crowded
         self.upkeep = Upkeep(self.collection, self._work_soon)
         self.succession = Succession(self.collection, self.upkeep)
         with self.lock:
@@ -143,6 +145,10 @@ class Spool:
         with self.lock:
             if not queue.readers:
                 return False  # deleted
+            if not (expire_at_ms or only is not None or self.crowded) and put_alone(queue, data):
+                if self.commit.rolling:
+                    self.end_turn()
+                return True
             self.clock.read()
             stored = queue.put_with(data, expire_at_ms, 0, only)
             hold = self.end_turn(queue)
