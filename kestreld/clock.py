@@ -5,6 +5,11 @@ never hangs or hurries one.
 """
 
 import time
+from typing import Final
+
+# Of this module, a name is found sooner.
+_wall_ns: Final = time.time_ns
+_monotonic_ns: Final = time.monotonic_ns
 
 
 def utc_text(wall_ms: int) -> str:
@@ -22,8 +27,13 @@ class Clock:
 
     def read(self) -> None:
         """Take a new reading: milliseconds since the epoch, and since an arbitrary start."""
-        self.wall_ms = time.time_ns() // 1_000_000
-        self.monotonic_ms = time.monotonic_ns() // 1_000_000
+        self.wall_ms = _wall_ns() // 1_000_000
+        self.monotonic_ms = _monotonic_ns() // 1_000_000
+
+    def read_wall(self) -> int:
+        """`read` of the milliseconds since the epoch only, which it returns."""
+        self.wall_ms = now_ms = _wall_ns() // 1_000_000
+        return now_ms
 
     def stopwatch_us(self) -> int:
         """Microseconds on a clock of its own, for measuring how long something took."""

@@ -22,6 +22,7 @@ MODULES = [
     "kestreld/queues/window.py",
     "kestreld/queues/reader.py",
     "kestreld/queues/queue.py",
+    "kestreld/queues/alone.py",
     "kestreld/queues/commit.py",
     "kestreld/queues/handler.py",
     "kestreld/server/session.py",

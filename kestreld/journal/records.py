@@ -155,6 +155,11 @@ _DONE: Final = struct.Struct("<IBQIQI")
 _RANGE: Final = struct.Struct("<QQ")
 _REASONS: Final = len(Reason)
 _DONE_TYPE: Final = int(Type.DONE)  # an enum's member is slower to reckon with
+# A DONE of one range is packed with it.
+_DONE_ONE_BYTES: Final = _DONE.size + _RANGE.size
+_DONE_ONE_SEED: Final = _DONE_ONE_BYTES + (_DONE_TYPE << 56)
+_pack_done_one: Final = struct.Struct("<IBQIQIQQ").pack
+_pack_frame: Final = FRAME.pack
 
 
 def _pack_ranges(ranges: list[Range]) -> bytes:
@@ -186,6 +191,12 @@ def ended_record(reader: int, reason: Reason, at_ms: int, items: int, data_bytes
     """`done_record` without a Done: one is written for every commit that takes items."""
     head = _DONE.pack(reader, reason, at_ms, items, data_bytes, len(ranges))
     return _framed(_DONE_TYPE, head + _pack_ranges(ranges))
+
+
+def got_record(reader: int, at_ms: int, data_bytes: int, got: int) -> bytes:
+    """`done_record` of one item that was taken."""
+    body = _pack_done_one(reader, 0, at_ms, 1, data_bytes, 1, got, got)
+    return _pack_frame(_DONE_ONE_BYTES, xxh3_64_intdigest(body, _DONE_ONE_SEED) & _U32, _DONE_TYPE) + body
 
 
 def read_done(body: bytes) -> Done:

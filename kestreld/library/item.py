@@ -1,9 +1,13 @@
 """An item as the library hands it out."""
 
+import struct
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kestreld.journal.records import item_data, item_id, item_times_ms
+from kestreld.journal.records import PUT_HEADER_BYTES, item_id
+
+_times: Final = struct.Struct("<17xQQ").unpack_from  # when it was added and expires
+_new: Final = tuple.__new__
 
 
 class QItem(NamedTuple):
@@ -18,6 +22,7 @@ class QItem(NamedTuple):
 
 def item_from(record: bytes, errors: Mapping[int, int], *, is_open: bool) -> QItem:
     """`errors` are those of all its reader's items, by id."""
-    add_at_ms, expire_at_ms = item_times_ms(record)
+    add_at_ms, expire_at_ms = _times(record)
     found = item_id(record) if is_open or errors else 0
-    return QItem(add_at_ms, expire_at_ms, item_data(record), found if is_open else 0, errors.get(found, 0))
+    fields = (add_at_ms, expire_at_ms, record[PUT_HEADER_BYTES:], found if is_open else 0, errors.get(found, 0))
+    return _new(QItem, fields)  # a quarter of what a call of the class costs

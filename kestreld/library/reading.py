@@ -8,6 +8,7 @@ from kestreld.library.answer import Answer, Derived
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
 from kestreld.library.waits import Wait
+from kestreld.queues.alone import take_alone
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 
@@ -52,6 +53,10 @@ class Reading:
         with spool.lock:
             if self.is_over:
                 return None
+            if want == TAKE and not spool.crowded and (record := take_alone(self.reader)) is not None:
+                if spool.commit.rolling:
+                    spool.end_turn()
+                return item_from(record, self.reader.retries, is_open=False)
             spool.clock.read()
             item = self._fetch_now(want)
             hold = spool.end_turn(self.reader.queue)

@@ -16,6 +16,7 @@ from kestreld.errors import JournalFailed, KestrelError, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.library.waits import Hold, Wait
 from kestreld.library.worker import Worker
+from kestreld.queues.alone import put_alone
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
@@ -46,6 +47,7 @@ class Spool:
         check_spool(self.files, path)
         self._held = take_lock(self.files, path)
         self.users = 0  # queues that are in use
+        self.is_over = False  # it is being let go of: nothing is put any more
         self.served: list[Wait] = []  # waits that this turn has ended
         self.failed: dict[Queue, JournalFailed] = {}  # in this turn
         self.deadlines = Deadlines()
@@ -58,6 +60,7 @@ class Spool:
         except OSError as error:
             self.files.close(self._held)
             raise SpoolUnusable(path, f"cannot be read: {error}") from error
+        self.crowded = self.collection.crowded
         self.upkeep = Upkeep(self.collection, self._work_soon)
         self.succession = Succession(self.collection, self.upkeep)
         with self.lock:
@@ -141,8 +144,12 @@ class Spool:
     def put(self, queue: Queue, data: bytes, expire_at_ms: int, only: Reader | None) -> bool:
         """Add an item, for every reader or for `only` one. False when it is refused."""
         with self.lock:
-            if not queue.readers:
-                return False  # deleted
+            if self.is_over or not queue.readers:
+                return False  # closed meanwhile, or deleted
+            if not (expire_at_ms or only is not None or self.crowded) and put_alone(queue, data):
+                if self.commit.rolling:
+                    self.end_turn()
+                return True
             self.clock.read()
             stored = queue.put_with(data, expire_at_ms, 0, only)
             hold = self.end_turn(queue)
@@ -154,7 +161,7 @@ class Spool:
         """`put` of items in one write, up to the first that is refused; how many were added."""
         added, values = 0, list(values)
         with self.lock:
-            if not queue.readers:
+            if self.is_over or not queue.readers:
                 return 0
             self.clock.read()
             for data in values:
@@ -231,6 +238,8 @@ class Spool:
 
     def close(self) -> None:
         """Put everything on disk and let the spool go. Nobody uses it any more."""
+        with self.lock:
+            self.is_over = True
         self._settle_all()
         self.worker.stop()
         self._settle_all()  # what its last calls have done

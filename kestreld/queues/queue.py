@@ -368,7 +368,7 @@ class Queue:
 
     def wants_segment(self, journal: Journal) -> bool:
         """Whether the live segment is full, or a new one is wanted for another reason."""
-        return self.roll_wanted or journal.grown_bytes() >= self.segment_bytes_max
+        return self.roll_wanted or journal.segments[-1].used_bytes - journal.checkpoint_bytes >= self.segment_bytes_max
 
     def _write(self, journal: Journal, parts: list[bytes], first_new_id: int) -> None:
         if not journal.segments:

@@ -17,6 +17,9 @@ class FakeClock(Clock):
     def read(self) -> None:
         """Time stands still."""
 
+    def read_wall(self) -> int:
+        return self.wall_ms
+
     def advance(self, ms: int) -> None:
         self.wall_ms += ms
         self.monotonic_ms += ms

@@ -417,6 +417,17 @@ def test_a_closed_queue_takes_and_gives_nothing(tmp_path: Path) -> None:
         assert queue.remove_receive(at_ms(LONG_MS)) is None
 
 
+def test_a_put_that_a_close_has_overtaken_writes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as queue:
+        queue.add(b"1")
+        spool, reader = queue._spool, queue._reader
+        queue.close()
+        assert not spool.put(reader.queue, b"2", 0, None)
+        assert spool.put_all(reader.queue, [b"3"], 0, None) == 0
+    with opened(tmp_path) as queue:
+        assert drained(queue) == [b"1"]
+
+
 def test_closing_sends_those_who_wait_away(queue: Queue) -> None:
     assert reaction(lambda react: queue.remove_react(at_ms(LONG_MS), False, react), queue.close) is None
 
