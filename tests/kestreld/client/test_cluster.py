@@ -280,8 +280,10 @@ def test_patience_bridges_a_restart(tmp_path: Path) -> None:
         daemon.kill()
         restarting = threading.Timer(0.1, daemon.start)
         restarting.start()
-        assert queue.put(b"2")
-        restarting.join()
+        try:
+            assert queue.put(b"2")
+        finally:
+            restarting.join()
         assert [queue.get(LONG_MS), queue.get(LONG_MS)] == [b"1", b"2"]
 
 
