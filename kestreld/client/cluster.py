@@ -95,8 +95,7 @@ class KestrelCluster:
             reasons: dict[str, str] = {}
             for server in self._servers:
                 try:
-                    with server.lent() as connection:
-                        answers[server.address] = do(connection)
+                    answers[server.address] = server.asked(do)
                 except ServersAway as away:
                     reasons |= away.reasons
                 except ConnectionLost as lost:
@@ -116,9 +115,8 @@ class KestrelCluster:
             reasons: dict[str, str] = {}
             for server in self._in_any_order():
                 try:
-                    with server.lent() as connection:
-                        if connection.put(key, data, expire_s):
-                            return True
+                    if server.asked(lambda connection: connection.put(key, data, expire_s)):
+                        return True
                 except ServersAway as away:
                     reasons |= away.reasons
             if len(reasons) < len(self._servers):

@@ -96,8 +96,7 @@ class ClusterQueue:
         return server.opened(self._key, lambda connection: self._fetch(connection, b"/open", wait_ms))
 
     def _peek_at(self, server: Server, wait_ms: int) -> bytes | None:
-        with server.lent() as connection:
-            return self._fetch(connection, b"/peek", wait_ms)
+        return server.asked(lambda connection: self._fetch(connection, b"/peek", wait_ms))
 
     def _fetch(self, connection: Connection, option: bytes, wait_ms: int) -> bytes | None:
         if not wait_ms:

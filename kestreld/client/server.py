@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from kestreld.client.connection import Connection
 from kestreld.client.sockets import Login
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
+
+T = TypeVar("T")
 
 IDLE_MAX: Final = 256  # free connections beyond these are closed
 DELAY_MS: Final = 100  # before the second attempt; it doubles with each
@@ -92,34 +94,30 @@ class Server:
                 return
         connection.close()
 
-    @contextmanager
-    def lent(self) -> Iterator[Connection]:
-        """One for the time of a block; it is closed if the block fails. Raises ServersAway or ServerRefused."""
-        connection = self.connection()
-        succeeded = False
-        try:
-            yield connection
-            succeeded = True
-        finally:
-            if succeeded:
-                self.give_back(connection)
-            else:
-                connection.close()
+    def asked(self, do: Callable[[Connection], T]) -> T:
+        """What `do` gets over a connection, which is closed if it fails. Raises as `connection` does."""
+        connection, answer = self._asked_on(do)
+        self.give_back(connection)
+        return answer
 
     def opened(self, key: bytes, fetch: Callable[[Connection], bytes | None]) -> "OpenRead | None":
         """The item of queue `key` that `fetch` opens, and the connection with it. Raises as `connection` does."""
-        connection = self.connection()
-        item, succeeded = None, False
-        try:
-            item = fetch(connection)
-            succeeded = True
-        finally:
-            if not succeeded:
-                connection.close()
+        connection, item = self._asked_on(fetch)
         if item is not None:
             return OpenRead(self, connection, key, item)
         self.give_back(connection)
         return None
+
+    def _asked_on(self, do: Callable[[Connection], T]) -> tuple[Connection, T]:
+        connection = self.connection()
+        succeeded = False
+        try:
+            answer = do(connection)
+            succeeded = True
+        finally:
+            if not succeeded:
+                connection.close()
+        return connection, answer
 
     def close(self) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from threading import Lock, Thread, current_thread
 from typing import Final
 
 from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key
-from kestreld.client.server import OpenRead, Server, Waiting
+from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
 from kestreld.library.answer import Answer
@@ -56,7 +56,7 @@ class SharedQueue:
 
     def setup(self) -> None:
         """Raises SpoolLocked or SpoolUnusable."""
-        self._spool.server()
+        self._spool.use(lambda server: None)
 
     # Adding
 
@@ -67,8 +67,8 @@ class SharedQueue:
         """
         if self._closed:
             return False
-        with self._spool.server().lent() as connection:
-            return connection.put(self._key, value, _expire_s(expiry))
+        expire_s = _expire_s(expiry)
+        return self._spool.use(lambda server: server.asked(lambda there: there.put(self._key, value, expire_s)))
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
         """Add items one by one, up to the first that is refused; how many were added."""
@@ -204,7 +204,7 @@ class SharedQueue:
                 clock.read()
                 left_ms = min(max(0, until_ms - clock.monotonic_ms), WAIT_MS_MAX)
                 try:
-                    item = self._fetch(self._spool.server(), waiting, want, left_ms)
+                    item = self._fetch(waiting, want, left_ms)
                 except ConnectionLost:
                     continue  # it has taken nothing: what it has set aside for us returns
                 clock.read()
@@ -218,16 +218,15 @@ class SharedQueue:
                 self._waits.remove(waiting)
         return None
 
-    def _fetch(self, server: Server, waiting: Waiting, want: int, wait_ms: int) -> QItem | None:
+    def _fetch(self, waiting: Waiting, want: int, wait_ms: int) -> QItem | None:
         def fetch(connection: Connection, option: bytes) -> bytes | None:
             with waiting.on(connection):
                 return connection.fetch(self._key + option, wait_ms)
 
         if want == PEEK:
-            with server.lent() as connection:
-                seen = fetch(connection, b"/peek")
+            seen = self._spool.use(lambda server: server.asked(lambda there: fetch(there, b"/peek")))
             return None if seen is None else QItem(0, 0, seen, 0)
-        opened = server.opened(self._key, lambda connection: fetch(connection, b"/open"))
+        opened = self._spool.use(lambda server: server.opened(self._key, lambda there: fetch(there, b"/open")))
         if opened is None:
             return None
         xid = 0
@@ -263,8 +262,8 @@ class SharedQueue:
 
     def __len__(self) -> int:
         """Items that wait; open reads do not count."""
-        with self._spool.server().lent() as connection:
-            return int(connection.queue_stats(self._key).get("items", 0))
+        stats = self._spool.use(lambda server: server.asked(lambda there: there.queue_stats(self._key)))
+        return int(stats.get("items", 0))
 
 
 def _expire_s(expiry_at_ms: int) -> int:

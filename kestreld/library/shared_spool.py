@@ -6,8 +6,9 @@ One that was started here belongs to nobody: it serves until it is stopped, also
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from threading import Event, Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from kestreld.client.connection import Connection
 from kestreld.client.server import Server, now_ms
@@ -15,6 +16,8 @@ from kestreld.client.sockets import Login
 from kestreld.errors import ServersAway, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.spool_lock import LOCK
+
+T = TypeVar("T")
 
 SOCKET: Final = ".socket"
 LOG: Final = ".kestreld.log"
@@ -44,11 +47,19 @@ class SharedSpool:
         if too_many > 0:
             raise SpoolUnusable(self.path, f"its path is too long for a Unix socket in it, by {too_many} bytes")
 
-    def server(self) -> Server:
-        """One that was there just now: a lost one is looked for, or started, again.
+    def use(self, do: Callable[[Server], T]) -> T:
+        """What `do` gives on the spool's server: on the next one where it was gone before anything could be done.
 
-        Raises SpoolLocked, SpoolUnusable or ServerRefused.
+        Raises SpoolLocked, SpoolUnusable, ServerRefused or ConnectionLost.
         """
+        while True:
+            try:
+                return do(self._server_now())
+            except ServersAway:
+                continue
+
+    def _server_now(self) -> Server:
+        """One that was there just now: a lost one is looked for, or started, again."""
         with self._joining:
             if self._server is not None:
                 try:

@@ -294,15 +294,17 @@ queue.confirm_remove(item.xid)
 """
 
 
-def test_four_processes_lose_nothing_while_their_server_is_killed(spool: Path) -> None:
-    each = 300
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+def test_four_processes_lose_nothing_while_their_server_is_killed(spool: Path, kills: int) -> None:
+    each = 200 * kills + 100
     writers = [program(WRITER, spool, name, str(each)) for name in ("a", "b")]
     readers = [program(READER, spool) for _ in range(2)]
     first_lines = []
-    for process in writers:
-        assert process.stdout is not None
-        first_lines += [process.stdout.readline() for _ in range(each // 3)]
-    end_server(spool)
+    for _ in range(kills):
+        for process in writers:
+            assert process.stdout is not None
+            first_lines += [process.stdout.readline() for _ in range(100)]
+        end_server(spool)
     written = "".join(first_lines + [process.communicate()[0] for process in writers]).splitlines()
     with opened(spool) as queue:
         for _ in readers:
@@ -311,13 +313,12 @@ def test_four_processes_lose_nothing_while_their_server_is_killed(spool: Path) -
     answered = {line.removeprefix("answered ") for line in written if line.startswith("answered ")}
     unknown = {line.removeprefix("unknown ") for line in written if line.startswith("unknown ")}
     assert len(answered) + len(unknown) == 2 * each
-    assert len(unknown) <= 2
     came = [line.removeprefix("came ") for lines in read for line in lines if line.startswith("came ")]
     done = [line.removeprefix("done ") for lines in read for line in lines if line.startswith("done ")]
     assert answered <= set(came) <= answered | unknown
     assert len(done) == len(set(done))
-    assert len(came) - len(set(came)) <= 2  # what was open when the server died
+    assert len(came) - len(set(came)) <= 2 * kills  # what was open when the server died
     for lines in read:
         for name in ("a", "b"):
             numbers = [int(line.split()[2]) for line in lines if line.startswith(f"done {name} ")]
-            assert sum(later < earlier for earlier, later in pairwise(numbers)) <= 1
+            assert sum(later < earlier for earlier, later in pairwise(numbers)) <= kills
