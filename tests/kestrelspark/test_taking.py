@@ -77,21 +77,22 @@ def test_nothing_is_lost_and_repeats_are_marked_when_all_is_killed_between_log_a
 ) -> None:
     wal, target = tmp_path / "wal", tmp_path / "lake"
     put(kestrel, 0, 500)
-    may_close = threading.Event()
+    refused, may_close = threading.Event(), threading.Event()
 
     def admit(request: bytes) -> bool:
         if b"/close" not in request or may_close.is_set():
             return True
+        refused.set()
         job.kill()
         return False
 
     with tampering_proxy(kestrel.port, admit=admit) as address:
         job = SparkJob(tmp_path, ingest_command(address, target, f"--option=walPath={wal}", "--master=local[1]"))
         job.start()
+        job.until(refused.is_set, dies=True)
         assert job.wait() == -signal.SIGKILL, job.log
         may_close.set()
-        job.start()
-        assert job.wait() == 0, job.log
+        job.finish()
     found = spark.read.parquet(str(target)).collect()
     assert Counter(int(row.value) for row in found if not row.is_repeat) == Counter(range(500))
     repeats = [int(row.value) for row in found if row.is_repeat]
