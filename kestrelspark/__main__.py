@@ -20,7 +20,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") 
     """Run one job; returns its exit code. Findings go to stdout, words to stderr."""
     chosen = _parser(program).parse_args(arguments)
     try:
-        spark = session(f"kestrel {chosen.job}", chosen.master or None, dict(chosen.conf))
+        with_delta = getattr(chosen, "format", "") == "delta"
+        spark = session(f"kestrel {chosen.job}", chosen.master or None, dict(chosen.conf), with_delta=with_delta)
         return _run(spark, chosen)
     except SparkMissing as problem:
         return _fail(str(problem), MISSING)
@@ -96,8 +97,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
 def _add_ingest(ingest: argparse.ArgumentParser) -> None:
     ingest.add_argument("queues", nargs="+", metavar="QUEUE", help="names of queues")
     ingest.add_argument("--servers", required=True, metavar="SERVERS", help="HOST:PORT,HOST:PORT or @FILE")
-    ingest.add_argument("--reader", required=True, metavar="NAME", help="whose place on the queues to use")
-    ingest.add_argument("--to", required=True, metavar="FOLDER", help="for the Parquet files")
+    ingest.add_argument("--reader", default="", metavar="NAME", help="whose place on the queues to use")
+    ingest.add_argument("--to", required=True, metavar="FOLDER", help="for the files")
+    ingest.add_argument("--format", default="parquet", choices=["parquet", "delta"], help="of what is in the folder")
     ingest.add_argument("--every", type=int, default=0, metavar="SECONDS", help="go on, with a batch so often")
     ingest.add_argument(
         "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the stream"
@@ -198,7 +200,7 @@ def _ingest(spark: Any, chosen: argparse.Namespace) -> int:
     from kestrelspark.jobs.ingest import Queues, ingest
 
     options = {**dict(chosen.option), "subscribe": ",".join(chosen.queues)}
-    count = ingest(spark, Queues(chosen.servers, chosen.reader, options), chosen.to, chosen.every)
+    count = ingest(spark, Queues(chosen.servers, chosen.reader, options), chosen.to, chosen.every, chosen.format)
     _say(f"{count:,} items more in {chosen.to}")
     return 0
 

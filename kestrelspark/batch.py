@@ -10,6 +10,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     EqualTo,
@@ -30,6 +31,7 @@ from kestrelspark.options import BadOption, check_names, flag, option, words
 from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted, batches
 from kestrelspark.sink import batch_sink, stream_sink
 from kestrelspark.streaming import ItemReader, item_schema
+from kestrelspark.taking import TakingReader, taken_schema
 
 MIB: Final = 1 << 20
 PARTITION_BYTES_MIN: Final = 64 * MIB
@@ -59,6 +61,8 @@ class KestrelSource(DataSource):
         return "kestrel"
 
     def schema(self) -> StructType:
+        if option(self.options, "walpath"):
+            return taken_schema()
         if option(self.options, "servers"):
             return item_schema()
         with_value = flag(self.options, "includevalue")
@@ -67,7 +71,9 @@ class KestrelSource(DataSource):
     def reader(self, schema: StructType) -> "JournalReader":
         return JournalReader(schema, self.options)
 
-    def streamReader(self, schema: StructType) -> ItemReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if option(self.options, "walpath"):
+            return TakingReader(schema, self.options)
         return ItemReader(schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

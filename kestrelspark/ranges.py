@@ -13,15 +13,17 @@ from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES
 from kestrelspark.readers import ItemsLost, Place, complain
 from kestrelspark.rows import COLUMNS as EVENT_COLUMNS
 from kestrelspark.rows import Column, instants, numbers
-from kestrelspark.scanning import blocks
+from kestrelspark.scanning import Block, blocks
 from kestrelspark.servers import Patience, Servers, ServerTrouble
 
 COLUMNS: Final = {
     name: EVENT_COLUMNS[name]
     for name in ("server", "queue", "id", "add_time", "expire_time", "flags", "size", "journal_id", "value")
 }
+IS_REPEAT: Final = "is_repeat"  # of items that are taken (kestrelspark/wal.py)
 PAGE_ITEMS: Final = 50_000
 PAGE_BYTES: Final = 8 << 20
+GONE: Final = "are not there any more"
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,7 +62,7 @@ def range_batches(what: RangeOfIds, wanted: Wanted) -> Iterator[Any]:
             records, next_id = _page(api, what, first)
         except Failure as failure:
             if failure.code == ExitCode.NEGATIVE:
-                _lost(what.part(first, what.end), wanted)
+                lose(f"{what.part(first, what.end)} {GONE}", wanted)
                 return
             api = None
             patience.spend(failure)
@@ -69,11 +71,11 @@ def range_batches(what: RangeOfIds, wanted: Wanted) -> Iterator[Any]:
             there = what.end if gone.journal_id != what.journal_id else max(min(gone.first_id, what.end), first)
             if there == first:  # the journal ends before
                 there = what.end
-            _lost(what.part(first, there), wanted)
+            lose(f"{what.part(first, there)} {GONE}", wanted)
             first = there
             continue
         if next_id == first:
-            _lost(what.part(first, what.end), wanted)
+            lose(f"{what.part(first, what.end)} {GONE}", wanted)
             return
         patience = Patience(wanted.servers.retries)
         if records:
@@ -87,10 +89,11 @@ def _page(api: ReaderApi, what: RangeOfIds, first: int) -> tuple[bytes, int]:
     return api.records(what.queue, query)
 
 
-def _lost(what: RangeOfIds, wanted: Wanted) -> None:
+def lose(words: str, wanted: Wanted) -> None:
+    """Raises ItemsLost, or says so and returns where that is wanted."""
     if wanted.fails_on_loss:
-        raise ItemsLost(f"{what} are not there any more")
-    complain(f"{what} are not there any more; going on without them")
+        raise ItemsLost(words)
+    complain(f"{words}; going on without them")
 
 
 def _batch(records: bytes, what: RangeOfIds, wanted: Wanted) -> Any:
@@ -98,10 +101,17 @@ def _batch(records: bytes, what: RangeOfIds, wanted: Wanted) -> Any:
     found = list(blocks(records, 0, len(records)))
     if not found or found[-1].end != len(records) or any(block.others for block in found):
         raise ServerTrouble(f"{what}: damaged on the way here")
+    return row_batch(records, found, what, wanted.columns)
+
+
+def row_batch(records: bytes, found: list[Block], what: RangeOfIds, names: tuple[str, ...]) -> Any:
+    """A RecordBatch of the PUTs in `found`, blocks of `records`, that are in the range."""
+    if not found:
+        found = [Block(0)]
     puts = np.concatenate([block.puts for block in found])
     starts = np.concatenate([block.put_offsets for block in found])
     ends = starts + FRAME_BYTES + puts["body_bytes"]
-    inside = puts["id"] < what.end
+    inside = (puts["id"] >= what.first) & (puts["id"] < what.end)
     puts, starts, ends = puts[inside], starts[inside] + PUT_HEADER_BYTES, ends[inside]
     count = len(puts)
     add_at_ms, expire_at_ms = puts["add_at_ms"].astype(np.int64), puts["expire_at_ms"].astype(np.int64)
@@ -117,6 +127,7 @@ def _batch(records: bytes, what: RangeOfIds, wanted: Wanted) -> Any:
         "value": lambda: pa.array(
             list(map(records.__getitem__, map(slice, starts.tolist(), ends.tolist()))), pa.binary()
         ),
+        IS_REPEAT: lambda: pa.array(puts["only_reader"] != 0),
     }
-    schema = pa.schema([(name, COLUMNS[name]) for name in wanted.columns])
-    return pa.RecordBatch.from_arrays([columns[name]() for name in wanted.columns], schema=schema)
+    schema = pa.schema([(name, COLUMNS.get(name, pa.bool_())) for name in names])
+    return pa.RecordBatch.from_arrays([columns[name]() for name in names], schema=schema)

@@ -20,16 +20,22 @@ SETTINGS: Final = {
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
     "spark.log.level": "ERROR",
 }
+DELTA_SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 
 
 class SparkMissing(KestrelError):
     """Something that Spark needs is not on this machine; says what to install."""
 
 
-def session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> Any:
+def session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, with_delta: bool = False
+) -> Any:
     """The running session, or one made for `master`, by default local[*]. Raises SparkMissing.
 
-    Under spark-submit its own settings stand.
+    Under spark-submit its own settings stand. `with_delta`: it can write Delta tables.
     """
     try:
         from pyspark.sql import SparkSession
@@ -47,13 +53,26 @@ def session(name: str, master: str | None = None, settings: Mapping[str, str] | 
         builder = SparkSession.builder.appName(name)
         if not _submitted():
             builder = builder.master(master or "local[*]")
-            for key, value in {**SETTINGS, **_progress()}.items():
+            for key, value in {**SETTINGS, **_progress(), **(DELTA_SETTINGS if with_delta else {})}.items():
                 builder = builder.config(key, value)
+            if with_delta:
+                builder = _with_delta(builder)
         for key, value in (settings or {}).items():
             builder = builder.config(key, value)
         running = builder.getOrCreate()
     register(running)
     return running
+
+
+def _with_delta(builder: Any) -> Any:
+    """Delta's jars are named to it. Raises SparkMissing."""
+    try:
+        from delta import configure_spark_with_delta_pip
+    except ModuleNotFoundError as problem:
+        raise SparkMissing(
+            "Delta tables need delta-spark, which is not installed: pip install delta-spark"
+        ) from problem
+    return configure_spark_with_delta_pip(builder)
 
 
 def _is_local(master: str | None) -> bool:

@@ -183,12 +183,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, reached = from_json(start), from_json(end)
-        ranges = [
-            RangeOfIds(place.server, place.queue, at.journal_id, begun[place].next_id, at.next_id)
-            for place, at in reached.items()
-            if place in begun and begun[place].journal_id == at.journal_id and begun[place].next_id < at.next_id
-        ]
+        ranges = ranges_of(from_json(start), from_json(end))
         return [RangePartition(one) for one in divided(ranges, self._partitions_min)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -206,6 +201,15 @@ def shares(ahead: Mapping[Place, int], rows_max: int) -> dict[Place, int]:
         found[place] = min(max(items * rows_max // total, 1), items, left)
         left -= found[place]
     return found
+
+
+def ranges_of(start: Offsets, end: Offsets) -> list[RangeOfIds]:
+    """What is between the two, of the places that both know."""
+    return [
+        RangeOfIds(place.server, place.queue, at.journal_id, start[place].next_id, at.next_id)
+        for place, at in end.items()
+        if place in start and start[place].journal_id == at.journal_id and start[place].next_id < at.next_id
+    ]
 
 
 def divided(ranges: list[RangeOfIds], least: int) -> Iterable[RangeOfIds]:

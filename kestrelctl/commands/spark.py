@@ -1,5 +1,6 @@
 """kestrelctl spark: verify, report, convert, ingest, replay"""
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
@@ -10,6 +11,12 @@ PROGRAM: Final = "kestrelctl spark"
 spark = typer.Typer(
     help="Look through journals with Spark: needs pip install 'kestreld[spark]' and Java 17.", rich_markup_mode=None
 )
+
+
+class FileFormat(StrEnum):
+    PARQUET = "parquet"
+    DELTA = "delta"
+
 
 PathsArgument = Annotated[
     list[str],
@@ -117,18 +124,28 @@ def convert(
 def ingest(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
     servers: ServersOption,
-    reader: Annotated[str, typer.Option(metavar="NAME", help="Whose place on the queues to use.", show_default=False)],
     to: TargetOption,
+    reader: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose place on the queues to use.", show_default=False),
+    ] = None,
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="Of what is in DIR; delta needs pip install delta-spark.")
+    ] = FileFormat.PARQUET,
     every: Annotated[int, typer.Option(metavar="SECONDS", min=0, help="Go on, with a batch so often; 0 = once.")] = 0,
     option: OptionOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Add what is new in queues to Parquet files in DIR, each item exactly once. It takes nothing from the queues.
+    """Add what is new in queues to Parquet files, or a Delta table, in DIR, each item exactly once.
+
+    It takes nothing from the queues. But old Kestrels have no readers: there --option walPath=DIR, without --reader,
+    takes the items, each at least once.
 
     Exit 87 Spark or Java is missing.
     """
-    given = [f"--servers={servers}", f"--reader={reader}", f"--to={to}", f"--every={every}"]
+    given = [f"--servers={servers}", f"--to={to}", f"--every={every}", f"--format={file_format}"]
+    given += [f"--reader={reader}"] if reader else []
     given += [f"--option={setting}" for setting in option or []]
     _run("ingest", queues, [*given, *_common(None, master, conf)])
 

@@ -14,6 +14,8 @@ from tests.support.daemon import ROOT
 from tests.support.process import descendants, environment
 
 PATIENCE_S: Final = 600  # a JVM on a loaded machine takes long to start
+NO_CONNECTION: Final = "Python worker failed to connect back"
+STARTS: Final = 20
 
 
 class SparkJob:
@@ -42,7 +44,7 @@ class SparkJob:
         """Returns once it is so. With `dies` the job may end meanwhile, and is started again then."""
         end = time.monotonic() + PATIENCE_S
         while not is_so():
-            if not self.is_running:
+            if not self.is_running and not is_so():
                 assert dies, self.log
                 self.start()
             assert time.monotonic() < end, self.log
@@ -52,6 +54,14 @@ class SparkJob:
         """Its exit code."""
         assert self.process is not None
         return self.process.wait(PATIENCE_S)
+
+    def finish(self) -> None:
+        """Run to its end. Spark gives a Python process ten seconds to start; where these do not do, run again."""
+        self.start()
+        while self.wait() and self.log.count(NO_CONNECTION) <= STARTS:
+            assert NO_CONNECTION in self.log, self.log
+            self.start()
+        assert self.wait() == 0, self.log
 
     def workers(self) -> list[int]:
         """The Python processes below the JVM: those that plan, and those that read."""
