@@ -10,7 +10,7 @@ SPARK := .venv-spark
 JAVA := "$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-report completions man test-spark report
+.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-spark bench-report completions man test-spark report
 
 check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
 
@@ -119,6 +119,11 @@ bench-growth: ## only what an operation costs with more queues, items and connec
 
 bench-compiled: $(INSTALLED) compiled ## as bench, with the compiled kestreld beside the pure one
 	@$(MEASURE) --kestreld kestreld= --kestreld compiled=$(COMPILED)/bin/kestreld $(PARTS)
+
+# MEGABYTES=200 is shorter.
+bench-spark: $(SPARK)/.installed ## journals read by Spark, with the compiled scan and without
+	@$(SPARK)/bin/python -m benchmarks.spark_batch $(MEGABYTES)
+	@NUMBA_DISABLE_JIT=1 $(SPARK)/bin/python -m benchmarks.spark_batch $(MEGABYTES)
 
 bench-report: $(INSTALLED) ## docs/benchmarks.md and its plots, from benchmarks/results
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'

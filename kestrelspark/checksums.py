@@ -11,7 +11,6 @@ from xxhash import xxh3_64_intdigest
 SIZE_MIN: Final = 17
 SIZE_MAX: Final = 240
 FEW: Final = 256  # numpy needs a few of a kind to be quicker than a call for each
-AT_ONCE: Final = 1 << 13  # what is reckoned with stays in the processor's cache
 
 _SECRET: Final = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
@@ -95,9 +94,8 @@ def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
         if kind == 0 or count < FEW:
             made[which] = called(buffer, starts[which], ends[which], seeds[which])
             continue
-        for at in range(0, count, AT_ONCE):
-            some = which[at : at + AT_ONCE]
-            made[some] = up_to_128(words, starts[some], ends[some], sizes[some].astype(np.uint64), seeds[some], kind)
+        size = sizes[which].astype(np.uint64)
+        made[which] = up_to_128(words, starts[which], ends[which], size, seeds[which], kind)
     return made
 
 
