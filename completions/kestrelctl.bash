@@ -66,7 +66,7 @@ _kestrelctl_options() { # of command $1
         'spark verify') echo '--queue --state --master --conf -h --help' ;;
         'spark report') echo '--to --queue --since --until --bucket --state --master --conf -h --help' ;;
         'spark convert') echo '--to --queue --since --until --values --overwrite --state --master --conf -h --help' ;;
-        'spark ingest') echo '--servers --reader --to --every --option --master --conf -h --help' ;;
+        'spark ingest') echo '--servers --to --reader --format --every --option --master --conf -h --help' ;;
         'spark replay') echo '--servers --to --queue --since --until --where --speed --rate --expired --dedup-key --state --mode --option --master --conf -h --help' ;;
     esac
 }
@@ -104,6 +104,7 @@ _kestrelctl_place() {
         'readers move 2' | 'readers drop 2') kind=reader choice='' ;;
         'journal export --format') kind=words choice='kestrel' ;;
         'bench flood --output' | 'bench flood -o' | 'bench many-clients --output' | 'bench many-clients -o' | 'bench put-many --output' | 'bench put-many -o' | 'bench packing --output' | 'bench packing -o' | 'bench timeout --output' | 'bench timeout -o' | 'bench fanout --output' | 'bench fanout -o') kind=words choice='table json' ;;
+        'spark ingest --format') kind=words choice='parquet delta' ;;
         *' --context' | *' -c') kind=context choice='' ;;
         *' --user') kind=nothing choice='' ;;
         *' --password-file' | *' --ca' | *' --cert' | *' --key') kind=file choice='' ;;
