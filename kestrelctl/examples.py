@@ -108,6 +108,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl spark report /var/spool/kestrel /srv/archive --to /srv/www/load --state /var/lib/kestrel-load",
     ),
     "spark ingest": ("kestrelctl spark ingest orders --servers a:22133,b:22133 --reader lake --to /srv/lake/orders",),
+    "spark compare": (
+        "kestrelctl spark compare /srv/archive --before 48h..24h --after 24h..now",
+        "kestrelctl spark compare --before /srv/www/load-1 --after /srv/www/load-2 --to /srv/www/compared",
+    ),
     "spark replay": (
         "kestrelctl spark replay /srv/archive --servers test:22133 --since 24h --speed 10x --state /var/tmp/replay",
         "kestrelctl spark replay /srv/archive --servers test:22133 --to again --where 'size > 100' --rate 500/s",

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kestrelctl.blocks import Cell
+from kestrelctl.examples import EXAMPLES
 from kestrelctl.exit_codes import Failure
 from kestrelctl.journals.replaying import Pace, parse_rate, parse_speed
 from kestrelctl.output import write_rows
@@ -65,11 +67,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--master", default="", help="the Spark to run on (default local[*]); spark-submit says its own"
     )
     of_spark.add_argument("--conf", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of Spark")
-    common = argparse.ArgumentParser(add_help=False, parents=[of_spark])
-    common.add_argument("paths", nargs="+", metavar="PATH", help="spools, archives, folders of them, files; globs")
-    common.add_argument(
+    queues = argparse.ArgumentParser(add_help=False)
+    queues.add_argument(
         "--queue", action="append", default=[], help="only this queue; may be a pattern, may be repeated"
     )
+    common = argparse.ArgumentParser(add_help=False, parents=[of_spark, queues])
+    common.add_argument("paths", nargs="+", metavar="PATH", help="spools, archives, folders of them, files; globs")
     rows = argparse.ArgumentParser(add_help=False)
     rows.add_argument("--since", default="", metavar="TIME", help="2025-01-31T12:00 (UTC), or milliseconds since 1970")
     rows.add_argument("--until", default="", metavar="TIME", help="up to this time, not included")
@@ -89,8 +92,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
     convert.add_argument(
         "--state", default="", metavar="FILE", help="remember there what is read, add only what is new"
     )
+    _add_compare(jobs.add_parser("compare", parents=[of_spark, queues], help="two periods, or two reports"))
     _add_replay(jobs.add_parser("replay", parents=[common, rows], help="items of journals on queues again"))
     _add_ingest(jobs.add_parser("ingest", parents=[of_spark], help="what is new in queues to Parquet"))
+    for name, job in jobs.choices.items():
+        lines = [line.replace("kestrelctl spark", program) for line in EXAMPLES[f"spark {name}"]]
+        job.epilog = "\n  ".join(["examples:", *lines])
+        job.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 
@@ -104,6 +112,14 @@ def _add_ingest(ingest: argparse.ArgumentParser) -> None:
     ingest.add_argument(
         "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the stream"
     )
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.add_argument("paths", nargs="*", metavar="PATH", help="the journals, where a period is given")
+    for name in ("before", "after"):
+        words = "SINCE..UNTIL, or the folder of a report"
+        compare.add_argument(f"--{name}", required=True, metavar="PERIOD|FOLDER", help=words)
+    compare.add_argument("--to", default="", metavar="FOLDER", help="for compare.html and the Parquet table")
 
 
 def _add_replay(replay: argparse.ArgumentParser) -> None:
@@ -177,6 +193,32 @@ def _report(spark: Any, chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(spark: Any, chosen: argparse.Namespace) -> int:
+    from kestrelspark.jobs.compare import SHOWN, change_in_words, compare, write_table
+    from kestrelspark.jobs.compare_page import compare_page
+    from kestrelspark.jobs.convert import Choice
+    from kestrelspark.jobs.page import name_of
+
+    found = compare(spark, chosen.paths, Choice(tuple(chosen.queue)), chosen.before, chosen.after)
+    if found is None:
+        return _fail("nothing has happened in either period", NEGATIVE)
+    if chosen.to:
+        os.makedirs(chosen.to, exist_ok=True)
+        write_table(spark, found, chosen.to)
+        with open(os.path.join(chosen.to, "compare.html"), "w", encoding="utf-8") as file:
+            file.write(compare_page(found))
+    lines: list[dict[str, Cell]] = []
+    for row in found.rows:
+        for name in SHOWN:
+            was, is_now = (
+                "" if row[f"{name}_{side}"] is None else row[f"{name}_{side}"] for side in ("before", "after")
+            )
+            words = change_in_words(row, name)
+            lines.append({"queue": name_of(row), "figure": name, "before": was, "after": is_now, "change": words})
+    write_rows(lines, ["queue", "figure", "before", "after", "change"], None)
+    return 0
+
+
 def _convert(spark: Any, chosen: argparse.Namespace) -> int:
     from kestrelspark.jobs.convert import convert, convert_new
     from kestrelspark.options import BadOption
@@ -236,7 +278,14 @@ def _replay(spark: Any, chosen: argparse.Namespace) -> int:
     return max((one.code for one in outcomes), default=NEGATIVE)
 
 
-JOBS: Final = {"verify": _verify, "report": _report, "convert": _convert, "ingest": _ingest, "replay": _replay}
+JOBS: Final = {
+    "verify": _verify,
+    "report": _report,
+    "convert": _convert,
+    "ingest": _ingest,
+    "replay": _replay,
+    "compare": _compare,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""kestrelctl spark: verify, report, convert, ingest, replay"""
+"""kestrelctl spark: verify, report, compare, convert, ingest, replay"""
 
 from enum import StrEnum
 from typing import Annotated, Final
@@ -118,6 +118,29 @@ def convert(
     """
     flags = [name for name, is_set in (("--values", values), ("--overwrite", overwrite)) if is_set]
     _run("convert", paths, [f"--to={to}", *flags, *_state(state), *_times(since, until), *_common(queue, master, conf)])
+
+
+@spark.command("compare")
+def compare(
+    before: Annotated[
+        str, typer.Option(metavar="PERIOD|DIR", help="SINCE..UNTIL, or the folder of a report.", show_default=False)
+    ],
+    after: Annotated[str, typer.Option(metavar="PERIOD|DIR", help="What to compare it with.", show_default=False)],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SPOOL|FILE", help="The journals, where a period is given.", show_default=False),
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="DIR", help="For compare.html and a Parquet table.")] = None,
+    queue: QueueOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Put two periods side by side: puts, gets, waits, retries and backlog of every queue, and what has changed.
+
+    Exit 1 nothing has happened in either, 66 no such path or report, 87 Spark or Java is missing.
+    """
+    given = [f"--before={before}", f"--after={after}", *([f"--to={to}"] if to else [])]
+    _run("compare", paths or [], [*given, *_common(queue, master, conf)])
 
 
 @spark.command("ingest")

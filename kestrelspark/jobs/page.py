@@ -29,16 +29,16 @@ svg { max-width: 100%; height: auto; } svg text { font: 11px system-ui, sans-ser
 
 def page(report: Report) -> str:
     """The whole page. Queues with the most puts come first, and only so many get plots."""
-    queues = sorted(rows(report.queues), key=lambda row: (-row["puts"] - row["got"], _name(row)))
-    shown = {_name(row) for row in queues[:QUEUES_MAX]}
+    queues = sorted(rows(report.queues), key=lambda row: (-row["puts"] - row["got"], name_of(row)))
+    shown = {name_of(row) for row in queues[:QUEUES_MAX]}
     points: dict[str, list[Row]] = {}
     for row in sorted(rows(_of_these(report.buckets, queues[:QUEUES_MAX])), key=lambda row: row["bucket_ms"]):
-        if _name(row) in shown:
-            points.setdefault(_name(row), []).append(row)
+        if name_of(row) in shown:
+            points.setdefault(name_of(row), []).append(row)
     parts = [_head(report), _table(queues, report)]
     if len(queues) > QUEUES_MAX:
         parts.append(f"<p>Plots of the {QUEUES_MAX} busiest queues; the Parquet tables have all {len(queues)}.</p>")
-    parts += [_section(row, points.get(_name(row), []), report) for row in queues[:QUEUES_MAX]]
+    parts += [_section(row, points.get(name_of(row), []), report) for row in queues[:QUEUES_MAX]]
     return "\n".join([*parts, "</body></html>\n"])
 
 
@@ -46,19 +46,19 @@ def _of_these(buckets: Any, queues: Sequence[Row]) -> Any:
     return buckets.where(buckets["queue"].isin(sorted({row["queue"] for row in queues})))
 
 
-def _name(row: Row) -> str:
+def name_of(row: Row) -> str:
     name = f"{row['queue']}+{row['reader']}" if row["reader"] else str(row["queue"])
     return f"{row['server']}: {name}" if row["server"] else name
 
 
 def _head(report: Report) -> str:
     notes = "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in report.notes)
-    span = f"{day_and_time(report.first_ms)} to {day_and_time(report.last_ms)} UTC"
+    period = f"{day_and_time(report.first_ms)} to {day_and_time(report.last_ms)} UTC"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Queues: load</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body>\n<h1>Load of the queues</h1>\n<p>{span}. Points of the plots are"
-        f" {_span(report.bucket_s * 1000)} apart.</p>\n{notes}"
+        f"<style>{STYLE}</style></head><body>\n<h1>Load of the queues</h1>\n<p>{period}. Points of the plots are"
+        f" {span(report.bucket_s * 1000)} apart.</p>\n{notes}"
     )
 
 
@@ -69,14 +69,14 @@ def _table(queues: Sequence[Row], report: Report) -> str:
     lines = []
     for row in queues:
         cells = [
-            html.escape(_name(row)),
+            html.escape(name_of(row)),
             f"{row['puts']:,}",
             f"{row['puts'] / seconds:,.1f}",
             f"{(row['put_bytes'] or 0) / 1e6:,.1f}",
             f"{row['got']:,}",
             f"{row['got'] / seconds:,.1f}",
             *(_wait(row, name) for name in percentile_names() if name != "p95"),
-            _span(row["wait_max_ms"]),
+            span(row["wait_max_ms"]),
             *(f"{row[name]:,}" for name in ("expired", "discarded", "moved", "flushed", "retried")),
             f"{row['backlog_items']:,}",
             f"{row['backlog_max_items'] or 0:,}",
@@ -92,10 +92,10 @@ def _table(queues: Sequence[Row], report: Report) -> str:
 def _wait(row: Row, name: str) -> str:
     """A percentile, or an interval where that is all there is to know."""
     shortest, longest = row[f"wait_{name}_ms"], row[f"longest_wait_{name}_ms"]
-    return _span(shortest) if shortest == longest else f"{_span(shortest)} – {_span(longest)}"
+    return span(shortest) if shortest == longest else f"{span(shortest)} – {span(longest)}"
 
 
-def _span(span_ms: float | None) -> str:
+def span(span_ms: float | None) -> str:
     if span_ms is None:
         return ""
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
@@ -127,7 +127,7 @@ def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
     ]
     if gone:
         plots.append(_plot("Expired, discarded, retried per second", gone))
-    return f'<h2>{html.escape(_name(queue))}</h2>\n<div class="plots">\n' + "\n".join(plots) + "\n</div>"
+    return f'<h2>{html.escape(name_of(queue))}</h2>\n<div class="plots">\n' + "\n".join(plots) + "\n</div>"
 
 
 def _filled(points: Sequence[Row], report: Report) -> Iterator[tuple[int, Row | None, float]]:

@@ -35,6 +35,7 @@ OTHERS: Final = {
     "spark convert",
     "spark ingest",
     "spark replay",
+    "spark compare",
     "web",
     "watch",
 }
