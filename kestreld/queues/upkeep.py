@@ -371,16 +371,16 @@ class Upkeep:
         return journal is queue.journal and journal.failed is None and queue.stopped is None
 
     def _give_up(self, queue: Queue, journal: Journal, compaction: Compaction, reason: str) -> None:
-        # Not at every round: each try begins a segment, and a disk that is full has no room for them.
-        journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS
-        self._report(f"{queue.name}: compaction given up: {reason}; tried again in a minute")
+        if journal is queue.journal:  # else it was deleted meanwhile, and there is nothing to try again
+            # Not at every round: each try begins a segment, and a disk that is full has no room for them.
+            journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS
+            self._report(f"{queue.name}: compaction given up: {reason}; tried again in a minute")
         compaction.abandon()
 
     def _put_in_place(self, queue: Queue, journal: Journal, compaction: Compaction) -> None:
         def finished(error: OSError | None) -> None:
             if error is not None or journal is not queue.journal:
-                reason = str(error.strerror) if error is not None else "the queue was deleted"
-                self._give_up(queue, journal, compaction, reason)
+                self._give_up(queue, journal, compaction, "" if error is None else str(error.strerror))
             else:
                 journal.replace(compaction.replaced, compaction.segment)
                 for reader in queue.readers.values():

@@ -247,6 +247,21 @@ def test_a_queue_that_is_deleted_while_it_is_compacted_keeps_nobody_waiting(tmp_
     assert not engine.collection.crowded
 
 
+def test_a_queue_that_is_deleted_as_its_compaction_takes_its_place_is_not_spoken_of(tmp_path: Path) -> None:
+    files = LateFiles()
+    engine = Engine(tmp_path, files, **SETTINGS)
+    flow = Flow(engine)
+    flow.begin()
+    while not any(getattr(work, "__name__", "") == "put_in_place" for work, _ in files.under_way):
+        files.finish_background()
+        flow.turns(1, slices=1)
+    engine.collection.delete(WORK)
+    for _ in range(5):
+        files.finish_background()
+        engine.work(20)
+    assert engine.log == []
+
+
 def test_a_compaction_that_finds_no_descriptor_is_given_up(tmp_path: Path) -> None:
     class NoDescriptor(LateFiles):
         out = False
