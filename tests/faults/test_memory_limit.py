@@ -49,15 +49,15 @@ def test_without_more_memory_nothing_stored_is_lost(tmp_path: Path) -> None:
 def test_with_max_memory_a_backlog_of_many_times_that_takes_no_more(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d")
     items = [(b"%d " % number).ljust(ITEM_BYTES, b"x") for number in range(MORE_THAN_FITS // len(names))]
-    with running_daemon(tmp_path, f"max_memory={10 * MIB}", "queues.memo.journal=false") as daemon:
-        with QueueClient(daemon.port) as client:
-            client.put("other", b"x")
-            before_bytes = resident_bytes(daemon.pid)
-            for item in items:
-                for name in names:
-                    client.put(name, item)
-            assert client.offer("memo", items[0]) == b"NOT_STORED"
-            assert resident_bytes(daemon.pid) - before_bytes < 10 * MIB + len(names) * ITEM_BYTES + 10 * MIB
+    settings = (f"max_memory={10 * MIB}", "queues.memo.journal=false")
+    with running_daemon(tmp_path, *settings) as daemon, QueueClient(daemon.port) as client:
+        client.put("other", b"x")
+        before_bytes = resident_bytes(daemon.pid)
+        for item in items:
             for name in names:
-                assert client.drain(name) == items
+                client.put(name, item)
+        assert client.offer("memo", items[0]) == b"NOT_STORED"
+        assert resident_bytes(daemon.pid) - before_bytes < 10 * MIB + len(names) * ITEM_BYTES + 10 * MIB
         daemon.logged("max_memory is used up")
+        for name in names:
+            assert client.drain(name) == items

@@ -359,7 +359,8 @@ def other_values(byte: int) -> set[int]:
 @pytest.mark.parametrize(
     "history",
     [
-        pytest.param(TEXT, id="text"),
+        pytest.param(TEXT[:3], id="short text"),
+        pytest.param(TEXT, id="text", marks=pytest.mark.long),
         pytest.param(BINARY, id="binary", marks=pytest.mark.long),
         pytest.param([*TEXT, *TAKES, *BINARY], id="takes", marks=pytest.mark.long),
     ],

@@ -333,7 +333,14 @@ def verify_finds_it(files: Files) -> bool:
     return any(report.bad_offset is not None for report in verify_journal(disk, FOLDER, FAMILY))
 
 
-@histories
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(ONE_SEGMENT, id="one segment"),
+        pytest.param(SYNCED, id="synced"),
+        pytest.param(MANY_SEGMENTS, id="many segments", marks=pytest.mark.long),
+    ],
+)
 def test_every_flipped_bit_is_noticed_and_none_is_delivered(history):
     outcomes: Counter[str] = Counter()
     for name, whole in history.files.items():
