@@ -117,9 +117,9 @@ class Console(App[None]):
         for thread in self._threads:
             thread.start()
         self._timer = self.set_interval(self.interval_ms / 1000, self.tick)
+        # Under nohup, too: without its terminal a console is of no use, and would ask it for keys for ever.
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
 
     def _stop(self, signal_number: int) -> None:
         """Leave the terminal as it was, first."""

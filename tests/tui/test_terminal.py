@@ -32,13 +32,21 @@ def read_until(terminal: int, condition: Callable[[bytes], bool]) -> bytes:
     return seen
 
 
-@pytest.mark.parametrize(("ending", "code"), [("q", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_it_draws_and_leaves_the_terminal_as_it_was(daemon: Daemon, queue: str, ending: str | int, code: int) -> None:
+UNDER_NOHUP = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "prefix"),
+    [("q", 0, []), (signal.SIGTERM, 143, []), (signal.SIGHUP, 129, []), (signal.SIGHUP, 129, UNDER_NOHUP)],
+)
+def test_it_draws_and_leaves_the_terminal_as_it_was(
+    daemon: Daemon, queue: str, ending: str | int, code: int, prefix: list[str]
+) -> None:
     put(daemon.address, queue, b"hello")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     modes = termios.tcgetattr(theirs)
-    command = [sys.executable, "-m", "kestrelctl", "top", "--filter", queue, "-s", daemon.address]
+    command = [*prefix, sys.executable, "-m", "kestrelctl", "top", "--filter", queue, "-s", daemon.address]
     variables = {**environment(), "TERM": "xterm-256color"}
     with subprocess.Popen(command, cwd=ROOT, env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         seen = read_until(ours, lambda seen: f"› {queue}".encode() in seen)
