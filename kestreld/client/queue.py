@@ -65,13 +65,8 @@ class ClusterQueue:
         if opened is None:
             yield None
             return
-        succeeded = False
-        try:
-            yield opened.item
-            succeeded = True
-        finally:
-            if not succeeded:
-                opened.abort()
+        with opened.used() as item:
+            yield item
         opened.close()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -80,13 +75,8 @@ class ClusterQueue:
         Whoever leaves the loop gives the item back.
         """
         while (opened := self._open(None)) is not None:
-            succeeded = False
-            try:
-                yield opened.item
-                succeeded = True
-            finally:
-                if not succeeded:
-                    opened.abort()
+            with opened.used() as item:
+                yield item
             opened.close_in_hand()
 
     def _open(self, wait_ms: int | None) -> OpenRead | None:

@@ -176,6 +176,17 @@ class OpenRead:
         with suppress(ConnectionLost):
             self._end(b"/abort")
 
+    @contextmanager
+    def used(self) -> Iterator[bytes]:
+        """The item, for a block: the head again when that fails, else to be closed."""
+        succeeded = False
+        try:
+            yield self.item
+            succeeded = True
+        finally:
+            if not succeeded:
+                self.abort()
+
     def close_in_hand(self) -> None:
         """The item is with who wants it, whatever becomes of the connection."""
         try:

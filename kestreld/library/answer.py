@@ -23,6 +23,23 @@ class Answer(Future[T]):
         return answer
 
 
+async def delivered(answer: Answer[T | None], give_back: Callable[[T], object]) -> T | None:
+    """Its result. What a coroutine that is cancelled is not there to take is given back, when it has come."""
+    taken = False
+    try:
+        found = await answer
+        taken = True
+    finally:
+        if not taken:
+            answer.add_done_callback(lambda _: _undelivered(answer, give_back))
+    return found
+
+
+def _undelivered(answer: Answer[T | None], give_back: Callable[[T], object]) -> None:
+    if not answer.cancelled() and answer.exception() is None and (found := answer.result()) is not None:
+        give_back(found)
+
+
 class Derived(Answer[T | None], Generic[S, T]):
     """What is made of another answer, None of None. To cancel it is to cancel that."""
 

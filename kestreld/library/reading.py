@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kestreld.library.answer import Answer, Derived
+from kestreld.library.answer import Answer, Derived, delivered
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
 from kestreld.library.waits import Wait
@@ -257,14 +257,7 @@ class Reading:
         """`receive` for a coroutine. One that is cancelled leaves the item where it was."""
         if want == PEEK:
             return await self.wait(deadline_at_ms, PEEK)
-        wait, item = self.wait(deadline_at_ms, OPEN), None
-        delivered = False
-        try:
-            item = await wait
-            delivered = True
-        finally:
-            if not delivered:
-                wait.add_done_callback(lambda _: self._give_back(wait))
+        item = await delivered(self.wait(deadline_at_ms, OPEN), self._give_back)
         if item is None or want == OPEN:
             return item
         with self.spool.lock:
@@ -276,9 +269,8 @@ class Reading:
             await hold
         return item._replace(xid=0)
 
-    def _give_back(self, wait: Answer[QItem | None]) -> None:
-        if not wait.cancelled() and wait.exception() is None and (item := wait.result()) is not None:
-            self.spool.worker.soon(lambda: self.end_read(item.xid, is_done=False))
+    def _give_back(self, item: QItem) -> None:
+        self.spool.worker.soon(lambda: self.end_read(item.xid, is_done=False))
 
     def evict(self) -> None:
         """Everybody who waits gets None."""

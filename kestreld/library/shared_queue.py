@@ -10,7 +10,7 @@ from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key
 from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
-from kestreld.library.answer import Answer
+from kestreld.library.answer import Answer, delivered
 from kestreld.library.item import QItem
 from kestreld.library.shared_spool import SharedSpool
 from kestreld.library.worker import Worker
@@ -127,14 +127,8 @@ class SharedQueue:
 
     async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
-        wait, item = self._wait(deadline_at_ms, OPEN, None), None
-        delivered = False
-        try:
-            item = await wait
-            delivered = True
-        finally:
-            if not delivered:
-                wait.add_done_callback(self._return)
+        wait = self._wait(deadline_at_ms, OPEN, None)
+        item = await delivered(wait, lambda found: self.unremove(found.xid))
         if item is None or transaction:
             return item
         self._opened.pop(item.xid).close_in_hand()
@@ -143,10 +137,6 @@ class SharedQueue:
     async def peek_async(self, deadline_at_ms: int) -> QItem | None:
         """`peek_receive` for a coroutine."""
         return await self._wait(deadline_at_ms, PEEK, None)
-
-    def _return(self, wait: Future[QItem | None]) -> None:
-        if not wait.cancelled() and wait.exception() is None and (item := wait.result()) is not None:
-            self.unremove(item.xid)
 
     def _react(self, deadline_at_ms: int, want: int, react: Callable[[QItem | None], object]) -> None:
         self._wait(deadline_at_ms, want, lambda answer: react(answer.result()))
