@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 from urllib.parse import unquote
 
@@ -24,11 +25,20 @@ _SERVER: Final = re.compile(r"server=([^/]+)")
 
 
 @dataclass(slots=True, frozen=True)
+class Original:
+    """A segment as it was written, whose items have ids from `first_id` to before `until_id`."""
+
+    path: str
+    first_id: int
+    until_id: int
+
+
+@dataclass(slots=True, frozen=True)
 class JournalFile:
     """A file to read. Of a segment `end` is how many of its bytes count, None = all; the newest may have a torn tail.
 
-    `originals` are segments that hold some of a compacted one's items already. What an earlier run has read does not
-    count: the bytes before `start`, and of a compacted one the items before `from_id`.
+    `originals` are segments that may hold some of a compacted one's items already. What an earlier run has read does
+    not count: the bytes before `start`, and of a compacted one the items before `from_id`.
     """
 
     path: str
@@ -41,7 +51,7 @@ class JournalFile:
     number: int = 0
     end: int | None = None
     is_newest: bool = True
-    originals: tuple[str, ...] = ()
+    originals: tuple[Original, ...] = ()
     is_compacted: bool = False
     start: int = 0
     from_id: int = 0
@@ -251,12 +261,12 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
     newest = max(by_number)
     for number in sorted(by_number):
         segment = by_number[number]
-        originals: tuple[str, ...] = ()
+        originals: tuple[Original, ...] = ()
         if _is_compacted(segment):
             assert segment.header is not None
             if number in replaced or all(one in plain for one in segment.header.replaced):
                 continue  # all that it holds is elsewhere
-            originals = tuple(plain[one].path for one in segment.header.replaced if one in plain)
+            originals = _originals(plain, segment)
         follower = plain.get(number + 1)
         if since_ms is not None and _ended_before(follower, since_ms - SLACK_MS):
             continue
@@ -285,13 +295,25 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
         found.readers += _readers(by_number, journal_id)
 
 
+def _originals(plain: dict[int, _Segment], compacted: _Segment) -> tuple[Original, ...]:
+    """By ids: it may stand for another compacted one, which has gone and does not say any more what it stood for."""
+    before = [segment for number, segment in sorted(plain.items()) if number < compacted.number]
+    first_ids = [*(_first_id(segment) for segment in before), 1 << 64]
+    return tuple(
+        Original(segment.path, first_id, until_id)
+        for segment, (first_id, until_id) in zip(before, pairwise(first_ids), strict=True)
+        if until_id > _first_id(compacted)
+    )
+
+
 def _is_compacted(segment: _Segment) -> bool:
     return segment.header is not None and bool(segment.header.replaced)
 
 
-def _first_id(segment: _Segment) -> int | None:
+def _first_id(segment: _Segment) -> int:
     parsed = parse_segment_name(os.path.basename(segment.path))
-    return None if parsed is None else parsed[1]
+    assert parsed is not None
+    return parsed[1]
 
 
 def _ended_before(follower: _Segment | None, at_ms: int) -> bool:

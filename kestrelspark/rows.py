@@ -76,11 +76,10 @@ def batches(files: Iterable[JournalFile], wanted: Wanted, *, missing_is_fine: bo
 def file_batches(buffer: bytes, file: JournalFile, wanted: Wanted) -> Iterator[Any]:
     """The rows of one file. A torn tail is no damage in any mode."""
     progress = Progress()
-    elsewhere = _ids_of(file.originals)
     for piece in contents(buffer, file, progress):
         match piece:
             case Puts():
-                yield from _put_batches(_without(piece, elsewhere, file.from_id), buffer, file, wanted, progress)
+                yield from _put_batches(_without(piece, file), buffer, file, wanted, progress)
             case Endings() if not wanted.puts_only:
                 yield from _ending_batches(piece, file, wanted, progress)
             case Damage():
@@ -88,21 +87,25 @@ def file_batches(buffer: bytes, file: JournalFile, wanted: Wanted) -> Iterator[A
                     yield from _corrupt_batch(piece, file, wanted)
 
 
-def _ids_of(paths: Sequence[str]) -> Any:
-    """The ids of all items in some segments, in order."""
-    ids = [np.empty(0, np.int64)]
-    for path in paths:
-        with open(path, "rb") as opened:
-            buffer = opened.read()
-        at = int.from_bytes(buffer[12:16], "little")
-        ids += [block.puts["id"].astype(np.int64) for block in blocks(buffer, at, len(buffer))]
-    return np.concatenate(ids)
-
-
-def _without(puts: Puts, elsewhere: Any, from_id: int) -> Puts:
-    if not len(elsewhere) and not from_id:
+def _without(puts: Puts, file: JournalFile) -> Puts:
+    """What is not among the originals' items, nor was read before."""
+    if not file.is_compacted:
         return puts
-    return _picked(puts, ~np.isin(puts.ids, elsewhere) & (puts.ids >= from_id))
+    which = puts.ids >= file.from_id
+    for original in file.originals:
+        in_range = which & (puts.ids >= original.first_id) & (puts.ids < original.until_id)
+        if in_range.any():
+            which &= ~(in_range & np.isin(puts.ids, _ids_in(original.path)))
+    return _picked(puts, which)
+
+
+def _ids_in(path: str) -> Any:
+    """The ids of all items in a segment, in order. Raises OSError."""
+    with open(path, "rb") as opened:
+        buffer = opened.read()
+    at = int.from_bytes(buffer[12:16], "little")
+    ids = [block.puts["id"].astype(np.int64) for block in blocks(buffer, at, len(buffer))]
+    return np.concatenate([np.empty(0, np.int64), *ids])
 
 
 def _picked(puts: Puts, which: Any) -> Puts:

@@ -177,6 +177,21 @@ def test_items_of_a_compacted_segment_count_once_whatever_is_left_of_the_origina
     assert sorted(ids) == sorted(expected)
 
 
+@pytest.mark.parametrize("there", [(1, 2, 4), (1, 4), (1, 2), ()])
+def test_items_that_were_compacted_twice_count_once(spark: Any, tmp_path: Path, there: tuple[int, ...]) -> None:
+    archive, live = tmp_path / "archive" / "work" / "1700000000000", tmp_path / "spool" / "work.journal"
+    for number in there:
+        write_segment(archive, number, number * 10, puts(number * 10, 10))
+    # It stands for what segment 3 stood for, too; that one has gone.
+    write_segment(live, 5, 13, [*puts(13, 2), *puts(25, 3), *puts(44, 1)], replaced=(3, 4))
+    write_segment(live, 6, 50, puts(50, 4))
+    ids = [row.id for row in source(spark, tmp_path).where("event = 'put'").select("id").collect()]
+    expected = {*range(50, 54), 13, 14, 25, 26, 27, 44}
+    for number in there:
+        expected |= set(range(number * 10, number * 10 + 10))
+    assert sorted(ids) == sorted(expected)
+
+
 def test_what_a_failed_commit_left_behind_does_not_count(spark: Any, tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, 1, puts(1, 5))
     used = path.stat().st_size
