@@ -1,6 +1,6 @@
 """What happened to one queue, in the order of its journal: how much it held, what came and what went."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kestreld.errors import JournalCorrupt
@@ -137,15 +137,20 @@ def events(files: Sequence[JournalFile], label: str) -> Iterator[Event]:
 
 def items(files: Sequence[JournalFile], label: str) -> Iterator[Came]:
     """Every item that is on the disk, once. Raises JournalCorrupt, OSError."""
+    by_path = {file.path: file for file in files}
     for file in files:
-        elsewhere = {
-            event.item_id
-            for path in file.originals
-            for original in files
-            if original.path == path
-            for event in segment_events(original, label)
-            if isinstance(event, Came)
-        }
-        for event in segment_events(file, label):
-            if isinstance(event, Came) and event.item_id not in elsewhere:
-                yield event
+        came: Iterator[Came] = (event for event in segment_events(file, label) if isinstance(event, Came))
+        if is_compacted(file):
+            came = _without_originals(list(came), file, by_path, label)
+        yield from came
+
+
+def _without_originals(
+    came: Iterable[Came], compacted: JournalFile, by_path: Mapping[str, JournalFile], label: str
+) -> Iterator[Came]:
+    ids = {event.item_id for event in came}
+    for original in compacted.originals:
+        if original.path in by_path and any(original.first_id <= one < original.until_id for one in ids):
+            again = segment_events(by_path[original.path], label)
+            ids.difference_update(event.item_id for event in again if isinstance(event, Came))
+    yield from (event for event in came if event.item_id in ids)

@@ -12,6 +12,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.engine import Engine
 from tests.support.past import BEGIN_MS, MINUTE_MS, Past, write_past
 from tests.support.queue_client import QueueClient
+from tests.support.segments import JOURNAL_ID, puts, write_segment
 from tests.support.shell import Kestrelctl
 
 
@@ -213,6 +214,20 @@ def test_a_replay_puts_all_items_again_in_order_with_flags_and_what_they_had_to_
     assert (first["data"], first["flags"]) == ("flagged", 7)
     left_ms = int(str(second["expire_at_ms"])) - time.time() * 1000
     assert 3_000_000 < left_ms <= 3_601_000
+
+
+def test_items_that_were_compacted_twice_are_replayed_once(
+    kestrelctl: Kestrelctl, target: Daemon, tmp_path: Path
+) -> None:
+    archive, live = tmp_path / "archive" / "work" / str(JOURNAL_ID), tmp_path / "spool" / "work.journal"
+    for number in (1, 2, 4):
+        write_segment(archive, number, number * 10, puts(number * 10, 10))
+    # It stands for what segment 3 stood for, too; that one has gone.
+    write_segment(live, 5, 13, [*puts(13, 2), *puts(44, 1)], replaced=(3, 4))
+    write_segment(live, 6, 50, puts(50, 4))
+    command = ["journal", "replay", "work", "--spool", str(live.parent), "--archive", str(archive.parent.parent)]
+    run = kestrelctl(*command, "--to", target.address, "--speed", "max", "-o", "ndjson")
+    assert (run.code, [row["items"] for row in ndjson(run.out)]) == (0, [34])
 
 
 def test_a_choice_by_time_pattern_and_id_is_replayed_into_another_queue(
