@@ -1,8 +1,9 @@
 """How fast Spark reads journals: python -m benchmarks.spark_batch [MEGABYTES], in an environment with the spark extra.
 
-Items of 64 bytes and a DONE for every 16 of them, checksums verified, no values, on local[2]. Prints for two sizes, so
-that what grows faster than the files shows, the best of five runs: MB and million records a second, and the seconds of
-CPU that the JVM and Python take for a million records. Compiled where numba is, unless NUMBA_DISABLE_JIT=1.
+Items of 64 bytes, checksums verified, no values, on local[2]. A row is an item that was put, or what became of it: got
+in commits of 16, got one by one, or waiting yet. The first in two sizes, so that what grows faster than the files
+shows. Prints the best of five runs: MB and million rows a second, and the seconds of CPU that the JVM and Python take
+for a million rows. Compiled where numba is, unless NUMBA_DISABLE_JIT=1.
 """
 
 import os
@@ -29,6 +30,7 @@ from kestreld.journal.segment import Header, encode_header, segment_name
 SEGMENT_BYTES: Final = 16 << 20
 BEGIN_MS: Final = 1_700_000_000_000
 ITEM: Final = b"x" * 64
+SHAPES: Final = {16: "got 16 at a time", 1: "got one by one", 0: "waiting"}
 ROUNDS: Final = 5
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
@@ -55,19 +57,20 @@ def _measure(folder: Path, megabytes: int) -> None:
     from kestrelspark.session import session
 
     spark = session("spark_batch", "local[2]")
-    print(f"scan: {SCANS[0].name}; best of {ROUNDS}; CPU seconds are for a million records")
-    print(f"{'':16}{'MB':>6}{'s':>8}{'MB/s':>8}{'M records/s':>13}{'JVM CPU s':>11}{'Python CPU s':>14}")
-    for size in (megabytes // 2, megabytes):
-        path = folder / str(size)
-        size_bytes, records = _write(path, size)
+    print(f"scan: {SCANS[0].name}; best of {ROUNDS}; CPU seconds are for a million rows")
+    print(f"{'':36}{'MB':>5}{'s':>7}{'MB/s':>7}{'M rows/s':>10}{'JVM CPU s':>11}{'Python CPU s':>14}")
+    for shape, size in ((16, megabytes // 2), (16, megabytes), (1, megabytes // 2), (0, megabytes // 2)):
+        path = folder / f"{shape}-{size}"
+        size_bytes, rows = _write(path, size, shape)
         for name, job in _jobs(spark, str(path)).items():
             run = min(_timed(job) for _ in range(ROUNDS))
-            megabytes_read, million = size_bytes / 1e6, records / 1e6
+            megabytes_read, million = size_bytes / 1e6, rows / 1e6
             print(
-                f"{name:16}{megabytes_read:6.0f}{run.seconds:8.2f}{megabytes_read / run.seconds:8.0f}"
-                f"{million / run.seconds:13.2f}{run.jvm_cpu_s / million:11.2f}{run.python_cpu_s / million:14.2f}",
+                f"{SHAPES[shape]:20}{name:16}{megabytes_read:5.0f}{run.seconds:7.2f}{megabytes_read / run.seconds:7.0f}"
+                f"{million / run.seconds:10.2f}{run.jvm_cpu_s / million:11.2f}{run.python_cpu_s / million:14.2f}",
                 flush=True,
             )
+        shutil.rmtree(path)
     spark.stop()
 
 
@@ -120,30 +123,35 @@ def _cpu_seconds() -> tuple[float, float]:
     return jvm_ticks / TICKS_PER_S, other_ticks / TICKS_PER_S
 
 
-def _write(folder: Path, megabytes: int) -> tuple[int, int]:
-    """So many megabytes of segments; returns their size in bytes and their records."""
+def _write(folder: Path, megabytes: int, items_per_done: int) -> tuple[int, int]:
+    """So many megabytes of segments, with a DONE for every so many items, 0 = none; their size in bytes, and rows."""
     folder = folder / "work.journal"
     folder.mkdir(parents=True)
-    size_bytes = records = previous_bytes = 0
+    size_bytes = rows = previous_bytes = 0
     number, first_id = 1, 1
+    step = items_per_done or 16
     while size_bytes < megabytes * 1_000_000:
         checkpoint = Checkpoint(number, previous_bytes, first_id, 2, readers=[ReaderState(1, Kind.QUEUE, "")])
         header = encode_header(Header(BEGIN_MS, number, first_id, BEGIN_MS, "work"))
         parts = [header, checkpoint_record(checkpoint)]
         held_bytes = 0
         while held_bytes < SEGMENT_BYTES:
-            batch = [put_record(item, BEGIN_MS + item, 0, 0, 0, ITEM) for item in range(first_id, first_id + 16)]
-            batch.append(ended_record(1, Reason.GOT, BEGIN_MS + first_id + 20, 16, 1024, [(first_id, first_id + 15)]))
+            last = first_id + step - 1
+            batch = [put_record(item, BEGIN_MS + item, 0, 0, 0, ITEM) for item in range(first_id, last + 1)]
+            if items_per_done:
+                done_at_ms = BEGIN_MS + first_id + 20
+                batch.append(ended_record(1, Reason.GOT, done_at_ms, step, step * len(ITEM), [(first_id, last)]))
+                rows += step
             parts += batch
             held_bytes += sum(map(len, batch))
-            first_id += 16
-            records += 17
+            first_id += step
+            rows += step
         content = b"".join(parts)
         (folder / segment_name(number, first_id)).write_bytes(content)
         previous_bytes = len(content)
         size_bytes += previous_bytes
         number += 1
-    return size_bytes, records
+    return size_bytes, rows
 
 
 if __name__ == "__main__":

@@ -30,6 +30,16 @@ def _chain(sizes: Any, at: int, last: int, offsets: Any) -> tuple[int, int]:
     return count, at
 
 
+def _copy_heads(words: Any, starts: Any, made: Any, size: int) -> None:
+    at = 0
+    last = size - 8  # the last word overlaps the one before
+    for start in starts:
+        for behind in range(0, last, 8):
+            made[at + behind] = words[start + behind]
+        made[at + last] = words[start + last]
+        at += size
+
+
 def _compiled(function: Callable[..., Any]) -> Any:
     try:
         return numba.njit(function, cache=True)
@@ -39,6 +49,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 _compiled_chain: Final = _compiled(_chain)
 _compiled_digests: Final = _compiled(checksums.digest_each)
+_compiled_copy_heads: Final = _compiled(_copy_heads)
 
 
 def chain(buffer: bytes, at: int, end: int, most: int) -> tuple[Any, int]:
@@ -56,4 +67,12 @@ def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
     sizes = ends - starts
     others = np.flatnonzero((sizes < SIZE_MIN) | (sizes > SIZE_MAX))
     made[others] = called(buffer, starts[others], ends[others], seeds[others])
+    return made
+
+
+def heads(buffer: bytes, starts: Any, dtype: Any) -> Any:
+    """The first bytes of each record as a structure. All of them lie within the buffer."""
+    made = np.empty(len(starts), dtype)
+    if len(starts):
+        _compiled_copy_heads(words_of(buffer), starts, words_of(made.view(np.uint8)), dtype.itemsize)
     return made

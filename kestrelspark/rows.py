@@ -206,7 +206,7 @@ def _ending_batch(
     count = len(ids)
     columns: dict[str, Column] = {
         "reader": lambda: pa.repeat(file.reader, count) if file.is_kestrel else _names(readers, progress),
-        "event": lambda: _EVENT_NAMES.take(pa.array(events)),
+        "event": lambda: _taken(_EVENT_NAMES, events),
         "id": lambda: numbers(ids, ids == NO_ID),
         "at": lambda: instants(at_ms, at_ms == NO_TIME),
     }
@@ -242,11 +242,18 @@ def text_of(name: str) -> str:
 def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
     """The readers' names; "#7" where the name of reader 7 is not known, null where `unnamed`."""
     if unnamed is None and (readers == readers[0]).all():
-        numbers, codes = readers[:1], np.zeros(len(readers), np.int64)  # as almost always, without sorting
+        numbers, codes = readers[:1], np.zeros(len(readers), np.int64)  # without sorting
     else:
         numbers, codes = np.unique(readers, return_inverse=True)
     names = pa.array([text_of(progress.names.get(number, f"#{number}")) for number in numbers.tolist()])
-    return names.take(pa.array(codes, mask=unnamed))
+    return _taken(names, codes, unnamed)
+
+
+def _taken(words: Any, codes: Any, unknown: Any = None) -> Any:
+    """The word for each code."""
+    if unknown is None and (codes == codes[0]).all():  # as almost always
+        return pa.repeat(words[int(codes[0])], len(codes))
+    return words.take(pa.array(codes, mask=unknown))
 
 
 def numbers(values: Any, unknown: Any = None) -> Any:
