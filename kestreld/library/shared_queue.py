@@ -10,7 +10,7 @@ from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key
 from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
-from kestreld.library.answer import Answer, delivered
+from kestreld.library.answer import Answer
 from kestreld.library.item import QItem
 from kestreld.library.shared_spool import SharedSpool
 from kestreld.library.worker import Worker
@@ -127,8 +127,7 @@ class SharedQueue:
 
     async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
-        wait = self._wait(deadline_at_ms, OPEN, None)
-        item = await delivered(wait, lambda found: self.unremove(found.xid))
+        item = await self._wait(deadline_at_ms, OPEN, None)
         if item is None or transaction:
             return item
         self._opened.pop(item.xid).close_in_hand()
@@ -145,7 +144,7 @@ class SharedQueue:
         self, deadline_at_ms: int, want: int, react: Callable[[Future[QItem | None]], object] | None
     ) -> Answer[QItem | None]:
         """Wait on a thread; with `react` the answer is there, and it is called, on the queue's own thread."""
-        answer: Answer[QItem | None] = Answer()
+        answer: Answer[QItem | None] = Answer(lambda found: self.unremove(found.xid))
         waiting = Waiting()
         if react is not None:
             answer.add_done_callback(react)

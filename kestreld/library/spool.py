@@ -120,7 +120,7 @@ class Spool:
             ticket = queue.ticket
             if ticket is not None and ticket.pending:
                 hold = Hold(ticket)
-            elif queue in self.collection.crowded:
+            elif queue in self.collection.crowded and not self.worker.is_current:  # which is what makes room
                 hold = Hold(None)
                 self.collection.crowded[queue].append(hold.released)
         return hold
