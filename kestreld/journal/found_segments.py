@@ -102,6 +102,8 @@ def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
 def _mended_checkpoint(start: bytes, at: int) -> Checkpoint | None:
     """The CHECKPOINT at `at` if all that is wrong with it is one bit: it alone may say what a reader is called."""
     look = bytearray(start[at : at + CHECKPOINT_LOOK_BYTES])
+    if len(look) < FRAME_BYTES or (look[FRAME_BYTES - 1] ^ Type.CHECKPOINT).bit_count() > 1:
+        return None
     size_bytes = FRAME_BYTES + int.from_bytes(look[:4], "little")
     for bit in range(min(size_bytes, len(look)) * 8):
         look[bit >> 3] ^= 1 << (bit & 7)
