@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -422,6 +423,32 @@ def test_many_threads_get_each_item_once_and_each_writers_in_order(queue: Queue)
         for writer in range(writers):
             numbers = [int(data.split()[1]) for data in mine if int(data.split()[0]) == writer]
             assert numbers == sorted(numbers)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("value", "expiry", "problem"),
+    [
+        ("text", 0, "an item is bytes, not str"),
+        (None, 0, "an item is bytes, not NoneType"),
+        (b"1", 1e12, "an expiry is an int, ms since the epoch, not float"),
+        (b"1", -5, "an expiry is ms since the epoch, or 0 for never, not -5"),
+        (b"1", 1 << 64, "an expiry is ms since the epoch"),
+    ],
+)
+def test_what_is_no_item_is_an_error_and_changes_nothing(tmp_path: Path, value: Any, expiry: Any, problem: str) -> None:
+    with opened(tmp_path) as queue:
+        for add in (lambda: queue.add(value, expiry), lambda: queue.add_all([b"before", value], expiry)):
+            with pytest.raises((TypeError, ValueError), match=problem):
+                add()
+        assert len(queue) == 0
+        queue.add(b"1")
+    (report,) = verify_spool(FileLayer(), str(tmp_path))
+    assert (report.reason, report.put_items) == (None, 1)
+    with opened(tmp_path) as queue:
+        assert drained(queue) == [b"1"]
 
 
 # The beginning and the end
