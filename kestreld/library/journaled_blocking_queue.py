@@ -53,7 +53,9 @@ class _OneReader(Generic[T]):
 
 
 class JournaledBlockingQueue(_OneReader[T]):
-    """See BlockingQueue: what is got is done. Once closed it gives nothing: the items are in the journal."""
+    """See BlockingQueue: what is got is done once it is handed out. Once closed it gives nothing: the items are in the
+    journal.
+    """
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
         """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
