@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from threading import Lock, Thread, current_thread
 from typing import Final
 
-from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key
+from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key, sendable
 from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
@@ -67,7 +67,7 @@ class SharedQueue:
         """
         if self._closed:
             return False
-        expire_s = _expire_s(expiry)
+        value, expire_s = sendable(value, expiry), _expire_s(expiry)
         return self._spool.use(lambda server: server.asked(lambda there: there.put(self._key, value, expire_s)))
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
@@ -94,6 +94,10 @@ class SharedQueue:
         while len(items) < limit and (item := self.remove()) is not None:
             items.append(item)
         return items
+
+    def flush(self) -> None:
+        """Drop what waits, but not what is set aside."""
+        self._spool.use(lambda server: server.asked(lambda there: there.flush(self._key)))
 
     def unremove(self, xid: int) -> None:
         """Back out: the item is the head again. An xid that is not open any more is nothing to do."""
