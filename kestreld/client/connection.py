@@ -140,6 +140,15 @@ class Connection(Client):  # type: ignore[misc]
                 return ServerRefused(self._address, said)
 
 
+def sendable(data: bytes, expiry: int) -> bytes:
+    """An item as it is sent. Raises TypeError for what is none, of which memcache would send the text."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"an item is bytes, not {type(data).__name__}")
+    if not isinstance(expiry, int):
+        raise TypeError(f"an expiry is an int, not {type(expiry).__name__}")
+    return bytes(data)
+
+
 def queue_key(name: str) -> bytes:
     """A queue's name in a command. Raises BadQueueName for one that would be something else there."""
     key = name.encode("utf-8", "surrogateescape")

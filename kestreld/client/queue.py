@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from kestreld.client.connection import Connection, queue_key
+from kestreld.client.connection import Connection, queue_key, sendable
 from kestreld.client.server import OpenRead, Server
 from kestreld.clock import Clock
 from kestreld.errors import ServersAway
@@ -34,6 +34,7 @@ class ClusterQueue:
 
         Raises ServersAway, ServerRefused, or ConnectionLost: then the item may be there or not.
         """
+        data = sendable(data, expire_s)
         if expire_s > EXPIRY_RELATIVE_S_MAX:
             expire_s += Clock().wall_ms // 1000
         return self._cluster.put(self._key, data, expire_s)

@@ -12,6 +12,7 @@ from kestreld.journal.segment import Header, decode_header, encode_header, parse
 READ_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4096
 HEADER_LOOK_BYTES: Final = 512
+CHECKPOINT_LOOK_BYTES: Final = 4096  # a longer one is not mended
 
 
 @dataclass(slots=True)
@@ -90,8 +91,27 @@ def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
     record_type, end = checked_end(start, segment.records_at)
     if record_type == Type.CHECKPOINT:
         checkpoint = read_checkpoint(start[segment.records_at + FRAME_BYTES : end])
-        if checkpoint.segment == segment.number:
-            segment.checkpoint = checkpoint
+    elif (mended := _mended_checkpoint(start, segment.records_at)) is not None:
+        checkpoint = mended
+    else:
+        return
+    if checkpoint.segment == segment.number:
+        segment.checkpoint = checkpoint
+
+
+def _mended_checkpoint(start: bytes, at: int) -> Checkpoint | None:
+    """The CHECKPOINT at `at` if all that is wrong with it is one bit: it alone may say what a reader is called."""
+    look = bytearray(start[at : at + CHECKPOINT_LOOK_BYTES])
+    if len(look) < FRAME_BYTES or (look[FRAME_BYTES - 1] ^ Type.CHECKPOINT).bit_count() > 1:
+        return None
+    size_bytes = FRAME_BYTES + int.from_bytes(look[:4], "little")
+    for bit in range(min(size_bytes, len(look)) * 8):
+        look[bit >> 3] ^= 1 << (bit & 7)
+        record_type, end = checked_end(bytes(look), 0)
+        if record_type == Type.CHECKPOINT:
+            return read_checkpoint(bytes(look[FRAME_BYTES:end]))
+        look[bit >> 3] ^= 1 << (bit & 7)
+    return None
 
 
 def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:

@@ -3,54 +3,65 @@
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Answer(Future[T]):
-    """`result(timeout_s)` waits for it; `await` does on an event loop. One that is cancelled in time takes nothing."""
+    """`result(timeout_s)` waits for it; `await` does on an event loop. One that is cancelled in time takes nothing.
+
+    `give_back` is told what has come for a coroutine that was cancelled before it could take it; None is not.
+    """
+
+    def __init__(self, give_back: Callable[[Any], object] | None = None) -> None:
+        super().__init__()
+        self._give_back = give_back
 
     def __await__(self) -> Generator[object, None, T]:
-        return asyncio.wrap_future(self).__await__()
+        is_taken = False
+        try:
+            found = yield from asyncio.wrap_future(self)
+            is_taken = True
+        finally:
+            if self.done() and not is_taken:
+                self.return_found()  # before the coroutine ends, and anybody else gets what comes after it
+            elif not is_taken:
+                self.add_done_callback(lambda _: self.return_later())
+        return found
 
     @classmethod
-    def of(cls, value: T) -> "Answer[T]":
+    def of(cls, value: T, give_back: Callable[[Any], object] | None = None) -> "Answer[T]":
         """One that is there already."""
-        answer = cls()
+        answer = cls(give_back)
         answer.set_result(value)
         return answer
 
+    def return_found(self) -> None:
+        """Give back what it is, if it is anything. It is there, or cancelled."""
+        if self._give_back is None or self.cancelled() or self.exception() is not None:
+            return
+        if (found := self.result()) is not None:
+            self._give_back(found)
 
-async def delivered(answer: Answer[T | None], give_back: Callable[[T], object]) -> T | None:
-    """Its result. What a coroutine that is cancelled is not there to take is given back, when it has come."""
-    taken = False
-    try:
-        found = await answer
-        taken = True
-    finally:
-        if not taken:
-            answer.add_done_callback(lambda _: _undelivered(answer, give_back))
-    return found
-
-
-def _undelivered(answer: Answer[T | None], give_back: Callable[[T], object]) -> None:
-    if not answer.cancelled() and answer.exception() is None and (found := answer.result()) is not None:
-        give_back(found)
+    def return_later(self) -> None:
+        """`return_found` by who has just settled it."""
+        self.return_found()
 
 
 class Derived(Answer[T | None], Generic[S, T]):
     """What is made of another answer, None of None. To cancel it is to cancel that."""
 
-    def __init__(self, source: Future[S | None], made: Callable[[S], T]) -> None:
+    def __init__(self, source: Answer[S | None], made: Callable[[S], T]) -> None:
         super().__init__()
         self._source = source
         self._made = made
 
     def settle(self) -> None:
-        """The other is there. To be called once; callbacks are called now."""
-        if self.cancelled():
+        """The other is there, or cancelled. To be called once; callbacks are called now."""
+        if self._source.cancelled():
+            super().cancel()
             return
         if (problem := self._source.exception()) is not None:
             self.set_exception(problem)
@@ -62,6 +73,12 @@ class Derived(Answer[T | None], Generic[S, T]):
             self.set_exception(error)
             return
         self.set_result(made)
+
+    def return_found(self) -> None:
+        self._source.return_found()
+
+    def return_later(self) -> None:
+        self._source.return_later()
 
     def cancel(self) -> bool:
         return self._source.cancel() and super().cancel()

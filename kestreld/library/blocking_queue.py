@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kestreld.clock import Clock
 from kestreld.library.answer import Answer
@@ -61,8 +61,8 @@ def checked_limit(max_items: int | None) -> int | None:
 class Consumer(Answer[T | None], Generic[T]):
     """One who waits. Whoever holds it decides what becomes of it; one at a time can."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, give_back: Callable[[Any], object]) -> None:
+        super().__init__(give_back)
         self._free = [True]  # a list, as taking something from one is one step for all threads
         self._unwanted = False
 

@@ -23,6 +23,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._full_policy = full_policy
         limit = checked_limit(max_items)
         self._room = None if limit is None else Semaphore(limit)
+        self._above: deque[None] = deque()  # a note for each item there is no room for: those that were given back
         self._items: deque[T] = deque()
         self._line: deque[Consumer[T]] = deque()
         self._clear_out_at = IDLE_MAX
@@ -46,7 +47,7 @@ class ConcurrentBlockingQueue(Generic[T]):
             if self._full_policy is FullPolicy.REFUSE_PUTS:
                 return False
             if self._take() is not None:
-                self._room.release()
+                self._free_room()
         return True
 
     def _take(self) -> T | None:
@@ -57,11 +58,22 @@ class ConcurrentBlockingQueue(Generic[T]):
             return None
 
     def _free_room(self) -> None:
-        if self._room is not None:
+        if self._room is None:
+            return
+        try:
+            self._above.pop()
+        except IndexError:
             self._room.release()
 
+    def _return(self, item: T) -> None:
+        """It is the head again, above the limit if need be, or somebody else's who waits."""
+        if self._room is not None and not self._room.acquire(blocking=False):
+            self._above.append(None)
+        self._items.appendleft(item)
+        self._bring_together()
+
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        consumer: Consumer[T] = Consumer()
+        consumer: Consumer[T] = Consumer(self._return)
         self._line.append(consumer)
         self._bring_together()
         if self._is_closed:

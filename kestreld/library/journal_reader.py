@@ -66,7 +66,7 @@ class JournalReader:
 
         Without a deadline it waits for ever.
         """
-        return self.reading.answer(deadline_at_ms, OPEN, lambda item: item)
+        return self.reading.answer(deadline_at_ms, lambda item: item)
 
     async def get_async(self, deadline_at_ms: int | None = None) -> QItem | None:
         """`get` for a coroutine, for ever without a deadline. One that is cancelled leaves the item where it was."""

@@ -53,11 +53,13 @@ class _OneReader(Generic[T]):
 
 
 class JournaledBlockingQueue(_OneReader[T]):
-    """See BlockingQueue: what is got is done. Once closed it gives nothing: the items are in the journal."""
+    """See BlockingQueue: what is got is done once it is handed out. Once closed it gives nothing: the items are in the
+    journal.
+    """
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
         """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
-        return self._reading.answer(deadline_at_ms, TAKE, self._decoded)
+        return self._reading.answer_taken(deadline_at_ms, self._decoded)
 
     def poll(self) -> T | None:
         """The next item if there is one."""
@@ -94,7 +96,7 @@ class TransactionalJournaledBlockingQueue(_OneReader[T]):
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[Transaction[T] | None]:
         """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
-        return self._reading.answer(deadline_at_ms, OPEN, self._transaction)
+        return self._reading.answer(deadline_at_ms, self._transaction)
 
     def poll(self) -> Transaction[T] | None:
         """The next item if there is one."""
@@ -108,4 +110,11 @@ class TransactionalJournaledBlockingQueue(_OneReader[T]):
             else:
                 self._reader.unget(item)
 
-        return Transaction(self._decode(item.data), end)
+        is_decoded = False
+        try:
+            found = self._decode(item.data)
+            is_decoded = True
+        finally:
+            if not is_decoded:
+                end(False)
+        return Transaction(found, end)

@@ -1,13 +1,16 @@
 """One reader as the threads of this process use it: what they take, what they have set aside, and who waits."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kestreld.library.answer import Answer, Derived, delivered
+from kestreld.errors import KestrelError
+from kestreld.library.answer import Answer, Derived
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
-from kestreld.library.waits import Wait
+from kestreld.library.taking import Taking
+from kestreld.library.waits import Hold, Wait
 from kestreld.queues.alone import take_alone
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
@@ -134,28 +137,35 @@ class Reading:
 
     # Open reads
 
-    def end_read(self, xid: int, *, is_done: bool, has_failed: bool = False) -> None:
+    def end_read(self, xid: int, *, is_done: bool, has_failed: bool = False) -> bool:
         """An open read is done, or the head again; then `has_failed` counts one error more on it.
 
-        An xid that is not open any more is nothing to do.
+        False, and nothing to do, when it is not open any more.
         """
-        spool, reader = self.spool, self.reader
-        with spool.lock:
+        with self.spool.lock:
             if xid not in self._opened:
-                return
-            self._opened.remove(xid)
-            spool.clock.read()
-            if is_done:
-                reader.close(xid)
-            else:
-                if has_failed and reader.config.max_retries is None:  # else the engine counts
-                    times = reader.retries.get(xid, 0) + 1
-                    reader.retries[xid] = times
-                    reader.queue.note_abort(reader, xid, times)
-                reader.abort(xid, spool.clock.wall_ms)
-            hold = spool.end_turn(reader.queue)
+                return False
+            hold = self._close_now(xid) if is_done else self._abort_now(xid, has_failed=has_failed)
         if hold is not None:
             hold.result()
+        return True
+
+    def _close_now(self, xid: int) -> Hold | None:
+        self._opened.remove(xid)
+        self.spool.clock.read()
+        self.reader.close(xid)
+        return self.spool.end_turn(self.reader.queue)
+
+    def _abort_now(self, xid: int, *, has_failed: bool) -> Hold | None:
+        spool, reader = self.spool, self.reader
+        self._opened.remove(xid)
+        spool.clock.read()
+        if has_failed and reader.config.max_retries is None:  # else the engine counts
+            times = reader.retries.get(xid, 0) + 1
+            reader.retries[xid] = times
+            reader.queue.note_abort(reader, xid, times)
+        reader.abort(xid, spool.clock.wall_ms)
+        return spool.end_turn(reader.queue)
 
     def is_open(self, xid: int) -> bool:
         return xid in self._opened
@@ -201,7 +211,14 @@ class Reading:
             assert taken is not None
             return taken
 
-        return Wait(self.reader.queue, take, self.spool.served.append, self.spool.worker if calls_back else None)
+        spool, give_back = self.spool, self._give_back if want == OPEN else None
+        return Wait(self.reader.queue, take, spool.served.append, spool.worker, give_back, calls_back=calls_back)
+
+    def _give_back(self, item: QItem) -> None:
+        """Nobody has had it: it is the head again, and no error is counted. It does not wait for the disk."""
+        with self.spool.lock, suppress(KestrelError):  # the commit has reported it
+            if item.xid in self._opened:
+                self._abort_now(item.xid, has_failed=False)
 
     def _begin(self, wait: Wait, deadline_at_ms: int | None, want: int) -> None:
         spool, reader = self.spool, self.reader
@@ -243,10 +260,20 @@ class Reading:
         wait.add_done_callback(lambda _: react(wait.result()))
         self._begin(wait, deadline_at_ms, want)
 
-    def answer(self, deadline_at_ms: int | None, want: int, made: Callable[[QItem], T]) -> Answer[T | None]:
-        """What is made of the item, at once if it is there; else its callbacks are called on the worker."""
-        wait = self.wait(deadline_at_ms, want)
-        answer = Derived(wait, made)
+    def answer(self, deadline_at_ms: int | None, made: Callable[[QItem], T]) -> Answer[T | None]:
+        """What is made of the item, which is set aside, at once if it is there; else its callbacks are called on the
+        worker.
+        """
+        wait = self.wait(deadline_at_ms, OPEN)
+        return self._settled_soon(wait, Derived(wait, made))
+
+    def answer_taken(self, deadline_at_ms: int | None, made: Callable[[QItem], T]) -> Answer[T | None]:
+        """`answer` of an item that is done once somebody has it."""
+        wait = self.wait(deadline_at_ms, OPEN)
+        taken = Taking(wait, made, lambda item: self.end_read(item.xid, is_done=True), self.close_async)
+        return self._settled_soon(wait, taken)
+
+    def _settled_soon(self, wait: Wait, answer: Derived[QItem, T]) -> Derived[QItem, T]:
         if wait.done():
             answer.settle()
         else:
@@ -255,22 +282,41 @@ class Reading:
 
     async def receive_async(self, deadline_at_ms: int | None, want: int) -> QItem | None:
         """`receive` for a coroutine. One that is cancelled leaves the item where it was."""
-        if want == PEEK:
-            return await self.wait(deadline_at_ms, PEEK)
-        item = await delivered(self.wait(deadline_at_ms, OPEN), self._give_back)
-        if item is None or want == OPEN:
+        item = await self.wait(deadline_at_ms, PEEK if want == PEEK else OPEN)
+        if item is None or want != TAKE:
             return item
-        with self.spool.lock:
-            self.spool.clock.read()
-            self._opened.discard(item.xid)
-            self.reader.close(item.xid)
-            hold = self.spool.end_turn(self.reader.queue)
-        if hold is not None:
-            await hold
-        return item._replace(xid=0)
+        return item._replace(xid=0) if await self.close_async(item) else None
 
-    def _give_back(self, item: QItem) -> None:
-        self.spool.worker.soon(lambda: self.end_read(item.xid, is_done=False))
+    async def close_async(self, item: QItem) -> bool:
+        """An open read is done, for a coroutine; False when it is not open any more.
+
+        A coroutine that is cancelled while that goes to the disk leaves the item as the last one.
+        """
+        with self.spool.lock:
+            if item.xid not in self._opened:
+                return False
+            hold = self._close_now(item.xid)
+        if hold is None:
+            return True
+        is_there = False
+        try:
+            await hold
+            is_there = True
+        finally:
+            if not is_there and not hold.has_failed:
+                self._put_again(item)
+        return True
+
+    def _put_again(self, item: QItem) -> None:
+        """An item whose end is in the journal already, for this reader. If that fails after all, so does this."""
+        queue = self.reader.queue
+        with self.spool.lock:
+            if self.spool.is_over or self.reader.deleted:
+                return
+            self.spool.clock.read()
+            if not queue.put_with(item.data, item.expiry, 0, self.reader):
+                queue.report(f"{self.reader.name}: an item is lost: it was taken by a coroutine that was cancelled")
+            self.spool.end_turn(queue)
 
     def evict(self) -> None:
         """Everybody who waits gets None."""

@@ -6,11 +6,11 @@ from concurrent.futures import Future
 from threading import Lock, Thread, current_thread
 from typing import Final
 
-from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key
+from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key, sendable
 from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
-from kestreld.library.answer import Answer, delivered
+from kestreld.library.answer import Answer
 from kestreld.library.item import QItem
 from kestreld.library.shared_spool import SharedSpool
 from kestreld.library.worker import Worker
@@ -67,7 +67,7 @@ class SharedQueue:
         """
         if self._closed:
             return False
-        expire_s = _expire_s(expiry)
+        value, expire_s = sendable(value, expiry), _expire_s(expiry)
         return self._spool.use(lambda server: server.asked(lambda there: there.put(self._key, value, expire_s)))
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
@@ -94,6 +94,10 @@ class SharedQueue:
         while len(items) < limit and (item := self.remove()) is not None:
             items.append(item)
         return items
+
+    def flush(self) -> None:
+        """Drop what waits, but not what is set aside."""
+        self._spool.use(lambda server: server.asked(lambda there: there.flush(self._key)))
 
     def unremove(self, xid: int) -> None:
         """Back out: the item is the head again. An xid that is not open any more is nothing to do."""
@@ -127,8 +131,7 @@ class SharedQueue:
 
     async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
-        wait = self._wait(deadline_at_ms, OPEN, None)
-        item = await delivered(wait, lambda found: self.unremove(found.xid))
+        item = await self._wait(deadline_at_ms, OPEN, None)
         if item is None or transaction:
             return item
         self._opened.pop(item.xid).close_in_hand()
@@ -145,7 +148,7 @@ class SharedQueue:
         self, deadline_at_ms: int, want: int, react: Callable[[Future[QItem | None]], object] | None
     ) -> Answer[QItem | None]:
         """Wait on a thread; with `react` the answer is there, and it is called, on the queue's own thread."""
-        answer: Answer[QItem | None] = Answer()
+        answer: Answer[QItem | None] = Answer(lambda found: self.unremove(found.xid))
         waiting = Waiting()
         if react is not None:
             answer.add_done_callback(react)

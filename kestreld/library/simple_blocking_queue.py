@@ -44,24 +44,34 @@ class SimpleBlockingQueue(Generic[T]):
         if self._max_items is not None and len(self._items) >= self._max_items:
             if self._full_policy is FullPolicy.REFUSE_PUTS:
                 return False
-            self._items.popleft()
+            while len(self._items) >= self._max_items:  # more than that where one was given back
+                self._items.popleft()
         self._items.append(item)
         return True
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
         with self._lock:
             if self._items:
-                return Answer.of(self._items.popleft())
+                return Answer.of(self._items.popleft(), self._return)
             if self._is_closed:
                 return Answer.of(None)
             if len(self._line) >= self._clear_out_at:
                 self._line = deque([waiting for waiting in self._line if not waiting.done()])
                 self._clear_out_at = 2 * len(self._line) + IDLE_MAX
-            consumer: Consumer[T] = Consumer()
+            consumer: Consumer[T] = Consumer(self._return)
             self._line.append(consumer)
         if deadline_at_ms is not None:
             wait_until(consumer, deadline_at_ms)
         return consumer
+
+    def _return(self, item: T) -> None:
+        """It is the head again, above the limit if need be, or somebody else's who waits."""
+        with self._lock:
+            consumer = self._next_consumer()
+            if consumer is None:
+                self._items.appendleft(item)
+                return
+        consumer.set_result(item)
 
     def poll(self) -> T | None:
         return self.poll_if(lambda item: True)

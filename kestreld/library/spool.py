@@ -120,7 +120,7 @@ class Spool:
             ticket = queue.ticket
             if ticket is not None and ticket.pending:
                 hold = Hold(ticket)
-            elif queue in self.collection.crowded:
+            elif queue in self.collection.crowded and not self.worker.is_current:  # which is what makes room
                 hold = Hold(None)
                 self.collection.crowded[queue].append(hold.released)
         return hold
@@ -143,6 +143,8 @@ class Spool:
 
     def put(self, queue: Queue, data: bytes, expire_at_ms: int, only: Reader | None) -> bool:
         """Add an item, for every reader or for `only` one. False when it is refused."""
+        if type(data) is not bytes or expire_at_ms:
+            _check(data, expire_at_ms)
         with self.lock:
             if self.is_over or not queue.readers:
                 return False  # closed meanwhile, or deleted
@@ -160,6 +162,8 @@ class Spool:
     def put_all(self, queue: Queue, values: Iterable[bytes], expire_at_ms: int, only: Reader | None) -> int:
         """`put` of items in one write, up to the first that is refused; how many were added."""
         added, values = 0, list(values)
+        for data in values:
+            _check(data, expire_at_ms)
         with self.lock:
             if self.is_over or not queue.readers:
                 return 0
@@ -260,6 +264,16 @@ class Spool:
                 if queue.ticket is not None and queue.ticket.pending:
                     return Hold(queue.ticket)
         return None
+
+
+def _check(data: bytes, expire_at_ms: int) -> None:
+    """Raise TypeError or ValueError for what cannot be written: the engine relies on it."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"an item is bytes, not {type(data).__name__}")
+    if not isinstance(expire_at_ms, int):
+        raise TypeError(f"an expiry is an int, ms since the epoch, not {type(expire_at_ms).__name__}")
+    if not 0 <= expire_at_ms < 1 << 64:
+        raise ValueError(f"an expiry is ms since the epoch, or 0 for never, not {expire_at_ms}")
 
 
 def renewed(failure: JournalFailed) -> JournalFailed:

@@ -34,6 +34,11 @@ class Worker:
         self._thread: Thread | None = None
         self._stopping = False
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is what runs this."""
+        return self._thread is current_thread()
+
     def soon(self, call: Call) -> None:
         """Make a call after those that are due already."""
         self.at(0, call)
@@ -78,5 +83,5 @@ class Worker:
         with self._something_new:
             self._stopping = True
             self._something_new.notify()
-        if self._thread is not None and self._thread is not current_thread():
+        if self._thread is not None and not self.is_current:
             self._thread.join()

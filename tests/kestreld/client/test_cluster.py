@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,14 @@ def test_an_item_expires(queue: ClusterQueue) -> None:
     assert queue.get() is None
     queue.put(b"in two weeks", expire_s=14 * 86400)
     assert queue.get() == b"in two weeks"
+
+
+@pytest.mark.parametrize(("item", "expire_s"), [("text", 0), (None, 0), (b"1", 1e3)], ids=["text", "none", "float"])
+def test_what_is_no_item_is_an_error_and_changes_nothing(queue: ClusterQueue, item: Any, expire_s: Any) -> None:
+    with pytest.raises(TypeError, match=r"an item is bytes, not|an expiry is an int, not float"):
+        queue.put(item, expire_s)
+    assert queue.put(bytearray(b"1"))  # type: ignore[arg-type]
+    assert (queue.get(), queue.get()) == (b"1", None)
 
 
 def test_a_queue_is_flushed_and_deleted_everywhere(queue: ClusterQueue) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt, JournalFailed
-from kestreld.journal.records import Type, item_data, item_id, put_record
+from kestreld.journal.records import Type, checked_end, item_data, item_id, put_record
 from kestreld.journal.repair import RepairReport, repair
 from kestreld.journal.segment import Header, decode_header, encode_header
+from kestreld.queues.succession import Succession
 from tests.support.clock import FakeClock
 from tests.support.damage import FAMILY, FOLDER, OTHER, RECORDS, SPOOL, Place, Sample, drained
 from tests.support.engine import Engine, QuickFiles
@@ -326,6 +327,42 @@ def test_a_repaired_journal_is_sound_and_goes_on_with_new_ids() -> None:
     assert engine.drain(FAMILY)[-1] == b"new"
     assert engine.queue(FAMILY).next_id > max(SAMPLE.puts) + 1
     assert engine.log == []
+
+
+def after_a_takeover() -> tuple[MemoryFiles, str]:
+    """A spool whose default reader goes by the name of `a` now, and the segment whose CHECKPOINT alone says so."""
+    disk = MemoryFiles()
+    engine = Engine(SPOOL, disk)
+    succession = Succession(engine.collection, engine.upkeep)
+    family = succession.family(FAMILY)
+    for take_over in (lambda: None, lambda: succession.reader(family, "a")):
+        take_over()
+        assert family.put(b"item")
+        assert engine.end_turn() == {}
+    return disk, max(path for path in disk.files if path.startswith(FOLDER))
+
+
+def assert_both_items_are_repaired_for(queue: str, disk: MemoryFiles) -> None:
+    assert mended(disk).damages
+    found = {name: list(map(item_data, records)) for name, records in drained(disk).items() if name != OTHER}
+    assert found == {queue: [b"item", b"item"]}
+
+
+def test_a_reader_that_took_over_keeps_its_name_where_one_bit_of_the_checkpoint_that_has_it_is_wrong() -> None:
+    disk, newest = after_a_takeover()
+    sound = bytes(disk.files[newest])
+    at = decode_header(sound, newest)[1]
+    for bit in range(at * 8, checked_end(sound, at)[1] * 8, 3):
+        disk, _ = after_a_takeover()
+        disk.files[newest][bit // 8] ^= 1 << (bit % 8)
+        assert_both_items_are_repaired_for(f"{FAMILY}+a", disk)
+
+
+def test_a_reader_that_took_over_is_the_default_one_again_where_the_checkpoint_that_has_its_name_is_gone() -> None:
+    disk, newest = after_a_takeover()
+    at = decode_header(bytes(disk.files[newest]), newest)[1]
+    disk.files[newest][at + 20 : at + 24] = b"gone"
+    assert_both_items_are_repaired_for(FAMILY, disk)
 
 
 def test_what_readers_and_streams_had_done_is_kept() -> None:

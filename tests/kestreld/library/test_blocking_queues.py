@@ -163,6 +163,64 @@ def test_a_flood_is_taken_once_each_and_in_each_writers_order(queue: BlockingQue
             assert numbers == sorted(numbers)
 
 
+def cancelled_when_served(queue: BlockingQueue[str], *, waits: bool) -> None:
+    """A coroutine that is cancelled when its item is there and it has not learnt of it. With `waits` it comes last."""
+
+    async def receive() -> None:
+        async def get() -> str | None:
+            return await queue.get()
+
+        if not waits:
+            assert queue.put("first")
+        waiting = asyncio.create_task(get())
+        await asyncio.sleep(0)
+        if waits:
+            assert queue.put("first")
+        assert queue.put("second")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(receive())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_a_cancelled_coroutine_was_served_is_the_head_again(kind: Kind, waits: bool) -> None:
+    queue = kind()
+    cancelled_when_served(queue, waits=waits)
+    assert (len(queue), queue.poll(), queue.poll(), queue.poll()) == (2, "first", "second", None)
+
+
+def test_what_a_cancelled_coroutine_was_served_goes_to_who_waits(kind: Kind) -> None:
+    queue = kind()
+
+    async def receive() -> str | None:
+        async def get() -> str | None:
+            return await queue.get()
+
+        first, second = asyncio.create_task(get()), asyncio.create_task(get())
+        await asyncio.sleep(0)
+        queue.put("item")
+        first.cancel()
+        return await asyncio.wait_for(second, LONG_S)
+
+    assert asyncio.run(receive()) == "item"
+
+
+@pytest.mark.parametrize("policy", FullPolicy)
+def test_what_is_given_back_to_a_full_queue_is_there_and_the_limit_stays(kind: Kind, policy: FullPolicy) -> None:
+    queue = kind(max_items=1, full_policy=policy)
+    cancelled_when_served(queue, waits=True)
+    assert len(queue) == 2
+    assert queue.put("third") == (policy is FullPolicy.DROP_OLDEST)
+    if policy is FullPolicy.REFUSE_PUTS:
+        assert (queue.poll(), queue.put("fourth"), queue.poll()) == ("first", False, "second")
+    assert queue.flush() <= 2
+    assert queue.put("fifth")
+    assert queue.put("sixth") == (policy is FullPolicy.DROP_OLDEST)
+    assert len(queue) == 1
+
+
 def test_one_that_is_cancelled_gets_nothing_and_the_next_is_served(queue: BlockingQueue[str]) -> None:
     first, second = queue.get(), queue.get()
     assert first.cancel()

@@ -581,6 +581,20 @@ def test_a_callback_may_use_the_queue(queue: JournaledQueue) -> None:
     assert read_all(reader) == [b"2"]
 
 
+def test_a_coroutine_that_is_cancelled_when_its_answer_is_there_leaves_the_item(queue: JournaledQueue) -> None:
+    reader = queue.reader("audit")
+
+    async def receive() -> None:
+        waiting = asyncio.ensure_future(reader.get_later())
+        await asyncio.sleep(0)
+        queue.put(b"1")
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(receive())
+    assert data_of(reader.get(at_ms(LONG_MS))) == b"1"
+
+
 def test_a_coroutine_waits_for_an_item_and_one_that_is_cancelled_takes_nothing(queue: JournaledQueue) -> None:
     reader = queue.reader()
 

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kestreld.disk_threads import THREADS
 from kestreld.errors import BadQueueName, QueueNotOpen, SpoolLocked
 from kestreld.files import FileLayer
 from kestreld.journal.verify import verify_spool
@@ -345,6 +347,50 @@ def test_a_coroutine_that_is_cancelled_takes_nothing(queue: Queue) -> None:
     assert data_of(queue.remove_receive(at_ms(LONG_MS))) == b"1"
 
 
+def test_a_coroutine_that_is_cancelled_while_its_take_goes_to_the_disk_leaves_the_item_last(tmp_path: Path) -> None:
+    disk_is_free = threading.Event()
+
+    def keep_busy() -> None:
+        disk_is_free.wait()
+
+    async def cancel(queue: Queue) -> None:
+        waiting = asyncio.create_task(queue.remove_async(at_ms(LONG_MS)))
+        while queue._reader.queue.is_idle:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with opened(tmp_path, sync_journal_ms=0) as queue:
+        expire_at_ms = at_ms(LONG_MS)
+        queue.add(b"1", expire_at_ms)
+        queue.add(b"2")
+        with queue._spool.lock:
+            for _ in range(THREADS):
+                queue._spool.files.in_background(keep_busy, lambda error: None)
+        asyncio.run(cancel(queue))
+        disk_is_free.set()
+    with opened(tmp_path) as queue:
+        assert [(item.data, item.expiry) for item in queue.remove_all(3)] == [(b"2", 0), (b"1", expire_at_ms)]
+
+
+def test_a_callback_may_confirm_while_the_journal_has_to_be_compacted_first(queue: Queue) -> None:
+    queue.add(b"1")
+    with queue._spool.lock:
+        queue._spool.collection.crowded[queue._reader.queue] = []
+
+    def react(item: QItem | None) -> None:
+        assert item is not None
+        queue.confirm_remove(item.xid)
+        confirmed.set()
+
+    confirmed = threading.Event()
+    queue.remove_react(0, True, react)
+    assert confirmed.wait(LONG_MS / 1000), "the queue's own thread, which is to compact the journal, waits for that"
+    with queue._spool.lock:
+        del queue._spool.collection.crowded[queue._reader.queue]
+
+
 # Threads
 
 
@@ -377,6 +423,32 @@ def test_many_threads_get_each_item_once_and_each_writers_in_order(queue: Queue)
         for writer in range(writers):
             numbers = [int(data.split()[1]) for data in mine if int(data.split()[0]) == writer]
             assert numbers == sorted(numbers)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("value", "expiry", "problem"),
+    [
+        ("text", 0, "an item is bytes, not str"),
+        (None, 0, "an item is bytes, not NoneType"),
+        (b"1", 1e12, "an expiry is an int, ms since the epoch, not float"),
+        (b"1", -5, "an expiry is ms since the epoch, or 0 for never, not -5"),
+        (b"1", 1 << 64, "an expiry is ms since the epoch"),
+    ],
+)
+def test_what_is_no_item_is_an_error_and_changes_nothing(tmp_path: Path, value: Any, expiry: Any, problem: str) -> None:
+    with opened(tmp_path) as queue:
+        for add in (lambda: queue.add(value, expiry), lambda: queue.add_all([b"before", value], expiry)):
+            with pytest.raises((TypeError, ValueError), match=problem):
+                add()
+        assert len(queue) == 0
+        queue.add(b"1")
+    (report,) = verify_spool(FileLayer(), str(tmp_path))
+    assert (report.reason, report.put_items) == (None, 1)
+    with opened(tmp_path) as queue:
+        assert drained(queue) == [b"1"]
 
 
 # The beginning and the end

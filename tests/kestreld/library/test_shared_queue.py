@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,24 @@ def test_transactions_each_have_their_own_end(queue: SharedQueue) -> None:
     queue.confirm_remove(xids[0])
     queue.unremove(xids[2])
     assert sorted(drained(queue)) == [b"cat", b"dog"]
+
+
+def test_a_flush_drops_what_waits_and_not_what_is_set_aside(queue: SharedQueue) -> None:
+    queue.add_all([b"1", b"2"])
+    item = queue.remove(transaction=True)
+    assert item is not None
+    queue.flush()
+    assert len(queue) == 0
+    queue.unremove(item.xid)
+    assert drained(queue) == [b"1"]
+
+
+@pytest.mark.parametrize(("value", "expiry"), [("text", 0), (None, 0), (b"1", 1e12)])
+def test_what_is_no_item_is_an_error_and_changes_nothing(queue: SharedQueue, value: Any, expiry: Any) -> None:
+    with pytest.raises(TypeError, match=r"an item is bytes, not|an expiry is an int, not float"):
+        queue.add(value, expiry)
+    assert queue.add(bytearray(b"1"))
+    assert drained(queue) == [b"1"]
 
 
 def test_a_timed_remove_gets_what_is_added_meanwhile(queue: SharedQueue) -> None:
