@@ -95,10 +95,13 @@ class Journal:
         live.mark(first_put_id, at)
         return at
 
-    def append(self, record: bytes, next_put_id: int) -> bool:
-        """`write` of one record. False, with nothing done, where it takes more than that. Raises as `write` does."""
+    def append(self, record: bytes, next_put_id: int) -> int:
+        """`write` of one record; how many bytes of its segment are used now.
+
+        0, with nothing done, where it takes more than that. Raises as `write` does.
+        """
         if self._write_fd < 0 or self._sync_note >= 0 or self.failed is not None:
-            return False
+            return 0
         live, size = self.segments[-1], 0
         try:
             size = self.files.write(self._write_fd, record)
@@ -106,13 +109,15 @@ class Journal:
                 self._write_whole(self._write_fd, record[size:])
         except OSError as error:
             if not size:
-                return False  # `write` makes room, or says why there is none
+                return 0  # `write` makes room, or says why there is none
             self._cut_back(live.used_bytes)
             raise self._fail(error, "write") from error
         self.unsynced = self.written_to = True
-        live.mark(next_put_id, live.used_bytes)
-        live.used_bytes += len(record)
-        return True
+        at = live.used_bytes
+        if at >= live.mark_at:
+            live.mark(next_put_id, at)
+        live.used_bytes = used_bytes = at + len(record)
+        return used_bytes
 
     def _ensure_open(self) -> None:
         self.open_files.use(self)

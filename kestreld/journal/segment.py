@@ -98,7 +98,7 @@ class Segment:
     """A segment in use. `used_bytes` is what counts of the file; records start at `records_at`.
 
     A `compacted` one stands in for others. `marks` are (item id, offset) now and then, so that reading from an id need
-    not start at the beginning.
+    not start at the beginning; before `mark_at` there is no need of one more.
     """
 
     number: int
@@ -108,11 +108,14 @@ class Segment:
     records_at: int
     marks: list[tuple[int, int]] = field(default_factory=list)
     compacted: bool = False
+    mark_at: int = 0
 
     def mark(self, next_put_id: int, offset: int) -> None:
         """Remember that the PUT of `next_put_id`, if in this segment, is at `offset` or later."""
-        if offset - (self.marks[-1][1] if self.marks else self.records_at) >= MARK_EVERY_BYTES:
+        self.mark_at = (self.marks[-1][1] if self.marks else self.records_at) + MARK_EVERY_BYTES
+        if offset >= self.mark_at:
             self.marks.append((next_put_id, offset))
+            self.mark_at = offset + MARK_EVERY_BYTES
 
     def offset_before(self, item_id: int) -> int:
         """A record's offset from which reading meets `item_id` soon."""

@@ -52,17 +52,21 @@ class Reading:
 
     def fetch(self, want: int) -> QItem | None:
         """The head item, or None when there is none."""
-        spool = self.spool
-        with spool.lock:
+        spool, reader = self.spool, self.reader
+        lock = spool.lock
+        lock.acquire()  # `with` takes twice as long
+        try:
             if self.is_over:
                 return None
-            if want == TAKE and not spool.crowded and (record := take_alone(self.reader)) is not None:
+            if want == TAKE and not spool.crowded and (record := take_alone(reader)) is not None:
                 if spool.commit.rolling:
                     spool.end_turn()
-                return item_from(record, self.reader.retries, is_open=False)
+                return item_from(record, reader.retries, is_open=False)
             spool.clock.read()
             item = self._fetch_now(want)
-            hold = spool.end_turn(self.reader.queue)
+            hold = spool.end_turn(reader.queue)
+        finally:
+            lock.release()
         if hold is not None and item is not None:
             hold.result()
         return item

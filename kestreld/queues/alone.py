@@ -68,9 +68,10 @@ def take_alone(reader: Reader) -> bytes | None:
     reader.ended[_GOT] += 1
     reader.last_fetched = None
     reader.age_ms = now_ms - add_at_ms if now_ms > add_at_ms else 0
-    for other in queue.readers.values():
-        if other.last_fetched is not None:
-            other.committed(now_ms)
+    if len(queue.readers) > 1:
+        for other in queue.readers.values():
+            if other.last_fetched is not None:
+                other.committed(now_ms)
     if queue.followers:
         queue.tell_followers()
     return record
@@ -82,13 +83,14 @@ def _append(queue: Queue, record: bytes, next_id: int) -> bool:
     if journal is None or queue.dirty or queue.sync_ms is not None:
         return False
     try:
-        if not journal.append(record, next_id):
-            return False
+        used_bytes = journal.append(record, next_id)
     except JournalFailed as failure:
         queue.room = -1
         queue.report(f"{queue.name}: {failure}")
         raise
+    if not used_bytes:
+        return False
     queue.commits += 1
-    if journal.segments[-1].used_bytes >= queue.segment_bytes_max and queue.wants_segment(journal):
+    if used_bytes >= queue.segment_bytes_max and queue.wants_segment(journal):
         queue.commit_group.rolling.append(queue)
     return True
