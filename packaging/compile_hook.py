@@ -25,6 +25,8 @@ MODULES = [
     "kestreld/queues/alone.py",
     "kestreld/queues/commit.py",
     "kestreld/queues/handler.py",
+    "kestreld/library/item.py",
+    "kestreld/library/reading.py",
     "kestreld/server/session.py",
     "kestreld/server/turn.py",
 ]
