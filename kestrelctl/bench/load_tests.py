@@ -17,11 +17,24 @@ CROWD_WAIT_MS: Final = 1000  # Kestrel's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flood:
+class OneQueue:
+    """Tests on one queue, which has to deliver every item once."""
+
+    queue: bytes
+
+    @property
+    def queues(self) -> list[bytes]:
+        return [self.queue]
+
+    def verdict(self, trial: Trial) -> Verdict:
+        return trial.ledger.verdict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flood(OneQueue):
     """Items through one queue as fast as they go, or at a rate."""
 
     name: ClassVar[str] = "flood"
-    queue: bytes
     items: int | None  # None = for `run_ms`
     run_ms: int | None
     item_bytes: int
@@ -34,10 +47,6 @@ class Flood:
     transactions: bool
     monitor: bool
     rate: float  # items a second; 0 = as fast as they can
-
-    @property
-    def queues(self) -> list[bytes]:
-        return [self.queue]
 
     def run(self, trial: Trial) -> None:
         if self.prefill:
@@ -70,16 +79,12 @@ class Flood:
         ]
         trial.run(producers, consumers, leave=self.prefill)
 
-    def verdict(self, trial: Trial) -> Verdict:
-        return trial.ledger.verdict()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManyClients:
+class ManyClients(OneQueue):
     """One producer lets items trickle, and a crowd of waiting clients gets them."""
 
     name: ClassVar[str] = "many-clients"
-    queue: bytes
     items: int
     item_bytes: int
     sleep_ms: int
@@ -87,10 +92,6 @@ class ManyClients:
     kill_percent: int
     transactions: bool
     monitor: bool
-
-    @property
-    def queues(self) -> list[bytes]:
-        return [self.queue]
 
     def run(self, trial: Trial) -> None:
         trial.planned_items = self.items
@@ -151,21 +152,16 @@ class PutMany:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+class Packing(OneQueue):
     """A queue that has fallen behind and stays behind: cycles of putting and taking, with pauses."""
 
     name: ClassVar[str] = "packing"
-    queue: bytes
     items: int
     item_bytes: int
     pause_ms: int
     cycles: int
     transactions: bool
     monitor: bool
-
-    @property
-    def queues(self) -> list[bytes]:
-        return [self.queue]
 
     def run(self, trial: Trial) -> None:
         trial.planned_items = self.items * (self.cycles + 1)
@@ -177,16 +173,12 @@ class Packing:
             trial.run([Putter(trial, self.queue, items=self.items)], [consumer], leave=self.items)
         trial.run([], [Taker(trial, self.queue, confirms=self.transactions, monitors=self.monitor)])
 
-    def verdict(self, trial: Trial) -> Verdict:
-        return trial.ledger.verdict()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeout:
+class Timeout(OneQueue):
     """Items at a slow rate, while a stampede of readers waits a short and random time for each."""
 
     name: ClassVar[str] = "timeout"
-    queue: bytes
     run_ms: int
     item_bytes: int
     writers: int
@@ -194,10 +186,6 @@ class Timeout:
     delay_ms: int
     low_ms: int
     high_ms: int
-
-    @property
-    def queues(self) -> list[bytes]:
-        return [self.queue]
 
     def run(self, trial: Trial) -> None:
         trial.planned_ns = self.run_ms * 1_000_000
@@ -209,16 +197,12 @@ class Timeout:
         ]
         trial.run(writers, readers)
 
-    def verdict(self, trial: Trial) -> Verdict:
-        return trial.ledger.verdict()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fanout:
+class Fanout(OneQueue):
     """Items through a queue and all its children: each of them has to deliver every item."""
 
     name: ClassVar[str] = "fanout"
-    queue: bytes
     children: int
     items: int
     item_bytes: int
@@ -250,9 +234,6 @@ class Fanout:
             for queue in self.queues * self.consumers
         ]
         trial.run(producers, consumers)
-
-    def verdict(self, trial: Trial) -> Verdict:
-        return trial.ledger.verdict()
 
 
 LoadTest = Flood | ManyClients | PutMany | Packing | Timeout | Fanout
