@@ -46,6 +46,24 @@ def test_each_run_adds_what_is_new_and_the_server_knows(spark: Any, tmp_path: Pa
     assert values(spark, tmp_path / "lake") == Counter(range(200))
 
 
+def test_it_says_how_many_items_a_run_has_added_however_many_batches_there_were(spark: Any, tmp_path: Path) -> None:
+    target, of_few_batches = tmp_path / "lake", "spark.sql.streaming.numRecentProgressUpdates"
+    with running_daemon(tmp_path / "a", admin="127.0.0.1:0") as daemon:
+        queues = Queues(daemon.address, "lake", {"subscribe": "orders", "maxOffsetsPerTrigger": "30"})
+        put(daemon, 0, 100)
+        spark.conf.set(of_few_batches, "1")
+        try:
+            assert ingest(spark, queues, str(target)) == 100
+            # As if the run had been killed behind writing its last batch: those items are not added again.
+            for name in ("3", ".3.crc"):
+                (target / CHECKPOINT / "commits" / name).unlink()
+            put(daemon, 100, 40)
+            assert ingest(spark, queues, str(target)) == 40
+        finally:
+            spark.conf.unset(of_few_batches)
+    assert values(spark, target) == Counter(range(140))
+
+
 def test_a_run_that_is_killed_leaves_each_item_to_come_once(spark: Any, tmp_path: Path) -> None:
     target = tmp_path / "lake"
     with running_daemon(tmp_path / "a", admin="127.0.0.1:0") as daemon:
