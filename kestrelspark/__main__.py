@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ from kestrelspark.failures import failure_in
 from kestrelspark.session import SparkMissing, session
 
 NO_INPUT, MISSING, USAGE, CANNOT_CREATE, IO, NEGATIVE = 66, 87, 2, 73, 74, 1
+URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") -> int:
@@ -80,17 +82,23 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--mode", default="", choices=["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], help="what to do about damage"
     )
     verify = jobs.add_parser("verify", parents=[common], help="check every record of every journal")
-    verify.add_argument("--state", default=None, metavar="FILE", help="remember there what is whole, read the rest")
+    verify.add_argument(
+        "--state", default=None, type=_path, metavar="FILE", help="remember there what is whole, read the rest"
+    )
     report = jobs.add_parser("report", parents=[common, rows], help="load, waits and backlog of every queue")
-    report.add_argument("--to", required=True, metavar="FOLDER", help="for report.html and the Parquet tables")
+    report.add_argument(
+        "--to", required=True, type=_path, metavar="FOLDER", help="for report.html and the Parquet tables"
+    )
     report.add_argument("--bucket", type=int, default=0, metavar="SECONDS", help="time between two points")
-    report.add_argument("--state", default="", metavar="FOLDER", help="keep rows there and read only what is new")
+    report.add_argument(
+        "--state", default="", type=_path, metavar="FOLDER", help="keep rows there and read only what is new"
+    )
     convert = jobs.add_parser("convert", parents=[common, rows], help="journals to Parquet")
     convert.add_argument("--to", required=True, metavar="FOLDER", help="for the Parquet files")
     convert.add_argument("--values", action="store_true", help="with the items' data")
     convert.add_argument("--overwrite", action="store_true", help="replace what is in FOLDER")
     convert.add_argument(
-        "--state", default="", metavar="FILE", help="remember there what is read, add only what is new"
+        "--state", default="", type=_path, metavar="FILE", help="remember there what is read, add only what is new"
     )
     _add_compare(jobs.add_parser("compare", parents=[of_spark, queues], help="two periods, or two reports"))
     _add_replay(jobs.add_parser("replay", parents=[common, rows], help="items of journals on queues again"))
@@ -119,7 +127,9 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     for name in ("before", "after"):
         words = "SINCE..UNTIL, or the folder of a report"
         compare.add_argument(f"--{name}", required=True, metavar="PERIOD|FOLDER", help=words)
-    compare.add_argument("--to", default="", metavar="FOLDER", help="for compare.html and the Parquet table")
+    compare.add_argument(
+        "--to", default="", type=_path, metavar="FOLDER", help="for compare.html and the Parquet table"
+    )
 
 
 def _add_replay(replay: argparse.ArgumentParser) -> None:
@@ -130,7 +140,9 @@ def _add_replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--rate", default=None, type=_said(parse_rate), metavar="N/s", help="no more in all")
     replay.add_argument("--expired", action="store_true", help="those that have expired, too")
     replay.add_argument("--dedup-key", action="store_true", help="items begin with a key and a newline")
-    replay.add_argument("--state", default="", metavar="FOLDER", help="remember there how far it is, and go on there")
+    replay.add_argument(
+        "--state", default="", type=_path, metavar="FOLDER", help="remember there how far it is, and go on there"
+    )
     replay.add_argument(
         "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the servers"
     )
@@ -146,6 +158,13 @@ def _said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(problem)) from problem
 
     return parsed
+
+
+def _path(text: str) -> str:
+    """As of what is written without Spark."""
+    if URL.match(text):
+        raise argparse.ArgumentTypeError(f"a path is needed here, not a URL such as {text}")
+    return text
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -226,6 +245,8 @@ def _convert(spark: Any, chosen: argparse.Namespace) -> int:
     if chosen.state:
         if chosen.overwrite or chosen.since or chosen.until:
             raise BadOption("--state takes all that is new: leave out --overwrite, --since and --until")
+        if URL.match(chosen.to):
+            raise BadOption(f"with --state --to is a path, not a URL such as {chosen.to}")
         added = convert_new(spark, chosen.paths, chosen.to, chosen.state, _choice(chosen), with_values=chosen.values)
         if added.left_out:
             _say(f"{added.left_out} files of Kestrel's own are left out: convert them without --state")

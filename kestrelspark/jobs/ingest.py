@@ -1,10 +1,14 @@
 """ingest: what is new in queues, to Parquet files or a Delta table, each item exactly once."""
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from pyspark.sql.streaming import StreamingQueryListener
 
 from kestrelspark.finishing import NoCheckpoint, finish
 from kestrelspark.servers import servers_in
@@ -12,6 +16,8 @@ from kestrelspark.servers import servers_in
 CHECKPOINT = "_checkpoint"  # Spark passes over such names when it reads the folder
 
 PARQUET, DELTA = "parquet", "delta"
+
+TOLD_WITHIN_S: Final = 60
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,20 +40,59 @@ def ingest(spark: Any, queues: Queues, target: str, interval_s: int = 0, file_fo
     servers = servers_in(options)
     checkpoint = os.path.join(target, CHECKPOINT)
     trigger = {"processingTime": f"{interval_s} seconds"} if interval_s else {"availableNow": True}
-    query = (
-        spark.readStream.format("kestrel")
-        .options(**options)
-        .load()
-        .writeStream.format(file_format)
-        .option("checkpointLocation", checkpoint)
-        .option("compression", "zstd")
-        .partitionBy("queue")
-        .trigger(**trigger)
-        .start(target)
-    )
-    query.awaitTermination()
+    with _counted(spark) as written:
+        query = (
+            spark.readStream.format("kestrel")
+            .options(**options)
+            .load()
+            .writeStream.format(file_format)
+            .option("checkpointLocation", checkpoint)
+            .option("compression", "zstd")
+            .partitionBy("queue")
+            .trigger(**trigger)
+            .start(target)
+        )
+        query.awaitTermination()
+        count = written.by(str(query.runId))
     if queues.reader:
         # None is there if there has never been an item.
         with suppress(NoCheckpoint):
             finish(spark, checkpoint, queues.reader, servers)
-    return sum(progress.numInputRows for progress in query.recentProgress)
+    return count
+
+
+class _Written(StreamingQueryListener):
+    """How many rows queries have written since they were started. They themselves know of their last batches only."""
+
+    def __init__(self) -> None:
+        self._rows: Counter[str] = Counter()
+        self._ended: set[str] = set()
+        self._changed = threading.Condition()
+
+    def by(self, run_id: str) -> int:
+        """All that the query has written; it has ended, and Spark tells a moment later."""
+        with self._changed:
+            self._changed.wait_for(lambda: run_id in self._ended, TOLD_WITHIN_S)
+            return self._rows[run_id]
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        with self._changed:
+            self._rows[str(event.progress.runId)] += event.progress.numInputRows
+
+    def onQueryTerminated(self, event: Any) -> None:
+        with self._changed:
+            self._ended.add(str(event.runId))
+            self._changed.notify_all()
+
+
+@contextmanager
+def _counted(spark: Any) -> Iterator[_Written]:
+    written = _Written()
+    spark.streams.addListener(written)
+    try:
+        yield written
+    finally:
+        spark.streams.removeListener(written)

@@ -90,6 +90,7 @@ def replay(spark: Any, paths: Sequence[str], choice: Choice, what: Replay) -> li
     if not sources:
         return []
     if what.state:
+        what = dataclasses.replace(what, state=os.path.abspath(what.state))  # tasks on nodes have folders of their own
         os.makedirs(what.state, exist_ok=True)
     is_paced = what.pace.speed is not None or what.pace.rate is not None
     shares = _shares(sources, spark.sparkContext.defaultParallelism) if is_paced else [[one] for one in sources]

@@ -1,18 +1,31 @@
 """What the cluster's test submits: several jobs, one after the other, by one driver.
 
-Arguments: an archive, a folder for what is made, servers, and how many items to put.
+Arguments: an archive, a folder with what the servers add to it later, a folder for what is made, servers, and how many
+items to put.
 """
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
 from kestrelspark.__main__ import main
 from kestrelspark.session import session
 
-archive, folder, servers, items = sys.argv[1:]
+archive, later, folder, servers, items = sys.argv[1:]
+os.chdir(folder)
 spark = session("cluster")
-assert main(["report", archive, "--to", f"{folder}/report"]) == 0
+for run in (1, 2):
+    if run == 2:
+        shutil.copytree(later, archive, dirs_exist_ok=True)
+    assert main(["verify", archive, "--state", "verified.json"]) == 0
+    assert main(["report", archive, "--to", f"{folder}/report-{run}", "--state", f"{folder}/kept"]) == 0
+    assert main(["convert", archive, "--to", f"{folder}/rows", "--state", "rows.json"]) == 0
+    # The nodes' tasks run in folders of their own.
+    assert main(["replay", archive, "--servers", servers, "--speed=10x", "--state", "replayed"]) == 0
+periods = [f"--before={folder}/report-1", "--after=0..now"]
+assert main(["compare", archive, *periods, "--to", f"{folder}/compared"]) == 0
 rows = spark.read.format("kestrel").load(archive).groupBy("server", "event").count().collect()
 (
     spark.range(0, int(items), 1, 4)

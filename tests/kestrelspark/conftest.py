@@ -3,6 +3,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.spark_job import QUICK_JVM
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
@@ -12,7 +14,8 @@ def spark() -> Iterator[Any]:
 
     settings = {
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2",
+        "spark.driver.extraJavaOptions": QUICK_JVM,
     }
     try:
         made = session("tests", "local[2]", settings)

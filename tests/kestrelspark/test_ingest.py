@@ -1,24 +1,20 @@
 """ingest, as it is run from cron, and killed."""
 
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestrelspark.jobs.ingest import CHECKPOINT, Queues, ingest
-from tests.support.daemon import ROOT, Daemon, running_daemon
+from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
-from tests.support.process import environment
 from tests.support.queue_client import QueueClient
+from tests.support.spark_job import SparkJob, committed, ingest_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-PATIENCE_S: Final = 600
 
 
 def put(daemon: Daemon, first: int, count: int) -> None:
@@ -46,26 +42,33 @@ def test_each_run_adds_what_is_new_and_the_server_knows(spark: Any, tmp_path: Pa
     assert values(spark, tmp_path / "lake") == Counter(range(200))
 
 
+def test_it_says_how_many_items_a_run_has_added_however_many_batches_there_were(spark: Any, tmp_path: Path) -> None:
+    target, of_few_batches = tmp_path / "lake", "spark.sql.streaming.numRecentProgressUpdates"
+    with running_daemon(tmp_path / "a", admin="127.0.0.1:0") as daemon:
+        queues = Queues(daemon.address, "lake", {"subscribe": "orders", "maxOffsetsPerTrigger": "30"})
+        put(daemon, 0, 100)
+        spark.conf.set(of_few_batches, "1")
+        try:
+            assert ingest(spark, queues, str(target)) == 100
+            # As if the run had been killed behind writing its last batch: those items are not added again.
+            for name in ("3", ".3.crc"):
+                (target / CHECKPOINT / "commits" / name).unlink()
+            put(daemon, 100, 40)
+            assert ingest(spark, queues, str(target)) == 40
+        finally:
+            spark.conf.unset(of_few_batches)
+    assert values(spark, target) == Counter(range(140))
+
+
 def test_a_run_that_is_killed_leaves_each_item_to_come_once(spark: Any, tmp_path: Path) -> None:
     target = tmp_path / "lake"
     with running_daemon(tmp_path / "a", admin="127.0.0.1:0") as daemon:
         put(daemon, 0, 5000)
-        command = [sys.executable, "-m", "kestrelspark", "ingest", "orders", "--servers", daemon.address]
-        command += ["--reader", "lake", "--to", str(target), "--option", "maxOffsetsPerTrigger=50"]
-        run = subprocess.Popen(
-            [*command, "--master=local[1]"],
-            cwd=ROOT,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-        )
-        until = time.monotonic() + PATIENCE_S
-        while not (target / CHECKPOINT / "commits" / "2").exists():
-            assert run.poll() is None, run.stderr.read() if run.stderr is not None else ""
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        run.kill()
-        run.communicate()
+        options = ["--reader=lake", "--option=maxOffsetsPerTrigger=50", "--master=local[1]"]
+        job = SparkJob(tmp_path, ingest_command(daemon.address, target, *options))
+        job.start()
+        job.until(lambda: committed(target) > 2)
+        job.kill()
         assert head(daemon) < 5001
         ingest(spark, Queues(daemon.address, "lake", {"subscribe": "orders"}), str(target))
         assert head(daemon) == 5001

@@ -102,6 +102,22 @@ def test_what_a_task_fails_with_is_said_in_a_line_with_its_exit_code(
     assert said.startswith(f"kestrelspark: {path}: byte ")
     assert main([*arguments, f"--state={tmp_path}/state", "--since=24h"]) == 2
     assert "leave out --overwrite, --since and --until" in capsys.readouterr().err
+    assert main([*arguments[:2], "--to=s3a://lake/out", f"--state={tmp_path}/state"]) == 2
+    assert "with --state --to is a path, not a URL such as s3a://lake/out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "spool", "--to=s3a://lake/load"],
+        ["compare", "--before=1", "--after=2", "--to=file:/lake/compared"],
+        ["replay", "spool", "--servers=a:22133", "--state=hdfs://lake/replay"],
+    ],
+)
+def test_a_url_is_refused_where_a_path_is_needed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "a path is needed here, not a URL such as" in capsys.readouterr().err
 
 
 def test_the_report_counts_as_counting_by_hand_does(spark: Any, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Items of journals that are put on queues of real servers again."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +20,12 @@ from kestrelspark.jobs.replay import Outcome, Replay, replay
 from kestrelspark.options import BadOption
 from kestrelspark.rows import Wanted
 from kestrelspark.servers import Servers
-from tests.support.daemon import ROOT, Daemon, running_daemon
-from tests.support.process import environment
+from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.segments import BEGIN_MS, got, puts, write_segment
+from tests.support.spark_job import SparkJob, job_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-PATIENCE_S: Final = 600
 AS_FAST_AS_IT_GOES: Final = Pace(None)
 FAR_MS: Final = 4_000_000_000_000
 
@@ -167,18 +164,11 @@ def test_after_a_full_queue_the_next_run_goes_on_where_it_was(spark: Any, tmp_pa
 def test_a_run_that_was_killed_goes_on_where_it_was(spark: Any, server: Daemon, tmp_path: Path) -> None:
     write_segment(tmp_path / "spool" / "killed.journal", 1, 1, numbered(1, 5000), queue="killed")
     state = tmp_path / "state"
-    command = [sys.executable, "-m", "kestrelspark", "replay", str(tmp_path / "spool"), "--servers", server.address]
-    command += ["--state", str(state), "--speed=max", "--rate=500/s", "--master=local[1]"]
-    run = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
-    until = time.monotonic() + PATIENCE_S
-    while not (state / "server=" / "killed.json").exists():
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    run.kill()
-    run.communicate()
+    options = ["--speed=max", "--rate=500/s", "--master=local[1]", f"--state={state}"]
+    job = SparkJob(tmp_path, job_command("replay", tmp_path / "spool", "--servers", server.address, *options))
+    job.start()
+    job.until((state / "server=" / "killed.json").exists)
+    job.kill()
     done = again(spark, server, [tmp_path / "spool"], state=str(state))["killed"]
     assert done.items < 5000
     (items,) = drained(server, "killed")

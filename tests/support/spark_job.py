@@ -16,6 +16,7 @@ from tests.support.process import descendants, environment
 PATIENCE_S: Final = 600  # a JVM on a loaded machine takes long to start
 NO_CONNECTION: Final = "Python worker failed to connect back"
 STARTS: Final = 20
+QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # to start
 
 
 class SparkJob:
@@ -77,10 +78,14 @@ class SparkJob:
             self.process.wait()
 
 
+def job_command(*words: str | Path) -> list[str | Path]:
+    """A job of kestrelspark, with a JVM that starts quickly."""
+    return [sys.executable, "-m", "kestrelspark", *words, f"--conf=spark.driver.extraJavaOptions={QUICK_JVM}"]
+
+
 def ingest_command(servers: str, target: Path, *options: str) -> list[str | Path]:
-    """kestrelspark ingest of the queue orders, with a JVM that starts quickly."""
-    job = [sys.executable, "-m", "kestrelspark", "ingest", "orders", "--servers", servers, "--to", target]
-    return [*job, "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", *options]
+    """Of the queue orders."""
+    return job_command("ingest", "orders", "--servers", servers, "--to", target, *options)
 
 
 def committed(target: Path) -> int:
