@@ -99,6 +99,7 @@ def test_a_queue_that_stops_in_use_is_mended_while_the_others_serve(daemon: Daem
         assert (client.drain("work"), client.drain("work+audit")) == ([], [])
 
 
+@pytest.mark.long
 def test_a_server_killed_in_the_middle_of_a_repair_loses_nothing_and_repeats_nothing(daemon: Daemon) -> None:
     with QueueClient(daemon.port) as client:
         client.put("work", *ITEMS)
@@ -135,6 +136,7 @@ def test_a_journal_repaired_offline_is_served_at_the_next_start(daemon: Daemon, 
         assert client.drain("work") == LEFT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["flush", "delete"])
 def test_an_undo_cut_short_by_kills_brings_every_item_back_once(daemon: Daemon, verb: str) -> None:
     with QueueClient(daemon.port) as client:

@@ -171,6 +171,7 @@ def test_an_import_that_was_refused_goes_on_where_it_was(kestrelctl: Kestrelctl,
     assert not (tmp_path / "out.importing").exists()
 
 
+@pytest.mark.long
 def test_an_import_that_is_killed_loses_nothing_and_repeats_little(
     kestrelctl: Kestrelctl, other: Daemon, queue: str, tmp_path: Path
 ) -> None:

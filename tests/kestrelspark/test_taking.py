@@ -91,6 +91,9 @@ def test_nothing_is_lost_and_repeats_are_marked_when_all_is_killed_between_log_a
         job.start()
         job.until(refused.is_set, dies=True)
         assert job.wait() == -signal.SIGKILL, job.log
+        with QueueClient(kestrel.port) as client:
+            while int(client.stats()["curr_connections"]) > 1:
+                pass  # what it had sent before it was killed is being refused
         may_close.set()
         job.finish()
     found = spark.read.parquet(str(target)).collect()

@@ -112,6 +112,7 @@ def assert_a_cut_does_no_more_than_it_must(path: str, size_bytes: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_bits_flipped_here_and_there() -> None:
     for path, bit in random.Random(4).sample(SAMPLE.bits, QUICK):
         assert_a_flip_does_no_more_than_it_must(path, bit)

@@ -269,6 +269,7 @@ def assert_a_cut_costs_what_was_cut_off(path: str, size_bytes: int) -> bool:
     return assert_a_server_delivers_all_that_is_whole(path, content, lost, f"{path} cut at {size_bytes}")
 
 
+@pytest.mark.long
 def test_bits_flipped_here_and_there() -> None:
     sample = random.Random(6).sample(STOPPED.bits, 1000)
     assert sum(assert_a_flip_costs_one_item_at_most(path, bit) for path, bit in sample) > 500
