@@ -161,7 +161,7 @@ def _said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _path(text: str) -> str:
-    """As of what is written without Spark."""
+    """The name of what is written without Spark, which alone knows URLs."""
     if URL.match(text):
         raise argparse.ArgumentTypeError(f"a path is needed here, not a URL such as {text}")
     return text

@@ -15,7 +15,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel_format import queue_of, replayed_files
 from kestreld.journal.kestrel_ops import Unreadable, op_end
-from kestreld.journal.records import FRAME_BYTES, Checkpoint, Type, checked_end, read_checkpoint
+from kestreld.journal.records import FRAME_BYTES, ID_MAX, Checkpoint, Type, checked_end, read_checkpoint
 from kestreld.journal.segment import MAGIC, Header, decode_header, parse_segment_name
 
 LOOK_BYTES: Final = 8192
@@ -62,6 +62,7 @@ class _Segment:
     path: str
     server: str
     number: int
+    first_id: int
     size_bytes: int
     header: Header | None
     checkpoint: Checkpoint | None
@@ -192,7 +193,7 @@ def _look_at(path: str) -> _Segment | None:
                 header, checkpoint = _beginning(start + file.read(_missing_bytes(start)), path)
     except FileNotFoundError:
         return None
-    return _Segment(path, server_of(path), parsed[0], size_bytes, header, checkpoint)
+    return _Segment(path, server_of(path), *parsed, size_bytes, header, checkpoint)
 
 
 def _missing_bytes(start: bytes) -> int:
@@ -273,7 +274,7 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
         end = None
         if follower is not None and follower.checkpoint is not None and not _is_compacted(segment):
             end = follower.checkpoint.previous_bytes
-            if end > segment.size_bytes and _first_id(segment) == _first_id(follower):
+            if end > segment.size_bytes and segment.first_id == follower.first_id:
                 end = None  # nothing was put in it: it got no further than its CHECKPOINT, which was never synced
         found.files.append(
             JournalFile(
@@ -298,22 +299,16 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
 def _originals(plain: dict[int, _Segment], compacted: _Segment) -> tuple[Original, ...]:
     """By ids: it may stand for another compacted one, which has gone and does not say any more what it stood for."""
     before = [segment for number, segment in sorted(plain.items()) if number < compacted.number]
-    first_ids = [*(_first_id(segment) for segment in before), 1 << 64]
+    first_ids = [*(segment.first_id for segment in before), ID_MAX]
     return tuple(
         Original(segment.path, first_id, until_id)
         for segment, (first_id, until_id) in zip(before, pairwise(first_ids), strict=True)
-        if until_id > _first_id(compacted)
+        if until_id > compacted.first_id
     )
 
 
 def _is_compacted(segment: _Segment) -> bool:
     return segment.header is not None and bool(segment.header.replaced)
-
-
-def _first_id(segment: _Segment) -> int:
-    parsed = parse_segment_name(os.path.basename(segment.path))
-    assert parsed is not None
-    return parsed[1]
 
 
 def _ended_before(follower: _Segment | None, at_ms: int) -> bool:

@@ -34,7 +34,6 @@ COLUMNS: Final = {
     VALUE: pa.binary(),
     CORRUPT: pa.string(),
 }
-_EVENT_NAMES: Final = pa.array(EVENTS)
 Column = Callable[[], Any]
 
 
@@ -93,9 +92,9 @@ def _without(puts: Puts, file: JournalFile) -> Puts:
         return puts
     which = puts.ids >= file.from_id
     for original in file.originals:
-        in_range = which & (puts.ids >= original.first_id) & (puts.ids < original.until_id)
-        if in_range.any():
-            which &= ~(in_range & np.isin(puts.ids, _ids_in(original.path)))
+        start, stop = np.searchsorted(puts.ids, (original.first_id, original.until_id))  # ids rise
+        if which[start:stop].any():
+            which[start:stop] &= ~np.isin(puts.ids[start:stop], _ids_in(original.path))
     return _picked(puts, which)
 
 
@@ -206,7 +205,7 @@ def _ending_batch(
     count = len(ids)
     columns: dict[str, Column] = {
         "reader": lambda: pa.repeat(file.reader, count) if file.is_kestrel else _names(readers, progress),
-        "event": lambda: _taken(_EVENT_NAMES, events),
+        "event": lambda: _words(events, EVENTS.__getitem__),
         "id": lambda: numbers(ids, ids == NO_ID),
         "at": lambda: instants(at_ms, at_ms == NO_TIME),
     }
@@ -241,19 +240,15 @@ def text_of(name: str) -> str:
 
 def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
     """The readers' names; "#7" where the name of reader 7 is not known, null where `unnamed`."""
-    if unnamed is None and (readers == readers[0]).all():
-        numbers, codes = readers[:1], np.zeros(len(readers), np.int64)  # without sorting
-    else:
-        numbers, codes = np.unique(readers, return_inverse=True)
-    names = pa.array([text_of(progress.names.get(number, f"#{number}")) for number in numbers.tolist()])
-    return _taken(names, codes, unnamed)
+    return _words(readers, lambda number: text_of(progress.names.get(number, f"#{number}")), unnamed)
 
 
-def _taken(words: Any, codes: Any, unknown: Any = None) -> Any:
-    """The word for each code."""
+def _words(codes: Any, word: Callable[[int], str], unknown: Any = None) -> Any:
+    """The word for each code, null where `unknown`."""
     if unknown is None and (codes == codes[0]).all():  # as almost always
-        return pa.repeat(words[int(codes[0])], len(codes))
-    return words.take(pa.array(codes, mask=unknown))
+        return pa.repeat(word(int(codes[0])), len(codes))
+    found, places = np.unique(codes, return_inverse=True)
+    return pa.array([word(code) for code in found.tolist()]).take(pa.array(places, mask=unknown))
 
 
 def numbers(values: Any, unknown: Any = None) -> Any:

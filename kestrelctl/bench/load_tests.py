@@ -18,7 +18,7 @@ CROWD_WAIT_MS: Final = 1000  # Kestrel's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneQueue:
-    """Tests on one queue, which has to deliver every item once."""
+    """A test on a queue of that name, which has to deliver every item once unless the test says otherwise."""
 
     queue: bytes
 

@@ -1,6 +1,7 @@
 """What happened to one queue, in the order of its journal: how much it held, what came and what went."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kestreld.errors import JournalCorrupt
@@ -146,11 +147,13 @@ def items(files: Sequence[JournalFile], label: str) -> Iterator[Came]:
 
 
 def _without_originals(
-    came: Iterable[Came], compacted: JournalFile, by_path: Mapping[str, JournalFile], label: str
+    came: Sequence[Came], compacted: JournalFile, by_path: Mapping[str, JournalFile], label: str
 ) -> Iterator[Came]:
-    ids = {event.item_id for event in came}
+    ids = [event.item_id for event in came]  # they rise
+    left = set(ids)
     for original in compacted.originals:
-        if original.path in by_path and any(original.first_id <= one < original.until_id for one in ids):
+        at = bisect_left(ids, original.first_id)
+        if original.path in by_path and at < len(ids) and ids[at] < original.until_id:
             again = segment_events(by_path[original.path], label)
-            ids.difference_update(event.item_id for event in again if isinstance(event, Came))
-    yield from (event for event in came if event.item_id in ids)
+            left.difference_update(event.item_id for event in again if isinstance(event, Came))
+    yield from (event for event in came if event.item_id in left)

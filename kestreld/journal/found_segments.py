@@ -7,6 +7,7 @@ from typing import Final
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.records import FRAME_BYTES, Checkpoint, Type, checked_end, find_whole_records, read_checkpoint
+from kestreld.journal.salvage import one_bit_off
 from kestreld.journal.segment import Header, decode_header, encode_header, parse_segment_name
 
 READ_BYTES: Final = 1 << 20
@@ -101,16 +102,14 @@ def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
 
 def _mended_checkpoint(start: bytes, at: int) -> Checkpoint | None:
     """The CHECKPOINT at `at` if all that is wrong with it is one bit: it alone may say what a reader is called."""
-    look = bytearray(start[at : at + CHECKPOINT_LOOK_BYTES])
+    look = start[at : at + CHECKPOINT_LOOK_BYTES]
     if len(look) < FRAME_BYTES or (look[FRAME_BYTES - 1] ^ Type.CHECKPOINT).bit_count() > 1:
         return None
     size_bytes = FRAME_BYTES + int.from_bytes(look[:4], "little")
-    for bit in range(min(size_bytes, len(look)) * 8):
-        look[bit >> 3] ^= 1 << (bit & 7)
-        record_type, end = checked_end(bytes(look), 0)
+    for mended in one_bit_off(look, range(min(size_bytes, len(look)) * 8)):
+        record_type, end = checked_end(mended, 0)
         if record_type == Type.CHECKPOINT:
-            return read_checkpoint(bytes(look[FRAME_BYTES:end]))
-        look[bit >> 3] ^= 1 << (bit & 7)
+            return read_checkpoint(mended[FRAME_BYTES:end])
     return None
 
 
@@ -133,10 +132,9 @@ def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:
 def _mended_header(start: bytes, path: str) -> tuple[Header | None, int]:
     """The header if all that is wrong with it is one bit."""
     look = start[:HEADER_LOOK_BYTES]
-    for bit in range(len(look) * 8):
-        byte = bit >> 3
+    for mended in one_bit_off(look, range(len(look) * 8)):
         try:
-            return decode_header(look[:byte] + bytes([look[byte] ^ (1 << (bit & 7))]) + look[byte + 1 :], path)
+            return decode_header(mended, path)
         except JournalCorrupt:
             continue
     return None, 0

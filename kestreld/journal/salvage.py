@@ -5,7 +5,7 @@ journals, and the ids of this one rise within the bounds of the segment.
 """
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 from kestreld.journal.records import (
@@ -220,12 +220,17 @@ class Salvage:
         record = self._buffer[at:end]
         if len(record) not in READER_BYTES or (record[8] ^ Type.READER).bit_count() > 1:
             return
-        for bit in range(32, len(record) * 8):
-            byte = bit >> 3
-            mended = record[:byte] + bytes([record[byte] ^ (1 << (bit & 7))]) + record[byte + 1 :]
+        for mended in one_bit_off(record, range(32, len(record) * 8)):
             if checked_end(mended, 0)[0] == Type.READER:
                 self.readers.append(mended)
                 return
+
+
+def one_bit_off(data: bytes, bits: Iterable[int]) -> Iterator[bytes]:
+    """The bytes with each of these bits, one at a time, as it is not."""
+    for bit in bits:
+        byte = bit >> 3
+        yield data[:byte] + bytes([data[byte] ^ (1 << (bit & 7))]) + data[byte + 1 :]
 
 
 def _start(piece: Piece) -> int:

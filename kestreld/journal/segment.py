@@ -112,10 +112,11 @@ class Segment:
 
     def mark(self, next_put_id: int, offset: int) -> None:
         """Remember that the PUT of `next_put_id`, if in this segment, is at `offset` or later."""
-        self.mark_at = (self.marks[-1][1] if self.marks else self.records_at) + MARK_EVERY_BYTES
-        if offset >= self.mark_at:
+        last = self.marks[-1][1] if self.marks else self.records_at
+        if offset - last >= MARK_EVERY_BYTES:
             self.marks.append((next_put_id, offset))
-            self.mark_at = offset + MARK_EVERY_BYTES
+            last = offset
+        self.mark_at = last + MARK_EVERY_BYTES
 
     def offset_before(self, item_id: int) -> int:
         """A record's offset from which reading meets `item_id` soon."""
