@@ -37,8 +37,12 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 test: $(INSTALLED) ## the quick tests
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m 'not long'
 
+# The first of the simulation's seeds that nobody has drawn before: FIRST=1234567 repeats those of a run.
+DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
+    echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
+
 test-all: $(INSTALLED) ## every test, the long ones too, then the quick ones on the compiled build, then Spark's
-	@$(BIN)/python -m pytest -n auto --dist loadfile
+	@$(DRAW_FIRST) && $(BIN)/python -m pytest -n auto --dist loadfile
 	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
 	    else echo "test-all: the compiled build is left out, as there is no C compiler: apt install gcc libc6-dev" >&2; fi
 	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
@@ -67,8 +71,9 @@ PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/tes
     tests/kestreld/protocol/test_memcache.py tests/kestreld/test_config.py
 
 prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crashes, failing calls, kills, power cuts
-	@echo "prove: simulation, $(SEEDS) seeds"
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	@echo "prove: simulation, the kept seeds, then $(SEEDS) fresh ones"
+	@$(BIN)/python -m pytest -n auto tests/simulation/test_seeds.py tests/simulation/test_more_seeds.py
+	@$(DRAW_FIRST) && $(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $$FIRST
 	@echo "prove: planted bugs, crash states, failing calls"
 	@$(BIN)/python -m pytest -s -p no:xdist tests/simulation/test_planted.py tests/simulation/test_crash_states.py \
 	    tests/simulation/test_failing_calls.py

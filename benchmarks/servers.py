@@ -49,14 +49,15 @@ class Program:
         return self.protocol == "kestrel"
 
 
-def kestreld(name: str, command: str) -> Program:
+def kestreld(name: str, command: str, *, admin_port: int | None = None) -> Program:
     """`command` starts it, options excepted. "" = the one beside the interpreter that runs this."""
     base = shlex.split(command) or [sys.executable, "-m", "kestreld"]
+    admin = "null" if admin_port is None else f"127.0.0.1:{admin_port}"
 
     def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
         config = folder / "kestreld.yaml"
         config.write_text(
-            f"listen: {{memcache: 127.0.0.1:{port}, admin: null}}\n"
+            f"listen: {{memcache: 127.0.0.1:{port}, admin: {admin}}}\n"
             f"queue_path: {folder / 'spool'}\n"
             f"sync_journal: {'false' if sync is Sync.NOTHING else 'true'}\n"
             f"sync_together: {'true' if sync is Sync.TOGETHER else 'false'}\n"
@@ -105,7 +106,7 @@ def is_installed(program: Program) -> bool:
 
 def version_of(program: Program) -> str:
     said = subprocess.run(program.version, capture_output=True, text=True, cwd=ROOT).stdout.split()
-    # "memcached 1.6.18", "beanstalkd 1.12", "kestreld 0.1.0", "Redis server v=7.0.15 sha=…"
+    # "memcached 1.6.18", "beanstalkd 1.12", "kestreld 1.0.0", "Redis server v=7.0.15 sha=…"
     return next((word.removeprefix("v=") for word in said if word.removeprefix("v=")[:1].isdigit()), "unknown")
 
 
@@ -116,7 +117,7 @@ class Server:
         self.name = program.name
         self.protocol = program.protocol
         self.program = program
-        self.port = _free_port()
+        self.port = free_port()
         self._folder = folder
         self._sync = sync
         self._process: subprocess.Popen[bytes] | None = None
@@ -201,7 +202,7 @@ def _take_request(protocol: str, queue: str) -> bytes:
             return b"get %b\r\n" % name
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

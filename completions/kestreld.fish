@@ -2,7 +2,7 @@
 
 # Whether the cursor stands behind this command, and, with a number, at its argument of that number (or a later one).
 function __kestreld_at
-    set -l line (commandline -opc | string collect)
+    set -l line (commandline -cp)
     if test "$line" != "$__kestreld_line"
         set -g __kestreld_line $line
         set -g __kestreld_command ''
@@ -40,9 +40,11 @@ function __kestreld_takes_value
 end
 
 function __kestreld_names # queues, journals, contexts or readers
+    set -l typed (commandline -ct | string replace -r '^--[^=]*=' '' | string unescape)
+    string match -q -- '-*' $typed; and return # an option, for which fish wants the arguments as well
     set -l words (commandline -opc)
     set -l program (string replace -r '^~' $HOME -- $words[1])
-    timeout 0.4 $program __complete $argv[1] (commandline -ct | string unescape) $words[2..-1] 2>/dev/null </dev/null
+    timeout 0.4 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
 end
 
 function __kestreld_files # behind an @
@@ -53,7 +55,7 @@ function __kestreld_files # behind an @
 end
 
 function __kestreld_settings # KEY=VALUE
-    set -l names listen.memcache listen.admin listen.admin_hosts metrics.per_queue log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_memory max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds
+    set -l names listen.memcache listen.admin listen.admin_hosts metrics.per_queue log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_memory max_inflight max_queues max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds
     set -l queue_names max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to trash_seconds
     set -l word (commandline -ct | string replace -r '^--set=' '')
     if string match -q '*=*' -- $word

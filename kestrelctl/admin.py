@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from kestrelctl import access
+from kestrelctl.access import Login
 
 if TYPE_CHECKING:
     import ssl
@@ -17,12 +18,24 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})
 
 
 class AdminConnection(http.client.HTTPConnection):
-    """To a host and port or a Unix socket, with TLS if there is a context. It connects when it has to, and again."""
+    """To a host and port or a Unix socket, with TLS if there is a context. It connects when it has to, and again.
 
-    def __init__(self, host: str, port: int, path: str, timeout_s: float, context: "ssl.SSLContext | None") -> None:
+    `login` None = the command line's.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        path: str,
+        timeout_s: float,
+        context: "ssl.SSLContext | None",
+        login: Login | None = None,
+    ) -> None:
         super().__init__(host, port, timeout=timeout_s)
         self._path = path
         self._context = context
+        self._login = access.given if login is None else login
         self._headers = {"Host": "localhost"}
 
     def connect(self) -> None:
@@ -41,8 +54,8 @@ class AdminConnection(http.client.HTTPConnection):
 
     def ask(self, method: str, path: str, wait_ms: int = 0) -> tuple[http.client.HTTPResponse, bytes]:
         """The answer and what is in it; it may take `wait_ms` longer. Raises OSError or HTTPException."""
-        if access.given.user and "Authorization" not in self._headers:
-            token = base64.b64encode(access.given.user.encode() + b":" + access.password()).decode("ascii")
+        if self._login.user and "Authorization" not in self._headers:
+            token = base64.b64encode(self._login.user.encode() + b":" + self._login.password).decode("ascii")
             self._headers["Authorization"] = f"Basic {token}"
         if self.sock is not None and self.timeout is not None:
             self.sock.settimeout(self.timeout + wait_ms / 1000)
@@ -51,17 +64,18 @@ class AdminConnection(http.client.HTTPConnection):
         return answer, answer.read()
 
 
-def admin_connection(address: str, admin: str, timeout_ms: int) -> AdminConnection | None:
+def admin_connection(address: str, admin: str, timeout_ms: int, login: Login | None = None) -> AdminConnection | None:
     """To the server at `address` whose admin port is at `admin`. None = it cannot be reached from here.
 
     A password that goes to the memcache port by TLS does not go to another one without.
     """
+    login = access.given if login is None else login
     own = access.parse_address(address)
     is_tls = admin.startswith("tls:")
     timeout_s = timeout_ms / 1000
     if admin.startswith("unix:"):
         path = admin.removeprefix("unix:")
-        return AdminConnection("localhost", 0, path, timeout_s, None) if isinstance(own, str) else None
+        return AdminConnection("localhost", 0, path, timeout_s, None, login) if isinstance(own, str) else None
     host, _, port = admin.removeprefix("tls:").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     own_host = "127.0.0.1" if isinstance(own, str) else own[0]
@@ -71,10 +85,10 @@ def admin_connection(address: str, admin: str, timeout_ms: int) -> AdminConnecti
         reached = host
     else:
         return None
-    if leaves_tls(address, is_tls=is_tls) and not _is_loopback(reached):
+    if leaves_tls(login, address, is_tls=is_tls) and not _is_loopback(reached):
         return None
-    context = access.tls_context() if is_tls else None
-    connection = AdminConnection(reached, int(port), "", timeout_s, context)
+    context = login.tls_context if is_tls else None
+    connection = AdminConnection(reached, int(port), "", timeout_s, context, login)
     connection.call_it(admin.removeprefix("tls:"))
     return connection
 
@@ -84,10 +98,9 @@ def path_of(queue: str, *parts: str) -> str:
     return "/".join(["/queues", *(quote(os.fsencode(part), safe="") for part in (queue, *parts))])
 
 
-def leaves_tls(address: str, *, is_tls: bool) -> bool:
+def leaves_tls(login: Login, address: str, *, is_tls: bool) -> bool:
     """Whether a password would be seen on this way and not on the one to `address`."""
-    given = access.given
-    return bool(given.user and not is_tls and (given.tls or given.ca or given.cert or address.startswith("tls:")))
+    return bool(login.user) and not is_tls and login.asks_for_tls(address)
 
 
 def _is_loopback(host: str) -> bool:

@@ -29,8 +29,8 @@ class Limits:
 
     items_warn: int | None = None
     items_crit: int | None = None
-    age_warn_ms: int | None = None
-    age_crit_ms: int | None = None
+    oldest_warn_ms: int | None = None
+    oldest_crit_ms: int | None = None
     waiters_min: int | None = None
 
 
@@ -41,7 +41,7 @@ class CheckedQueue:
     queue: str
     state: State = State.OK
     items: int | None = None  # None = there is no such queue
-    age_ms: int | None = None  # how long the head item has waited; of an old Kestrel: how long the last one had
+    oldest_ms: int | None = None  # how long the head item has waited; of an old Kestrel: how long the last one had
     waiters: int | None = None
     findings: list[str] = field(default_factory=list)
 
@@ -80,13 +80,13 @@ def _judge_queue(name: str, block: QueueBlock | None, limits: Limits) -> Checked
         queue.find(State.CRITICAL, "no such queue")
         return queue
     queue.items, queue.waiters = _number(block, "items"), _number(block, "waiters")
-    queue.age_ms = _number(block, "oldest_ms" if "oldest_ms" in block else "age")
+    queue.oldest_ms = _number(block, "oldest_ms" if "oldest_ms" in block else "age")
     if block.get("stopped") == 1:
         queue.find(State.CRITICAL, "stopped, its journal is corrupt")
     if block.get("journal_failed") == 1:
         queue.find(State.CRITICAL, "its journal takes no writes")
     _compare(queue, "items", queue.items, limits.items_warn, limits.items_crit)
-    _compare(queue, "age_ms", queue.age_ms, limits.age_warn_ms, limits.age_crit_ms)
+    _compare(queue, "oldest_ms", queue.oldest_ms, limits.oldest_warn_ms, limits.oldest_crit_ms)
     if limits.waiters_min is not None and (queue.waiters or 0) < limits.waiters_min:
         queue.find(State.CRITICAL, f"waiters={queue.waiters or 0} (fewer than {limits.waiters_min})")
     return queue
@@ -132,8 +132,9 @@ def _some(found: Sequence[str]) -> str:
 def _figures(queue: CheckedQueue, limits: Limits) -> list[str]:
     label = queue.queue.replace("'", "''").replace("=", "_").replace("|", "/")
     figures = [f"'{label} items'={queue.items};{_blank(limits.items_warn)};{_blank(limits.items_crit)};0"]
-    if queue.age_ms is not None:
-        figures.append(f"'{label} age'={queue.age_ms}ms;{_blank(limits.age_warn_ms)};{_blank(limits.age_crit_ms)};0")
+    if queue.oldest_ms is not None:
+        warn, crit = _blank(limits.oldest_warn_ms), _blank(limits.oldest_crit_ms)
+        figures.append(f"'{label} oldest'={queue.oldest_ms}ms;{warn};{crit};0")
     if queue.waiters is not None:
         figures.append(f"'{label} waiters'={queue.waiters};;{_blank(limits.waiters_min, ':')};0")
     return figures
@@ -144,7 +145,10 @@ def _blank(limit: int | None, suffix: str = "") -> str:
 
 
 def as_json(verdict: Verdict) -> str:
-    queues = [asdict(queue) | {"state": queue.state.name.lower()} for queue in verdict.queues]
+    # age_ms is what oldest_ms was called first.
+    queues = [
+        asdict(queue) | {"state": queue.state.name.lower(), "age_ms": queue.oldest_ms} for queue in verdict.queues
+    ]
     record = {"state": verdict.state.name.lower(), "server": verdict.server, "words": verdict.words, "queues": queues}
     return json.dumps(record, indent=2) + "\n"
 
@@ -160,7 +164,7 @@ def as_prometheus(verdict: Verdict) -> str:
     for name, help, values in (
         ("queue_state", "0 ok, 1 warning, 2 critical", [(queue, float(queue.state)) for queue in verdict.queues]),
         ("items", "items waiting", _given((queue, queue.items, 1) for queue in verdict.queues)),
-        ("age_seconds", "how long the head has waited", _given((q, q.age_ms, 1000) for q in verdict.queues)),
+        ("oldest_seconds", "how long the head has waited", _given((q, q.oldest_ms, 1000) for q in verdict.queues)),
         ("waiters", "clients waiting in a get", _given((queue, queue.waiters, 1) for queue in verdict.queues)),
     ):
         lines += [f"# HELP kestrel_check_{name} {help}", f"# TYPE kestrel_check_{name} gauge"]

@@ -19,7 +19,7 @@ from pymemcache.exceptions import (  # type: ignore[import-untyped]
     MemcacheUnknownError,
 )
 
-from kestrelctl.access import open_socket, parse_address
+from kestrelctl.access import Login, open_socket, parse_address
 from kestrelctl.blocks import QueueBlock, parse_blocks, text
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.putting import PutItem, PutReport
@@ -45,10 +45,11 @@ class KestrelClient(Client):  # type: ignore[misc]
     would look like success.
     """
 
-    def __init__(self, address: str, timeout_ms: int) -> None:
+    def __init__(self, address: str, timeout_ms: int, login: Login | None = None) -> None:
         super().__init__(parse_address(address), default_noreply=False, allow_unicode_keys=True)
         self._address = address
         self._timeout_ms = timeout_ms
+        self._login = login  # None = the command line's
         self._has_connected = False
         self._flags = 0  # of the item fetched last
 
@@ -290,7 +291,7 @@ class KestrelClient(Client):  # type: ignore[misc]
         """pymemcache's own tries one address of a host only, does not log in, and says nothing of where it tried."""
         assert not self._has_connected, "a second connection does not have the first one's open reads"
         try:
-            self.sock = open_socket(self._address, self._timeout_ms / 1000)
+            self.sock = open_socket(self._address, self._timeout_ms / 1000, self._login)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise Failure(

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kestrelctl.access import PASSWORD_VARIABLE, given, open_socket
+from kestrelctl import access
+from kestrelctl.access import open_socket
 from kestrelctl.contexts import load, settle
 from kestrelctl.exit_codes import Failure
 
@@ -57,7 +58,7 @@ def _queues(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
         way = settle(_read_options(words))
     except Failure:
         return []
-    if given.user and not given.password_file and PASSWORD_VARIABLE not in os.environ:
+    if access.given.needs_terminal:
         return []
     items: dict[bytes, int | None] = {}
     for server in way.servers:
@@ -81,7 +82,7 @@ def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
 
     try:
         way = settle(_read_options(words))
-        if given.user and not given.password_file and PASSWORD_VARIABLE not in os.environ:
+        if access.given.needs_terminal:
             return []
         admin = _admin_port(way.servers[0])
         connection = admin_connection(way.servers[0], admin, int(CONNECT_S * 1000)) if admin else None

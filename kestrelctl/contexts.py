@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
-from kestrelctl.access import Given, given, parse_address
+from kestrelctl.access import Login, go_by, parse_address
 from kestrelctl.exit_codes import ExitCode, Failure
 
 SERVER_DEFAULT: Final = "127.0.0.1:22133"
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-WAY_IN: Final = tuple(each.name for each in fields(Given))
+WAY_IN: Final = tuple(each.name for each in fields(Login))
 _TRUE: Final = ("1", "true", "t", "yes", "y", "on")
 
 
@@ -78,8 +78,8 @@ def settle(said: Mapping[str, str | bool]) -> Way:
         contexts = load()
         name = name or contexts.selected
         context = contexts.find(name) if name else None
-    for option in WAY_IN:
-        setattr(given, option, said.get(option) or getattr(context, option, "") or _from_environment(option))
+    way_in: dict[str, Any] = {o: said.get(o) or getattr(context, o, "") or _from_environment(o) for o in WAY_IN}
+    go_by(Login(**way_in))
     if server:
         return Way((server,), name, context.admin_port if context is not None else None)
     if context is not None:

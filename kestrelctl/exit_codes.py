@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
     USAGE = 2, "the command line is wrong"
     UNKNOWN = 3, "check, which speaks as nagios does: cannot tell; with it 1 is a warning and 2 critical"
     CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt; import: a line is no item"
-    NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or a segment of it"
+    NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or nothing is in it"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
     INTERNAL = 70, "a mistake in kestrelctl itself"
     CANNOT_CREATE = 73, "there is a journal, file or context of that name already"

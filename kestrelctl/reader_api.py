@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from kestrelctl.access import parse_address
+from kestrelctl import access
+from kestrelctl.access import Login, parse_address
 from kestrelctl.admin import AdminConnection, admin_connection, leaves_tls, path_of
 from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import ExitCode, Failure
@@ -161,34 +162,40 @@ def _item(said: Mapping[str, Any]) -> Item:
     )
 
 
-def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None) -> ReaderApi:
-    """For the server at `address`; `admin_port` None = it says itself where that is. Raises Failure if it has none."""
-    client = KestrelClient(address, timeout_ms)
+def open_reader_api(
+    address: str, timeout_ms: int, admin_port: int | None = None, login: Login | None = None
+) -> ReaderApi:
+    """For the server at `address`; `admin_port` None = it says itself where that is, `login` None = the command line's.
+
+    Raises Failure if it has none.
+    """
+    login = access.given if login is None else login
+    client = KestrelClient(address, timeout_ms, login)
     counters = client.server_stats()
     client.close()
     admin = str(counters.get("admin", ""))
     if admin_port is not None:
-        return ReaderApi(_connect(address, admin_port, admin, timeout_ms), address)
+        return ReaderApi(_connect(address, admin_port, admin, timeout_ms, login), address)
     if not admin:
         version = counters.get("version", "")
         words = f"{address} (version {version}) has no admin port, by which this is read: is listen.admin set?"
         hint = "An old Kestrel has none, and with compat: kestrel-1 only the admin_port of a context says where it is"
         raise NotReadable(f"{words} {hint}")
-    connection = admin_connection(address, admin, timeout_ms)
+    connection = admin_connection(address, admin, timeout_ms, login)
     if connection is None:
         words = f"the admin port of {address} is {admin} and cannot be reached from here with this login"
         raise NotReadable(f"{words}; an admin_port of a context may lead there")
     return ReaderApi(connection, address)
 
 
-def _connect(address: str, port: int, admin: str, timeout_ms: int) -> AdminConnection:
+def _connect(address: str, port: int, admin: str, timeout_ms: int, login: Login) -> AdminConnection:
     """To that port of the server's host, by TLS where the server says so."""
     own = parse_address(address)
     is_tls = admin.startswith("tls:")
-    if leaves_tls(address, is_tls=is_tls):
+    if leaves_tls(login, address, is_tls=is_tls):
         raise NotReadable(f"the admin port of {address} is without TLS: the password is not sent there")
     host = "127.0.0.1" if isinstance(own, str) else own[0]
-    connection = admin_connection(f"{host}:1", f"{'tls:' if is_tls else ''}{host}:{port}", timeout_ms)
+    connection = admin_connection(f"{host}:1", f"{'tls:' if is_tls else ''}{host}:{port}", timeout_ms, login)
     assert connection is not None
     if admin and not admin.startswith("unix:"):
         connection.call_it(admin.removeprefix("tls:"))

@@ -8,6 +8,7 @@ from kestrelctl.exit_codes import ExitCode
 from kestrelctl.output import say
 
 REPAIR_COLUMNS: Final = ["queue", "finding", "damages", "items", "lost_items", "kept_at"]
+MAY_BE_LOST: Final = "may be lost"  # what a damage says of items that nobody can count
 Row = dict[str, Cell]
 
 
@@ -23,6 +24,7 @@ class RepairAnswer:
 
 def report_repair(queue: str, answer: RepairAnswer) -> tuple[Row, ExitCode]:
     """Say what was bad on stderr; the row, and 0 when nothing is lost."""
+    may_lose = any(MAY_BE_LOST in damage for damage in answer.damages)
     for damage in answer.damages:
         say(f"{queue}: {damage}")
     row: Row = {
@@ -36,4 +38,4 @@ def report_repair(queue: str, answer: RepairAnswer) -> tuple[Row, ExitCode]:
     if answer.kept_at:
         say(f"{queue}: repaired; the damaged journal is kept in {answer.kept_at}")
         row |= {"finding": "repaired", "items": answer.items}
-    return row, ExitCode.NEGATIVE if answer.lost else ExitCode.OK
+    return row, ExitCode.NEGATIVE if answer.lost or may_lose else ExitCode.OK

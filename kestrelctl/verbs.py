@@ -1,7 +1,8 @@
 """The command tree: every verb and the options that may stand before it."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from copy import copy as copy_of
+from functools import partial
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -57,6 +58,7 @@ from kestrelctl.examples import epilog
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestreld import __version__
 
+MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; what belongs to the verb of a `watch`
 EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 HELP: Final = """Use and look after kestreld, or an old Kestrel, from a shell.
 
@@ -201,6 +203,7 @@ def command_tree(verbs: Set[str] | None = None) -> Any:
     program: Any = typer.main.get_command(chosen)
     shared = [option for option in program.params if option.name in (*WAY_IN, "named")]
     _furnish(program, shared, "")
+    _take_no_nothing(program)
     return program
 
 
@@ -214,6 +217,22 @@ def _furnish(group: Any, shared: list[Any], path: str) -> None:
                 _said_behind_the_verb(option, taken) for option in shared if taken.isdisjoint(_long(option))
             ]
             command.epilog = epilog(f"{path}{name}")
+            _take_no_nothing(command)
+
+
+def _take_no_nothing(command: Any) -> None:
+    """Refuse an empty value where one is given: a script's variable that is not set would mean something else."""
+    for parameter in command.params:
+        if parameter.name not in MAY_BE_EMPTY:
+            parameter.process_value = partial(_processed, parameter, parameter.process_value)
+
+
+def _processed(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    source = context.get_parameter_source(parameter.name)
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if source is not None and source.name == "COMMANDLINE" and "" in values:
+        raise typer.BadParameter("it is empty", context, parameter)
+    return process(context, value)
 
 
 def _long(option: Any) -> list[str]:

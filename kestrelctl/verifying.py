@@ -13,23 +13,29 @@ from kestrelctl.progress import progress
 from kestrelctl.repairs import RepairAnswer, Row, report_repair
 from kestrelctl.spools import held, kept_still, reading, server_runs, shown
 from kestreld.clock import Clock
+from kestreld.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel_format import queue_of
 from kestreld.journal.kestrel_verify import verify_kestrel
+from kestreld.journal.marker import find_marker
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import finish_repairs, repair
-from kestreld.journal.verify import SegmentReport, journal_folders, verify_spool
+from kestreld.journal.segment import parse_segment_name
+from kestreld.journal.verify import FOLDER_SUFFIX, SegmentReport, journal_folders, verify_journal, verify_spool
+from kestreld.spool_lock import LOCK
 
 COLUMNS: Final = ["queue", "segment", "records", "live_items", "bytes", "bad_offset", "finding"]
 IMPORTED: Final = ".imported"
+NO_QUEUES: Final = "no queues yet"
 
 
 def read_reports(path: str, queue: str | None, verified: Verified) -> list[SegmentReport]:
-    """One report for each segment or Kestrel file of a queue, None = of all queues. Raises Failure.
+    """One report for each segment or Kestrel file of a queue, None = of all queues. None at all in a spool that has no
+    queues yet. Raises Failure, also where there is nothing to read.
 
-    `path` is a spool of kestreld's or Kestrel's, an archive, or a file of a Kestrel queue.
+    `path` is a spool of kestreld's or Kestrel's, an archive, a queue's folder, or a file of a Kestrel queue.
     """
     files = FileLayer()
     name = None if queue is None else checked_name(queue)
@@ -48,13 +54,38 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
             advance(1)
             return verified(file)
 
-        if not is_file:
-            reports += verified.noted(verify_spool(files, path, name, known))
-        for folder in _kestrel_folders(files, path):
-            reports += verified.noted(verify_kestrel(files, folder, Clock().wall_ms, name, known))
-    if queue is not None and not reports and not verified.passed_over:
-        raise Failure(ExitCode.NO_INPUT, f"{path}: no journal of {queue}")
+        if queue is None and _is_journal(files, path):
+            reports += verified.noted(verify_journal(files, path, _queue_in(path), known))
+        else:
+            if not is_file:
+                reports += verified.noted(verify_spool(files, path, name, known))
+            for folder in _kestrel_folders(files, path):
+                reports += verified.noted(verify_kestrel(files, folder, Clock().wall_ms, name, known))
+    if not reports and not verified.passed_over:
+        if queue is not None:
+            raise Failure(ExitCode.NO_INPUT, f"{path}: no journal of {queue}")
+        _must_be_spool(path)
     return reports
+
+
+def _is_journal(files: FileLayer, path: str) -> bool:
+    """Whether it is the folder of one queue's journal, wherever it has got to."""
+    names = files.list_dir(path)
+    is_named = os.path.basename(os.path.realpath(path)).endswith(FOLDER_SUFFIX)
+    return is_named or find_marker(names) is not None or any(map(parse_segment_name, names))
+
+
+def _queue_in(folder: str) -> str:
+    """The queue of a folder in a spool, in an archive, in .damaged or in .trash."""
+    above, name = os.path.split(os.path.realpath(folder))
+    encoded = os.path.basename(above) if name.isdecimal() else name.partition(".")[0]
+    return decode_queue_name(os.fsencode(encoded).decode("latin-1"))
+
+
+def _must_be_spool(path: str) -> None:
+    """Where nothing was read a kestreld must have been: all is well then. Raises Failure."""
+    if not os.path.lexists(f"{path}/{LOCK}"):
+        raise Failure(ExitCode.NO_INPUT, f"{path}: no journal there; name a spool, an archive or a queue's folder")
 
 
 def verify_journals(
@@ -116,13 +147,12 @@ def _finding(report: SegmentReport) -> str:
 
 def verdict(reports: Sequence[SegmentReport], path: str) -> ExitCode:
     """The worst that was found. A running server may be in the middle of its last record."""
-    if any(report.bad_offset is not None and not report.torn for report in reports):
+    if any(report.missing or (report.bad_offset is not None and not report.torn) for report in reports):
         return ExitCode.CORRUPT
-    if any(report.missing for report in reports):
-        return ExitCode.NO_INPUT
     if any(report.unreadable for report in reports):
         return ExitCode.IO
-    if any(report.torn for report in reports) and not server_runs(path):
+    spools = (path, os.path.dirname(os.path.realpath(path)))  # the latter where it is a queue's folder
+    if any(report.torn for report in reports) and not any(map(server_runs, spools)):
         return ExitCode.NEGATIVE
     return ExitCode.OK
 
@@ -139,6 +169,8 @@ def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: in
     verdict_of_nagios = {ExitCode.OK: State.OK, ExitCode.NEGATIVE: State.WARNING}.get(code, State.CRITICAL)
     findings = [f"{row['queue']} {row['segment']}: {row['finding']}" for row in rows if code and row["finding"]]
     words = findings or [f"{len(rows)} files read, {passed_over} known to be whole"]
+    if not rows and not passed_over:
+        words = [NO_QUEUES]
     figures = f"read={len(rows)} known={passed_over} findings={len(findings)}"
     return encoded(nagios_line(SERVICE, verdict_of_nagios, words, figures)), verdict_of_nagios
 
@@ -152,7 +184,13 @@ def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[li
     What was bad is said on stderr, each with file and offset.
     """
     _must_be_folder(spool)
+    name = None if queue is None else checked_name(queue)
+    if name is None and os.path.realpath(spool).endswith(FOLDER_SUFFIX):
+        name, spool = _queue_in(spool), os.path.dirname(os.path.realpath(spool))
     spool = os.path.realpath(spool)
+    with reading(spool):
+        if name is None and not any(journal_folders(FileLayer(), spool)):
+            _must_be_spool(spool)
     rows: list[Row] = []
     worst = ExitCode.OK
     files = FileLayer()
@@ -160,9 +198,9 @@ def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[li
         if not dry_run:
             for folder in finish_repairs(files, spool):
                 say(f"{folder}: an interrupted repair is finished")
-        folders = dict(journal_folders(files, spool, None if queue is None else checked_name(queue)))
-        if queue is not None and not folders:
-            raise Failure(ExitCode.NO_INPUT, f"{spool}: no journal of {queue}")
+        folders = dict(journal_folders(files, spool, name))
+        if name is not None and not folders:
+            raise Failure(ExitCode.NO_INPUT, f"{spool}: no journal of {shown(name)}")
         for name, folder in folders.items():
             row, code = _repair_one(files, name, folder, dry_run=dry_run)
             rows.append(row)

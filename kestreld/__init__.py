@@ -1,3 +1,3 @@
 """kestreld: a durable, Kestrel-compatible queue server."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
+from kestreld import checks
 from kestreld.errors import ConfigProblem
 from kestreld.users import UserConfig
 from kestreld.values import usable_path
@@ -19,6 +20,7 @@ from kestreld.yaml_tree import Place
 BUILT_IN: Final = "built-in defaults"
 QUEUE_FILE_NAME_BYTES_MAX: Final = 200  # leaves room for our suffixes in the 255 a file system allows
 SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path less its NUL, unix(7)
+_PLAIN: Final = re.compile("[A-Za-z0-9_-]+")  # a queue's name that is its file name as it stands
 
 
 class Compat(Enum):
@@ -108,6 +110,23 @@ class QueueConfig:
     move_failed_to: str | None = None  # set exactly where max_retries is
     trash_ms: int = 0  # how long what was deleted or flushed can be had back; 0 = not at all
 
+    def __post_init__(self) -> None:
+        """Raises TypeError or ValueError for what no setting could be."""
+        for count in ("max_items", "max_size_bytes", "max_item_size_bytes", "max_retries"):
+            checks.whole_or_none(getattr(self, count), count, 1)
+        for count in ("max_journal_size_bytes", "max_journal_overflow", "max_memory_size_bytes"):
+            checks.whole(getattr(self, count), count, 1)
+        for span in ("sync_journal_ms", "max_age_ms"):
+            checks.whole_or_none(getattr(self, span), span)
+        checks.whole(self.trash_ms, "trash_ms")
+        for switch in ("discard_old_when_full", "journal"):
+            checks.switch(getattr(self, switch), switch)
+        for name in ("move_expired_to", "move_failed_to"):
+            queue = getattr(self, name)
+            problem = None if queue is None else queue_name_problem(checks.text(queue, name))
+            if problem is not None:
+                raise ValueError(f"{name}: {problem}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -128,6 +147,8 @@ class Config:
     max_open_reads: int = 1
     max_line_bytes: int = 8192
     max_memory_bytes: int | None = None  # of all queues together; None = unlimited
+    max_inflight_bytes: int | None = None  # of unfinished items; None = by the machine's memory
+    max_queues: int | None = 100_000  # children count; None = unlimited
     max_connections: int | None = None  # None = as many as there are descriptors for
     max_connections_per_ip: int | None = None  # None = unlimited
     insecure: bool = False  # other machines may connect although nobody has to log in
@@ -171,7 +192,7 @@ class Config:
         A move into the queue's own family is none, so a default for all queues can name a queue.
         """
         changes: dict[str, Any] = dict(block_for(self.queues, name))
-        config = replace(self.defaults, **changes)
+        config = replace(self.defaults, **changes) if changes else self.defaults  # a copy is dear
         if config.move_expired_to is not None and family_of(config.move_expired_to) == family_of(name):
             config = replace(config, move_expired_to=None)
         if config.move_failed_to is not None and family_of(config.move_failed_to) == family_of(name):
@@ -189,6 +210,8 @@ def exposure_reason(address: Address) -> str:
 
 def queue_name_problem(name: str) -> str | None:
     """Why no queue can have this name (latin-1 text), or None when one can."""
+    if _PLAIN.fullmatch(name) and len(name) <= QUEUE_FILE_NAME_BYTES_MAX:
+        return None
     if not name:
         return "a queue name cannot be empty"
     if bad := re.search("[/~.]", name):
@@ -206,12 +229,16 @@ def queue_name_problem(name: str) -> str | None:
 
 def encode_queue_name(name: str) -> str:
     """The name as a file name: all bytes but A-Za-z0-9_- as %XX. Raises UnicodeEncodeError if not latin-1."""
+    if _PLAIN.fullmatch(name):
+        return name
     quoted = re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"%%%02X" % byte[0][0], name.encode("latin-1"))
     return quoted.decode("ascii")
 
 
 def decode_queue_name(encoded: str) -> str:
     """The name behind a file name. One that no queue made has an unusable name, or does not encode back."""
+    if "%" not in encoded:
+        return encoded
     return re.sub("%([0-9A-F]{2})", lambda code: chr(int(code[1], 16)), encoded)
 
 

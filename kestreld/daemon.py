@@ -12,7 +12,7 @@ import signal
 import ssl
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
@@ -27,6 +27,7 @@ from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.log import FromLibraries, Level, Log
+from kestreld.machine import memory_bytes
 from kestreld.net import ListeningSocket, Network
 from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from kestreld.server.admin import AdminListener
 
 STDERR = 2
+INFLIGHT_BYTES = 1024**3
 
 
 class ExitCode(IntEnum):
@@ -200,7 +202,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     files = ThreadedFiles(loop.call_soon_threadsafe)
     commit = GroupCommit(clock, files)
     collection = QueueCollection(files, clock, config, commit, log.of("queues", Level.WARNING))
-    recovered_ms = recover(collection, clock)
+    recovered_ms = recover(collection, clock, note)
     notifier = Notifier(os.environ)
     service = Service(
         loop,
@@ -213,6 +215,8 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         context,
         notifier,
         log.of("server", Level.INFO),
+        inflight_bytes(memory_bytes(files)),
+        collect_new_garbage,
     )
     try:
         addresses = listen(service, network, config, passed_sockets(os.environ))
@@ -225,6 +229,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         complain(f"cannot listen: {error.strerror or error}: {where}")
         return ExitCode.CANNOT_LISTEN
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
+    service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     settle_collector()
 
@@ -242,29 +247,58 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         if admin is not None:
             loop.run_until_complete(admin.finish())
     finally:
-        service.close()
-        files.stop()
-        collection.close()
+        close(service, files, collection, lock)
         loop.close()
     note("stopped")
-    return ExitCode.OK
+    # Python would take apart what many queues are made of, for seconds. And a thread may be in a call that takes its
+    # time: the lock is let go of with the last one, not before.
+    os._exit(ExitCode.OK)
 
 
-def recover(collection: QueueCollection, clock: Clock) -> int:
+def close(service: Service, files: ThreadedFiles, collection: QueueCollection, lock: int) -> None:
+    """Put the queues on disk, as far as there is time."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: os._exit(ExitCode.KILLED_AT_ONCE))  # no loop listens any more
+    until_us = service.stop_by_us
+    left_us = None if until_us is None else max(until_us - service.clock.stopwatch_us(), 0) // 2
+    files.stop(left_us)
+    service.close()
+    collection.close(lock, until_us)
+
+
+def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], None]) -> int:
     """Read the journals; how long it took, in ms. Raises SpoolUnusable."""
     started_us = clock.stopwatch_us()
+    gc.collect()
+    gc.disable()  # until `settle_collector`: all that is made now stays, and looking through it takes as long again
     try:
-        collection.recover()
+        collection.recover(lambda read, found: note(f"recovering: {read} of {found} journals read"))
     except OSError as error:
         raise SpoolUnusable(collection.spool, f"cannot be read: {error}") from error
     return (clock.stopwatch_us() - started_us) // 1000
 
 
+def inflight_bytes(memory: int | None) -> int:
+    """`max_inflight` where the configuration does not set it."""
+    return INFLIGHT_BYTES if memory is None else min(INFLIGHT_BYTES, memory // 4)
+
+
 def settle_collector() -> None:
-    """What has been loaded so far stays: it is left out of every later collection of garbage."""
-    gc.collect()
+    """What has been loaded so far stays: it is left out of every later collection of garbage.
+
+    A collection holds everybody up: the frequent ones look at five thousand new objects, and at twenty thousand.
+    """
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(5_000, 4, 2_500)
+    gc.enable()
+
+
+def collect_new_garbage() -> None:
+    """Look at what the last slice of long work has left, before it is so much that a collection takes long.
+
+    The collector counts objects less those that have gone: what is made in the place of others does not bring it about.
+    """
+    gc.collect(1)
 
 
 def give_up(log: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -3,12 +3,22 @@
 "No item", "queue full" and "timed out" are answers, not errors, and have no class here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 class KestrelError(Exception):
-    """Anything kestreld raises on purpose."""
+    """Anything kestreld raises on purpose. It can be passed between processes as it is."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _unpickled, (type(self), self.args, vars(self))
+
+
+def _unpickled(kind: type[KestrelError], args: tuple[Any, ...], state: dict[str, Any]) -> KestrelError:
+    error = kind.__new__(kind, *args)  # not by what __init__ takes: that is not in the pickle
+    vars(error).update(state)
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,14 @@ class JournalCorrupt(KestrelError):
         self.reason = reason
 
 
+class SegmentsMissing(JournalCorrupt):
+    """Whole segments of a journal have gone that were on disk and are needed. `path` is its folder. The queue stops."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, 0, reason)
+        self.args = (f"{path}: {reason}",)
+
+
 class NotImported(JournalCorrupt):
     """Kestrel's files cannot become a journal, or lie beside one that was not made from them. The queue stops."""
 
@@ -80,11 +98,37 @@ class BadQueueName(KestrelError):
     """A queue cannot have this name."""
 
 
+class QueueNotMade(KestrelError):
+    """There is no such queue, and the client may not make it."""
+
+
+class TooManyQueues(QueueNotMade):
+    """There are `max_queues` already: the operator's to raise, or somebody's to delete some."""
+
+    def __init__(self) -> None:
+        super().__init__("too many queues")
+
+
 class QueueNotOpen(KestrelError):
     """A queue of the library was used before it was opened: the program's to mend."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"{queue}: not open yet; call setup() first")
+
+
+class QueueForked(KestrelError):
+    """A queue of the library was used in a child of the process that opened it: the program's to mend."""
+
+    def __init__(self, queue: str) -> None:
+        advice = "open it again in the child, or share it with open_shared"
+        super().__init__(f"{queue}: opened before a fork, by the parent of this process; {advice}")
+
+
+class ThreadDied(KestrelError):
+    """A thread of the library has ended by an exception: nobody would make the calls any more that it had to make."""
+
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(f"{name}: the thread behind it has died of {cause}; close and open again")
 
 
 class ReaderUnknown(KestrelError):
@@ -114,3 +158,12 @@ class ServerRefused(KestrelError):
         super().__init__(f"{address} answered: {reason}")
         self.address = address
         self.reason = reason
+
+
+class ServerUnfit(ServerRefused):
+    """A server refused what another one may take, and has done nothing: it is full of clients, or is no kestreld."""
+
+    @property
+    def is_of_queue(self) -> bool:
+        """Whether only this queue's journal is the trouble."""
+        return self.reason.startswith(("journal ", "corrupt "))

@@ -11,14 +11,36 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from re import Pattern
+from typing import Final
 
 _libc = ctypes.CDLL(None, use_errno=True)
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+OWN_DESCRIPTORS: Final = "/proc/self/fd"
+FUSE: Final = 0x65735546  # what statfs(2) calls it
 DISK_SHORT = frozenset({errno.ENOSPC, errno.EDQUOT})  # removing files helps
+
+
+def must_be_the_systems(error: OSError) -> None:
+    """Raise it again where no call of the system has failed: signal handlers raise TimeoutError, which is one."""
+    if error.errno is None:
+        raise error
+
+
+def _found(look: Callable[[str], os.stat_result], path: str) -> os.stat_result | None:
+    try:
+        return look(path)
+    except OSError as error:
+        must_be_the_systems(error)
+    except ValueError:  # no path at all
+        pass
+    return None
 
 
 class FileLayer:
     """Plain calls on paths and descriptors of the real file system."""
+
+    takes_calls = True  # `in_background` still does what it is given
 
     def make_dir(self, path: str) -> None:
         """Make a folder and its missing parents; one that exists is fine."""
@@ -39,15 +61,19 @@ class FileLayer:
         """Names in a folder, sorted."""
         return sorted(os.listdir(path))
 
+    # Not left to os.path, which takes what a signal handler raises for an answer.
+
     def is_dir(self, path: str) -> bool:
-        return os.path.isdir(path)
+        found = _found(os.stat, path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def is_file(self, path: str) -> bool:
         """Whether it is a regular file: one that can be read to its end."""
-        return os.path.isfile(path)
+        found = _found(os.stat, path)
+        return found is not None and stat.S_ISREG(found.st_mode)
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        return _found(os.lstat, path) is not None
 
     def real_path(self, path: str) -> str:
         """The one absolute path of a file or folder, links followed; it need not exist."""
@@ -60,6 +86,14 @@ class FileLayer:
         """The number of the account it belongs to, and its permissions."""
         found = os.stat(path)
         return found.st_uid, stat.S_IMODE(found.st_mode)
+
+    def is_open_as(self, fd: int, path: str) -> bool:
+        """Whether a descriptor is open, and of the file at `path`."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path))
+        except OSError as error:
+            must_be_the_systems(error)
+            return False
 
     def modified_at_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -76,9 +110,9 @@ class FileLayer:
     def open_read(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
-    def write(self, fd: int, data: bytes) -> int:
-        """Append some of `data`; returns how many bytes were taken, which may be fewer."""
-        return os.write(fd, data)
+    # Append some of `data`; returns how many bytes were taken, which may be fewer. The system's own, without a call of
+    # ours around it, which each put and take would pay for.
+    write = staticmethod(os.write)
 
     def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
         """Up to `size_bytes` from `offset`; fewer only at the end of the file."""
@@ -112,6 +146,19 @@ class FileLayer:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
+    def is_covered(self, path: str, fd: int) -> bool:
+        """Whether `sync_file_system` of `fd` puts the file at `path` on disk.
+
+        Not one elsewhere; nor any of a file system that is a program, since FUSE does not pass that call on.
+        """
+        if os.stat(path).st_dev != os.fstat(fd).st_dev:
+            return False
+        about = ctypes.create_string_buffer(512)
+        if _libc.fstatfs(fd, about):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return ctypes.c_uint32.from_buffer(about).value != FUSE
+
     def sync_by_name(self, path: str) -> None:
         """Put a file's data on disk. One that has gone meanwhile has none."""
         try:
@@ -122,6 +169,14 @@ class FileLayer:
             self.sync(fd)
         finally:
             self.close(fd)
+
+    def in_time(self, work: Callable[[], None], within_us: int | None) -> bool:
+        """Make slow disk calls; False when they are not over in time, and go on. Raises what they raise.
+
+        Here at once; the server has a thread for it.
+        """
+        work()
+        return True
 
     def in_background(self, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
         """Run slow disk calls and tell `finished` how they went. Here at once; the server has a thread for it."""
@@ -180,12 +235,32 @@ class FileLayer:
     def lock(self, path: str) -> int | None:
         """Hold the file at `path` against other processes until the descriptor closes. None when one holds it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        is_held = False
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = True
         except BlockingIOError:
-            os.close(fd)
             return None
+        finally:
+            if not is_held:
+                os.close(fd)
         return fd
+
+    def unlock(self, fd: int) -> None:
+        """Let go of what `lock` holds, also where a forked child has not closed its copy of the descriptor yet."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+    def close_inherited(self, names: Pattern[str]) -> None:
+        """In a forked child: close its copies of the descriptors of files whose paths match `names`.
+
+        The kernel is asked which these are: what the process has noted may be wrong in the middle of a call of
+        another thread. A lock stays the parent's, as closing a copy does not let go of it.
+        """
+        for fd in os.listdir(OWN_DESCRIPTORS):
+            with suppress(FileNotFoundError):  # what listed them
+                if names.match(os.readlink(f"{OWN_DESCRIPTORS}/{fd}")):
+                    os.close(int(fd))
 
     def replace_content(self, fd: int, data: bytes) -> None:
         """Make `data` the whole content of a small open file."""

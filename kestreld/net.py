@@ -1,7 +1,7 @@
 """The only door to the sockets of the data port. The simulation puts a network of its own in its place.
 
-A connection is whatever has `recv`, `send`, `close` and `fileno` like a non-blocking socket; a poller is whatever
-has `register`, `modify`, `unregister`, `poll` and `fileno` like an epoll object.
+A connection is whatever has `recv`, `send`, `shutdown`, `close` and `fileno` like a non-blocking socket; a poller is
+whatever has `register`, `modify`, `unregister`, `poll` and `fileno` like an epoll object.
 """
 
 import os
@@ -18,6 +18,7 @@ BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
 HANG_UP: Final = select.EPOLLRDHUP | BROKEN
 WRITE: Final = select.EPOLLOUT | select.EPOLLRDHUP
 HANG_UP_ONLY: Final = select.EPOLLRDHUP
+END_OUTPUT: Final = socket.SHUT_WR
 BACKLOG: Final = 1024
 
 
@@ -28,6 +29,8 @@ class Connection(Protocol):
     def recv(self, size_bytes: int, /) -> bytes: ...
 
     def send(self, data: bytes | memoryview, /) -> int: ...
+
+    def shutdown(self, how: int, /) -> None: ...
 
     def close(self) -> None: ...
 
@@ -149,3 +152,7 @@ class Network:
         if soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return max(soft, wanted)
+
+    def open_descriptors(self) -> int:
+        """How many descriptors this process has open."""
+        return len(os.listdir("/proc/self/fd")) - 1  # one is the folder's

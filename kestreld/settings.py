@@ -156,6 +156,8 @@ SETTINGS: Final = (
     Setting("max_open_reads", "max_open_reads", count_from(1)),
     Setting("max_line", "max_line_bytes", size_bytes_from(1024, LINE_BYTES_MAX), restart=True),
     Setting("max_memory", "max_memory_bytes", size_bytes_from(1), "infinite"),
+    Setting("max_inflight", "max_inflight_bytes", size_bytes_from(1), "auto"),
+    Setting("max_queues", "max_queues", count_from(1), "infinite"),
     Setting("max_connections", "max_connections", count_from(1), "infinite"),
     Setting("max_connections_per_ip", "max_connections_per_ip", count_from(1), "infinite"),
     _queue_setting("max_items", "max_items", count_from(1), "infinite"),

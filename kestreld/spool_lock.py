@@ -5,7 +5,7 @@ import pwd
 from typing import Final
 
 from kestreld.errors import SpoolLocked, SpoolUnusable
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, must_be_the_systems
 
 LOCK: Final = ".lock"
 
@@ -32,6 +32,7 @@ def _account_name(number: int) -> str:
 def take_lock(files: FileLayer, spool: str) -> int:
     """Hold the spool for this process. Raises SpoolLocked, naming the holder, or SpoolUnusable."""
     path = f"{spool}/{LOCK}"
+    lock, is_held = None, False
     try:
         files.make_lasting_dir(spool)
         lock = files.lock(path)
@@ -40,6 +41,11 @@ def take_lock(files: FileLayer, spool: str) -> int:
             raise SpoolLocked(spool, holder)
         files.replace_content(lock, f"pid {os.getpid()}\n".encode())
         files.list_dir(spool)
+        is_held = True
     except OSError as error:
+        must_be_the_systems(error)
         raise SpoolUnusable(spool, f"cannot be used as spool: {error.strerror}") from error
+    finally:
+        if lock is not None and not is_held:
+            files.close(lock)
     return lock

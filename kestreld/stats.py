@@ -1,6 +1,5 @@
-"""Counters of the server as a whole, and the two shapes in which figures leave: STAT lines and `queue 'x' {` blocks."""
+"""Counters of the server as a whole."""
 
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 Figures = list[tuple[str, str]]
@@ -36,20 +35,3 @@ class Totals:
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(*map(sum, zip(astuple(self), astuple(other), strict=True)))
-
-
-def stat_lines(figures: Iterable[tuple[str, str]]) -> bytes:
-    """memcached's form, closed by END."""
-    lines = [f"STAT {name} {value}\r\n" for name, value in figures]
-    return "".join([*lines, "END\r\n"]).encode("latin-1")
-
-
-def blocks(queues: Iterable[tuple[str, Figures]]) -> bytes:
-    """Kestrel's form: a block a queue, closed by END."""
-    parts = []
-    for name, figures in queues:
-        parts.append(f"queue '{name}' {{\r\n")
-        parts.extend([f"  {key}={value}\r\n" for key, value in figures])
-        parts.append("}\r\n")
-    parts.append("END\r\n")
-    return "".join(parts).encode("latin-1")

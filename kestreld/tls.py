@@ -1,4 +1,4 @@
-"""TLS on a connection of the data port: the same `recv`, `send` and `close`, and who the client's certificate names.
+"""TLS on a connection of the data port: the methods of a socket, and who the client's certificate names.
 
 A record is at most 16 KiB, and OpenSSL takes them from the socket one at a time: whoever receives with more room than
 that leaves nothing behind in it that the poller would not know of.
@@ -14,7 +14,6 @@ from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 from kestreld.net import Connection
 
-SHUT_WR: Final = 1  # of shutdown(2)
 _NAMES: Final = frozenset({"DNS", "email", "URI"})
 
 
@@ -35,10 +34,6 @@ class TlsConnection:
             return net.WRITE
         return 0
 
-    def end_output(self) -> None:
-        """Say nothing more after what a failed handshake has said, and take what comes as it comes. Raises OSError."""
-        self._socket.shutdown(SHUT_WR)
-
     def certificate_names(self) -> set[str]:
         """The names in the certificate that the client has shown; none when it has shown none."""
         return names_in(self._socket.getpeercert())
@@ -57,10 +52,18 @@ class TlsConnection:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
+    def shutdown(self, how: int, /) -> None:
+        """Say nothing more, and take what comes as it comes, not decrypted. Raises OSError."""
+        self._say_goodbye()
+        self._socket.shutdown(how)
+
     def close(self) -> None:
-        with suppress(OSError, ValueError):  # says goodbye, and does not wait for the answer
-            self._socket.unwrap()
+        self._say_goodbye()
         self._socket.close()
+
+    def _say_goodbye(self) -> None:
+        with suppress(OSError, ValueError):  # it does not wait for the answer
+            self._socket.unwrap()
 
     def fileno(self) -> int:
         return self._socket.fileno()

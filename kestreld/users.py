@@ -17,7 +17,10 @@ SECRET_BYTES_MAX: Final = 4096
 
 
 class Right(Enum):
-    """What a user may do with the queues of a pattern. ADMIN of `*` is the server's own commands, too."""
+    """What a user may do with the queues of a pattern. ADMIN of `*` is the server's own commands, too.
+
+    CREATE counts only where some user has it by name: else whoever may put or get makes queues.
+    """
 
     PUT = "put"
     GET = "get"
@@ -25,6 +28,7 @@ class Right(Enum):
     FLUSH = "flush"
     DELETE = "delete"
     ADMIN = "admin"
+    CREATE = "create"
 
 
 Rights = frozenset[Right]
@@ -41,6 +45,7 @@ class UserConfig:
     password: PasswordHash | None = None  # None = not by password
     certificates: tuple[str, ...] = ()  # one of these is in his certificate; empty = not by certificate
     rights: tuple[tuple[str, Rights], ...]  # pattern of queue names (latin-1 text) -> rights; all that match count
+    names_create: bool = False  # not only as one of all
     rate_bytes: int | None = None  # bytes a second, of all his connections in both directions; None = unlimited
 
 
@@ -79,6 +84,7 @@ class _User:
         self._password: PasswordHash | None = None
         self._certificates: tuple[str, ...] = ()
         self._rights: list[tuple[str, Rights]] = []
+        self._names_create = False
         self._rate_bytes: int | None = None
         readers = {
             "password": self._read_password,
@@ -123,6 +129,7 @@ class _User:
             password=self._password,
             certificates=self._certificates,
             rights=tuple(self._rights),
+            names_create=self._names_create,
             rate_bytes=self._rate_bytes,
         )
 
@@ -156,6 +163,8 @@ class _User:
             raise BadValue(node, "expected queues and what may be done with them, such as {'orders*': [put, get]}")
         for pattern, entry in node.entries.items():
             self._rights.append((as_clients_send_it(pattern), _rights(entry.node)))
+            words = entry.node.items if entry.node.kind is Kind.LIST else [entry.node]
+            self._names_create = self._names_create or any(word.text == Right.CREATE.value for word in words)
 
     def _read_rate(self, node: Node) -> None:
         infinite = node.kind is Kind.TEXT and node.text == "infinite"

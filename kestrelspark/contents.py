@@ -79,11 +79,15 @@ class Endings:
 
 @dataclass(slots=True)
 class Damage:
-    """A stretch in which nothing can be read. One that `is_torn` is the end of a journal that was cut short."""
+    """A stretch of `size_bytes` in which nothing can be read. One that `is_torn` is the end of a live file that was cut
+    short; whole records in it are `left_out`, as a start leaves them out.
+    """
 
     at: int
     reason: str
+    size_bytes: int = 0
     is_torn: bool = False
+    left_out: int = 0
 
 
 @dataclass(slots=True)
@@ -101,7 +105,7 @@ Piece = Puts | Endings | Damage
 def contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
     """All that can be read of a file, and in its place what cannot."""
     if file.is_kestrel:
-        yield from _kestrel_contents(buffer, progress)
+        yield from _kestrel_contents(buffer, file, progress)
     else:
         yield from _segment_contents(buffer, file, progress)
 
@@ -116,9 +120,9 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
     try:
         at = decode_header(buffer, file.path)[1]
     except JournalCorrupt as problem:
-        is_torn = file.is_newest and next(find_whole_records(buffer, 1), None) is None
-        yield Damage(problem.offset, problem.reason, is_torn)
+        is_torn = file.is_live and next(find_whole_records(buffer, 1), None) is None
         at = _resume_at(buffer, 1)
+        yield Damage(problem.offset, problem.reason, at - problem.offset, is_torn)
     else:
         record_type = checked_end(buffer, at)[0]
         if record_type and record_type != Type.CHECKPOINT:
@@ -131,11 +135,10 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
             yield from _pieces(buffer, block, progress)
         if at < end:
             damage = _damage_at(buffer, at, file, progress)
-            if damage is not None:
-                yield damage
-            if damage is None or damage.is_torn:
+            if damage is None:
                 return
-            at = _resume_at(buffer, at)
+            yield damage
+            at += damage.size_bytes
     if file.end is not None and end < file.end:
         yield Damage(end, f"the file ends here, not at byte {file.end}")
 
@@ -151,18 +154,18 @@ def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
 def _damage_at(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> Damage | None:
     """What is wrong where no whole record begins. None: only room that was taken in advance."""
     reason = why_bad(checked_end(buffer, at)[1])
-    if not file.is_newest:
-        return Damage(at, reason)
+    if not file.is_live:
+        return Damage(at, reason, _resume_at(buffer, at) - at)
     try:
         must_be_torn(buffer, at, file.path, progress.synced)
     except JournalCorrupt as problem:
-        return Damage(problem.offset, problem.reason)
+        return Damage(at, problem.reason, _resume_at(buffer, at) - at)
     if not buffer[at:].strip(b"\0"):
         return None
     if whole := sum(1 for _ in find_whole_records(buffer, at + 1)):
         reason += f", and {whole} whole records follow, which a repair would keep"
     # Where the CHECKPOINT itself is cut short nothing was ever in this segment.
-    return Damage(at, reason, is_torn=True)
+    return Damage(at, reason, len(buffer) - at, is_torn=True, left_out=whole)
 
 
 def _resume_at(buffer: bytes, bad_at: int) -> int:
@@ -237,7 +240,7 @@ def _other_endings(buffer: bytes, block: Block, progress: Progress) -> list[tupl
 # Kestrel's own files
 
 
-def _kestrel_contents(buffer: bytes, progress: Progress) -> Iterator[Piece]:
+def _kestrel_contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
     for stretch in stretches(buffer):
         at = stretch.start
         while at < stretch.end:
@@ -253,8 +256,8 @@ def _kestrel_contents(buffer: bytes, progress: Progress) -> Iterator[Piece]:
                 yield Endings(np.array(events, np.int8), unknown, unknown + NO_TIME, unknown, unknown)
         if stretch.damage is not None:
             damage = stretch.damage
-            is_torn = damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
-            yield Damage(damage.at, damage.reason, is_torn)
+            is_torn = file.is_live and damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
+            yield Damage(damage.at, damage.reason, damage.resume_at - damage.at, is_torn)
 
 
 def _walk(

@@ -17,6 +17,7 @@ from kestreld.journal.kestrel_format import queue_of, replayed_files
 from kestreld.journal.kestrel_ops import Unreadable, op_end
 from kestreld.journal.records import FRAME_BYTES, ID_MAX, Checkpoint, Type, checked_end, read_checkpoint
 from kestreld.journal.segment import MAGIC, Header, decode_header, parse_segment_name
+from kestreld.journal.verify import is_live
 
 LOOK_BYTES: Final = 8192
 SLACK_MS: Final = 3_600_000  # clocks are set back now and then
@@ -35,7 +36,8 @@ class Original:
 
 @dataclass(slots=True, frozen=True)
 class JournalFile:
-    """A file to read. Of a segment `end` is how many of its bytes count, None = all; the newest may have a torn tail.
+    """A file to read. Of a segment `end` is how many of its bytes count, None = all. `is_newest`: no later one was
+    found; `is_live`: its server writes to it, or did when it died, so that its tail may be torn.
 
     `originals` are segments that may hold some of a compacted one's items already. What an earlier run has read does
     not count: the bytes before `start`, and of a compacted one the items before `from_id`.
@@ -51,6 +53,7 @@ class JournalFile:
     number: int = 0
     end: int | None = None
     is_newest: bool = True
+    is_live: bool = True
     originals: tuple[Original, ...] = ()
     is_compacted: bool = False
     start: int = 0
@@ -273,8 +276,8 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
             continue
         end = None
         if follower is not None and follower.checkpoint is not None and not _is_compacted(segment):
-            end = follower.checkpoint.previous_bytes
-            if end > segment.size_bytes and segment.first_id == follower.first_id:
+            end = follower.checkpoint.previous_bytes or None  # 0: a repair began anew with it
+            if end is not None and end > segment.size_bytes and segment.first_id == follower.first_id:
                 end = None  # nothing was put in it: it got no further than its CHECKPOINT, which was never synced
         found.files.append(
             JournalFile(
@@ -288,6 +291,7 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
                 number,
                 end,
                 number == newest,
+                number == newest and is_live(FileLayer(), segment.path),
                 originals,
                 _is_compacted(segment),
             )
@@ -367,7 +371,10 @@ def _kestrel_files(folder: str, queue: str, names: list[tuple[str, bool]]) -> It
     for name in replayed_files(FileLayer(), folder, queue):
         if name in here:
             path = f"{folder}/{name}"
-            files.append(JournalFile(path, server_of(path), family, child, os.path.getsize(path), is_kestrel=True))
+            size_bytes, is_live = os.path.getsize(path), name == queue
+            files.append(
+                JournalFile(path, server_of(path), family, child, size_bytes, is_kestrel=True, is_live=is_live)
+            )
     if any(named for _, named in names) or any(_begins_with_op(file.path) for file in files):
         yield from files
 

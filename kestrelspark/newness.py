@@ -75,7 +75,7 @@ class Seen:
         """What is to be read now, of the live ones what is whole: from now on that is known. Raises OSError."""
         known = {file.path: self._of(file) for file in files if not file.is_kestrel}
         unread = [file for file in files if not file.is_kestrel and not known[file.path].is_read(file.number)]
-        live = [file for file in unread if file.is_newest]
+        live = [file for file in unread if file.is_live]
         reached = dict(zip([file.path for file in live], _reached(spark, live), strict=True))
         from_ids = {path: journal.next_id for path, journal in known.items()}
         found = []
@@ -83,7 +83,7 @@ class Seen:
             journal = known[file.path]
             start = journal.ends.get(file.number, 0)
             file = replace(file, start=start, from_id=from_ids[file.path] if file.is_compacted else 0)
-            if file.is_newest:
+            if file.is_live:
                 file = replace(file, end=reached[file.path].end)
                 journal.next_id = max(journal.next_id, reached[file.path].next_id)
                 journal.ends[file.number] = max(reached[file.path].end, start)

@@ -54,11 +54,10 @@ class Wanted:
 
 def range_batches(what: RangeOfIds, wanted: Wanted) -> Iterator[Any]:
     """The items of a range, as often as it is asked for the same. Raises ItemsLost, ServerTrouble."""
-    wanted.servers.log_in()
-    first, patience, api = what.first, Patience(wanted.servers.retries), None
+    first, patience, api, login = what.first, Patience(wanted.servers.retries), None, wanted.servers.login()
     while first < what.end:
         try:
-            api = api or open_reader_api(what.server, wanted.servers.timeout_ms)
+            api = api or open_reader_api(what.server, wanted.servers.timeout_ms, login=login)
             records, next_id = _page(api, what, first)
         except Failure as failure:
             if failure.code == ExitCode.NEGATIVE:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
+from kestrelctl.access import Login
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.reader_api import Gone, ReaderApi, open_reader_api
 from kestreld.errors import KestrelError
@@ -61,10 +62,13 @@ class Fleet:
     pattern: re.Pattern[str] | None = None
     _apis: dict[str, ReaderApi] = field(default_factory=dict)
     _away: set[str] = field(default_factory=set)
+    _login: Login = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._login = self.servers.login()
 
     def look(self) -> dict[Place, Family]:
         """All queues of the servers that answer; one that does not is named once. Raises ServerTrouble."""
-        self.servers.log_in()
         found: dict[Place, Family] = {}
         for server in self.servers.addresses():
             try:
@@ -126,7 +130,6 @@ class Fleet:
 
     def acknowledge(self, offsets: Offsets) -> Offsets:
         """The reader is done with all before these; returns those where it is. A server that is away hears it later."""
-        self.servers.log_in()
         found: Offsets = {}
         for place, at in offsets.items():
             try:
@@ -156,7 +159,7 @@ class Fleet:
             else:
                 self._apis[server] = api
                 return answer
-        api = open_reader_api(server, self.servers.timeout_ms)
+        api = open_reader_api(server, self.servers.timeout_ms, login=self._login)
         answer = do(api)
         self._apis[server] = api
         return answer

@@ -1,5 +1,6 @@
 """Rows of the source as Arrow RecordBatches: a row for each item that was put, and for each that left or came back."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,10 +36,11 @@ COLUMNS: Final = {
     CORRUPT: pa.string(),
 }
 Column = Callable[[], Any]
+_log: Final = logging.getLogger("kestrelspark")
 
 
 class Mode(StrEnum):
-    """What to do about a stretch that cannot be read: a row that says so, nothing, or stop."""
+    """What to do about a stretch that cannot be read: a row that says so, a line in the log, or stop."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -73,17 +75,25 @@ def batches(files: Iterable[JournalFile], wanted: Wanted, *, missing_is_fine: bo
 
 
 def file_batches(buffer: bytes, file: JournalFile, wanted: Wanted) -> Iterator[Any]:
-    """The rows of one file. A torn tail is no damage in any mode."""
+    """The rows of one file. A torn tail is no damage in any mode. What rows do not tell of is logged."""
     progress = Progress()
+    dropped = dropped_bytes = 0
     for piece in contents(buffer, file, progress):
         match piece:
             case Puts():
                 yield from _put_batches(_without(piece, file), buffer, file, wanted, progress)
             case Endings() if not wanted.puts_only:
                 yield from _ending_batches(piece, file, wanted, progress)
+            case Damage(is_torn=True):
+                if piece.left_out:
+                    _log.warning("%s: byte %d: torn tail: %s", file.path, piece.at, piece.reason)
             case Damage():
-                if not piece.is_torn:
-                    yield from _corrupt_batch(piece, file, wanted)
+                yield from _corrupt_batch(piece, file, wanted)
+                if wanted.mode == Mode.DROPMALFORMED:
+                    dropped, dropped_bytes = dropped + 1, dropped_bytes + piece.size_bytes
+                    _log.warning("%s: byte %d: dropped: %s", file.path, piece.at, piece.reason)
+    if dropped:
+        _log.warning("%s: %d damaged stretches of %d bytes dropped", file.path, dropped, dropped_bytes)
 
 
 def _without(puts: Puts, file: JournalFile) -> Puts:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kestrelctl.access import given, parse_address
+from kestrelctl.access import Login, parse_address
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestreld.errors import KestrelError
 from kestrelspark.options import BadOption, flag, number, option, words
@@ -59,10 +59,9 @@ class Servers:
                 raise BadOption(f"servers: {problem}") from problem
         return found
 
-    def log_in(self) -> None:
-        """From now on connections of this process use this login."""
-        given.user, given.password_file = self.user, self.password_file
-        given.tls, given.ca, given.cert, given.key = self.tls, self.ca, self.cert, self.key
+    def login(self) -> Login:
+        """Of its own for each who connects: a worker has the sources of several users."""
+        return Login(self.user, self.password_file, self.tls, self.ca, self.cert, self.key)
 
 
 def servers_in(options: Mapping[str, str]) -> Servers:

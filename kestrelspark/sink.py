@@ -45,7 +45,6 @@ class Plan:
 
     def put(self, batches: Iterable[Any]) -> Stored:
         """Put all rows. Raises ServerTrouble when some of them cannot be."""
-        self.servers.log_in()
         outlet, rows = Outlet(self.servers), 0
         keys = self._run_name() if self.has_dedup_key else ""
         try:
@@ -106,6 +105,7 @@ class Outlet:
     def __init__(self, servers: Servers) -> None:
         self.addresses = servers.addresses()
         self._servers = servers
+        self._login = servers.login()
         self._clients: dict[str, KestrelClient] = {}
         self._random = random.Random()
 
@@ -131,7 +131,7 @@ class Outlet:
         """The items that are not known to be stored, and why."""
         client = self._clients.get(address)
         if client is None:
-            client = self._clients[address] = KestrelClient(address, self._servers.timeout_ms)
+            client = self._clients[address] = KestrelClient(address, self._servers.timeout_ms, self._login)
         report: PutReport = client.put_items(queue, [items])
         if report.failure is not None and report.answered < report.sent:
             client.close()

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, StructField, StructType
 
+from kestrelctl.access import Login
 from kestrelctl.client import KestrelClient
 from kestrelctl.exit_codes import Failure
 from kestrelspark.options import BadOption, check_names, flag, number, option, words
@@ -54,10 +55,13 @@ class Taker:
     _logs: dict[Place, Log] = field(default_factory=dict)
     _away: set[str] = field(default_factory=set)
     _lock: int | None = None
+    _login: Login = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._login = self.servers.login()
 
     def logs(self) -> Mapping[Place, Log]:
         """Of all that the servers option names, as they were found and have grown since."""
-        self.servers.log_in()
         if self._lock is None:
             self._lock = lock(self.root, self.servers.timeout_ms)
         for server in self.servers.addresses():
@@ -71,7 +75,7 @@ class Taker:
         """How many items there are to take. A server that is away is named once."""
         found = {}
         for server in self.servers.addresses():
-            client = KestrelClient(server, self.servers.timeout_ms)
+            client = self._connect(server)
             try:
                 blocks = client.queue_stats()
             except Failure as failure:
@@ -84,10 +88,13 @@ class Taker:
             found.update({Place(server, queue): items.get(queue, 0) for queue in self.queues})
         return found
 
+    def _connect(self, server: str) -> KestrelClient:
+        return KestrelClient(server, self.servers.timeout_ms, self._login)
+
     def take(self, place: Place, items_max: int) -> None:
         """So many, or as many as there are: into the log, and from the server."""
         log, left = self._logs[place], items_max
-        hands = [Hand(KestrelClient(place.server, self.servers.timeout_ms)) for _ in range(min(items_max, CONNECTIONS))]
+        hands = [Hand(self._connect(place.server)) for _ in range(min(items_max, CONNECTIONS))]
         with ThreadPoolExecutor(len(hands)) as pool:
             while hands:
                 answers: list[Taken | Failure | None] = list(

@@ -36,7 +36,7 @@ MAY_IMPORT: Final = {
     "concurrent": ("server/background.py", "library/"),
     "threading": ("client/", "disk_threads.py", "library/"),
     "signal": ("daemon.py",),
-    "os": ("daemon.py", "files.py", "net.py", "spool_lock.py", "systemd.py"),
+    "os": ("daemon.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
     "pathlib": ("daemon.py",),
     "fcntl": ("files.py",),
     "shutil": (),
@@ -54,8 +54,14 @@ MAY_IMPORT: Final = {
     "subprocess": ("library/shared_spool.py",),
     "multiprocessing": (),
 }
-# The last line of defence, where nobody is left to hand an error to; and an answer, which hands it to who asked.
-MAY_CATCH_ALL: Final = {"kestrelctl/app.py": 1, "kestreld/library/answer.py": 1}
+# The last line of defence, where nobody is left to hand an error to; threads, which tell of their death or hand it to
+# who waits; and an answer, which hands it to who asked, and calls callbacks as any future does.
+MAY_CATCH_ALL: Final = {
+    "kestrelctl/app.py": 1,
+    "kestreld/disk_threads.py": 2,
+    "kestreld/library/answer.py": 2,
+    "kestreld/library/worker.py": 1,
+}
 
 
 def sources(package: str) -> Iterator[tuple[str, ast.Module]]:
@@ -265,3 +271,22 @@ def test_first_use_in_the_readme_works_as_written(tmp_path: Path) -> None:
             os.killpg(process.pid, signal.SIGTERM)
             last_words = process.stderr.read()
         assert last_words.endswith("kestreld: stopped\n")
+
+
+def test_make_draws_fresh_seeds_and_says_how_to_run_them_again() -> None:
+    recipes = (ROOT / "Makefile").read_text()
+    assert recipes.count("@$(DRAW_FIRST) && $(BIN)/python -m ") == 2
+    assert re.search(r"^FIRST=\d+ make test-all$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "FIRST"))
+    }
+
+    def drawn(*arguments: str) -> str:
+        command = ["make", "-s", "--eval", "seeds: ; @$(DRAW_FIRST) && echo given $$FIRST", "seeds", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        found = re.fullmatch(r"seeds: fresh seeds .* from (\d+) on; FIRST=\1 repeats them\ngiven \1\n", done.stdout)
+        assert found is not None
+        return found[1]
+
+    assert drawn("FIRST=77") == "77"
+    assert drawn() != drawn()

@@ -1,7 +1,7 @@
 """Which rows are shown, and in which order.
 
 A filter is words, all of which must hold: `orders` (the name has it), `!audit` (the name has not), `items>100`,
-`age_ms<1000`, `in_per_s>0`.
+`oldest_ms>1000`, `in_per_s>0`.
 """
 
 import operator

@@ -14,6 +14,7 @@ class Feed:
     def __init__(self, port: AdminPort) -> None:
         self.queues: dict[str, Figures] = {}
         self.counters: dict[str, int | str] = {}
+        self.now_ms = 0  # by the server's clock
         self._port = port
         self._token = ""
 
@@ -37,7 +38,7 @@ class Feed:
             name_at = columns.index("queue")
             for row in said["rows"]:
                 queues[row[name_at]] = figures_of(row)
-        self.queues, self._token = queues, said["at"]
+        self.queues, self._token, self.now_ms = queues, said["at"], said["now_ms"]
         self.counters = {
             name: int(value) if value.isdecimal() else value
             for name, value in said["server"].items()

@@ -18,7 +18,7 @@ class QueueRow:
     items: int | None
     in_per_s: float | None  # None until there are two looks at the same run of the server
     out_per_s: float | None  # taken, flushed or moved away: all that left but did not expire and was not discarded
-    age_ms: int | None
+    oldest_ms: int | None  # how long the head has waited
     waiters: int | None
     open_reads: int | None
     bytes: int | None
@@ -27,6 +27,7 @@ class QueueRow:
     mem_bytes: int | None
     expired: int | None
     discarded: int | None
+    age_ms: int | None  # how long the item taken last had waited
     is_stopped: bool = False  # its journal is corrupt or cannot be written
 
 
@@ -35,7 +36,7 @@ COLUMNS: Final = (
     "items",
     "in_per_s",
     "out_per_s",
-    "age_ms",
+    "oldest_ms",
     "waiters",
     "open_reads",
     "bytes",
@@ -44,12 +45,14 @@ COLUMNS: Final = (
     "mem_bytes",
     "expired",
     "discarded",
+    "age_ms",
 )
-_ITEMS, _TOTAL, _EXPIRED, _DISCARDED = (
-    KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded")
+_ITEMS, _TOTAL, _EXPIRED, _DISCARDED, _OLDEST = (
+    KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded", "oldest_at_ms")
 )
-# A sum of ages would mean nothing: of several the largest counts.
-_SUMMED: Final = tuple(column for column in COLUMNS[1:] if column != "age_ms")
+# Sums of these would mean nothing: of several the largest counts.
+_LARGEST: Final = ("oldest_ms", "age_ms")
+_SUMMED: Final = tuple(column for column in COLUMNS[1:] if column not in _LARGEST)
 
 
 def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[QueueRow] = ()) -> list[QueueRow]:
@@ -62,13 +65,19 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
     if elapsed_s <= 0 or (previous is not None and _has_restarted(previous, current)):
         before = {}
     at_rest = {row.queue: row for row in rows_before if row.in_per_s == row.out_per_s == 0.0} if before else {}
+    now_ms = current.at_ms - current.ahead_ms
     rows = []
     for name, figures in current.queues.items():
         if name in at_rest and before.get(name) == figures:
-            rows.append(at_rest[name])
+            row = at_rest[name]
+            if oldest_at_ms := figures[_OLDEST]:
+                row.oldest_ms = max(now_ms - oldest_at_ms, 0)
+            rows.append(row)
             continue
         # By hand, not in a loop over columns: there may be thousands of queues, each second.
-        items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, *states = figures
+        items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, put, *states = (
+            figures
+        )
         in_per_s, out_per_s = _rates(before[name], figures, elapsed_s) if name in before else (None, None)
         is_stopped = any(states)
         rows.append(
@@ -77,7 +86,7 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
                 items,
                 in_per_s,
                 out_per_s,
-                age,
+                max(now_ms - put, 0) if put else put,
                 waiters,
                 opened,
                 data_bytes,
@@ -86,6 +95,7 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
                 mem_bytes,
                 expired,
                 discarded,
+                age,
                 is_stopped,
             )
         )
@@ -133,9 +143,10 @@ def summed(rows_by_server: Sequence[Sequence[QueueRow]]) -> list[QueueRow]:
 def total(rows: Sequence[QueueRow], name: str = "") -> QueueRow:
     """All rows in one. What no row knows stays unknown."""
     sums = {column: _sum(rows, column) for column in _SUMMED}
-    ages = [row.age_ms for row in rows if row.age_ms is not None]
+    for column in _LARGEST:
+        sums[column] = max([value for row in rows if (value := getattr(row, column)) is not None], default=None)
     is_stopped = any(row.is_stopped for row in rows)
-    return QueueRow(queue=name, age_ms=max(ages, default=None), is_stopped=is_stopped, **sums)  # type: ignore[arg-type]
+    return QueueRow(queue=name, is_stopped=is_stopped, **sums)  # type: ignore[arg-type]
 
 
 def _sum(rows: Sequence[QueueRow], column: str) -> Number:

@@ -10,7 +10,7 @@ from typing import Final
 from tui.figures import QueueRow
 
 LOOKS_MAX: Final = 300
-SERIES: Final = ("items", "in_per_s", "out_per_s", "age_ms")
+SERIES: Final = ("items", "in_per_s", "out_per_s", "oldest_ms")
 UNKNOWN: Final = math.nan
 
 
@@ -38,7 +38,7 @@ class History:
             "items": array("f", [UNKNOWN if row.items is None else row.items for row in rows]),
             "in_per_s": array("f", [UNKNOWN if row.in_per_s is None else row.in_per_s for row in rows]),
             "out_per_s": array("f", [UNKNOWN if row.out_per_s is None else row.out_per_s for row in rows]),
-            "age_ms": array("f", [UNKNOWN if row.age_ms is None else row.age_ms for row in rows]),
+            "oldest_ms": array("f", [UNKNOWN if row.oldest_ms is None else row.oldest_ms for row in rows]),
         }
         self._looks.append(_Look(at_ms, places, columns))
 

@@ -35,7 +35,7 @@ CONSOLE_KEYS: Final = (
     Key("ctrl+p", "app.command_palette", "ctrl+p", "find a queue or a command by name"),
 )
 OVERVIEW_KEYS: Final = (
-    Key("slash", "filter", "/", "filter: name, !name, items>100, age_ms<500; all words must hold", "filter"),
+    Key("slash", "filter", "/", "filter: name, !name, items>100, oldest_ms>500; all words must hold", "filter"),
     Key("escape", "clear", "escape", "drop the filter"),
     Key("s", "sort(1)", "s", "sort by the next column", "sort"),
     Key("S", "sort(-1)", "S", "sort by the column before"),

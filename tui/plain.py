@@ -15,6 +15,7 @@ from tui.polling import Poller
 from tui.summaries import health_line, totals_line
 
 HEADINGS = {
+    "oldest_ms": "oldest",
     "age_ms": "age",
     "open_reads": "open",
     "in_per_s": "in/s",
@@ -26,6 +27,7 @@ FORMS = {
     "logsize": size,
     "mem_items": count,
     "mem_bytes": size,
+    "oldest_ms": span,
     "age_ms": span,
     "waiters": count,
     "open_reads": count,

@@ -80,20 +80,22 @@ class Poller:
             except AdminLost:
                 self._feed = None
             else:
-                return Snapshot(self.address, _wall_ms(), _clock_ms(), self._feed.queues, self._feed.counters)
+                feed, now_ms = self._feed, _wall_ms()
+                return Snapshot(self.address, now_ms, _clock_ms(), feed.queues, feed.counters, now_ms - feed.now_ms)
         if self._client is None:
             self._client = StatsConnection(self.address, self._timeout_ms)
             self._counted_at_ms = 0
         is_first = not self._counted_at_ms
-        queues = parse_dump(self._client.dump_stats())
-        clock_ms = _clock_ms()
+        answer = self._client.dump_stats()
+        clock_ms, now_ms = _clock_ms(), _wall_ms()
+        queues = parse_dump(answer, now_ms)
         if len(queues) <= QUEUES_FEW or not self._counted_at_ms or clock_ms - self._counted_at_ms >= COUNTERS_EVERY_MS:
             self._counters = self._client.server_stats()
             self._counted_at_ms = clock_ms
         if is_first and "admin" in self._counters:
             port = admin_port_of(self.address, str(self._counters["admin"]), self._timeout_ms)
             self._feed = Feed(port) if port is not None else None
-        return Snapshot(self.address, _wall_ms(), clock_ms, queues, self._counters)
+        return Snapshot(self.address, now_ms, clock_ms, queues, self._counters)
 
     def close(self) -> None:
         if self._client is not None:

@@ -37,6 +37,7 @@ class Recorder:
             {
                 **head,
                 "clock_ms": news.clock_ms,
+                "ahead_ms": news.ahead_ms,
                 "counters": news.counters,
                 "changed": {name: figures for name, figures in news.queues.items() if seen.get(name) != figures},
                 "gone": [name for name in seen if name not in news.queues],
@@ -121,4 +122,4 @@ def _look(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, dict
             figures = tuple([values[place] if place is not None else None for place in keys])
             queues[name] = figures if figures != NOTHING else NOTHING
         seen[server] = queues
-    return Snapshot(server, at_ms, line["clock_ms"], queues, line["counters"])
+    return Snapshot(server, at_ms, line["clock_ms"], queues, line["counters"], line.get("ahead_ms", 0))

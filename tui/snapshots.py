@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 # The stats the console knows, in the order of a `Figures` and of the servers' own lines. Old Kestrels lack some.
+# oldest_at_ms: when the head was put, by the server's clock, 0 = nothing waits. DUMP_STATS has oldest_ms in its place.
 KEYS: Final = (
     "items",
     "bytes",
@@ -21,11 +22,14 @@ KEYS: Final = (
     "discarded",
     "waiters",
     "open_transactions",
+    "oldest_at_ms",
     "journal_failed",
     "stopped",
 )
 Figures = tuple[int | None, ...]  # one for each of KEYS; None = the server does not say
 NOTHING: Final[Figures] = (None,) * len(KEYS)
+_OLDEST: Final = KEYS.index("oldest_at_ms")
+_DUMPED_KEYS: Final = tuple("oldest_ms" if key == "oldest_at_ms" else key for key in KEYS)
 
 
 @dataclass(slots=True)
@@ -35,6 +39,7 @@ class Snapshot:
     clock_ms: int  # by a clock that never jumps: only differences mean something
     queues: dict[str, Figures]
     counters: dict[str, int | str]  # of the server itself
+    ahead_ms: int = 0  # how far at_ms is ahead of the server's clock
 
 
 @dataclass(slots=True)
@@ -53,38 +58,45 @@ class _Layout:
     def __init__(self, body: str) -> None:
         keys = [line.strip().partition("=")[0] for line in body.splitlines() if "=" in line]
         lines = [
-            rf"  {re.escape(key)}=(-?\d+)\r?\n" if key in KEYS else rf"  {re.escape(key)}=[^\n]*\n" for key in keys
+            rf"  {re.escape(key)}=(-?\d+)\r?\n" if key in _DUMPED_KEYS else rf"  {re.escape(key)}=[^\n]*\n"
+            for key in keys
         ]
         self._match = re.compile(r"\r?\n" + "".join(lines) + r"\}").match
-        present = [key for key in keys if key in KEYS]
+        present = [key for key in keys if key in _DUMPED_KEYS]
         # None = all of them, in our order: the quick case.
         self._groups = (
-            [present.index(key) + 1 if key in present else None for key in KEYS] if present != list(KEYS) else None
+            [present.index(key) + 1 if key in present else None for key in _DUMPED_KEYS]
+            if present != list(_DUMPED_KEYS)
+            else None
         )
 
-    def read(self, body: str) -> Figures | None:
+    def read(self, body: str, now_ms: int) -> Figures | None:
         """None = these lines are laid out otherwise."""
         found = self._match(body)
         if found is None:
             return None
         if self._groups is None:
-            return tuple(map(int, found.groups()))
-        return tuple([int(found[group]) if group else None for group in self._groups])
+            figures: list[int | None] = list(map(int, found.groups()))
+        else:
+            figures = [int(found[group]) if group else None for group in self._groups]
+        if oldest_ms := figures[_OLDEST]:
+            figures[_OLDEST] = now_ms - oldest_ms
+        return tuple(figures)
 
 
-def parse_dump(answer: bytes) -> dict[str, Figures]:
-    """The figures of every queue in an answer to DUMP_STATS."""
+def parse_dump(answer: bytes, now_ms: int) -> dict[str, Figures]:
+    """The figures of every queue in an answer to DUMP_STATS that came at `now_ms`."""
     queues: dict[str, Figures] = {}
     layouts: list[_Layout] = []
     for block in answer.decode("utf-8", "surrogateescape").split("queue '")[1:]:
         name, _, body = block.partition("' {")
         for layout in layouts:
-            figures = layout.read(body)
+            figures = layout.read(body, now_ms)
             if figures is not None:
                 break
         else:
             layout = _Layout(body)
             layouts.insert(0, layout)
-            figures = layout.read(body)
+            figures = layout.read(body, now_ms)
         queues[name] = figures or NOTHING
     return queues

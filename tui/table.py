@@ -28,13 +28,14 @@ WIDTHS: Final = {
     "logsize": 8,
     "mem_items": 10,
     "mem_bytes": 10,
-    "age_ms": 7,
+    "oldest_ms": 7,
     "waiters": 8,
     "open_reads": 6,
     "in_per_s": 8,
     "out_per_s": 8,
     "expired": 8,
     "discarded": 10,
+    "age_ms": 7,
 }
 DEPTH_HEADING: Final = "depth"
 

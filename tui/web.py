@@ -161,5 +161,5 @@ def _access() -> list[str]:
     given = access.given
     pairs = (("--user", given.user), ("--ca", given.ca), ("--cert", given.cert), ("--key", given.key))
     if given.user:
-        os.environ[access.PASSWORD_VARIABLE] = os.fsdecode(access.password())
+        os.environ[access.PASSWORD_VARIABLE] = os.fsdecode(given.password)
     return [*(word for pair in pairs if pair[1] for word in pair), *(["--tls"] if given.tls else [])]

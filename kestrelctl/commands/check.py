@@ -21,8 +21,10 @@ def _limit(words: str) -> "typer.models.OptionInfo":
     return option
 
 
-def _age_limit(words: str) -> "typer.models.OptionInfo":
-    option: typer.models.OptionInfo = typer.Option(metavar="SPAN", parser=duration_ms, help=words, show_default=False)
+def _oldest_limit(name: str, words: str) -> "typer.models.OptionInfo":
+    option: typer.models.OptionInfo = typer.Option(
+        f"--oldest-{name}", f"--age-{name}", metavar="SPAN", parser=duration_ms, help=words, show_default=False
+    )
     return option
 
 
@@ -32,8 +34,12 @@ def check(
     ] = None,
     items_warn: Annotated[int | None, _limit("Warning when a queue has N items or more.")] = None,
     items_crit: Annotated[int | None, _limit("Critical when a queue has N items or more.")] = None,
-    age_warn: Annotated[int | None, _age_limit("Warning when the head item has waited this long.")] = None,
-    age_crit: Annotated[int | None, _age_limit("Critical when the head item has waited this long.")] = None,
+    oldest_warn: Annotated[
+        int | None, _oldest_limit("warn", "Warning when the head item has waited this long.")
+    ] = None,
+    oldest_crit: Annotated[
+        int | None, _oldest_limit("crit", "Critical when the head item has waited this long.")
+    ] = None,
     waiters_min: Annotated[int | None, _limit("Critical when fewer than N clients wait for an item.")] = None,
     output: Annotated[CheckFormat, typer.Option("--output", "-o", help="Whom it is for.")] = CheckFormat.NAGIOS,
     server: ServerOption = "",
@@ -48,7 +54,7 @@ def check(
     """
     from kestrelctl.checking import Limits, as_json, as_nagios, as_prometheus, judge, unanswered
 
-    limits = Limits(items_warn, items_crit, age_warn, age_crit, waiters_min)
+    limits = Limits(items_warn, items_crit, oldest_warn, oldest_crit, waiters_min)
     wanted = queues or []
     cluster, server = connect_all(server, timeout), ",".join(way_to(server).servers)
     try:

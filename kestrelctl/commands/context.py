@@ -96,12 +96,12 @@ def context_show(
     else:
         way = way_to("")
         name = way.context
-        from kestrelctl.access import given
+        from kestrelctl import access
 
         fields = {
             "servers": way.servers,
             "admin_port": way.admin_port,
-            **{option: getattr(given, option) for option in WAY_IN},
+            **{option: getattr(access.given, option) for option in WAY_IN},
         }
     record: dict[str, Cell] = {"context": name, "servers": ",".join(fields.pop("servers"))}
     record |= {key: _cell(value) for key, value in fields.items() if value not in ("", None, False)}

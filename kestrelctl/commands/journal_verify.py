@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import NoHeadersOption, duration_ms
-from kestrelctl.output import OutputFormat, write_data, write_rows
+from kestrelctl.output import OutputFormat, say, write_data, write_rows
 from kestrelctl.repairs import REPAIR_COLUMNS
 
 
@@ -20,7 +20,10 @@ class VerifyFormat(StrEnum):
 
 
 PlaceArgument = Annotated[
-    str, typer.Argument(metavar="SPOOL|FILE", help="A spool, an archive, .imported, or one file of Kestrel's.")
+    str,
+    typer.Argument(
+        metavar="SPOOL|FILE", help="A spool, an archive, .imported, one queue's folder, or one file of Kestrel's."
+    ),
 ]
 OneQueueArgument = Annotated[
     str | None, typer.Argument(metavar="QUEUE", help="Only this queue's journal.", show_default=False)
@@ -61,9 +64,9 @@ def journal_verify(
 
     Files of Kestrel 1.x and 2.x are read too: they have no checksums, so only what cannot be an operation is found.
 
-    Exit 0 all is well, 1 a truncated tail (a start cuts it off), 65 a corrupt record, 66 no such spool or journal, or
-    a segment is missing between others, 74 a file cannot be read; of several the worst. A running server's last
-    record may be unfinished: that is no finding. With -o nagios 0, 1 and 2, as nagios has them.
+    Exit 0 all is well, 1 a truncated tail (a start cuts it off), 65 a corrupt record, or a segment is missing, 66
+    there is nothing to read, 74 a file cannot be read; of several the worst. A running server's last record may be
+    unfinished: that is no finding. A spool that has no queues yet is 0. With -o nagios 0 to 3, as nagios has them.
 
     For cron: --state FILE, for several spools if you like. Unchanged is what has its size, time and inode: go without
     --state now and then to find what has gone bad on the disk itself. live_items are then not counted.
@@ -93,7 +96,9 @@ def journal_verify(
         rows, code = verifying.repair_journals(spool, queue, dry_run=dry_run)
     else:
         columns = verifying.COLUMNS
-        rows, code, _ = verifying.verify_journals(spool, queue, state, since_at_ms)
+        rows, code, passed_over = verifying.verify_journals(spool, queue, state, since_at_ms)
+        if not rows and not passed_over and not quiet:
+            say(f"{spool}: {verifying.NO_QUEUES}")
     if quiet:
         rows = [row for row in rows if (code or repair) and row["finding"]]
     if rows or not quiet:

@@ -20,7 +20,7 @@ MAIN_COLUMNS: Final = [
     "queue",
     "items",
     "bytes",
-    "age",
+    "oldest_ms",
     "waiters",
     "open_transactions",
     "total_items",
@@ -49,11 +49,11 @@ def stats(
 ) -> None:
     """Print a row of counters for each queue.
 
-    age is how long the last taken item had waited, in milliseconds; sizes are in bytes. Exit 1 when a named
-    queue is not there, 69 when a server does not answer.
+    oldest_ms is how long the head item has waited; with --wide, age is how long the last taken item had waited,
+    both in milliseconds. Sizes are in bytes. Exit 1 when a named queue is not there, 69 when a server does not answer.
 
-    Of a context with several servers, a queue's counters are added up; of age it is the largest. --server-wide has
-    each server for itself.
+    Of a context with several servers, a queue's counters are added up; of oldest_ms and age it is the largest.
+    --server-wide has each server for itself.
     """
     cluster = connect_all(server, timeout)
     if server_wide:

@@ -9,7 +9,7 @@ _SCRIPT = r"""# fish completion for @PROGRAM@. Made from its command tree by `ma
 
 # Whether the cursor stands behind this command, and, with a number, at its argument of that number (or a later one).
 function __@NAME@_at
-    set -l line (commandline -opc | string collect)
+    set -l line (commandline -cp)
     if test "$line" != "$__@NAME@_line"
         set -g __@NAME@_line $line
         set -g __@NAME@_command ''
@@ -47,9 +47,11 @@ function __@NAME@_takes_value
 end
 
 function __@NAME@_names # queues, journals, contexts or readers
+    set -l typed (commandline -ct | string replace -r '^--[^=]*=' '' | string unescape)
+    string match -q -- '-*' $typed; and return # an option, for which fish wants the arguments as well
     set -l words (commandline -opc)
     set -l program (string replace -r '^~' $HOME -- $words[1])
-    timeout 0.4 $program __complete $argv[1] (commandline -ct | string unescape) $words[2..-1] 2>/dev/null </dev/null
+    timeout 0.4 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
 end
 
 function __@NAME@_files # behind an @

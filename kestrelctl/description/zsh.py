@@ -10,6 +10,7 @@ _SCRIPT = r"""#compdef @PROGRAM@
 # zsh completion for @PROGRAM@. Made from its command tree by `make completions`.
 
 _@NAME@_names() { # the last word: of what kind; $program and $typed are of the whole command line
+    [[ $PREFIX == -* ]] && return 1 # an option, for which _arguments wants the arguments as well
     local -a names notes
     local line kind=$argv[-1]
     argv[-1]=()
@@ -26,16 +27,17 @@ _@NAME@_data() {
 }
 @SETTINGS@
 @FUNCTIONS@
-_@NAME@_completion() {
+# Replaces the autoloaded function of the same name: what it sets has to be set for every later completion, too.
+_@NAME@() {
     local curcontext=$curcontext program=${words[1]/#\~/$HOME}
     local -a typed=("${(@)words[2,-1]}")
-    _@NAME@
+    _@NAME@_root
 }
 
 if [[ ${funcstack[1]} == _@NAME@ ]]; then
-    _@NAME@_completion "$@"
+    _@NAME@ "$@"
 else
-    compdef _@NAME@_completion @PROGRAM@
+    compdef _@NAME@ @PROGRAM@
 fi
 """
 
@@ -76,7 +78,7 @@ def script(program: Command, settings: Sequence[SettingName]) -> str:
 def _function(command: Command) -> str:
     name = "_".join(("_@NAME@", *command.path)).replace("-", "_")
     if not command.path:
-        name = "_@NAME@"
+        name = "_@NAME@_root"
     specs = [spec for option in command.options for spec in _option(option)]
     if command.commands:
         return _group(command, name, specs)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kestrelctl.access import parse_address, tls_context
+from kestrelctl import access
+from kestrelctl.access import parse_address
 from kestrelctl.blocks import QueueBlock, parse_blocks
 from kestrelctl.doctor.findings import Finding, critical, fine, graded, unknown, warning
 from kestrelctl.exit_codes import Failure
@@ -104,7 +105,7 @@ def _get(address: str, path: str) -> tuple[int, str]:
         connection.sock.settimeout(ADMIN_TIMEOUT_S)
         connection.sock.connect(place.removeprefix("unix:"))
     elif address.startswith("tls:"):
-        connection = http.client.HTTPSConnection(*place, timeout=ADMIN_TIMEOUT_S, context=tls_context())
+        connection = http.client.HTTPSConnection(*place, timeout=ADMIN_TIMEOUT_S, context=access.given.tls_context)
     else:
         connection = http.client.HTTPConnection(*place, timeout=ADMIN_TIMEOUT_S)
     try:

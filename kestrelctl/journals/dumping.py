@@ -60,7 +60,7 @@ class Dump:
         files = (place or Place.of(None, None)).segments(source)
         for file in files:
             with replaying(source):
-                yield from self._file(file.path, is_newest=file.is_newest, end=file.end)
+                yield from self._file(file.path, is_newest=file.is_live, end=file.end)
 
     def _file(self, path: str, *, is_newest: bool, end: int | None = None) -> Iterator[Row]:
         name = os.path.basename(path)

@@ -77,7 +77,7 @@ def header_of(file: JournalFile) -> Header:
 
 
 def _records(file: JournalFile) -> Iterator[tuple[int, bytes]]:
-    """Type and record; what a start would cut off the newest segment's end is left out."""
+    """Type and record; what a start would cut off the live segment's end is left out."""
     is_synced = False
     try:
         for found in segment_records(FileLayer(), file.path, file.end):
@@ -85,7 +85,7 @@ def _records(file: JournalFile) -> Iterator[tuple[int, bytes]]:
                 is_synced = is_synced or found[0] == Type.SYNC
                 yield found
     except JournalCorrupt as problem:
-        if not file.is_newest:
+        if not file.is_live:
             raise
         must_be_torn(FileLayer().read_file(file.path), problem.offset, file.path, is_synced)
 

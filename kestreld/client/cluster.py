@@ -6,11 +6,13 @@ from threading import Event
 from types import TracebackType
 from typing import Final, TypeVar
 
+from kestreld import checks
 from kestreld.client.connection import Connection
 from kestreld.client.queue import ClusterQueue
-from kestreld.client.server import Server, Waiting, now_ms
+from kestreld.client.server import Server, Waiting, event_in_child, now_ms
 from kestreld.client.sockets import Login, Place
-from kestreld.errors import ConnectionLost, ServersAway
+from kestreld.errors import ConnectionLost, ServersAway, ServerUnfit
+from kestreld.forks import restart_in_child
 
 T = TypeVar("T")
 # While all are empty each is waited at for so long, in turn; where there is only one there is nothing to miss.
@@ -21,7 +23,7 @@ PAUSE_MS: Final = 20  # before servers that hang up at once are asked again
 
 
 class KestrelCluster:
-    """A client of kestrelds. Threads may share it; a forked process makes its own.
+    """A client of kestrelds. Threads may share it, and so may forked processes: each has connections of its own.
 
     Servers that are away are left out and tried again, more rarely with each time. Every operation raises ServersAway
     once all of them have been away for `patience_ms`, a read also when its own wait is over.
@@ -45,10 +47,19 @@ class KestrelCluster:
 
         Raises ValueError for an address that is none, OSError for files of certificates that cannot be used.
         """
-        self.patience_ms = patience_ms
+        self.patience_ms = checks.span_ms(patience_ms, "patience_ms")
+        self._is_chance_ours = chance is None
         self._chance = chance if chance is not None else Random()
-        login = Login(user, password, tls, ca, cert, key)
-        addresses = list(dict.fromkeys(servers))
+        words = {"user": user, "password": password, "ca": ca, "cert": cert, "key": key}
+        for what, word in words.items():
+            checks.text(word, what, may_be_empty=True)
+        login = Login(user, password, checks.switch(tls, "tls"), ca, cert, key)
+        checks.whole(timeout_ms, "timeout_ms", 1)
+        if chance is not None:
+            checks.instance(chance, Random, "chance")
+        if isinstance(servers, str):  # of whose letters none is a server
+            raise TypeError("servers are several: a list of str, not one str")
+        addresses = [checks.text(address, "a server", may_be_empty=True) for address in dict.fromkeys(servers)]
         if not addresses:
             raise ValueError("a cluster has at least one server")
         places = [Place.parse(address) for address in addresses]
@@ -57,6 +68,14 @@ class KestrelCluster:
         self._servers = [Server(address, login, timeout_ms, self._chance) for address in addresses]
         self._closed = Event()
         self.waiting = Waiting()
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Connections are the servers' matter. Children that go on with the same chance would do the same things."""
+        self._closed = event_in_child(self._closed)
+        self.waiting.after_fork()
+        if self._is_chance_ours:
+            self._chance.seed()
 
     def queue(self, name: str) -> ClusterQueue:
         """Raises BadQueueName."""
@@ -93,6 +112,7 @@ class KestrelCluster:
         while not self.is_closed:
             answers: dict[str, T] = {}
             reasons: dict[str, str] = {}
+            refusals: dict[str, ServerUnfit] = {}
             for server in self._servers:
                 try:
                     answers[server.address] = server.asked(do)
@@ -100,9 +120,11 @@ class KestrelCluster:
                     reasons |= away.reasons
                 except ConnectionLost as lost:
                     reasons[server.address] = str(lost)
+                except ServerUnfit as unfit:
+                    refusals[server.address] = unfit
             if answers:
-                return answers, reasons
-            patience.spend(reasons)
+                return answers, reasons | reasons_of(refusals)
+            patience.spend(reasons, refusals)
         raise self._closed_by_us()
 
     def put(self, key: bytes, data: bytes, expire_s: int) -> bool:
@@ -113,15 +135,18 @@ class KestrelCluster:
         patience = Patience(self)
         while not self.is_closed:
             reasons: dict[str, str] = {}
+            refusals: dict[str, ServerUnfit] = {}
             for server in self._in_any_order():
                 try:
                     if server.asked(lambda connection: connection.put(key, data, expire_s)):
                         return True
                 except ServersAway as away:
                     reasons |= away.reasons
-            if len(reasons) < len(self._servers):
+                except ServerUnfit as unfit:
+                    refusals[server.address] = unfit
+            if len(reasons) + len(refusals) < len(self._servers):
                 return False
-            patience.spend(reasons)
+            patience.spend(reasons, refusals)
         raise self._closed_by_us()
 
     def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
@@ -134,6 +159,7 @@ class KestrelCluster:
         patience, turn_ms = Patience(self, until_ms), 0
         while not self.is_closed:
             reasons: dict[str, str] = {}
+            refusals: dict[str, ServerUnfit] = {}
             for server in self._in_any_order():
                 left_ms = turn_ms if until_ms is None else max(0, min(turn_ms, until_ms - now_ms()))
                 try:
@@ -142,14 +168,16 @@ class KestrelCluster:
                     reasons |= away.reasons
                 except ConnectionLost as lost:  # nothing is lost: what it has set aside for us returns
                     reasons[server.address] = str(lost)
+                except ServerUnfit as unfit:
+                    refusals[server.address] = unfit
                 else:
                     if found is not None:
                         return found
             if self._closed.is_set():
                 break
-            asked = len(self._servers) - len(reasons)
+            asked = len(self._servers) - len(reasons) - len(refusals)
             if not asked:
-                patience.spend(reasons)
+                patience.spend(reasons, refusals)
                 continue
             patience.renew()
             if until_ms is not None and now_ms() >= until_ms:
@@ -169,6 +197,10 @@ class KestrelCluster:
         self._closed.wait(max(PAUSE_MS, min(next_at_ms - now_ms(), most_ms)) / 1000)
 
 
+def reasons_of(refusals: dict[str, ServerUnfit]) -> dict[str, str]:
+    return {address: refusal.reason for address, refusal in refusals.items()}
+
+
 class Patience:
     """How long one operation goes on asking while all servers are away."""
 
@@ -184,9 +216,11 @@ class Patience:
         if self._until_ms is not None:
             self._end_ms = min(self._end_ms, self._until_ms)
 
-    def spend(self, reasons: dict[str, str]) -> None:
-        """Returns when it is worth asking again. Raises ServersAway at its end."""
+    def spend(self, reasons: dict[str, str], refusals: dict[str, ServerUnfit]) -> None:
+        """Returns when it is worth asking again. Raises ServersAway at its end, and at once what all have refused."""
+        if not reasons:
+            raise next(iter(refusals.values()))
         left_ms = self._end_ms - now_ms()
         if left_ms <= 0:
-            raise ServersAway(reasons)
+            raise ServersAway(reasons | reasons_of(refusals))
         self._cluster.pause(left_ms)

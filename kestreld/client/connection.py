@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pymemcache import Client  # type: ignore[import-untyped]
 from pymemcache.exceptions import (  # type: ignore[import-untyped]
+    MemcacheClientError,
     MemcacheError,
     MemcacheIllegalInputError,
     MemcacheUnexpectedCloseError,
@@ -13,8 +14,10 @@ from pymemcache.exceptions import (  # type: ignore[import-untyped]
     MemcacheUnknownError,
 )
 
+from kestreld import checks
 from kestreld.client.sockets import Login, connect, hang_up, is_quiet
-from kestreld.errors import BadQueueName, ConnectionLost, KestrelError, ServerRefused, ServersAway
+from kestreld.errors import BadQueueName, ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
+from kestreld.forks import restart_in_child
 
 WAIT_MS_MAX: Final = 3_600_000  # of one command; whoever waits longer asks again
 
@@ -25,10 +28,12 @@ class Connection(Client):  # type: ignore[misc]
     sock: Any  # None once it has ended
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
-        """Connects. Raises ServersAway or ServerRefused."""
+        """Connects. Raises ServersAway or ServerUnfit."""
         super().__init__(("", 0), default_noreply=False, allow_unicode_keys=True)
         self._address = address
         self._timeout_ms = timeout_ms
+        self._why_closed = "it closed the connection"
+        restart_in_child(self)
         try:
             self.sock = connect(address, login, timeout_ms / 1000)
         except OSError as error:
@@ -37,6 +42,11 @@ class Connection(Client):  # type: ignore[misc]
     def _connect(self) -> None:
         """pymemcache's hook: what was connected is not any more."""
         raise MemcacheUnexpectedCloseError
+
+    def after_fork(self) -> None:
+        """It is the parent's, which is gone for the server only once nobody else has the connection open."""
+        self._why_closed = "it is a connection from before a fork, the parent's"
+        self.close()
 
     @property
     def is_usable(self) -> bool:
@@ -47,6 +57,11 @@ class Connection(Client):  # type: ignore[misc]
         """End whatever another thread waits for on it."""
         if (sock := self.sock) is not None:
             hang_up(sock)
+
+    def check(self) -> None:
+        """Returns when the server answers."""
+        with self._answering():
+            self.version()
 
     def put(self, queue: bytes, data: bytes, expire_s: int) -> bool:
         """False = the queue is full. `expire_s` as on the wire."""
@@ -113,6 +128,19 @@ class Connection(Client):  # type: ignore[misc]
         )
         return value
 
+    def _raise_errors(self, line: bytes, name: bytes) -> None:
+        """pymemcache's hook. A connection that ends with this answer has it in place of one that nobody knows."""
+        if name == b"set" and line.startswith(b"SERVER_ERROR journal ") and not self._goes_on():
+            raise MemcacheClientError(line.partition(b" ")[2])
+        super()._raise_errors(line, name)
+
+    def _goes_on(self) -> bool:
+        try:
+            self.sock.sendall(b"version\r\n")
+            return bool(self.sock.recv(1))
+        except OSError:
+            return False
+
     @contextmanager
     def _answering(self, wait_ms: int = 0) -> Iterator[None]:
         """Allow the server `wait_ms` beyond the time-out. What goes wrong ends the connection."""
@@ -129,29 +157,30 @@ class Connection(Client):  # type: ignore[misc]
         said = _text(error.args[0]) if error.args and isinstance(error.args[0], bytes) else str(error)
         match error:
             case MemcacheUnexpectedCloseError():
-                return ConnectionLost(self._address, "it closed the connection")
+                return ConnectionLost(self._address, self._why_closed)
             case OSError():
                 return ConnectionLost(self._address, _why(error))
             case MemcacheIllegalInputError():
                 return BadQueueName(said)
             case MemcacheUnknownCommandError():
                 return ServerRefused(self._address, f"it does not know {said}")
-            case _:
+            case MemcacheClientError():
                 return ServerRefused(self._address, said)
+            case _:
+                return ServerUnfit(self._address, said)
 
 
 def sendable(data: bytes, expiry: int) -> bytes:
     """An item as it is sent. Raises TypeError for what is none, of which memcache would send the text."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"an item is bytes, not {type(data).__name__}")
-    if not isinstance(expiry, int):
-        raise TypeError(f"an expiry is an int, not {type(expiry).__name__}")
+    checks.whole(expiry, "an expiry", -checks.FAR_MS)  # what is past is of no use
     return bytes(data)
 
 
 def queue_key(name: str) -> bytes:
     """A queue's name in a command. Raises BadQueueName for one that would be something else there."""
-    key = name.encode("utf-8", "surrogateescape")
+    key = checks.text(name, "the name of a queue", may_be_empty=True).encode("utf-8", "surrogateescape")
     if not key or any(byte <= 32 or byte in b"/~.\x7f" for byte in key):
         raise BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")
     return key

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from kestreld import checks
 from kestreld.client.connection import Connection, queue_key, sendable
 from kestreld.client.server import OpenRead, Server
 from kestreld.clock import Clock
@@ -54,7 +55,7 @@ class ClusterQueue:
 
     def peek(self, wait_ms: int | None = 0) -> bytes | None:
         """A head item of any server, which stays. None when there is none."""
-        return self._cluster.first(self._peek_at, wait_ms)
+        return self._cluster.first(self._peek_at, _checked(wait_ms))
 
     @contextmanager
     def read(self, wait_ms: int | None = 0) -> Iterator[bytes | None]:
@@ -81,7 +82,7 @@ class ClusterQueue:
             opened.close_in_hand()
 
     def _open(self, wait_ms: int | None) -> OpenRead | None:
-        return self._cluster.first(self._open_at, wait_ms)
+        return self._cluster.first(self._open_at, _checked(wait_ms))
 
     def _open_at(self, server: Server, wait_ms: int) -> OpenRead | None:
         return server.opened(self._key, lambda connection: self._fetch(connection, b"/open", wait_ms))
@@ -114,3 +115,7 @@ class ClusterQueue:
     def stats(self) -> dict[str, dict[str, int | str]]:
         """Its counters on each server that can be reached, by address; empty where there is no such queue."""
         return self._cluster.each(lambda connection: connection.queue_stats(self._key))[0]
+
+
+def _checked(wait_ms: float | None) -> int | None:
+    return None if wait_ms is None else checks.span_ms(wait_ms, "wait_ms")

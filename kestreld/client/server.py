@@ -3,14 +3,17 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Final, TypeVar
+from weakref import ref
 
 from kestreld.client.connection import Connection
 from kestreld.client.sockets import Login
 from kestreld.clock import Clock
-from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
+from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
+from kestreld.forks import restart_in_child
 
 T = TypeVar("T")
 
@@ -26,6 +29,14 @@ def now_ms() -> int:
     return Clock().monotonic_ms
 
 
+def event_in_child(event: Event) -> Event:
+    """A forked child's own, in the place of one whose lock a thread of the parent's may have."""
+    own = Event()
+    if event.is_set():
+        own.set()
+    return own
+
+
 class Server:
     """Any number of threads may use it at once: each has a connection to itself while it needs one."""
 
@@ -34,58 +45,87 @@ class Server:
         self._login = login
         self._timeout_ms = timeout_ms
         self._chance = chance if chance is not None else Random()
-        self._lock = Lock()
-        self._idle: list[Connection] = []
         self._closed = False
-        self._reason = ""  # why it is away
-        self._delay_ms = 0  # 0 = it is not away
+        self.after_fork()
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Without connections, and without a thread, or a lock that one of the parent's may have."""
+        self._lock = Lock()
+        self._over = Event()  # nobody tries any more whether it is there
+        self._idle: list[Connection] = []
+        self._problem: Callable[[], KestrelError] | None = None  # while it is left out
+        self._delay_ms = 0
         self._next_try_at_ms = 0
 
     @property
     def next_try_at_ms(self) -> int:
-        """On the monotonic clock; 0 = it is not away."""
-        return self._next_try_at_ms if self._delay_ms else 0
+        """On the monotonic clock; 0 = it is not left out."""
+        return self._next_try_at_ms if self._problem is not None else 0
 
     def connection(self) -> Connection:
-        """One that nobody else uses: give it back, or close it. Raises ServersAway or ServerRefused."""
+        """One that nobody else uses: give it back, or close it. Raises ServersAway or ServerUnfit."""
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
                 if connection.is_usable:
                     return connection
                 connection.close()
-            delay_ms = self._delay_ms
-            if delay_ms:
-                if now_ms() < self._next_try_at_ms:
-                    raise ServersAway({self.address: self._reason})
-                self._next_try_at_ms = now_ms() + self._timeout_ms  # one thread tries, and no other meanwhile
+            if self._problem is not None:
+                raise self._problem()
+        try:
+            return Connection(self.address, self._login, self._timeout_ms)
+        except ServersAway as away:
+            self._leave_out(partial(ServersAway, away.reasons), away.reasons[self.address])
+            raise
+        except ServerUnfit as unfit:
+            self._leave_out(partial(ServerUnfit, self.address, unfit.reason), unfit.reason)
+            raise
+
+    def note(self, problem: KestrelError) -> None:
+        """What came instead of an answer. One that says nothing, or refuses everything, is left out."""
+        if isinstance(problem, ConnectionLost) and isinstance(problem.__cause__, TimeoutError):
+            reason = f"no answer within {self._timeout_ms} ms"
+            self._leave_out(partial(ServersAway, {self.address: reason}), reason)
+        elif isinstance(problem, ServerUnfit) and not problem.is_of_queue:
+            self._leave_out(partial(ServerUnfit, self.address, problem.reason), problem.reason)
+        else:
+            return
+        self._close_idle()
+
+    def _leave_out(self, problem: Callable[[], KestrelError], reason: str) -> None:
+        """Until it answers again, which a thread tries: no operation waits for that."""
+        with self._lock:
+            if self._closed or self._problem is not None:
+                return
+            self._problem = problem
+            _log.warning("%s is away: %s", self.address, reason)
+            self._plan(DELAY_MS)
+            Thread(target=_try_again, args=(ref(self), self._over), name=f"trying {self.address}", daemon=True).start()
+
+    def _plan(self, delay_ms: int) -> None:
+        self._delay_ms = min(delay_ms, DELAY_MS_MAX)
+        # Clients that have lost it at the same moment come back at different ones.
+        self._next_try_at_ms = now_ms() + round(self._delay_ms * self._chance.uniform(0.5, 1))
+
+    def is_back(self) -> bool:
+        """Try it, after a while the next time if it is not."""
+        connection: Connection | None = None
         try:
             connection = Connection(self.address, self._login, self._timeout_ms)
-        except ServersAway as away:
-            self._note_away(delay_ms, away.reasons[self.address])
-            raise
-        except ServerRefused:
-            self._note_back()
-            raise
-        self._note_back()
-        return connection
-
-    def _note_back(self) -> None:
+            connection.check()
+        except (ServersAway, ServerUnfit, ConnectionLost):
+            with self._lock:
+                self._plan(2 * self._delay_ms)
+            return False
+        except ServerRefused:  # to tell its version; it is there
+            connection = None
         with self._lock:
-            if self._delay_ms:
-                _log.info("%s is back", self.address)
-            self._delay_ms = 0
-
-    def _note_away(self, delay_ms: int, reason: str) -> None:
-        with self._lock:
-            self._reason = reason
-            if self._delay_ms != delay_ms:  # somebody else has found it away at the same time
-                return
-            if not delay_ms:
-                _log.warning("%s is away: %s", self.address, reason)
-            self._delay_ms = min(max(2 * delay_ms, DELAY_MS), DELAY_MS_MAX)
-            # Clients that have lost it at the same moment come back at different ones.
-            self._next_try_at_ms = now_ms() + round(self._delay_ms * self._chance.uniform(0.5, 1))
+            self._problem = None
+        _log.info("%s is back", self.address)
+        if connection is not None:
+            self.give_back(connection)
+        return True
 
     def give_back(self, connection: Connection) -> None:
         with self._lock:
@@ -114,6 +154,9 @@ class Server:
         try:
             answer = do(connection)
             succeeded = True
+        except KestrelError as problem:
+            self.note(problem)
+            raise
         finally:
             if not succeeded:
                 connection.close()
@@ -122,9 +165,23 @@ class Server:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            for connection in self._idle:
-                connection.close()
-            self._idle.clear()
+        self._over.set()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+def _try_again(left_out: "ref[Server]", over: Event) -> None:
+    """Until it is back, or nobody wants it any more."""
+    while (server := left_out()) is not None:
+        left_ms = server.next_try_at_ms - now_ms()
+        del server
+        if over.wait(left_ms / 1000) or (server := left_out()) is None or server.is_back():
+            return
 
 
 class Waiting:
@@ -132,6 +189,10 @@ class Waiting:
 
     def __init__(self) -> None:
         self._over = False
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Those who wait are threads of the parent's."""
         self._lock = Lock()
         self._connections: set[Connection] = set()
 
@@ -203,6 +264,9 @@ class OpenRead:
         try:
             self._connection.fetch(self._key + option)
             ended = True
+        except KestrelError as problem:
+            self._server.note(problem)
+            raise
         finally:
             if ended:
                 self._server.give_back(self._connection)

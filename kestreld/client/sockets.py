@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from kestreld.errors import ServerRefused
+from kestreld.errors import ServerUnfit
 from kestreld.login import log_in
 
 PORT_DEFAULT: Final = 22133
@@ -65,7 +65,7 @@ class Login:
 
 
 def connect(address: str, login: Login, timeout_s: float) -> socket.socket:
-    """A connection that commands can be sent on. Raises OSError, or ServerRefused for a login that is wrong."""
+    """A connection that commands can be sent on. Raises OSError, or ServerUnfit for a login that is wrong."""
     place = Place.parse(address)
     if place.path:
         connected = socket.socket(socket.AF_UNIX)
@@ -81,7 +81,7 @@ def connect(address: str, login: Login, timeout_s: float) -> socket.socket:
             if place.tls or login.wants_tls:
                 connected = login.context.wrap_socket(connected, server_hostname=place.host)
         if login.user and (refusal := log_in(connected, login.user.encode(), login.password.encode)):
-            raise ServerRefused(address, f"{login.user}: {refusal}")
+            raise ServerUnfit(address, f"{login.user}: {refusal}")
         is_in = True
     finally:
         if not is_in:

@@ -121,6 +121,7 @@ class JournalBuilder:
         self._sync()
         self._journal.start_segment(self._state)
         self._sync()
+        self._journal.mark(self._journal.segments[0].first_id)
         self._journal.close()
         return self._state
 

@@ -7,6 +7,7 @@ free before the live segment, so that the order of numbers is the order of ids.
 from typing import Final
 
 from kestreld.errors import JournalFailed
+from kestreld.files import must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, checkpoint_record, item_id
 from kestreld.journal.segment import Header, Segment, encode_header, segment_name
@@ -61,6 +62,7 @@ class Compaction:
                 self._files.unlink(self._path)
             self._fd = self._files.create(self._path)
         except OSError as error:
+            must_be_the_systems(error)
             raise JournalFailed(self._path, f"cannot be made: {error.strerror}") from error
         self._parts = [header, self._checkpoint]
         self._bytes = len(header) + len(self._checkpoint)
@@ -78,6 +80,7 @@ class Compaction:
             while written < len(data):
                 written += self._files.write(self._fd, data[written:])
         except OSError as error:
+            must_be_the_systems(error)
             raise JournalFailed(self._path, f"write failed: {error.strerror}") from error
         self.segment.used_bytes += len(data)
 

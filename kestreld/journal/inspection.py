@@ -14,6 +14,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.found_segments import FoundSegment, find_segments, read_segment
 from kestreld.journal.known_readers import KnownReaders, undone
+from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.records import (
     FRAME_BYTES,
     PUT,
@@ -27,16 +28,22 @@ from kestreld.journal.records import (
     merged,
     why_bad,
 )
-from kestreld.journal.recovery import settle, survey
+from kestreld.journal.recovery import missing_words, settle, survey
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.verify import common
 
 PAUSE_RECORDS: Final = 256
+MAY_BE_LOST: Final = "may be lost"
+# More ids than segments that were not on disk for sure can have held: they go on so far behind what is known.
+IDS_AT_MOST: Final = 1 << 32
 
 
 @dataclass(slots=True)
 class Damage:
-    """A stretch that holds no whole record, and the ids of the items that were lost with it."""
+    """A stretch that holds no whole record, and the ids of the items that were lost with it.
+
+    `lost_from` is not 0 where nobody can tell how many items there were from that id on.
+    """
 
     path: str
     offset: int
@@ -44,6 +51,7 @@ class Damage:
     reason: str
     is_item: bool = False  # it has the looks of one
     lost: list[Range] = field(default_factory=list)
+    lost_from: int = 0
 
     @property
     def lost_items(self) -> int:
@@ -51,7 +59,10 @@ class Damage:
 
     def __str__(self) -> str:
         ids = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in self.lost)
-        outcome = f"lost: item {ids}" if ids else "no item known to be lost"
+        outcomes = [f"lost: item {ids}"] if ids else []
+        if self.lost_from:
+            outcomes.append(f"what was put from item {self.lost_from} on {MAY_BE_LOST}")
+        outcome = "; ".join(outcomes) or "no item known to be lost"
         return f"{self.path}: byte {self.offset}: {self.reason}; {outcome}"
 
 
@@ -69,8 +80,8 @@ class Known:
 
 
 class Inspection:
-    """The journal in `folder`. `is_stopped`: a server has stopped it, so its end is no torn tail. `server` is what that
-    one knows of it, None where nothing.
+    """The journal in `folder`. `stopped`: why a server has stopped it, so that its end is no torn tail; None where none
+    has. `server` is what that one knows of it, None where nothing.
     """
 
     def __init__(
@@ -80,18 +91,19 @@ class Inspection:
         folder: str,
         queue: str,
         *,
-        is_stopped: bool = False,
+        stopped: JournalCorrupt | None = None,
         server: Known | None = None,
     ) -> None:
         self._files = files
         self._clock = clock
         self._folder = folder
         self._queue = queue
-        self._is_stopped = is_stopped
         self._server = server
+        self._problem: JournalCorrupt | OSError | None = stopped  # why nobody takes it as it is
+        self._marker: Marker | None = None
         self.damages: list[Damage] = []
         self.parts: list[FoundSegment] = []  # in the order of their items
-        self.last_number = 0
+        self.last_number = self._last_found = 0  # a segment that was there, and that is there
         self.journal_id = 0
         self.known_readers = KnownReaders(None, from_start=False)
         self.readers: list[ReaderState] = []
@@ -105,9 +117,10 @@ class Inspection:
 
         Raises JournalCorrupt when this kestreld must not touch it, OSError when a file cannot be opened.
         """
-        starts = not self._is_stopped and self._starts()
+        self._problem = self._problem or self._why_it_does_not_start()
         yield from self._find_parts()
         if not self.parts:
+            self._miss_everything()
             return
         base = max((at for at, part in enumerate(self.parts) if part.checkpoint is not None), default=-1)
         self._begin(base)
@@ -116,20 +129,42 @@ class Inspection:
             is_last = at + 1 == len(self.parts)
             found: list[Damage] = []
             goes_on = yield from self._look_through(part, self.end_id(at), found, after_base=at >= base)
-            if is_last and starts and not goes_on:
+            if is_last and self._problem is None and not goes_on:
                 torn = found
             else:
                 self.damages += found
             self._reach_end(part, None if is_last else self.parts[at + 1])
         self._settle(torn)
 
-    def _starts(self) -> bool:
-        """Whether a start takes the journal as it is, but for a torn tail."""
+    def _why_it_does_not_start(self) -> JournalCorrupt | OSError | None:
+        """None where a start takes the journal as it is, but for a torn tail."""
         try:
             survey(self._files, self._folder)
-        except (JournalCorrupt, OSError):
-            return False
-        return True
+        except (JournalCorrupt, OSError) as problem:
+            return problem
+        return None
+
+    def _miss_everything(self) -> None:
+        """There is no segment: whether there was any, the marker says, or the server."""
+        known = self._server
+        if self._marker is None and (known is None or not known.used_bytes):
+            return
+        damage = Damage(self._folder, 0, 0, "missing: every segment", lost_from=1)
+        if known is not None:
+            self.state.next_id = known.next_id
+            self.known_readers.learn(known.next_reader, known.readers)
+        else:
+            damage.lost_from = self._marker.floor if self._marker is not None else 1
+            self.state.next_id = damage.lost_from + IDS_AT_MOST
+        self.damages.append(damage)
+        self.readers = self.known_readers.settled(self.state.next_id)
+        for state in self.readers:
+            settle(state, [(0, self.state.next_id - 1)])
+
+    @property
+    def first_id(self) -> int:
+        """The lowest id that is left."""
+        return self.parts[0].first_id if self.parts else self.state.next_id
 
     def _find_parts(self) -> Iterator[None]:
         """The segments that count, in the order of their items, and the journal they belong to."""
@@ -140,7 +175,10 @@ class Inspection:
         if self._server is not None:
             for part in parts:
                 part.count_only(self._server.used_bytes.get(part.number, part.end))
-        self.last_number = max((part.number for part in parts), default=0)
+        self._marker = find_marker(self._files.list_dir(self._folder))
+        self._last_found = max((part.number for part in parts), default=0)
+        known = self._server.used_bytes if self._server is not None else {}
+        self.last_number = max([self._last_found, self._marker.number if self._marker is not None else 0, *known])
         stood_in_for = {number for part in parts if part.header is not None for number in part.header.replaced}
         parts = [part for part in parts if part.number not in stood_in_for]
         ids = Counter(part.header.journal_id for part in parts if part.header is not None)
@@ -198,6 +236,10 @@ class Inspection:
                 self.imports.append(buffer[at:end])
             elif record_type > 0 and after_base:
                 self.known_readers.apply(record_type, buffer[at + FRAME_BYTES : end])
+        if part.checkpoint is None and not found:
+            reason = "the segment does not begin with a CHECKPOINT"
+            self._suspect(Damage(part.path, part.records_at, 0, reason))
+            found.append(self._suspects[-1])
         if part.missing_bytes:
             reason = f"the file is {part.missing_bytes} bytes shorter than what was written to it"
             self._suspect(Damage(part.path, len(buffer), 0, reason))
@@ -234,25 +276,36 @@ class Inspection:
         if following is None:
             self._reach_tail(part)
             return
-        if following.first_id > self._expected and not self._suspects and not part.is_compacted:
+        if self._problem is not None and not self._suspects:
             self._explain_gap(part, following)
         self._reach(following.first_id)
         self._expected = max(self._expected, following.first_id)
 
     def _explain_gap(self, part: FoundSegment, following: FoundSegment) -> None:
-        """Ids are missing between two segments, and nothing that is bad accounts for them."""
+        """Where ids are missing between two segments, nothing that is bad accounts for them."""
+        if part.is_compacted:
+            # It holds some of the items before the next one, and says which that begins with.
+            self._expected = following.first_id if part.checkpoint is None else part.checkpoint.next_id
+        if following.first_id <= self._expected:
+            return
         if following.number > part.number + 1:
-            missing = range(part.number + 1, following.number)
-            numbers = f"{missing[0]}" if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
-            self._suspect(Damage(self._folder, 0, 0, f"missing: segment {numbers}"))
+            self._suspect(Damage(self._folder, 0, 0, missing_words(part.number + 1, following.number - 1)))
         elif following.checkpoint is None:  # else it says that all there was is there: after a repair ids may jump
             self._suspect(Damage(part.path, part.end, 0, "the file ends before the next one begins"))
         self.damages += self._suspects
 
     def _reach_tail(self, part: FoundSegment) -> None:
         """The end of the journal: how many ids were given out behind the last whole item is not known for sure."""
+        if self.last_number > self._last_found:
+            words = missing_words(self._last_found + 1, self.last_number)
+            self._suspect(Damage(self._folder, 0, 0, words))
+            self.damages.append(self._suspects[-1])
         suspects = list(self._suspects)
         self._reach(self.state.next_id)
+        is_gone = self.last_number > self._last_found or (suspects and part.end <= part.records_at)
+        if self._server is None and is_gone:
+            suspects[-1].lost_from = self.state.next_id
+            self.state.next_id += IDS_AT_MOST
         for damage in suspects:
             if self.state.next_id > self._expected or not damage.is_item:
                 continue
@@ -269,15 +322,24 @@ class Inspection:
             self.known_readers.learn(self._server.next_reader, self._server.readers)
         self.readers = self.known_readers.settled(first.first_id)
         needed = merged([ids for state in self.readers if state.kind == Kind.QUEUE for ids in undone(state)])
-        if not self.damages and not first.is_compacted and common([(0, first.first_id - 1)], needed):
-            lost = [(0, first.first_id - 1)]
-            self.damages.append(Damage(self._folder, 0, 0, f"missing: what stood before {first.path}", lost=lost))
+        lowest = min((state.head for state in self.readers), default=first.first_id)
+        floor = max(lowest, self._marker.floor if self._marker is not None else 0)
+        if self._may_miss_the_first() and floor < first.first_id:
+            words = f"what stood before segment {first.number} is not there"
+            self.damages.append(Damage(self._folder, 0, 0, words, lost=[(floor, first.first_id - 1)]))
         if self.damages:
             self.damages += torn
         for damage in self.damages:
             damage.lost = common(damage.lost, needed)
         for state in self.readers:
             settle(state, [(0, first.first_id - 1), *state.done])
+
+    def _may_miss_the_first(self) -> bool:
+        """Whether a segment may have stood before the first that is there, and was not let go of."""
+        first = self.parts[0]
+        if self._server is not None:
+            return min(self._server.used_bytes, default=first.number) < first.number
+        return self._problem is not None and not first.is_compacted
 
 
 def _what_is_bad(buffer: bytes, at: int) -> str:

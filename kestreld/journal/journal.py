@@ -10,7 +10,8 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
-from kestreld.files import DISK_FULL, DISK_SHORT, FileLayer
+from kestreld.files import DISK_FULL, DISK_SHORT, FileLayer, must_be_the_systems
+from kestreld.journal.marker import Marker
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Type, checked_end, checkpoint_record, item_id, sync_record, why_bad
 from kestreld.journal.segment import REPLACED_MAX, UNSYNCED_MARK, Header, Segment, encode_header, segment_name
@@ -42,6 +43,9 @@ class Journal:
         self.names_unsynced = False  # a segment was made or renamed since the folder was synced
         self.folder_unsynced = False  # the folder itself was made since its parent was synced
         self.synced_number = 0  # the newest segment whose CHECKPOINT is on disk: those before it may go
+        self.marker: Marker | None = None  # what the folder's marker says; None = there is none
+        self.marker_refused = False  # the disk did not let it be renamed or made
+        self.floor_on_disk = 0  # what a synced marker says: segments before it may go
         self.retiring = False  # dead segments are being deleted or archived
         self.compact_again_at_ms = 0  # after a compaction that was given up: not before
         self.begun_with: Checkpoint | None = None  # what the live segment begins with, if a number before it is free
@@ -87,6 +91,7 @@ class Journal:
             self._ensure_open()
             self._write_whole(self._write_fd, data)
         except OSError as error:
+            must_be_the_systems(error)
             self._cut_back(start)
             raise self._fail(error, "write") from error
         self._sync_note = -1
@@ -108,6 +113,7 @@ class Journal:
             if size < len(record):
                 self._write_whole(self._write_fd, record[size:])
         except OSError as error:
+            must_be_the_systems(error)
             if not size:
                 return 0  # `write` makes room, or says why there is none
             self._cut_back(live.used_bytes)
@@ -129,6 +135,7 @@ class Journal:
             try:
                 data = data[self.files.write(fd, data) :]
             except OSError as error:
+                must_be_the_systems(error)
                 if error.errno not in DISK_SHORT or not self.make_room():
                     raise
 
@@ -137,8 +144,8 @@ class Journal:
         if self._write_fd >= 0:
             try:
                 self.files.truncate(self._write_fd, start)
-            except OSError:
-                return
+            except OSError as error:
+                must_be_the_systems(error)
 
     def _fail(self, error: OSError, doing: str) -> JournalFailed:
         reason = f"{doing} failed: {error.strerror or error}"
@@ -163,6 +170,7 @@ class Journal:
         try:
             fd = self._make_file(path, data)
         except OSError as error:
+            must_be_the_systems(error)
             raise self._fail(error, "making a segment") from error
         self._close_write()
         self._write_fd = fd
@@ -178,13 +186,18 @@ class Journal:
         if self.files.exists(temporary):
             self.files.unlink(temporary)
         fd = self._open(self.files.create, temporary)
+        is_made = False
         try:
             self._write_whole(fd, data)
             self.files.rename(temporary, path)
-        except OSError:
-            self._close(fd)
+            is_made = True
+        except OSError as error:
+            must_be_the_systems(error)
             self.files.unlink(temporary)
             raise
+        finally:
+            if not is_made:
+                self._close(fd)
         return fd
 
     def sync(self) -> None:
@@ -201,6 +214,7 @@ class Journal:
             for folder in self.unsynced_folders():
                 self.files.sync_dir(folder)
         except OSError as error:
+            must_be_the_systems(error)
             raise self.sync_failed(error) from error
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
@@ -231,6 +245,49 @@ class Journal:
         if used_bytes == self.live.used_bytes:
             self.unsynced = False
 
+    def synced_with_all(self, started_us: int) -> None:
+        """A sync of its whole file system has succeeded: nothing that was written so far is left out."""
+        while self.filled:
+            self.give_back(self.filled.pop())
+        self.synced(self.live.number, self.live.used_bytes, started_us)
+
+    # The marker
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the marker names the live segment, if there is one."""
+        number = self.marker.number if self.marker is not None else 0
+        return not self.segments or number >= self.segments[-1].number
+
+    @property
+    def wants_mark(self) -> bool:
+        """Whether a newer segment is on disk than the marker says."""
+        return self.synced_number > (self.marker.number if self.marker is not None else 0)
+
+    def mark(self, floor: int) -> None:
+        """Have the marker name the newest segment that is on disk, and say that nobody needs items below `floor`.
+
+        One rename. Raises OSError, with nothing changed but where somebody has removed the marker.
+        """
+        known = self.marker
+        if known is None and (self.retiring or not self.synced_number):
+            return  # what goes meanwhile needs no floor
+        new = Marker(self.synced_number, floor)
+        if known is not None:
+            new = Marker(max(self.synced_number, known.number), max(floor, known.floor))
+        if new == known:
+            return
+        path = f"{self.folder}/{new.name}"
+        if known is None:
+            self.files.close(self.files.create(path))
+        else:
+            try:
+                self.files.rename(f"{self.folder}/{known.name}", path)
+            except FileNotFoundError:
+                self.marker = None
+                raise
+        self.marker = new
+
     def sync_failed(self, error: OSError) -> JournalFailed:
         """A sync has failed: what it covered may not be on disk. The segment is not appended to again."""
         # Not by the next process either, to which the kernel gives all of it, and no error any more.
@@ -245,6 +302,7 @@ class Journal:
         try:
             size_bytes = self.files.size_bytes(self.live.path)
         except OSError as error:
+            must_be_the_systems(error)
             return self._fail(error, "looking at the live segment")
         if size_bytes == self.live.used_bytes:
             return None
@@ -285,10 +343,17 @@ class Journal:
             end = next_end
         return chunk[:end] if end < len(chunk) else chunk
 
+    def read_raw(self, number: int, offset: int, size_bytes: int) -> bytes:
+        """That many bytes of a segment's records, the last of which may be cut; b"" at its end."""
+        segment = self.segment(number)
+        left = segment.used_bytes - offset
+        return self._read_some(self._descriptor(segment), min(size_bytes, left), offset, segment) if left > 0 else b""
+
     def _read_some(self, fd: int, size_bytes: int, offset: int, segment: Segment) -> bytes:
         try:
             chunk = self.files.read_at(fd, size_bytes, offset)
         except OSError as error:
+            must_be_the_systems(error)
             raise JournalCorrupt(segment.path, offset, f"cannot be read: {error.strerror}") from error
         if len(chunk) < size_bytes:
             raise JournalCorrupt(segment.path, offset + len(chunk), "the file is shorter than what was written to it")
@@ -303,6 +368,7 @@ class Journal:
             try:
                 self._read_fd = self._open(self.files.open_read, segment.path)
             except OSError as error:
+                must_be_the_systems(error)
                 raise JournalCorrupt(segment.path, 0, f"cannot be opened: {error.strerror}") from error
             self._read_number = segment.number
         return self._read_fd
@@ -410,6 +476,20 @@ class Journal:
         self.unproven = [] if is_proven else [segment.path for segment in self.segments[:-1]]
         self.unsynced = self.names_unsynced = self.folder_unsynced = True
 
+    def take_up(self, begun: list[Segment], used_bytes: int, checkpoint_bytes: int) -> None:
+        """Know what a turn that was cut short has written: the segments it began, and how far the last one goes."""
+        self._close_read()
+        self._close_write()  # it may be another segment's
+        if begun:
+            self.segments = [*self.segments, *begun]
+            self.failed = self.begun_with = None
+            self.names_unsynced = True
+        self.live.used_bytes = used_bytes
+        self.checkpoint_bytes = checkpoint_bytes
+        self._sync_note = -1
+        self.syncing = False
+        self.unsynced = self.written_to = True
+
     # Descriptors
 
     def _open(self, opening: Callable[[str], int], path: str) -> int:
@@ -441,15 +521,18 @@ class Journal:
             if fd != self._write_fd:
                 self._close(fd)
 
+    # Forgotten first: one that was closed already is another file's by the time it is closed again.
+
     def _close_write(self) -> None:
-        if self._write_fd >= 0 and self._write_fd not in self._borrowed:
-            self._close(self._write_fd)
-        self._write_fd = -1
+        fd, self._write_fd = self._write_fd, -1
+        if fd >= 0 and fd not in self._borrowed:
+            self._close(fd)
 
     def _close_read(self) -> None:
-        if self._read_fd >= 0:
-            self._close(self._read_fd)
-        self._read_fd = self._read_number = -1
+        fd, self._read_fd = self._read_fd, -1
+        self._read_number = -1
+        if fd >= 0:
+            self._close(fd)
 
     def close(self) -> None:
         """Let go of the descriptors; the next write or read opens them again."""

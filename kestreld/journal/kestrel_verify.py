@@ -49,7 +49,8 @@ def _verify_file(files: FileLayer, path: str, queue: str) -> SegmentReport | Non
         damage = stretch.damage
         if damage is not None and report.bad_offset is None:
             report.bad_offset, report.reason = damage.at, damage.reason
-            report.torn = damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
+            is_live = path.rpartition("/")[2] == queue  # the others were closed whole before it was begun
+            report.torn = is_live and damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
     return report
 
 

@@ -6,6 +6,7 @@ The checksum is the low half of XXH3-64. A PUT's covers its data and is seeded f
 pack makes the record; any other record's covers its body and is seeded from length and type.
 """
 
+import operator
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -60,6 +61,10 @@ def merged(ranges: list[Range]) -> list[Range]:
     return made
 
 
+# Large numbers are multiplied by way of a call: Python looks for signals meanwhile, and what a handler raises there
+# ends a compiled process, which takes it for a lack of memory.
+product: Final[Callable[[int, int], int]] = operator.mul
+
 FRAME: Final = struct.Struct("<IIB")
 FRAME_BYTES: Final = FRAME.size
 
@@ -89,7 +94,7 @@ def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only
     `expire_at_ms` 0 = never; `only_reader` 0 = for every reader.
     """
     body_bytes = PUT_FIELDS_BYTES + len(data)
-    seed = item_id + body_bytes + add_at_ms * ADD_FACTOR
+    seed = item_id + body_bytes + product(add_at_ms, ADD_FACTOR)
     checksum = put_checksum(data, seed, expire_at_ms, flags, only_reader)
     return PUT.pack(body_bytes, checksum, 1, item_id, add_at_ms, expire_at_ms, flags, only_reader) + data
 
@@ -97,7 +102,7 @@ def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only
 def put_checksum(data: bytes, seed: int, expire_at_ms: int, flags: int, only_reader: int) -> int:
     """The checksum of a PUT whose id, length and add time are in `seed` already."""
     if expire_at_ms or flags or only_reader:
-        seed += expire_at_ms * EXPIRE_FACTOR + flags * FLAGS_FACTOR + only_reader * ONLY_FACTOR
+        seed += product(expire_at_ms, EXPIRE_FACTOR) + product(flags, FLAGS_FACTOR) + only_reader * ONLY_FACTOR
     return xxh3_64_intdigest(data, seed) & _U32
 
 
@@ -460,7 +465,7 @@ def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
         if body_bytes < PUT_FIELDS_BYTES:
             return 0, -2
         put_id, add_ms, expire_ms, flags, only = _PUT_AFTER_FRAME.unpack_from(buffer, at + FRAME_BYTES)
-        seed = put_id + body_bytes + add_ms * ADD_FACTOR
+        seed = put_id + body_bytes + product(add_ms, ADD_FACTOR)
         true_checksum = put_checksum(buffer[at + PUT_HEADER_BYTES : end], seed, expire_ms, flags, only)
         if true_checksum == checksum and (put_id >= ID_MAX or only >= READER_MAX):
             return 0, -4

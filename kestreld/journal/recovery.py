@@ -7,11 +7,14 @@ else is corruption and stops this queue, never the others. Nothing older than a 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.errors import JournalCorrupt
+from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
+from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
+from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import (
     ADD_FACTOR,
@@ -35,20 +38,26 @@ from kestreld.journal.records import (
     read_done,
     read_reader,
     read_sync,
+    whole_records,
     why_bad,
 )
 from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Header, Segment, decode_header, parse_segment_name
 
+HEAD_BYTES: Final = 8192  # of a segment: most have header and CHECKPOINT in them, small ones all they have
 Report = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Recovered:
-    """A journal ready to be appended to, and the state it stands for. `notes` are for the log."""
+    """A journal ready to be appended to, and the state it stands for. `notes` are for the log.
+
+    `is_sealed`: it says at its very end that all of it is on disk, as after a stop in good order.
+    """
 
     journal: Journal
     state: Checkpoint
     notes: list[str] = field(default_factory=list)
+    is_sealed: bool = False
 
 
 @dataclass(slots=True)
@@ -58,14 +67,20 @@ class _Found:
     checkpoint: Checkpoint | None
     checkpoint_end: int
     problem: JournalCorrupt | None
+    content: bytes = b""  # all of it, where it is small
     has_sync: bool = False  # it says that something was on disk
+    sealed_bytes: int = 0  # where the last SYNC ends that says so of all before it
+
+    def read(self, files: FileLayer) -> bytes:
+        return self.content or files.read_file(self.segment.path)
 
 
 @dataclass(slots=True)
 class Survey:
     """What the files of a journal stand for. `state` is None when nothing was ever written to it.
 
-    `buffer` is the newest of `segments`, `end` where its good records do; `aside` are segments that were being made.
+    `buffer` is the newest of `segments`, `end` where its good records do; `aside` are segments that were being made,
+    `names` all that is in the folder.
     """
 
     queue: str
@@ -77,7 +92,10 @@ class Survey:
     end: int
     aside: list[Segment]
     replaced: list[Segment]
+    names: list[str]
+    marker: Marker | None
     has_sync: bool = False
+    is_sealed: bool = False
 
     def journal(self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Journal:
         """The journal, ready to be read."""
@@ -92,31 +110,71 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
     Raises JournalCorrupt when what is there cannot be trusted; then nothing was changed.
     """
     found = survey(files, folder)
-    newest = found.segments[-1].path if found.segments else ""
-    for name in files.list_dir(folder):
-        is_past = name.endswith(UNSYNCED_MARK) and f"{folder}/{name}" != newest + UNSYNCED_MARK
+    newest = found.segments[-1].path.rpartition("/")[2] if found.segments else ""
+    for name in found.names:
+        is_past = name.endswith(UNSYNCED_MARK) and name != newest + UNSYNCED_MARK
+        is_past |= name.endswith(MARKER_SUFFIX) and found.marker is not None and name != found.marker.name
         if is_past or name.endswith(".seg.new"):
             files.unlink(f"{folder}/{name}")  # a roll that a crash cut short was never part of the journal
-    notes = []
+    notes, is_cut = [], True
     if found.end < len(found.buffer):
-        notes.append(_cut_tail(files, clock, found.segments[-1], found.buffer, found.end))
+        note, is_cut = _cut_tail(files, clock, found.segments[-1], found.buffer, found.end)
+        notes.append(note)
     notes.extend([_set_aside(files, clock, segment) for segment in found.aside])
     if found.state is None:
         return None
     journal = found.journal(files, clock, open_files, folder)
     journal.adopt(found.checkpoint_end, is_proven=found.has_sync)
-    journal.distrusted = files.exists(newest + UNSYNCED_MARK)
+    journal.marker = found.marker
+    journal.distrusted = newest + UNSYNCED_MARK in found.names or not is_cut
     journal.leftover = {segment.number: segment for segment in found.replaced}
-    return Recovered(journal, found.state, notes)
+    return Recovered(journal, found.state, notes, found.is_sealed)
+
+
+def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
+    """What a journal in use says after a turn was cut short, which it learns itself: all that is written whole.
+
+    What is not is cut off. None when nothing was ever written to it. Raises JournalCorrupt or OSError.
+    """
+    known = journal.live.number if journal.segments else 0
+    found = []
+    for name in files.list_dir(journal.folder):
+        parsed = parse_segment_name(name)
+        if parsed is not None and parsed[0] >= known:
+            path = f"{journal.folder}/{name}"
+            found.append(_open_segment(files, Segment(parsed[0], parsed[1], path, files.size_bytes(path), 0)))
+    if not found:
+        if journal.segments:
+            raise JournalCorrupt(journal.live.path, 0, "the live segment is gone")
+        return None
+    newest = found[-1]
+    if newest.checkpoint is None:
+        raise newest.problem or JournalCorrupt(newest.segment.path, 0, "it has no CHECKPOINT")
+    buffer = files.read_file(newest.segment.path)
+    if journal.failed is not None and newest.segment.number == known:
+        buffer = buffer[: journal.live.used_bytes]  # behind it stands what a failed commit left
+    end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest).run(buffer)
+    if end < len(buffer):
+        fd = files.open_append(newest.segment.path)
+        try:
+            files.truncate(fd, end)
+        finally:
+            files.close(fd)
+    journal.take_up([one.segment for one in found if one.segment.number > known], end, newest.checkpoint_end)
+    return newest.checkpoint
 
 
 def survey(files: FileLayer, folder: str) -> Survey:
     """Read the journal in `folder` as a start does, changing nothing. Raises JournalCorrupt."""
-    found = _look(files, folder)
+    names = files.list_dir(folder)
+    marker = find_marker(names)
+    found = _look(files, folder, names)
     aside: list[Segment] = []
     while found and found[-1].checkpoint is None:
         last = found.pop()
         _must_be_torn(files, last)
+        if marker is not None and last.segment.number <= marker.number and last.problem is not None:
+            raise JournalCorrupt(last.segment.path, last.problem.offset, f"{last.problem.reason}: {marker}")
         if found and found[-1].header.replaced and last.problem is not None:
             raise last.problem  # a compacted segment goes into place only behind a CHECKPOINT on disk
         if not found and last.segment.number > 1 and last.problem is not None:
@@ -125,16 +183,17 @@ def survey(files: FileLayer, folder: str) -> Survey:
     stood_in_for = {number for one in found for number in one.header.replaced}
     replaced = [one.segment for one in found if one.segment.number in stood_in_for]
     found = [one for one in found if one.segment.number not in stood_in_for]
+    last_number = found[-1].segment.number if found else 0
+    if marker is not None and last_number < marker.number:
+        raise SegmentsMissing(folder, f"{missing_words(last_number + 1, marker.number)}: {marker}")
     if not found:
-        return Survey("", 0, [], None, 0, b"", 0, aside, replaced)
+        return Survey("", 0, [], None, 0, b"", 0, aside, replaced, names, marker)
     for earlier, later in pairwise(found):
         if later.segment.number == earlier.segment.number:
             other = earlier.segment.path.rpartition("/")[2]
             raise JournalCorrupt(later.segment.path, 0, f"{other} has the same number: a file put there by hand?")
-        follows = later.segment.number == earlier.segment.number + 1 and not earlier.segment.compacted
-        size_bytes = used_bytes = earlier.segment.used_bytes
-        if later.checkpoint is not None and follows:
-            used_bytes = later.checkpoint.previous_bytes
+        size_bytes = earlier.segment.used_bytes
+        used_bytes = _used_bytes(files, earlier, later)
         if size_bytes < used_bytes or earlier.problem is not None:
             if earlier.segment.first_id == later.segment.first_id:
                 # Nothing was put in it: it got no further than its CHECKPOINT, which was never synced.
@@ -144,8 +203,9 @@ def survey(files: FileLayer, folder: str) -> Survey:
         earlier.segment.used_bytes = used_bytes
     newest = found[-1]
     assert newest.checkpoint is not None
-    buffer = files.read_file(newest.segment.path)
+    buffer = newest.read(files)
     end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest).run(buffer)
+    _must_be_complete(files, folder, found, marker)
     header, segments = newest.header, [one.segment for one in found]
     return Survey(
         header.queue,
@@ -157,14 +217,85 @@ def survey(files: FileLayer, folder: str) -> Survey:
         end,
         aside,
         replaced,
+        names,
+        marker,
         newest.has_sync,
+        newest.sealed_bytes == end == len(buffer),
     )
 
 
-def _look(files: FileLayer, folder: str) -> list[_Found]:
+def missing_words(first: int, last: int) -> str:
+    """What to say of segments that have gone."""
+    return f"segment {first} is not there" if first == last else f"segments {first} to {last} are not there"
+
+
+def _must_be_complete(files: FileLayer, folder: str, found: list[_Found], marker: Marker | None) -> None:
+    """Raise SegmentsMissing where one has gone that a reader needs. Of those `found` the newest has been replayed."""
+    state, first = found[-1].checkpoint, found[0].segment
+    assert state is not None
+    needed = min((reader.head for reader in state.readers), default=state.next_id)
+    if marker is not None:
+        needed = max(needed, marker.floor)
+        # Without a floor nobody can tell: a power cut may have lost the word that its items were done.
+        if needed < first.first_id and not first.compacted:
+            raise SegmentsMissing(folder, f"what stood before segment {first.number} is not there")
+    for earlier, later in pairwise(found):
+        first_missing, last_missing = earlier.segment.number + 1, later.segment.number - 1
+        is_gap = first_missing <= last_missing and needed < later.segment.first_id
+        # A number is left free for a compacted segment, which may never come.
+        if is_gap and _end_id(files, earlier) < later.segment.first_id:
+            raise SegmentsMissing(folder, missing_words(first_missing, last_missing))
+
+
+def _end_id(files: FileLayer, found: _Found) -> int:
+    """The id that follows a segment's last item. Raises JournalCorrupt."""
+    segment = found.segment
+    if segment.compacted and found.checkpoint is not None:
+        return found.checkpoint.next_id
+    buffer = files.read_file(segment.path)[: segment.used_bytes]
+    end_id = segment.first_id
+    for record_type, at, _ in whole_records(buffer, segment.records_at, segment.path):
+        if record_type == Type.PUT:
+            end_id = PUT.unpack_from(buffer, at)[3] + 1
+    return end_id
+
+
+def _used_bytes(files: FileLayer, earlier: _Found, later: _Found) -> int:
+    """How much was written to a segment that counts, as far as what stands behind it tells."""
+    segment, checkpoint = earlier.segment, later.checkpoint
+    if segment.compacted:
+        return segment.used_bytes
+    if checkpoint is not None:
+        if later.segment.number == segment.number + 1:
+            return checkpoint.previous_bytes
+        if checkpoint.previous_bytes == segment.used_bytes:
+            return segment.used_bytes  # a number was left free between them
+    # The CHECKPOINT that knows was never synced, and is lost.
+    return segment.used_bytes if earlier.problem is not None else _end_below(files, segment, later.segment.first_id)
+
+
+def _end_below(files: FileLayer, segment: Segment, end_id: int) -> int:
+    """Where the items of a segment with ids below `end_id` end. Behind them stands what a commit left that failed and
+    could not be cut off: its ids were given out again.
+    """
+    buffer = files.read_file(segment.path)
+    at, next_id = segment.records_at, segment.first_id
+    while at < len(buffer):
+        record_type, end = checked_end(buffer, at)
+        if not record_type and next_id < end_id:
+            return segment.used_bytes  # damage, to be found when it is read
+        if not record_type or (record_type == Type.PUT and PUT.unpack_from(buffer, at)[3] >= end_id):
+            break
+        if record_type == Type.PUT:
+            next_id = PUT.unpack_from(buffer, at)[3] + 1
+        at = end
+    return at
+
+
+def _look(files: FileLayer, folder: str, names: list[str]) -> list[_Found]:
     """The segments of a folder in order, each with its header and CHECKPOINT where these are whole."""
     found = []
-    for name in files.list_dir(folder):
+    for name in names:
         parsed = parse_segment_name(name)
         if parsed is not None:
             path = f"{folder}/{name}"
@@ -176,10 +307,10 @@ def _look(files: FileLayer, folder: str) -> list[_Found]:
 def _open_segment(files: FileLayer, segment: Segment) -> _Found:
     fd = files.open_read(segment.path)
     try:
-        start = files.read_at(fd, 8192, 0)
+        start = files.read_at(fd, min(HEAD_BYTES, segment.used_bytes), 0)
         stated_bytes = int.from_bytes(start[12:16], "little")
         if len(start) < stated_bytes <= segment.used_bytes:
-            start = files.read_at(fd, stated_bytes + 8192, 0)  # a compacted segment may replace thousands
+            start = files.read_at(fd, stated_bytes + HEAD_BYTES, 0)  # a compacted segment may replace thousands
         try:
             header, header_bytes = decode_header(start, segment.path)
         except JournalCorrupt as damage:
@@ -202,12 +333,13 @@ def _open_segment(files: FileLayer, segment: Segment) -> _Found:
         reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
         return _Found(segment, header, None, 0, JournalCorrupt(segment.path, header_bytes, reason))
     checkpoint = read_checkpoint(start[header_bytes + 9 : end])
-    return _Found(segment, header, checkpoint, end, None)
+    content = start if len(start) == segment.used_bytes else b""
+    return _Found(segment, header, checkpoint, end, None, content)
 
 
 def _must_be_torn(files: FileLayer, last: _Found) -> None:
     """A newest segment without a whole CHECKPOINT is a cut-short roll only if nothing whole stands in it."""
-    buffer = files.read_file(last.segment.path)
+    buffer = last.read(files)
     assert last.problem is not None
     if next(find_whole_records(buffer, 1), None) is not None or "version" in last.problem.reason:
         raise last.problem
@@ -268,7 +400,10 @@ class _Replay:
                 joined = _count_on(buffer, end, change.at_id - next_id, shared_items, shared_bytes)
                 self._change(change, joined)
             elif record_type == Type.SYNC:
-                synced = self._newest.has_sync = read_sync(body) > 0
+                covered_bytes = read_sync(body)
+                synced = self._newest.has_sync = covered_bytes > 0
+                if covered_bytes == at:
+                    self._newest.sealed_bytes = end
             else:
                 self._take(record_type, body)
             at = end
@@ -360,8 +495,11 @@ def must_be_torn(buffer: bytes, at: int, path: str, synced: bool) -> None:
         raise JournalCorrupt(path, at, why_bad(code) + ", and whole records follow")
 
 
-def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, end: int) -> str:
-    """Keep the torn tail beside the segment and cut it off; returns what to log."""
+def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, end: int) -> tuple[str, bool]:
+    """Keep the torn tail beside the segment and cut it off; what to log, and whether it is off on disk, too.
+
+    Else a power cut may lose what is put there next and bring back whole records of the tail, with the same ids.
+    """
     tail = buffer[end:]
     kept = ""
     if tail.strip(b"\0"):
@@ -370,15 +508,24 @@ def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, e
     fd = files.open_append(segment.path)
     try:
         files.truncate(fd, end)
+        is_cut = _synced(files, fd)
     finally:
         files.close(fd)
     whole = sum(1 for _ in find_whole_records(buffer, end + 1))
     if not kept:
-        return f"{segment.path}: {len(tail)} unused bytes cut off at byte {end}"
+        return f"{segment.path}: {len(tail)} unused bytes cut off at byte {end}", is_cut
     return (
         f"{segment.path}: torn tail of {len(tail)} bytes cut off at byte {end}, {whole} whole records in it;"
         f" kept as {kept}"
-    )
+    ), is_cut
+
+
+def _synced(files: FileLayer, fd: int) -> bool:
+    try:
+        files.sync(fd)
+    except OSError:
+        return False  # the journal goes on in a new segment, which says how much of this one counts
+    return True
 
 
 def _write_whole(files: FileLayer, path: str, data: bytes) -> None:

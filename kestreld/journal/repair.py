@@ -11,14 +11,16 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.config import decode_queue_name
-from kestreld.errors import JournalFailed
+from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder
 from kestreld.journal.found_segments import read_segment
 from kestreld.journal.inspection import PAUSE_RECORDS, Damage, Inspection, Known
 from kestreld.journal.known_readers import undone
+from kestreld.journal.marker import Marker
 from kestreld.journal.records import PUT, PUT_HEADER_BYTES, Kind, Range, Type, whole_records
 from kestreld.journal.salvage import Salvage
+from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX
 
 DAMAGED: Final = ".damaged"
@@ -80,7 +82,7 @@ def finish_repairs(files: FileLayer, spool: str) -> list[str]:
 class Repair:
     """`survey`, then `build`, `sync`, `put_in_place` and `sync_names`. The first two are done in steps.
 
-    `is_stopped`: a server has stopped it. If it had been in use, the server says what is `known`, may go on writing to
+    `stopped`: why a server has stopped it. If it had been in use, the server says what is `known`, may go on writing to
     it, but for new items, and calls `catch_up` before `put_in_place`.
     """
 
@@ -91,7 +93,7 @@ class Repair:
         folder: str,
         segment_bytes_max: int,
         *,
-        is_stopped: bool = False,
+        stopped: JournalCorrupt | None = None,
         known: Known | None = None,
     ) -> None:
         self._files = files
@@ -101,7 +103,7 @@ class Repair:
         self._queue = decode_queue_name(self._name.removesuffix(FOLDER_SUFFIX))
         self._segment_bytes_max = segment_bytes_max
         self._building = f"{self._spool}/{BUILDING}/{self._name}"
-        self._found = Inspection(files, clock, folder, self._queue, is_stopped=is_stopped, server=known)
+        self._found = Inspection(files, clock, folder, self._queue, stopped=stopped, server=known)
         self.report = RepairReport(self._queue)
 
     def survey(self) -> Iterator[None]:
@@ -132,7 +134,7 @@ class Repair:
             self._found.readers,
             segment_bytes_max=self._segment_bytes_max,
             next_reader=self._found.known_readers.next_reader,
-            first_id=self._found.parts[0].first_id,
+            first_id=self._found.first_id,
             first_segment=self._found.last_number + 1,
             syncs=False,
         )
@@ -173,9 +175,13 @@ class Repair:
 
     def sync(self) -> None:
         """Put the new journal on disk, under the name that `finish_repairs` looks for. Slow; raises OSError."""
-        for name in self._files.list_dir(self._building):
+        names = self._files.list_dir(self._building)
+        for name in names:
             self._sync_file(f"{self._building}/{name}")
         self._files.sync_dir(self._building)
+        numbers, first_ids = zip(*filter(None, map(parse_segment_name, names)), strict=True)
+        marker = Marker(max(numbers), min(first_ids))
+        self._files.close(self._files.create(f"{self._building}/{marker.name}"))
         self._files.rename(self._building, self._building + BUILT)
         self._files.sync_dir(f"{self._spool}/{BUILDING}")
         self._files.make_dir(f"{self._spool}/{DAMAGED}")
@@ -194,6 +200,8 @@ class Repair:
 
         Raises JournalCorrupt, or OSError.
         """
+        if not self._found.parts:
+            return False
         last = self._found.parts[-1]
         written = self._files.size_bytes(last.path) - last.end
         if written <= 0:
@@ -220,7 +228,7 @@ class Repair:
 
     def _newest(self) -> str:
         built = self._building + BUILT
-        return f"{built}/{self._files.list_dir(built)[-1]}"
+        return f"{built}/{[name for name in self._files.list_dir(built) if parse_segment_name(name)][-1]}"
 
     def put_in_place(self) -> None:
         """Let the new journal take the place of the old one, which is kept. Quick; raises OSError.

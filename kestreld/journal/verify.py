@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import Final
 
 from kestreld.config import decode_queue_name, encode_queue_name
-from kestreld.errors import JournalCorrupt
+from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
+from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.records import (
     FRAME_BYTES,
     PUT,
@@ -23,7 +24,7 @@ from kestreld.journal.records import (
     read_reader,
     why_bad,
 )
-from kestreld.journal.recovery import must_be_torn
+from kestreld.journal.recovery import missing_words, must_be_torn, survey
 from kestreld.journal.segment import decode_header, parse_segment_name
 
 FOLDER_SUFFIX = ".journal"
@@ -113,6 +114,17 @@ def archived_folders(files: FileLayer, archive: str, queue: str | None = None) -
                 yield decode_queue_name(name), f"{folder}/{journal_id}"
 
 
+def is_live(files: FileLayer, path: str) -> bool:
+    """Whether a segment is the one that its server writes to: the newest of a journal in a spool.
+
+    Only that one may end in a torn tail. A closed one was whole when the next was begun. Raises OSError.
+    """
+    folder, _, name = path.rpartition("/")
+    if not folder.endswith(FOLDER_SUFFIX):
+        return False
+    return name == max(filter(parse_segment_name, files.list_dir(folder)), default="")
+
+
 def verify_spool(
     files: FileLayer, spool: str, queue: str | None = None, known: Known = nothing_known
 ) -> Iterator[SegmentReport]:
@@ -128,13 +140,16 @@ def verify_spool(
 def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = nothing_known) -> list[SegmentReport]:
     """The reports of one journal's segments, in order; none where the folder has gone meanwhile."""
     try:
-        names = [name for name in files.list_dir(folder) if parse_segment_name(name)]
+        all_names = files.list_dir(folder)
     except FileNotFoundError:
         return []
+    names, marker = [name for name in all_names if parse_segment_name(name)], find_marker(all_names)
+    vouched = marker.number if marker is not None else 0
     reports: list[SegmentReport] = []
     contents: list[_Contents] = []
     readers = _Readers()
-    missing: list[SegmentReport] = []
+    is_archived = not folder.endswith(FOLDER_SUFFIX)
+    missing: list[tuple[int, str]] = []  # the number of the segment before which something is, and what
     previous: SegmentReport | None = None
     last_number, put_items = 0, CANNOT_TELL
     for name in names:
@@ -157,10 +172,13 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
         except OSError as error:
             report.unreadable, report.reason, previous = True, (error.strerror or str(error)).lower(), None
         else:
-            _read_segment(report, buffer, found, readers, is_first=previous is None, is_last=name == names[-1])
+            is_live = name == names[-1] and not is_archived
+            _read_segment(report, buffer, found, readers, is_first=previous is None, is_live=is_live)
+            report.torn = report.torn and (report.records > 0 or number > vouched)
             previous, put_items = report, report.put_items
-            if may_miss and found.put_before > put_before:
-                missing.append(_missing_before(report, before, number))
+            is_needed = marker is None or found.first_id > marker.floor
+            if may_miss and is_needed and found.put_before > put_before:
+                missing.append((number, missing_words(before + 1, number - 1)))
             if number == before:
                 report.bad_offset, report.torn, report.put_items = 0, False, CANNOT_TELL
                 report.reason = "another segment has the same number"
@@ -168,13 +186,29 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
         contents.append(found)
     _hold_to_what_was_written(reports, contents)
     _count_live(reports, contents, readers)
-    return reports + missing
+    stood_in_for = {number for found in contents for number in found.replaced}
+    gone = [reason for number, reason in missing if number - 1 not in stood_in_for]
+    if marker is not None and (reason := _missing_at_a_start(files, folder, names, marker)) not in ("", *gone):
+        gone.append(reason)
+    return reports + [SegmentReport(queue, folder, reason=reason, missing=True) for reason in gone]
 
 
-def _missing_before(report: SegmentReport, last_number: int, number: int) -> SegmentReport:
-    """There was something between two segments."""
-    gone = f"segment {last_number + 1}" + (f" to {number - 1}" if number > last_number + 2 else "")
-    return SegmentReport(report.queue, report.path.rpartition("/")[0], reason=f"{gone} is not there", missing=True)
+def _missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: Marker) -> str:
+    """What the marker and the heads of the readers say that is not there at either end; "" where all is."""
+    places = [place for name in names if (place := parse_segment_name(name)) is not None]
+    if places and places[-1][0] >= marker.number and places[0][1] <= marker.floor:
+        return ""
+    reason = ""
+    for _ in range(2):  # a running server may have changed names while they were read
+        try:
+            survey(files, folder)
+        except SegmentsMissing as problem:
+            reason = problem.reason
+        except (JournalCorrupt, FileNotFoundError):
+            return ""  # found by its records, or let go of meanwhile
+        else:
+            return ""
+    return reason
 
 
 def _read_segment(
@@ -184,7 +218,7 @@ def _read_segment(
     readers: _Readers,
     *,
     is_first: bool,
-    is_last: bool,
+    is_live: bool,
 ) -> None:
     report.size_bytes = len(buffer)
     try:
@@ -199,20 +233,20 @@ def _read_segment(
         found.put_before = report.put_items = checkpoint.put_items
         at = _read_records(report, buffer, at, found, readers, first=is_first)
         if header.replaced:
-            report.put_items = CANNOT_TELL
+            report.put_items = checkpoint.put_items  # as at the start of the next one; its own items are old ones
         if at < len(buffer):
             code = checked_end(buffer, at)[1]
-            if is_last:
+            if is_live:
                 must_be_torn(buffer, at, report.path, synced=found.synced)
                 report.torn = bool(buffer[at:].strip(b"\0"))
-            if report.torn or not is_last:
+            if report.torn or not is_live:
                 report.bad_offset, report.reason = at, why_bad(code)
             if report.torn and (whole := sum(1 for _ in find_whole_records(buffer, at + 1))):
                 report.reason = f"{why_bad(code)}, and {whole} whole records follow, which a repair would keep"
     except JournalCorrupt as problem:
         report.bad_offset, report.reason = problem.offset, problem.reason
         # A newest segment in which nothing whole stands was cut short while it was made: a start sets it aside.
-        report.torn = is_last and not report.records and next(find_whole_records(buffer, 1), None) is None
+        report.torn = is_live and not report.records and next(find_whole_records(buffer, 1), None) is None
     if report.bad_offset is not None:
         report.put_items = CANNOT_TELL
 
@@ -224,16 +258,17 @@ def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Cont
     """
     stood_in_for = {number for found in contents for number in found.replaced}
     for report, (found, following) in zip(reports, pairwise(contents), strict=False):
+        # What another than the next one says is not said of this one; a compacted one says nothing.
+        follows = following.number == found.number + 1 and not found.replaced
         used_bytes = following.previous_bytes
-        if used_bytes is None or report.unreadable:
+        if not used_bytes or not follows or report.unreadable:
             continue
         if report.bad_offset is not None:
             if report.bad_offset >= used_bytes:
                 report.bad_offset, report.reason = None, None
             continue
-        follows = following.number == found.number + 1 and not found.replaced
         had_items = following.first_id > found.first_id  # else it got no further than its CHECKPOINT, never synced
-        if report.size_bytes < used_bytes and follows and had_items and found.number not in stood_in_for:
+        if report.size_bytes < used_bytes and had_items and found.number not in stood_in_for:
             report.bad_offset, report.put_items = report.size_bytes, CANNOT_TELL
             report.reason = f"the file ends here, not at byte {used_bytes}"
 

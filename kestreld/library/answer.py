@@ -1,40 +1,182 @@
 """An answer that comes later: a future for threads, which a coroutine can await."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from functools import partial
+from threading import Condition, Lock, RLock
+from typing import Any, Final, Generic, TypeVar
+
+from kestreld.errors import KestrelError, QueueForked
+from kestreld.library.afterwards import afterwards
+from kestreld.library.forked import forked_lock
 
 S = TypeVar("S")
+_log: Final = logging.getLogger("kestreld.library")
 T = TypeVar("T")
+
+
+class _Condition(Condition):
+    """One whose lock is entered in C: where `__enter__` is Python, a signal handler that raises in it leaves the lock
+    taken.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self) -> None:
+        lock = RLock()
+        super().__init__(lock)
+        self.__enter__ = lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = lock.__exit__  # type: ignore[method-assign]
 
 
 class Answer(Future[T]):
     """`result(timeout_s)` waits for it; `await` does on an event loop. One that is cancelled in time takes nothing.
 
-    `give_back` is told what has come for a coroutine that was cancelled before it could take it; None is not.
+    `give_back` is told what has come for nobody: for a coroutine that was cancelled before it could take it, or for
+    one that is garbage before anybody has asked for it; None is not. `give_back_now` does so for the latter at once,
+    without waiting for a lock, unless it says False. Whoever serves it holds it weakly; in `kept` it holds itself for
+    as long as somebody awaits it or has left a callback.
     """
 
-    def __init__(self, give_back: Callable[[Any], object] | None = None) -> None:
-        super().__init__()
-        self._give_back = give_back
+    _is_received = True  # until it is made whole
 
-    def __await__(self) -> Generator[object, None, T]:
-        is_taken = False
-        try:
-            found = yield from asyncio.wrap_future(self)
-            is_taken = True
-        finally:
-            if self.done() and not is_taken:
-                self.return_found()  # before the coroutine ends, and anybody else gets what comes after it
-            elif not is_taken:
-                self.add_done_callback(lambda _: self.return_later())
+    def __init__(
+        self,
+        give_back: Callable[[Any], object] | None = None,
+        give_back_now: Callable[[Any], bool] | None = None,
+        kept: set[Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self._condition = _Condition()
+        self._latches: list[Lock] = []  # of threads that wait
+        self._own_calls: list[Callable[[Any], object]] = []
+        self._give_back = give_back
+        self._give_back_now = give_back_now
+        self._kept = kept
+        self._loop: asyncio.AbstractEventLoop | None = None  # of who awaits it
+        self._is_received = False
+
+    def result(self, timeout: float | None = None) -> T:
+        self._wait(timeout)
+        found = super().result()
+        self._is_received = True
         return found
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception()
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Raises TimeoutError. Not left to the condition: a signal handler that raises may find its lock let go of."""
+        if self.done():
+            return
+        latch = Lock()
+        latch.acquire()
+        self._latches.append(latch)
+        if not self.done():
+            latch.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0))
+        if not self.done():
+            self._latches.remove(latch)
+            raise TimeoutError
+
+    def seen(self) -> T:
+        """What it is, without having received it. It is there."""
+        return super().result()
+
+    def receive(self) -> None:
+        """Somebody has what it is."""
+        self._is_received = True
+
+    def add_done_callback(self, call: Callable[[Future[T]], object]) -> None:
+        self._keep()
+        super().add_done_callback(call)
+
+    def when_settled(self, call: Callable[[Future[T]], object]) -> None:
+        """`add_done_callback` for who does not want the answer himself: nobody keeps it for that.
+
+        It is called after all others, and again where that was cut short.
+        """
+        self._own_calls.append(call)
+        if self.done():
+            self._make_own_calls()
+
+    def _make_own_calls(self) -> None:
+        while self._own_calls:
+            call = self._own_calls[-1]
+            call(self)
+            if call in self._own_calls:
+                self._own_calls.remove(call)
+
+    def _keep(self) -> None:
+        kept = self._kept
+        if kept is not None and self not in kept:
+            kept.add(self)
+            self.when_settled(kept.discard)
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether who awaits it will never go on: his event loop is closed."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def awaited_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Somebody is about to await it there."""
+        self._loop = loop
+
+    def __await__(self) -> Generator[object, None, T]:
+        loop = asyncio.get_running_loop()
+        self.awaited_on(loop)
+        told: asyncio.Future[None] = loop.create_future()
+        self.add_done_callback(lambda _: self._tell(loop, told))
+        is_received = False
+        try:
+            yield from told
+            found = self.result()
+            is_received = True
+        except GeneratorExit:  # the coroutine is garbage
+            is_received = True
+            afterwards.do(self.abandon)
+            raise
+        finally:
+            if not is_received:
+                self.abandon()  # before the coroutine ends, and anybody else gets what comes after it
+        return found
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, told: "asyncio.Future[None]") -> None:
+        def tell() -> None:
+            if self.cancelled():
+                told.cancel()
+            elif not told.done():
+                told.set_result(None)
+
+        try:
+            loop.call_soon_threadsafe(tell)
+        except RuntimeError:  # it is closed
+            self.return_later()
+
+    def abandon(self) -> None:
+        """Who awaited it does not any more: it is cancelled, or given back."""
+        if self.cancel() or self.done():
+            self.return_found()
+        else:
+            self.when_settled(lambda _: self.return_later())
+
+    def __del__(self) -> None:
+        if self._is_received or self._give_back is None or not self.done() or self.cancelled():
+            return
+        found = None if self.exception() is not None else self.seen()
+        with suppress(QueueForked):
+            if found is not None and (self._give_back_now is None or not self._give_back_now(found)):
+                afterwards.do(partial(self._give_back, found))
+
     @classmethod
-    def of(cls, value: T, give_back: Callable[[Any], object] | None = None) -> "Answer[T]":
+    def of(
+        cls, value: T, give_back: Callable[[Any], object] | None = None, now: Callable[[Any], bool] | None = None
+    ) -> "Answer[T]":
         """One that is there already."""
-        answer = cls(give_back)
+        answer = cls(give_back, now)
         answer.set_result(value)
         return answer
 
@@ -49,30 +191,76 @@ class Answer(Future[T]):
         """`return_found` by who has just settled it."""
         self.return_found()
 
+    def refuse(self, queue: str) -> None:
+        """In a forked child, where nobody would ever bring it: from now on it raises QueueForked."""
+        self._give_back = None
+        self._condition = forked_lock(queue)  # which all methods of a future take first
+
+    def fail(self, problem: KestrelError) -> None:
+        """Nobody would ever settle it: it raises `problem`, unless it is settled already."""
+        if not self.done() and (self.running() or self.set_running_or_notify_cancel()):
+            self.set_exception(problem)
+
+    def _invoke_callbacks(self) -> None:
+        """Each once, also where this is cut short and done again. Latches come first: none of theirs is swallowed."""
+        for latch in self._latches:
+            if latch.locked():
+                latch.release()
+        waiting: list[Callable[[Future[T]], object]] = self._done_callbacks  # type: ignore[attr-defined]
+        while waiting:
+            callback = waiting.pop(0)
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - as of any future
+                _log.exception("a callback of %r has failed", self)
+        self._make_own_calls()
+
+    def tell_again(self) -> None:
+        """It is settled; who did that may not have come to tell all who wait for it."""
+        with self._condition:
+            self._condition.notify_all()
+        self._invoke_callbacks()
+
 
 class Derived(Answer[T | None], Generic[S, T]):
     """What is made of another answer, None of None. To cancel it is to cancel that."""
 
-    def __init__(self, source: Answer[S | None], made: Callable[[S], T]) -> None:
-        super().__init__()
+    def __init__(self, source: Answer[S | None], made: Callable[[S], T], kept: set[Any] | None = None) -> None:
+        super().__init__(kept=kept)
         self._source = source
         self._made = made
 
+    def result(self, timeout: float | None = None) -> T | None:
+        found = super().result(timeout)
+        self._source.receive()
+        return found
+
+    def receive(self) -> None:
+        self._source.receive()
+
+    def awaited_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._source.awaited_on(loop)
+
     def settle(self) -> None:
-        """The other is there, or cancelled. To be called once; callbacks are called now."""
+        """The other is there, or cancelled. Callbacks are called now."""
+        if self.done():
+            return
         if self._source.cancelled():
             super().cancel()
             return
         if (problem := self._source.exception()) is not None:
             self.set_exception(problem)
             return
-        found = self._source.result()
+        found = self._source.seen()
         try:
             made = None if found is None else self._made(found)
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked for it is to have it
             self.set_exception(error)
             return
         self.set_result(made)
+
+    def fail(self, problem: KestrelError) -> None:
+        """It follows the other."""
 
     def return_found(self) -> None:
         self._source.return_found()

@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import ref
 
+from kestreld import checks
 from kestreld.clock import Clock
+from kestreld.errors import KestrelError
+from kestreld.library.afterwards import afterwards
 from kestreld.library.answer import Answer
 from kestreld.library.worker import Worker
 
@@ -53,21 +57,24 @@ class BlockingQueue(Protocol[T]):
 
 
 def checked_limit(max_items: int | None) -> int | None:
-    if max_items is not None and max_items < 1:
-        raise ValueError(f"max_items is at least 1, not {max_items}")
-    return max_items
+    return checks.whole_or_none(max_items, "max_items", 1)
 
 
 class Consumer(Answer[T | None], Generic[T]):
     """One who waits. Whoever holds it decides what becomes of it; one at a time can."""
 
-    def __init__(self, give_back: Callable[[Any], object]) -> None:
-        super().__init__(give_back)
+    def __init__(
+        self, give_back: Callable[[Any], object], give_back_now: Callable[[Any], bool], kept: set[Any]
+    ) -> None:
+        super().__init__(give_back, give_back_now, kept)
         self._free = [True]  # a list, as taking something from one is one step for all threads
         self._unwanted = False
 
     def hold(self) -> bool:
         """Whether it is the caller's now, to be given something or to be let go of."""
+        if self.is_forsaken:
+            afterwards.do(super().cancel)
+            return False
         try:
             return self._free.pop()
         except IndexError:
@@ -85,6 +92,11 @@ class Consumer(Answer[T | None], Generic[T]):
         if self.hold():
             self.set_result(None)
 
+    def fail(self, problem: KestrelError) -> None:
+        """Nobody would end its wait: it raises `problem`, unless it is being served just now."""
+        if self.hold():
+            self.set_exception(problem)
+
     def cancel(self) -> bool:
         """As of any future; one that gets an item at the same time is not cancelled."""
         if self.hold():
@@ -93,16 +105,31 @@ class Consumer(Answer[T | None], Generic[T]):
         return self.cancelled()
 
 
+def is_waiting(one: "ref[Consumer[T]]") -> bool:
+    """Whether somebody who stood in a line can still be served."""
+    consumer = one()
+    return consumer is not None and not (consumer.done() or consumer.is_forsaken)
+
+
 def wait_until(consumer: Consumer[T], deadline_at_ms: int) -> None:
     """It gives up at an instant in ms since the epoch, which is waited for on the monotonic clock."""
+
+    def give_up() -> None:
+        if (found := waiting()) is not None:
+            found.give_up()
+
+    def fail(problem: KestrelError) -> None:
+        if (found := waiting()) is not None:
+            found.fail(problem)
+
+    def is_over(_: object) -> None:
+        planned.over = True
+
     clock = Clock()
     left_ms = deadline_at_ms - clock.wall_ms
     if left_ms <= 0:
         consumer.give_up()
         return
-    planned = deadlines.at(clock.monotonic_ms + left_ms, consumer.give_up)
-
-    def is_settled(_: object) -> None:
-        planned.over = True
-
-    consumer.add_done_callback(is_settled)
+    waiting = ref(consumer, is_over)
+    planned = deadlines.at(clock.monotonic_ms + left_ms, give_up, fail)
+    consumer.when_settled(is_over)

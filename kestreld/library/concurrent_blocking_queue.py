@@ -9,9 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock, Semaphore
 from typing import Generic, TypeVar
+from weakref import ref
 
+from kestreld import checks
 from kestreld.library.answer import Answer
-from kestreld.library.blocking_queue import IDLE_MAX, Consumer, FullPolicy, checked_limit, wait_until
+from kestreld.library.blocking_queue import IDLE_MAX, Consumer, FullPolicy, checked_limit, is_waiting, wait_until
+from kestreld.library.deadline import checked_end
+from kestreld.library.forked import refuse_in_child
 
 T = TypeVar("T")
 
@@ -20,18 +24,23 @@ class ConcurrentBlockingQueue(Generic[T]):
     """See BlockingQueue. `max_items` None = unlimited."""
 
     def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
+        checks.instance(full_policy, FullPolicy, "full_policy")
         self._full_policy = full_policy
         limit = checked_limit(max_items)
         self._room = None if limit is None else Semaphore(limit)
         self._above: deque[None] = deque()  # a note for each item there is no room for: those that were given back
         self._items: deque[T] = deque()
-        self._line: deque[Consumer[T]] = deque()
+        self._line: deque[ref[Consumer[T]]] = deque()
+        self._kept: set[Consumer[T]] = set()
         self._clear_out_at = IDLE_MAX
         self._more_to_do: deque[None] = deque()  # notes; a deque, as adding and taking are one step for all threads
         self._bringing_together = Lock()  # tried, never waited for
         self._is_closed = False
+        refuse_in_child(self)
 
     def put(self, item: T) -> bool:
+        if item is None:
+            raise TypeError("None cannot be an item: it says that there is none")
         if self._is_closed or not self._make_room():
             return False
         self._items.append(item)
@@ -72,14 +81,25 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._items.appendleft(item)
         self._bring_together()
 
+    def _return_now(self, item: T) -> bool:
+        """`_return` above the limit, where nobody waits: whoever counts the room may be who is interrupted here."""
+        if any(map(is_waiting, self._line.copy())):
+            return False
+        if self._room is not None:
+            self._above.append(None)
+        self._items.appendleft(item)
+        self._bring_together()
+        return True
+
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        consumer: Consumer[T] = Consumer(self._return)
-        self._line.append(consumer)
+        end_at_ms = checked_end(deadline_at_ms)
+        consumer: Consumer[T] = Consumer(self._return, self._return_now, self._kept)
+        self._line.append(ref(consumer))
         self._bring_together()
         if self._is_closed:
             consumer.give_up()
-        elif deadline_at_ms is not None and not consumer.done():
-            wait_until(consumer, deadline_at_ms)
+        elif end_at_ms is not None and not consumer.done():
+            wait_until(consumer, end_at_ms)
         return consumer
 
     def _bring_together(self) -> None:
@@ -97,8 +117,8 @@ class ConcurrentBlockingQueue(Generic[T]):
         if len(self._line) > self._clear_out_at:
             self._clear_out()
         while self._items and self._line:
-            consumer = self._line[0]
-            if not consumer.hold():
+            consumer = self._line[0]()
+            if consumer is None or not consumer.hold():
                 self._line.popleft()
                 continue
             item = self._take()
@@ -112,7 +132,7 @@ class ConcurrentBlockingQueue(Generic[T]):
     def _clear_out(self) -> None:
         # Only as many as there were: those who come meanwhile stay behind them.
         before = [self._line.popleft() for _ in range(len(self._line))]
-        waiting = [consumer for consumer in before if not consumer.done()]
+        waiting = [one for one in before if is_waiting(one)]
         self._line.extendleft(reversed(waiting))
         self._clear_out_at = 2 * len(waiting) + IDLE_MAX
 
@@ -123,6 +143,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         return item
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
+        checks.function(predicate, "predicate")
         while True:
             try:
                 item = self._items[0]
@@ -144,7 +165,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         return dropped
 
     def evict_waiters(self) -> None:
-        for consumer in self._line.copy():
+        for consumer in self.awaited:
             consumer.give_up()
 
     def close(self) -> None:
@@ -152,8 +173,13 @@ class ConcurrentBlockingQueue(Generic[T]):
         self.evict_waiters()
 
     @property
+    def awaited(self) -> list[Consumer[T]]:
+        """The answers that are still to come, and some that are over."""
+        return [consumer for waiting in self._line.copy() if (consumer := waiting()) is not None]
+
+    @property
     def waiters(self) -> int:
-        return sum(not consumer.done() for consumer in self._line.copy())
+        return sum(map(is_waiting, self._line.copy()))
 
     def __len__(self) -> int:
         return len(self._items)

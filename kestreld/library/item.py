@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kestreld.journal.records import PUT_HEADER_BYTES, item_id
+from kestreld.library.xid import Xid
 
 _times: Final = struct.Struct("<17xQQ").unpack_from  # when it was added and expires
 _new: Final = tuple.__new__  # a quarter of what a call of the class costs
@@ -20,11 +21,12 @@ class QItem(NamedTuple):
     error_count: int = 0  # so often a JournalReader was given it back
 
 
-def item_from(record: bytes, errors: Mapping[int, int], *, is_open: bool) -> QItem:
-    """`errors` are those of all its reader's items, by id."""
+def item_from(record: bytes, errors: Mapping[int, int], owner: object = None) -> QItem:
+    """`errors` are those of all its reader's items, by id. It is an open read where it has an owner."""
     add_at_ms, expire_at_ms = _times(record)
     data = record[PUT_HEADER_BYTES:]
-    if not (is_open or errors):
+    if owner is None and not errors:
         return _new(QItem, (add_at_ms, expire_at_ms, data, 0, 0))
     found = item_id(record)
-    return _new(QItem, (add_at_ms, expire_at_ms, data, found if is_open else 0, errors.get(found, 0)))
+    xid: object = 0 if owner is None else Xid(found, owner)
+    return _new(QItem, (add_at_ms, expire_at_ms, data, xid, errors.get(found, 0)))

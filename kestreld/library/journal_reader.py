@@ -2,10 +2,15 @@
 
 from collections.abc import Callable
 
+from kestreld import checks
 from kestreld.library.answer import Answer
+from kestreld.library.deadline import checked_deadline, checked_end
+from kestreld.library.forked import refuse_in_child
+from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem, item_from
 from kestreld.library.reading import ReaderFigures, Reading
 from kestreld.library.spool import Spool
+from kestreld.library.xid import is_own
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK
 
@@ -24,6 +29,7 @@ class JournalReader:
         self._reader = reader
         self.reading = Reading(spool, reader)
         self._error_handler: ErrorHandler | None = None
+        refuse_in_child(self)
 
     @property
     def name(self) -> str:
@@ -43,7 +49,7 @@ class JournalReader:
             return
 
         def expired(record: bytes) -> None:
-            item = item_from(record, self._reader.retries, is_open=False)
+            item = item_from(record, self._reader.retries)
             told: Answer[None] = Answer()  # what a callback raises is logged
             told.add_done_callback(lambda _: on_expired(self, item))
             self.reading.spool.worker.soon(lambda: told.set_result(None))
@@ -58,35 +64,41 @@ class JournalReader:
         Without a deadline it does not wait. Items that were given back come before others.
         """
         if deadline_at_ms is None:
-            return self.reading.fetch(OPEN)
-        return self.reading.receive(deadline_at_ms, OPEN)
+            return hand_over(self.reading, lambda: self.reading.fetch(OPEN))
+        end_at_ms = checked_deadline(deadline_at_ms)
+        return hand_over(self.reading, lambda: self.reading.receive(end_at_ms, OPEN))
 
     def get_later(self, deadline_at_ms: int | None = None) -> Answer[QItem | None]:
         """`get` without waiting for it: the answer comes, and its callbacks are called, when there is one.
 
         Without a deadline it waits for ever.
         """
-        return self.reading.answer(deadline_at_ms, lambda item: item)
+        return self.reading.answer(checked_end(deadline_at_ms), lambda item: item)
 
     async def get_async(self, deadline_at_ms: int | None = None) -> QItem | None:
         """`get` for a coroutine, for ever without a deadline. One that is cancelled leaves the item where it was."""
-        return await self.reading.receive_async(deadline_at_ms, OPEN)
+        return await self.reading.receive_async(checked_end(deadline_at_ms), OPEN)
 
     def peek(self, deadline_at_ms: int | None = None) -> QItem | None:
         """The head item, which stays; as `get` otherwise."""
         if deadline_at_ms is None:
             return self.reading.fetch(PEEK)
-        return self.reading.receive(deadline_at_ms, PEEK)
+        return self.reading.receive(checked_deadline(deadline_at_ms), PEEK)
 
     def commit(self, item: QItem) -> None:
-        """The item is done. One that is not open any more is nothing to do."""
-        self.reading.end_read(item.xid, is_done=True)
+        """The item is done. One that is not open here is nothing to do."""
+        checks.instance(item, QItem, "an item")
+        if is_own(item.xid, self.reading, self.full_name):
+            self.reading.end_read(item.xid, is_done=True)
 
     def unget(self, item: QItem) -> None:
         """Give it back, one error richer: it is the head again unless the error handler deals with it.
 
-        One that is not open any more is nothing to do.
+        One that is not open here is nothing to do.
         """
+        checks.instance(item, QItem, "an item")
+        if not is_own(item.xid, self.reading, self.full_name):
+            return
         is_done = False
         try:
             if self._error_handler is not None and self.reading.is_open(item.xid):
@@ -100,7 +112,7 @@ class JournalReader:
 
     def discard_expired(self, limit: int = -1) -> int:
         """Drop expired items at the head, at most `limit`; how many. Nothing that has expired is delivered anyway."""
-        return self.reading.discard_expired(limit)
+        return self.reading.discard_expired(checks.whole(limit, "limit", -1))
 
     def evict_waiters(self) -> None:
         """Everybody who waits here gets None."""

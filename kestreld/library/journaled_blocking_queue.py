@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from kestreld import checks
 from kestreld.library.answer import Answer
+from kestreld.library.deadline import checked_end
+from kestreld.library.forked import refuse_in_child
+from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem
 from kestreld.queues.waiters import OPEN, TAKE
 
@@ -21,10 +25,13 @@ class _OneReader(Generic[T]):
     def __init__(self, queue: "JournaledQueue", encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
         """Raises ReaderUnknown for a queue whose readers have names."""
         self._queue = queue
+        checks.function(encode, "encode")
+        checks.function(decode, "decode")
         self._encode = encode
         self._decode = decode
         self._reader = queue.reader()
         self._reading = self._reader.reading
+        refuse_in_child(self)
 
     def put(self, item: T) -> bool:
         """Add an item, or hand it to who has waited longest. False when the queue is full or closed."""
@@ -59,7 +66,7 @@ class JournaledBlockingQueue(_OneReader[T]):
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
         """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
-        return self._reading.answer_taken(deadline_at_ms, self._decoded)
+        return self._reading.answer_taken(checked_end(deadline_at_ms), self._decoded)
 
     def poll(self) -> T | None:
         """The next item if there is one."""
@@ -68,6 +75,7 @@ class JournaledBlockingQueue(_OneReader[T]):
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
         """The next item if there is one and it is as wanted; otherwise it stays."""
+        checks.function(predicate, "predicate")
         item = self._reading.take_if(lambda item: predicate(self._decode(item.data)))
         return None if item is None else self._decode(item.data)
 
@@ -96,10 +104,13 @@ class TransactionalJournaledBlockingQueue(_OneReader[T]):
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[Transaction[T] | None]:
         """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
-        return self._reading.answer(deadline_at_ms, self._transaction)
+        return self._reading.answer(checked_end(deadline_at_ms), self._transaction)
 
     def poll(self) -> Transaction[T] | None:
         """The next item if there is one."""
+        return hand_over(self._reading, self._poll)
+
+    def _poll(self) -> Transaction[T] | None:
         item = self._reading.fetch(OPEN)
         return None if item is None else self._transaction(item)
 

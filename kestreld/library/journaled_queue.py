@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
+from kestreld import checks
 from kestreld.config import QueueConfig
 from kestreld.errors import ReaderUnknown
 from kestreld.library import spool as spools
+from kestreld.library.arguments import checked_config, checked_name
+from kestreld.library.forked import refuse_in_child
 from kestreld.library.journal_reader import ErrorHandler, ExpiredHandler, JournalReader
 from kestreld.library.journaled_blocking_queue import JournaledBlockingQueue, TransactionalJournaledBlockingQueue
 from kestreld.library.persistent_queue import log
@@ -31,13 +34,15 @@ class JournaledQueue:
 
         Raises SpoolLocked with the pid of the process that has the spool, SpoolUnusable or BadQueueName.
         """
-        self.name = name
-        own = config if config is not None else QueueConfig()
-        self._spool, self._queue = spools.use(
-            path, name, own, log.warning, lambda spool: spool.adopt_family(name, own, archive_path), archive_path
-        )
+        self.name = checked_name(name)
+        own, archive_path = checked_config(config), checks.path_or_none(archive_path, "archive_path")
+        path = checks.path(path, "the path of a spool")
         self._readers: dict[Reader, JournalReader] = {}
         self._closed = False
+        self._spool, self._queue = spools.use(
+            self, path, name, own, log.warning, lambda spool: spool.adopt_family(name, own, archive_path), archive_path
+        )
+        refuse_in_child(self)
 
     # Items
 
@@ -61,7 +66,7 @@ class JournaledQueue:
     @property
     def readers(self) -> tuple[str, ...]:
         """The names of its readers; "" is the default one."""
-        with self._spool.lock:
+        with self._spool.lock, self._spool.turn(self._queue):
             return tuple(self._queue.readers)
 
     def reader(
@@ -78,11 +83,16 @@ class JournaledQueue:
         given back, and `on_expired` told of each that expires: see JournalReader. Raises BadQueueName, or
         ReaderUnknown for the default reader where there are others.
         """
+        checks.text(name, "the name of a reader", may_be_empty=True)
+        if config is not None:
+            checks.instance(config, QueueConfig, "config")
+        for handler, what in ((error_handler, "error_handler"), (on_expired, "on_expired")):
+            if handler is not None:
+                checks.function(handler, what)
         while True:
-            with self._spool.lock:
+            with self._spool.lock, self._spool.turn(self._queue):
                 if self._closed:
                     raise ReaderUnknown(f"{self.name} is closed")
-                self._spool.clock.read()
                 self._spool.end_turn(self._queue)
                 if name in self._queue.readers or self._queue.is_idle:
                     found, hold = self._reader(name, config)
@@ -110,6 +120,7 @@ class JournaledQueue:
 
         Those who wait there get None. With the last one, the default reader is there again, at the tail.
         """
+        checks.text(name, "the name of a reader", may_be_empty=True)
         return self._change(lambda: self._spool.succession.drop(self._queue, name))
 
     def erase(self) -> None:
@@ -118,10 +129,9 @@ class JournaledQueue:
         self.close()
 
     def _change(self, change: Callable[[], bool | None]) -> bool:
-        with self._spool.lock:
+        with self._spool.lock, self._spool.turn(self._queue):
             if self._closed:
                 return False
-            self._spool.clock.read()
             self._spool.end_turn(self._queue)
             changed = bool(change())
             for reader, used in list(self._readers.items()):
@@ -182,15 +192,13 @@ class JournaledQueue:
 
     def close(self) -> None:
         """Let go of it. Those who wait get None, open reads return, and the spool is free with its last queue."""
-        with self._spool.lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._spool.clock.read()
-            for reader in self._readers.values():
-                reader.end()
-            self._spool.end_turn()
-        spools.let_go(self._spool)
+        if not self._spool.is_closed:  # it may be where another thread, or a call that was cut short, has got so far
+            with self._spool.closing_lock, self._spool.turn(self._queue):
+                self._closed = True
+                for reader in self._readers.values():
+                    reader.end()
+                self._spool.end_turn()
+        spools.let_go(self, self._spool)
 
     def __enter__(self) -> "JournaledQueue":
         return self

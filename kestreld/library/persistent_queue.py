@@ -4,12 +4,18 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kestreld import checks
 from kestreld.config import QueueConfig
 from kestreld.library import spool as spools
+from kestreld.library.arguments import checked_config, checked_name
+from kestreld.library.deadline import checked_deadline
+from kestreld.library.forked import refuse_in_child
+from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem
 from kestreld.library.reading import Reading
 from kestreld.library.spool import Spool
 from kestreld.library.unopened import unopened
+from kestreld.library.xid import is_own
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE
 
@@ -26,9 +32,10 @@ class PersistentQueue:
     """
 
     def __init__(self, persistence_path: str, name: str, config: QueueConfig | None = None) -> None:
-        self.name = name
-        self._path = persistence_path
-        self._config = config if config is not None else QueueConfig()
+        """Raises BadQueueName."""
+        self.name = checked_name(name)
+        self._path = checks.path(persistence_path, "the path of a spool")
+        self._config = checked_config(config)
         self._closed = False
         self._is_set_up = False
         self._spool: Spool = unopened(name)
@@ -39,16 +46,23 @@ class PersistentQueue:
     def setup(self) -> None:
         """Read its journal, or begin one. Queues of one path share a spool, within one process.
 
-        Raises SpoolLocked with the pid of the process that has the spool, SpoolUnusable or BadQueueName.
+        Raises SpoolLocked with the pid of the process that has the spool, or SpoolUnusable.
         """
         if self._is_set_up:
             return
         self._spool, self._reader = spools.use(
-            self._path, self.name, self._config, log.warning, lambda spool: spool.adopt(self.name, self._config), None
+            self,
+            self._path,
+            self.name,
+            self._config,
+            log.warning,
+            lambda spool: spool.adopt(self.name, self._config),
+            None,
         )
         self._reading = Reading(self._spool, self._reader)
         self._only = self._reader if self._reader.label else None
         self._is_set_up = True
+        refuse_in_child(self)
 
     # Adding
 
@@ -71,49 +85,58 @@ class PersistentQueue:
 
         In a transaction it is set aside only, until `confirm_remove` or `unremove` with its xid.
         """
-        return self._reading.fetch(OPEN if transaction else TAKE)
+        if transaction is False or not checks.switch(transaction, "transaction"):
+            return self._reading.fetch(TAKE)
+        return hand_over(self._reading, lambda: self._reading.fetch(OPEN))
 
     def remove_all(self, limit: int) -> list[QItem]:
         """Take up to `limit` items in one write."""
-        return self._reading.take_all(limit)
+        return self._reading.take_all(checks.whole(limit, "limit"))
 
     def flush(self) -> int:
         """Drop what waits, but not what is set aside; how many items."""
         return self._reading.flush()
 
     def unremove(self, xid: int) -> None:
-        """Back out: the item is the head again. An xid that is not open any more is nothing to do."""
-        self._reading.end_read(xid, is_done=False)
+        """Back out: the item is the head again. An xid that is not open here is nothing to do."""
+        if is_own(xid, self._reading, self.name):
+            self._reading.end_read(xid, is_done=False)
 
     def confirm_remove(self, xid: int) -> None:
-        """The item is done. An xid that is not open any more is nothing to do."""
-        self._reading.end_read(xid, is_done=True)
+        """The item is done. An xid that is not open here is nothing to do."""
+        if is_own(xid, self._reading, self.name):
+            self._reading.end_read(xid, is_done=True)
 
     # Waiting
 
     def remove_receive(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove`, waiting for an item until then."""
-        return self._reading.receive(deadline_at_ms, OPEN if transaction else TAKE)
+        end_at_ms = checked_deadline(deadline_at_ms)
+        if not checks.switch(transaction, "transaction"):
+            return self._reading.receive(end_at_ms, TAKE)
+        return hand_over(self._reading, lambda: self._reading.receive(end_at_ms, OPEN))
 
     def peek_receive(self, deadline_at_ms: int) -> QItem | None:
         """`peek`, waiting for an item until then."""
-        return self._reading.receive(deadline_at_ms, PEEK)
+        return self._reading.receive(checked_deadline(deadline_at_ms), PEEK)
 
     def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
         """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
-        self._reading.react(deadline_at_ms, OPEN if transaction else TAKE, react)
+        want = OPEN if checks.switch(transaction, "transaction") else TAKE
+        self._reading.react(checked_deadline(deadline_at_ms), want, checks.function(react, "react"))
 
     def peek_react(self, deadline_at_ms: int, react: Callable[[QItem | None], object]) -> None:
         """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
-        self._reading.react(deadline_at_ms, PEEK, react)
+        self._reading.react(checked_deadline(deadline_at_ms), PEEK, checks.function(react, "react"))
 
     async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
-        return await self._reading.receive_async(deadline_at_ms, OPEN if transaction else TAKE)
+        want = OPEN if checks.switch(transaction, "transaction") else TAKE
+        return await self._reading.receive_async(checked_deadline(deadline_at_ms), want)
 
     async def peek_async(self, deadline_at_ms: int) -> QItem | None:
         """`peek_receive` for a coroutine."""
-        return await self._reading.receive_async(deadline_at_ms, PEEK)
+        return await self._reading.receive_async(checked_deadline(deadline_at_ms), PEEK)
 
     # The end
 
@@ -125,14 +148,12 @@ class PersistentQueue:
         """Let go of it. Those who wait get nothing, open reads return, and the spool is free with its last queue."""
         if not self._is_set_up:
             return
-        with self._spool.lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._spool.clock.read()
-            self._reading.end()
-            self._spool.end_turn()
-        spools.let_go(self._spool)
+        if not self._spool.is_closed:  # it may be where another thread, or a call that was cut short, has got so far
+            with self._spool.closing_lock, self._spool.turn(self._reader.queue):
+                self._closed = True
+                self._reading.end()
+                self._spool.end_turn()
+        spools.let_go(self, self._spool)
 
     # Figures
 

@@ -3,19 +3,23 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from threading import get_ident
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from kestreld.errors import KestrelError
+from kestreld.journal.records import item_id
 from kestreld.library.answer import Answer, Derived
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
 from kestreld.library.taking import Taking
-from kestreld.library.waits import Hold, Wait
+from kestreld.library.waits import Hold, Seat, Wait
 from kestreld.queues.alone import take_alone
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 
 T = TypeVar("T")
+WAITS: Final = -1  # in place of a thread: a Wait has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +49,43 @@ class Reading:
         self.spool = spool
         self.reader = reader
         self.is_over = False
-        self._opened: set[int] = set()  # xids
-        self._waiting: dict[Wait, Waiter] = {}
+        self._turn = spool.turn(reader.queue)
+        self.opened: dict[int, int] = {}  # xid -> the thread that has yet to hand it over; 0 = somebody has it
+        self._waiting: WeakKeyDictionary[Wait, Waiter] = WeakKeyDictionary()
+        self._kept: set[Any] = set()  # answers that are awaited or have callbacks
+        self.on_its_way: dict[int, int] = {}  # thread -> the open read that it may have yet to hand over; 0 = none
+        self._at_risk: list[bytes] = []  # items without a journal that this turn moves between window and open reads
+        spool.readings[self] = None
 
     # At once
 
     def fetch(self, want: int) -> QItem | None:
         """The head item, or None when there is none."""
         spool, reader = self.spool, self.reader
-        lock = spool.lock
-        lock.acquire()  # `with` takes twice as long
-        try:
+        if want == OPEN:
+            self.return_late(get_ident())
+        with spool.lock:
+            if spool.cut_short is not None:
+                spool.renew()
             if self.is_over:
                 return None
-            if want == TAKE and not spool.crowded and (record := take_alone(reader)) is not None:
-                if spool.commit.rolling:
-                    spool.end_turn()
-                return item_from(record, reader.retries, is_open=False)
-            spool.clock.read()
-            item = self._fetch_now(want)
-            hold = spool.end_turn(reader.queue)
-        finally:
-            lock.release()
+            is_over = False
+            try:
+                if want == TAKE and not spool.crowded and (record := take_alone(reader)) is not None:
+                    if spool.commit.rolling:
+                        spool.end_turn()
+                    is_over = True
+                    return item_from(record, reader.retries)
+                spool.clock.read()
+                item = self._fetch_now(want) if want != OPEN else self._open_now(get_ident())
+                hold = spool.end_turn(reader.queue)
+                is_over = True
+            except KestrelError:
+                is_over = True
+                raise
+            finally:
+                if not is_over:
+                    spool.cut_short = reader.queue
         if hold is not None and item is not None:
             hold.result()
         return item
@@ -75,10 +94,9 @@ class Reading:
         """Take up to `limit` items in one write."""
         items: list[QItem] = []
         spool = self.spool
-        with spool.lock:
+        with spool.lock, self._turn:
             if self.is_over:
                 return items
-            spool.clock.read()
             while len(items) < limit and (item := self._fetch_now(TAKE)) is not None:
                 items.append(item)
             hold = spool.end_turn(self.reader.queue)
@@ -89,7 +107,7 @@ class Reading:
     def take_if(self, is_wanted: Callable[[QItem], bool]) -> QItem | None:
         """Take the head item if it is as wanted, which is asked without the lock; otherwise it stays."""
         while (head := self._head()) is not None:
-            if not is_wanted(item_from(head, self.reader.retries, is_open=False)):
+            if not is_wanted(item_from(head, self.reader.retries)):
                 return None
             if (item := self._take_head(head)) is not None:
                 return item
@@ -97,10 +115,9 @@ class Reading:
 
     def _head(self) -> bytes | None:
         spool = self.spool
-        with spool.lock:
+        with spool.lock, self._turn:
             if self.is_over or self.reader.deleted:
                 return None
-            spool.clock.read()
             head = self.reader.peek(spool.clock.wall_ms)
             spool.end_turn(self.reader.queue)
         return head
@@ -108,10 +125,9 @@ class Reading:
     def _take_head(self, record: bytes) -> QItem | None:
         """Take this item; None when it is the head no more."""
         spool = self.spool
-        with spool.lock:
+        with spool.lock, self._turn:
             if self.is_over:
                 return None
-            spool.clock.read()
             item = self._fetch_now(TAKE) if self.reader.peek(spool.clock.wall_ms) == record else None
             hold = spool.end_turn(self.reader.queue)
         if hold is not None and item is not None:
@@ -120,24 +136,37 @@ class Reading:
 
     def _fetch_now(self, want: int) -> QItem | None:
         """The head item as it is wanted, or None. With the lock held."""
-        reader, now_ms = self.reader, self.spool.clock.wall_ms
-        if reader.queue.stopped is not None:
-            raise reader.queue.stopped
-        if reader.deleted:
-            return None
-        if want == TAKE:
-            record = reader.take(now_ms)
-        elif want == PEEK:
-            record = reader.peek(now_ms)
-        else:
-            opened = reader.open_read(now_ms)
-            if opened is None:
-                return None
-            self._opened.add(opened[0])
-            record = opened[1]
+        reader = self.reader
+        record = self._peek_now()
         if record is None:
             return None
-        return item_from(record, reader.retries, is_open=want == OPEN)
+        if want == TAKE:
+            record = reader.take(self.spool.clock.wall_ms)
+            assert record is not None
+        return item_from(record, reader.retries)
+
+    def _peek_now(self) -> bytes | None:
+        reader = self.reader
+        if reader.queue.stopped is not None:
+            raise reader.queue.stopped
+        return None if reader.deleted else reader.peek(self.spool.clock.wall_ms)
+
+    def _open_now(self, thread: int) -> QItem | None:
+        """Set the head item aside, for a thread that has to hand it over. With the lock held."""
+        reader = self.reader
+        record = self._peek_now()
+        if record is None:
+            return None
+        xid = item_id(record)
+        self.on_its_way[thread] = xid
+        self._at_risk = [record] if reader.queue.in_memory else []
+        if reader.slow:
+            reader.open_read(self.spool.clock.wall_ms)
+        else:
+            reader.open_head()
+        self.opened[xid] = thread
+        self._at_risk = []
+        return item_from(record, reader.retries, self)
 
     # Open reads
 
@@ -146,8 +175,8 @@ class Reading:
 
         False, and nothing to do, when it is not open any more.
         """
-        with self.spool.lock:
-            if xid not in self._opened:
+        with self.spool.lock, self._turn:
+            if xid not in self.opened:
                 return False
             hold = self._close_now(xid) if is_done else self._abort_now(xid, has_failed=has_failed)
         if hold is not None:
@@ -155,24 +184,75 @@ class Reading:
         return True
 
     def _close_now(self, xid: int) -> Hold | None:
-        self._opened.remove(xid)
-        self.spool.clock.read()
+        del self.opened[xid]
         self.reader.close(xid)
         return self.spool.end_turn(self.reader.queue)
 
     def _abort_now(self, xid: int, *, has_failed: bool) -> Hold | None:
         spool, reader = self.spool, self.reader
-        self._opened.remove(xid)
-        spool.clock.read()
+        self._note_risk([xid])
+        del self.opened[xid]
         if has_failed and reader.config.max_retries is None:  # else the engine counts
             times = reader.retries.get(xid, 0) + 1
             reader.retries[xid] = times
             reader.queue.note_abort(reader, xid, times)
         reader.abort(xid, spool.clock.wall_ms)
+        self._at_risk = []
         return spool.end_turn(reader.queue)
 
     def is_open(self, xid: int) -> bool:
-        return xid in self._opened
+        return xid in self.opened
+
+    def return_late(self, thread: int) -> None:
+        """Return what a second exception has kept from returning."""
+        if thread not in self.on_its_way:
+            self.on_its_way[thread] = 0
+        elif self.on_its_way[thread]:
+            self.return_to_queue(thread)
+
+    def return_to_queue(self, thread: int) -> None:
+        """What a thread has opened and not handed over is the head again. It does not wait for the disk."""
+        if xid := self.on_its_way.get(thread, 0):
+            with self.spool.lock, self._turn, suppress(KestrelError):
+                if self.opened.get(xid) == thread:
+                    self._abort_now(xid, has_failed=False)
+        self.on_its_way[thread] = 0
+
+    def _note_risk(self, xids: list[int]) -> None:
+        if self.reader.queue.in_memory:
+            self._at_risk = [self.reader.open[xid] for xid in xids if xid in self.reader.open]
+
+    def held(self) -> set[int]:
+        """The open reads that somebody has."""
+        if self.is_over:
+            return set()
+        served = {wait.item.xid for wait in list(self._waiting) if wait.item is not None and not wait.is_abandoned}
+        return {xid for xid, thread in self.opened.items() if thread != WAITS or xid in served}
+
+    def resume(self, is_waiting: Callable[[Reader, int], bool]) -> list[Waiter]:
+        """Its queue has been rebuilt: who was being served has what is his, the others wait on; these."""
+        reader, again = self.reader, list[Waiter]()
+        if reader.queue.in_memory:
+            reader.return_lost(self._at_risk)
+        self._at_risk = []
+        self.opened = {xid: thread for xid, thread in self.opened.items() if xid in reader.open}
+        for wait, waiter in list(self._waiting.items()):
+            if wait.done():
+                wait.tell_again()
+            elif reader.queue.stopped is not None:
+                wait.settle(reader.queue.stopped)
+            elif reader.deleted or self.is_over or wait.is_abandoned:
+                wait.forget_item()
+                wait.settle(None)
+            elif wait.ticket is not None:
+                if not wait.ticket.pending:
+                    wait.released(wait.ticket.failure)
+            elif wait.has_item(waiter.want, self.opened, is_waiting, reader):
+                wait.settle(None)
+            else:
+                wait.forget_item()
+                again.append(waiter)
+        return again
 
     # Many items
 
@@ -185,12 +265,11 @@ class Reading:
         return self._sweep(lambda reader: reader.expire_heads(self.spool.clock.wall_ms, limit))
 
     def _sweep(self, drop: Callable[[Reader], int]) -> int:
-        with self.spool.lock:
+        with self.spool.lock, self._turn:
             if self.is_over or self.reader.deleted:
                 return 0
             if self.reader.queue.stopped is not None:
                 raise self.reader.queue.stopped
-            self.spool.clock.read()
             dropped = drop(self.reader)
             hold = self.spool.end_turn(self.reader.queue)
         if hold is not None:
@@ -210,58 +289,86 @@ class Reading:
 
     def _make_wait(self, want: int, *, calls_back: bool) -> Wait:
         def take(record: bytes) -> QItem:
-            peeked = item_from(record, self.reader.retries, is_open=False)
-            taken = peeked if want == PEEK else self._fetch_now(want)
+            taken = self._fetch_now(want) if want != OPEN else self._open_now(WAITS)
             assert taken is not None
             return taken
 
         spool, give_back = self.spool, self._give_back if want == OPEN else None
-        return Wait(self.reader.queue, take, spool.served.append, spool.worker, give_back, calls_back=calls_back)
+        queue, ended = self.reader.queue, spool.served.append
+        return Wait(queue, take, ended, spool.worker, give_back, self._kept, calls_back=calls_back)
 
     def _give_back(self, item: QItem) -> None:
         """Nobody has had it: it is the head again, and no error is counted. It does not wait for the disk."""
-        with self.spool.lock, suppress(KestrelError):  # the commit has reported it
-            if item.xid in self._opened:
+        with suppress(KestrelError), self.spool.lock, self._turn:  # the commit has reported it
+            if item.xid in self.opened:
                 self._abort_now(item.xid, has_failed=False)
 
     def _begin(self, wait: Wait, deadline_at_ms: int | None, want: int) -> None:
+        has_begun = False
+        try:
+            self._join(wait, deadline_at_ms, want)
+            has_begun = True
+        finally:
+            if not has_begun:
+                wait.abandon()
+
+    def _join(self, wait: Wait, deadline_at_ms: int | None, want: int) -> None:
         spool, reader = self.spool, self.reader
-        with spool.lock:
-            spool.clock.read()
+        with spool.lock, self._turn:
             clock = spool.clock
-            item = None if self.is_over else self._fetch_now(want)
+            head = None if self.is_over else self._peek_now()
             left_ms = 1 if deadline_at_ms is None else deadline_at_ms - clock.wall_ms
-            if item is None and left_ms > 0 and not (self.is_over or reader.deleted):
-                waiter = Waiter(wait, reader, want, clock.monotonic_ms + left_ms)
+            seat = Seat(wait, self._left)
+            waiter = seat.waiter = Waiter(seat, reader, want, clock.monotonic_ms + left_ms)
+            self._waiting[wait] = waiter
+            spool.pending.add(wait)
+            wait.when_settled(self._waited)
+            if head is None and left_ms > 0 and not (self.is_over or reader.deleted):
                 reader.line.add(waiter)
                 if deadline_at_ms is not None:
                     spool.plan_deadline(waiter)
-                self._waiting[wait] = waiter
-                wait.add_done_callback(lambda _: self._waited(wait))
             else:
-                wait.set_running_or_notify_cancel()
-                wait.item = item
-                spool.served.append(wait)
+                waiter.over = True
+                wait.served(waiter, head)
             spool.end_turn()
 
-    def _waited(self, wait: Wait) -> None:
-        waiter = self._waiting.pop(wait)
+    def _left(self, waiter: Waiter) -> None:
+        with suppress(KestrelError), self.spool.lock, self._turn:
+            self.reader.line.leave(waiter)
+
+    def _waited(self, wait: Any) -> None:
+        waiter = self._waiting.pop(wait, None)
+        if waiter is None:
+            return
+        if isinstance(waiter.consumer, Seat):
+            waiter.consumer.settled()
+        if wait.item is not None and self.opened.get(wait.item.xid) == WAITS:
+            self.opened[wait.item.xid] = 0
         if wait.cancelled():
-            with self.spool.lock:
+            with self.spool.lock, self._turn:
                 self.reader.line.leave(waiter)
 
     def receive(self, deadline_at_ms: int, want: int) -> QItem | None:
         """`fetch`, waiting for an item until then."""
-        wait = self.wait(deadline_at_ms, want)
+        wait, me, is_there = self._make_wait(want, calls_back=False), get_ident(), False
+        if want == OPEN:
+            self.return_late(me)
+        self._begin(wait, deadline_at_ms, want)
         try:
-            return wait.result()
+            item = wait.result()
+            is_there = True
         finally:
-            wait.cancel()  # an interrupted thread takes nothing
+            if not is_there:
+                wait.abandon()  # an interrupted thread takes nothing
+        if want == OPEN and item is not None:
+            self.on_its_way[me] = item.xid
+            self.opened[item.xid] = me
+        return item
 
     def react(self, deadline_at_ms: int, want: int, react: Callable[[QItem | None], object]) -> None:
         """`receive` without waiting: `react` is called with the outcome, on the worker."""
         wait = self._make_wait(want, calls_back=True)
-        wait.add_done_callback(lambda _: react(wait.result()))
+        wait.add_done_callback(lambda done: react(done.result()))
         self._begin(wait, deadline_at_ms, want)
 
     def answer(self, deadline_at_ms: int | None, made: Callable[[QItem], T]) -> Answer[T | None]:
@@ -269,19 +376,26 @@ class Reading:
         worker.
         """
         wait = self.wait(deadline_at_ms, OPEN)
-        return self._settled_soon(wait, Derived(wait, made))
+        return self._settled_soon(wait, Derived(wait, made, self._kept))
 
     def answer_taken(self, deadline_at_ms: int | None, made: Callable[[QItem], T]) -> Answer[T | None]:
         """`answer` of an item that is done once somebody has it."""
         wait = self.wait(deadline_at_ms, OPEN)
-        taken = Taking(wait, made, lambda item: self.end_read(item.xid, is_done=True), self.close_async)
+        taken = Taking(wait, made, lambda item: self.end_read(item.xid, is_done=True), self.close_async, self._kept)
         return self._settled_soon(wait, taken)
 
     def _settled_soon(self, wait: Wait, answer: Derived[QItem, T]) -> Derived[QItem, T]:
         if wait.done():
             answer.settle()
         else:
-            wait.add_done_callback(lambda _: self.spool.worker.soon(answer.settle))
+            self.spool.pending.add(answer)
+            weakly = ref(answer)
+
+            def settle() -> None:
+                if (found := weakly()) is not None:
+                    found.settle()
+
+            wait.when_settled(lambda _: self.spool.worker.settle(settle))
         return answer
 
     async def receive_async(self, deadline_at_ms: int | None, want: int) -> QItem | None:
@@ -296,8 +410,8 @@ class Reading:
 
         A coroutine that is cancelled while that goes to the disk leaves the item as the last one.
         """
-        with self.spool.lock:
-            if item.xid not in self._opened:
+        with self.spool.lock, self._turn:
+            if item.xid not in self.opened:
                 return False
             hold = self._close_now(item.xid)
         if hold is None:
@@ -314,18 +428,16 @@ class Reading:
     def _put_again(self, item: QItem) -> None:
         """An item whose end is in the journal already, for this reader. If that fails after all, so does this."""
         queue = self.reader.queue
-        with self.spool.lock:
+        with self.spool.lock, self._turn:
             if self.spool.is_over or self.reader.deleted:
                 return
-            self.spool.clock.read()
             if not queue.put_with(item.data, item.expiry, 0, self.reader):
                 queue.report(f"{self.reader.name}: an item is lost: it was taken by a coroutine that was cancelled")
             self.spool.end_turn(queue)
 
     def evict(self) -> None:
         """Everybody who waits gets None."""
-        with self.spool.lock:
-            self.spool.clock.read()
+        with self.spool.lock, self._turn:
             self._evict_now()
             self.spool.end_turn()
 
@@ -344,12 +456,12 @@ class Reading:
 
     def __len__(self) -> int:
         """Items that wait; open reads do not count."""
-        with self.spool.lock:
+        with self.spool.lock, self._turn:
             self.reader.queue.fold()
             return self.reader.items
 
     def figures(self) -> ReaderFigures:
-        with self.spool.lock:
+        with self.spool.lock, self._turn:
             reader = self.reader
             reader.queue.fold()
             return ReaderFigures(
@@ -372,5 +484,8 @@ class Reading:
         """Open reads return, those who wait get None. With the lock held."""
         self.is_over = True
         self._evict_now()  # first, or they would be given what returns
-        self.reader.abort_all(list(self._opened), self.spool.clock.wall_ms)
-        self._opened.clear()
+        self._note_risk(list(self.opened))
+        self.reader.abort_all(list(self.opened), self.spool.clock.wall_ms)
+        self.opened.clear()
+        self._at_risk = []
+        self.spool.readings.pop(self, None)

@@ -5,15 +5,20 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from threading import Lock, Thread, current_thread
 from typing import Final
+from weakref import WeakSet
 
+from kestreld import checks
 from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key, sendable
 from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
+from kestreld.forks import restart_in_child
 from kestreld.library.answer import Answer
+from kestreld.library.deadline import checked_deadline
 from kestreld.library.item import QItem
 from kestreld.library.shared_spool import SharedSpool
 from kestreld.library.worker import Worker
+from kestreld.library.xid import Xid, is_own
 from kestreld.queues.waiters import OPEN, PEEK, TAKE
 
 PATIENCE_MS: Final = 60_000
@@ -45,14 +50,26 @@ class SharedQueue:
         """Raises BadQueueName, or SpoolUnusable."""
         self.name = name
         self._key = queue_key(name)
-        self._spool = SharedSpool(persistence_path, config_path, patience_ms)
+        self._spool = SharedSpool(
+            checks.path(persistence_path, "the path of a spool"),
+            checks.path_or_none(config_path, "config_path"),
+            checks.span_ms(patience_ms, "patience_ms"),
+        )
         self._closed = False
-        self._lock = Lock()  # around who waits
         self._xids = itertools.count(1)
         self._opened: dict[int, OpenRead] = {}  # by xid
+        self._pending: WeakSet[Answer[QItem | None]] = WeakSet()
+        self._worker = Worker(f"queues in {persistence_path}")
+        self.after_fork()
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Those who wait are threads of the parent's, and what they have opened is its own."""
+        for answer in list(self._pending):
+            answer.refuse(self.name)
+        self._lock = Lock()  # around who waits
         self._waits: set[Waiting] = set()
         self._threads: set[Thread] = set()
-        self._worker = Worker(f"queues in {persistence_path}")
 
     def setup(self) -> None:
         """Raises SpoolLocked or SpoolUnusable."""
@@ -67,7 +84,7 @@ class SharedQueue:
         """
         if self._closed:
             return False
-        value, expire_s = sendable(value, expiry), _expire_s(expiry)
+        value, expire_s = sendable(value, checks.whole(expiry, "an expiry")), _expire_s(expiry)
         return self._spool.use(lambda server: server.asked(lambda there: there.put(self._key, value, expire_s)))
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
@@ -86,11 +103,12 @@ class SharedQueue:
         In a transaction it is set aside only, until `confirm_remove` or `unremove` with its xid, or until this
         process or the server dies.
         """
-        return self._receive(0, OPEN if transaction else TAKE)
+        return self._receive(0, _taking(transaction))
 
     def remove_all(self, limit: int) -> list[QItem]:
         """Take up to `limit` items, one by one."""
         items: list[QItem] = []
+        checks.whole(limit, "limit")
         while len(items) < limit and (item := self.remove()) is not None:
             items.append(item)
         return items
@@ -100,14 +118,14 @@ class SharedQueue:
         self._spool.use(lambda server: server.asked(lambda there: there.flush(self._key)))
 
     def unremove(self, xid: int) -> None:
-        """Back out: the item is the head again. An xid that is not open any more is nothing to do."""
-        opened = self._opened.pop(xid, None)
+        """Back out: the item is the head again. An xid that is not open here is nothing to do."""
+        opened = self._opened.pop(xid, None) if is_own(xid, self, self.name) else None
         if opened is not None:
             opened.abort()
 
     def confirm_remove(self, xid: int) -> None:
-        """The item is done. An xid that is not open any more is nothing to do."""
-        opened = self._opened.pop(xid, None)
+        """The item is done. An xid that is not open here is nothing to do."""
+        opened = self._opened.pop(xid, None) if is_own(xid, self, self.name) else None
         if opened is not None:
             opened.close()
 
@@ -115,31 +133,32 @@ class SharedQueue:
 
     def remove_receive(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove`, waiting for an item until then."""
-        return self._receive(deadline_at_ms, OPEN if transaction else TAKE)
+        return self._receive(checked_deadline(deadline_at_ms), _taking(transaction))
 
     def peek_receive(self, deadline_at_ms: int) -> QItem | None:
         """`peek`, waiting for an item until then."""
-        return self._receive(deadline_at_ms, PEEK)
+        return self._receive(checked_deadline(deadline_at_ms), PEEK)
 
     def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
         """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
-        self._react(deadline_at_ms, OPEN if transaction else TAKE, react)
+        self._react(checked_deadline(deadline_at_ms), _taking(transaction), checks.function(react, "react"))
 
     def peek_react(self, deadline_at_ms: int, react: Callable[[QItem | None], object]) -> None:
         """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
-        self._react(deadline_at_ms, PEEK, react)
+        self._react(checked_deadline(deadline_at_ms), PEEK, checks.function(react, "react"))
 
     async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
-        item = await self._wait(deadline_at_ms, OPEN, None)
-        if item is None or transaction:
+        want = _taking(transaction)
+        item = await self._wait(checked_deadline(deadline_at_ms), OPEN, None)
+        if item is None or want == OPEN:
             return item
         self._opened.pop(item.xid).close_in_hand()
         return item._replace(xid=0)
 
     async def peek_async(self, deadline_at_ms: int) -> QItem | None:
         """`peek_receive` for a coroutine."""
-        return await self._wait(deadline_at_ms, PEEK, None)
+        return await self._wait(checked_deadline(deadline_at_ms), PEEK, None)
 
     def _react(self, deadline_at_ms: int, want: int, react: Callable[[QItem | None], object]) -> None:
         self._wait(deadline_at_ms, want, lambda answer: react(answer.result()))
@@ -152,6 +171,7 @@ class SharedQueue:
         waiting = Waiting()
         if react is not None:
             answer.add_done_callback(react)
+        self._pending.add(answer)
         answer.add_done_callback(lambda _: waiting.end())  # what was cancelled waits no longer
 
         def wait() -> None:
@@ -164,7 +184,7 @@ class SharedQueue:
             if react is None:
                 self._settle(answer, item, problem)
             else:
-                self._worker.soon(lambda: self._settle(answer, item, problem))
+                self._worker.settle(lambda: self._settle(answer, item, problem))
             self._threads.discard(current_thread())
 
         thread = Thread(target=wait, name=f"waiting for {self.name}", daemon=True)
@@ -222,11 +242,11 @@ class SharedQueue:
         opened = self._spool.use(lambda server: server.opened(self._key, lambda there: fetch(there, b"/open")))
         if opened is None:
             return None
-        xid = 0
+        xid: int = 0
         if want == TAKE:
             opened.close_in_hand()
         else:
-            xid = next(self._xids)
+            xid = Xid(next(self._xids), self)
             self._opened[xid] = opened
         return QItem(0, 0, opened.item, xid)
 
@@ -257,6 +277,10 @@ class SharedQueue:
         """Items that wait; open reads do not count."""
         stats = self._spool.use(lambda server: server.asked(lambda there: there.queue_stats(self._key)))
         return int(stats.get("items", 0))
+
+
+def _taking(transaction: bool) -> int:
+    return OPEN if checks.switch(transaction, "transaction") else TAKE
 
 
 def _expire_s(expiry_at_ms: int) -> int:

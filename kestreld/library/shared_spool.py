@@ -11,10 +11,11 @@ from threading import Event, Lock
 from typing import Final, TypeVar
 
 from kestreld.client.connection import Connection
-from kestreld.client.server import Server, now_ms
+from kestreld.client.server import Server, event_in_child, now_ms
 from kestreld.client.sockets import Login
 from kestreld.errors import ServersAway, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
+from kestreld.forks import restart_in_child
 from kestreld.spool_lock import LOCK
 
 T = TypeVar("T")
@@ -46,6 +47,13 @@ class SharedSpool:
         too_many = len(f"{self.path}/{SOCKET}".encode("utf-8", "surrogateescape")) - SOCKET_PATH_BYTES_MAX
         if too_many > 0:
             raise SpoolUnusable(self.path, f"its path is too long for a Unix socket in it, by {too_many} bytes")
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """The server stays the same; the file that is locked while one is started is the parent's."""
+        self._joining = Lock()
+        self._closed = event_in_child(self._closed)
+        self._files.close_inherited(re.compile(re.escape(f"{self.path}/{STARTING}")))
 
     def use(self, do: Callable[[Server], T]) -> T:
         """What `do` gives on the spool's server: on the next one where it was gone before anything could be done.
@@ -101,7 +109,7 @@ class SharedSpool:
             raise SpoolUnusable(self.path, f"cannot be used as spool: {error.strerror}") from error
         finally:
             if starting is not None:
-                self._files.close(starting)
+                self._files.unlock(starting)
         raise SpoolUnusable(self.path, "was closed")
 
     def _look(self) -> Server | None:

@@ -4,9 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock
 from typing import Generic, TypeVar
+from weakref import ref
 
+from kestreld import checks
 from kestreld.library.answer import Answer
-from kestreld.library.blocking_queue import IDLE_MAX, Consumer, FullPolicy, checked_limit, wait_until
+from kestreld.library.blocking_queue import IDLE_MAX, Consumer, FullPolicy, checked_limit, is_waiting, wait_until
+from kestreld.library.deadline import checked_end
+from kestreld.library.forked import refuse_in_child
 
 T = TypeVar("T")
 
@@ -16,14 +20,19 @@ class SimpleBlockingQueue(Generic[T]):
 
     def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
         self._max_items = checked_limit(max_items)
+        checks.instance(full_policy, FullPolicy, "full_policy")
         self._full_policy = full_policy
         self._lock = Lock()
         self._items: deque[T] = deque()
-        self._line: deque[Consumer[T]] = deque()
+        self._line: deque[ref[Consumer[T]]] = deque()
+        self._kept: set[Consumer[T]] = set()
         self._clear_out_at = IDLE_MAX
         self._is_closed = False
+        refuse_in_child(self)
 
     def put(self, item: T) -> bool:
+        if item is None:
+            raise TypeError("None cannot be an item: it says that there is none")
         with self._lock:
             if self._is_closed:
                 return False
@@ -35,8 +44,8 @@ class SimpleBlockingQueue(Generic[T]):
 
     def _next_consumer(self) -> Consumer[T] | None:
         while self._line:
-            consumer = self._line.popleft()
-            if consumer.hold():
+            consumer = self._line.popleft()()
+            if consumer is not None and consumer.hold():
                 return consumer
         return None
 
@@ -50,18 +59,19 @@ class SimpleBlockingQueue(Generic[T]):
         return True
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
+        end_at_ms = checked_end(deadline_at_ms)
         with self._lock:
             if self._items:
-                return Answer.of(self._items.popleft(), self._return)
+                return Answer.of(self._items.popleft(), self._return, self._return_now)
             if self._is_closed:
                 return Answer.of(None)
             if len(self._line) >= self._clear_out_at:
-                self._line = deque([waiting for waiting in self._line if not waiting.done()])
+                self._line = deque([waiting for waiting in self._line if is_waiting(waiting)])
                 self._clear_out_at = 2 * len(self._line) + IDLE_MAX
-            consumer: Consumer[T] = Consumer(self._return)
-            self._line.append(consumer)
-        if deadline_at_ms is not None:
-            wait_until(consumer, deadline_at_ms)
+            consumer: Consumer[T] = Consumer(self._return, self._return_now, self._kept)
+            self._line.append(ref(consumer))
+        if end_at_ms is not None:
+            wait_until(consumer, end_at_ms)
         return consumer
 
     def _return(self, item: T) -> None:
@@ -73,10 +83,21 @@ class SimpleBlockingQueue(Generic[T]):
                 return
         consumer.set_result(item)
 
+    def _return_now(self, item: T) -> bool:
+        """`_return` where the lock is free and nobody waits."""
+        if self._lock.locked():  # perhaps by this thread; where it is by another one a moment later, that is brief
+            return False
+        with self._lock:
+            if any(map(is_waiting, self._line)):
+                return False
+            self._items.appendleft(item)
+            return True
+
     def poll(self) -> T | None:
         return self.poll_if(lambda item: True)
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
+        checks.function(predicate, "predicate")
         with self._lock:
             return self._items.popleft() if self._items and predicate(self._items[0]) else None
 
@@ -89,8 +110,9 @@ class SimpleBlockingQueue(Generic[T]):
     def evict_waiters(self) -> None:
         with self._lock:
             evicted, self._line = self._line, deque()
-        for consumer in evicted:
-            consumer.give_up()
+        for waiting in evicted:
+            if (consumer := waiting()) is not None:
+                consumer.give_up()
 
     def close(self) -> None:
         with self._lock:
@@ -98,9 +120,14 @@ class SimpleBlockingQueue(Generic[T]):
         self.evict_waiters()
 
     @property
+    def awaited(self) -> list[Consumer[T]]:
+        """The answers that are still to come, and some that are over."""
+        return [consumer for waiting in self._line.copy() if (consumer := waiting()) is not None]
+
+    @property
     def waiters(self) -> int:
         with self._lock:
-            return sum(not consumer.done() for consumer in self._line)
+            return sum(map(is_waiting, self._line))
 
     def __len__(self) -> int:
         return len(self._items)

@@ -4,16 +4,23 @@ Whoever holds the lock has the engine to himself. What he has done is committed 
 nobody learns of what a kill -9 could undo. Waiting, for items or for the disk, is done without the lock.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from threading import Event, Lock
-from typing import Final, TypeVar
+from threading import Lock
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from kestreld.clock import Clock
 from kestreld.config import Config, QueueConfig
 from kestreld.disk_threads import ThreadedFiles, Work
-from kestreld.errors import JournalFailed, KestrelError, SpoolUnusable
-from kestreld.files import FileLayer
+from kestreld.errors import JournalFailed, KestrelError, SpoolUnusable, ThreadDied
+from kestreld.files import FileLayer, must_be_the_systems
+from kestreld.forks import call_in_child
+from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.library.answer import Answer
+from kestreld.library.forked import dead_lock, forked_lock
+from kestreld.library.turns import Turn, User
 from kestreld.library.waits import Hold, Wait
 from kestreld.library.worker import Worker
 from kestreld.queues.alone import put_alone
@@ -21,10 +28,13 @@ from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.renewal import cut_short, renew
+from kestreld.queues.slices import Slices
 from kestreld.queues.succession import Succession
+from kestreld.queues.trash import TRASH
 from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines, Waiter
-from kestreld.spool_lock import check_spool, take_lock
+from kestreld.spool_lock import LOCK, check_spool, take_lock
 
 UPKEEP_MS: Final = 1000
 SLICE_US: Final = 2000  # long work lets others at the engine after this
@@ -37,41 +47,71 @@ T = TypeVar("T")
 class Spool:
     """A folder of journals that this process serves to itself. Nothing but `lock` is for several threads at once."""
 
-    def __init__(self, path: str, config: Config, report: Report) -> None:
-        """Raises SpoolLocked with the pid of another process that has it, or SpoolUnusable."""
+    def __init__(self, path: str) -> None:
+        """`open` comes first, `close` last, also where `open` has failed."""
         self.path = path
-        self.lock = Lock()
+        self.lock = self.closing_lock = Lock()  # the latter is there also where the former is refused
+        self.problem: ThreadDied | None = None  # why it can do nothing any more
+        self.pending: WeakSet[Answer[Any]] = WeakSet()  # and what has come since
+        _all.add(self)
         self.clock = Clock()
-        self.worker = Worker(f"queues in {path}")
-        self.files = ThreadedFiles(self._from_disk)
-        check_spool(self.files, path)
-        self._held = take_lock(self.files, path)
-        self.users = 0  # queues that are in use
+        self.worker = Worker(f"queues in {path}", self._thread_died)
+        self.files = ThreadedFiles(
+            self._from_disk, lambda error: self._thread_died(ThreadDied(f"disk of {path}", repr(error)))
+        )
+        self.users: dict[object, None] = {}  # queues that are in use
+        self.closing = Lock()
+        self.is_open = self.is_closed = False
         self.is_over = False  # it is being let go of: nothing is put any more
+        self._held = -1
+        self.cut_short: Queue | str | None = None  # whose turn was, or EVERY
+        self.readings: dict[User, None] = {}  # those in use
         self.served: list[Wait] = []  # waits that this turn has ended
         self.failed: dict[Queue, JournalFailed] = {}  # in this turn
         self.deadlines = Deadlines()
         self._deadline_at_ms: int | None = None
         self._sync_planned = False
+
+    def open(self, config: Config, report: Report) -> None:
+        """Raises SpoolLocked with the pid of another process that has it, or SpoolUnusable."""
+        check_spool(self.files, self.path)
+        if self._held < 0:
+            self._held = take_lock(self.files, self.path)
         self.commit = GroupCommit(self.clock, self.files)
         self.collection = QueueCollection(self.files, self.clock, config, self.commit, report)
         try:
             self.collection.recover()
         except OSError as error:
-            self.files.close(self._held)
-            raise SpoolUnusable(path, f"cannot be read: {error}") from error
+            must_be_the_systems(error)
+            raise SpoolUnusable(self.path, f"cannot be read: {error}") from error
         self.crowded = self.collection.crowded
-        self.upkeep = Upkeep(self.collection, self._work_soon)
+        self.slices = Slices(self.clock, self._work_soon)
+        self.upkeep = Upkeep(self.collection, self.slices)
         self.succession = Succession(self.collection, self.upkeep)
-        with self.lock:
+        with self.lock, self.turn(None):
             self.end_turn()
         self.worker.at(self.clock.monotonic_ms + UPKEEP_MS, self._look_after)
+        self.is_open = True
+
+    def refuse(self) -> None:
+        """In a forked child: whoever wants the lock, or waits for an answer, gets QueueForked from now on."""
+        self.lock = self.closing_lock = forked_lock(self.path)
+        for answer in list(self.pending):
+            answer.refuse(self.path)
+
+    def _thread_died(self, problem: ThreadDied) -> None:
+        """Those who wait would do so for ever: they get the problem, as everybody does until the spool is closed."""
+        self.lock = dead_lock(problem)
+        self.problem = problem
+        with self.closing_lock:  # behind the last turn; callbacks are called without it
+            pending = list(self.pending)
+        for answer in pending:
+            answer.fail(problem)
 
     # With the lock held
 
     def adopt(self, name: str, config: QueueConfig) -> Reader:
         """A queue, made if need be. Raises BadQueueName, JournalCorrupt or JournalFailed."""
-        self.clock.read()
         self.configure(name, config)
         reader = self.collection.reader(name)
         self.end_turn(reader.queue)
@@ -79,7 +119,6 @@ class Spool:
 
     def adopt_family(self, name: str, config: QueueConfig, archive_path: str | None) -> Queue:
         """A queue with all its readers, made if need be. Raises as `adopt`, and SpoolUnusable for another archive."""
-        self.clock.read()
         if archive_path is not None:
             if self.upkeep.archive_path not in (None, archive_path):
                 raise SpoolUnusable(self.path, f"archives in {self.upkeep.archive_path} already, not in {archive_path}")
@@ -93,7 +132,8 @@ class Spool:
         known = self.collection.config
         queues = {**known.queues, name: asdict(config)}
         if queues != known.queues:
-            self.collection.configure(replace(known, queues=queues))
+            for _ in self.collection.configure(replace(known, queues=queues)):
+                pass
 
     def end_turn(self, queue: Queue | None = None) -> Hold | None:
         """Commit what was done. What is returned is to be waited for, without the lock, before telling anybody.
@@ -123,13 +163,13 @@ class Spool:
             elif queue in self.collection.crowded and not self.worker.is_current:  # which is what makes room
                 hold = Hold(None)
                 self.collection.crowded[queue].append(hold.released)
+        if hold is not None:
+            self.pending.add(hold)
         return hold
 
     def _tell(self) -> None:
         """Those whose wait is over: at once, or as soon as the commit that ends it is on disk."""
-        served = self.served[:]
-        self.served.clear()  # and not a new one: those who wait add themselves to this
-        for wait in served:
+        for wait in self.served:
             ticket = wait.queue.ticket if wait.item is not None else None
             if wait.item is not None and wait.queue in self.failed:
                 wait.settle(self.failed[wait.queue])
@@ -138,27 +178,66 @@ class Spool:
                 ticket.holders.append(wait)
             else:
                 wait.settle(None)
+        self.served.clear()  # and not a new one: those who wait add themselves to this
+
+    def turn(self, queue: Queue | None) -> Turn:
+        """A turn of a queue, or of every one. `put` and `fetch` have it written out."""
+        return Turn(self, queue)
+
+    def begin_turn(self) -> None:
+        if self.cut_short is not None:
+            self.renew()
+        self.clock.read()
+
+    def renew(self) -> None:
+        """The last turn was cut short. Its queues are what their journals say again, and who waits there waits on."""
+        self.clock.read()
+        half_done = cut_short(self.collection, self.cut_short if isinstance(self.cut_short, Queue) else None)
+        self.failed = {}
+        self.served.clear()
+        for queue in half_done:
+            is_waiting = renew(self.collection, queue, self._held_of)
+            users = [user for user in self.readings if user.reader.queue is queue]
+            waiters = [(user.reader, waiter) for user in users for waiter in user.resume(is_waiting)]
+            for reader in queue.readers.values():
+                reader.line.begin_again([waiter for of, waiter in waiters if of is reader])
+            queue.wake()
+        self._sync_planned, self._deadline_at_ms = False, None
+        self._plan_deadline()
+        self.end_turn()
+        self.cut_short = None
+
+    def _held_of(self, reader: Reader) -> set[int]:
+        return {xid for user in self.readings if user.reader is reader for xid in user.held()}
 
     # Turns of its own
 
     def put(self, queue: Queue, data: bytes, expire_at_ms: int, only: Reader | None) -> bool:
         """Add an item, for every reader or for `only` one. False when it is refused."""
-        if type(data) is not bytes or expire_at_ms:
+        if type(data) is not bytes or type(expire_at_ms) is not int or expire_at_ms:
             _check(data, expire_at_ms)
-        lock = self.lock
-        lock.acquire()  # `with` takes twice as long
-        try:
+        with self.lock:
+            if self.cut_short is not None:
+                self.renew()
             if self.is_over or not queue.readers:
                 return False  # closed meanwhile, or deleted
-            if not (expire_at_ms or only is not None or self.crowded) and put_alone(queue, data):
-                if self.commit.rolling:
-                    self.end_turn()
-                return True
-            self.clock.read()
-            stored = queue.put_with(data, expire_at_ms, 0, only)
-            hold = self.end_turn(queue)
-        finally:
-            lock.release()
+            is_over = False
+            try:
+                if not (expire_at_ms or only is not None or self.crowded) and put_alone(queue, data):
+                    if self.commit.rolling:
+                        self.end_turn()
+                    is_over = True
+                    return True
+                self.clock.read()
+                stored = queue.put_with(data, expire_at_ms, 0, only)
+                hold = self.end_turn(queue)
+                is_over = True
+            except KestrelError:
+                is_over = True
+                raise
+            finally:
+                if not is_over:
+                    self.cut_short = queue
         if hold is not None:
             hold.result()
         return stored
@@ -168,10 +247,9 @@ class Spool:
         added, values = 0, list(values)
         for data in values:
             _check(data, expire_at_ms)
-        with self.lock:
+        with self.lock, self.turn(queue):
             if self.is_over or not queue.readers:
                 return 0
-            self.clock.read()
             for data in values:
                 if not queue.put_with(data, expire_at_ms, 0, only):
                     break
@@ -203,23 +281,20 @@ class Spool:
     # On the worker
 
     def _deadline_due(self) -> None:
-        with self.lock:
-            self.clock.read()
+        with self.lock, self.turn(None):
             self._deadline_at_ms = None
             self.deadlines.expire(self.clock.monotonic_ms)
             self._plan_deadline()
             self.end_turn()
 
     def _sync_now(self) -> None:
-        with self.lock:
-            self.clock.read()
+        with self.lock, self.turn(None):
             self._sync_due()
             self.end_turn()
 
     def _look_after(self) -> None:
         """Once a second: dead segments, compaction, the trash."""
-        with self.lock:
-            self.clock.read()
+        with self.lock, self.turn(None):
             self.upkeep.start_round()
             self.end_turn()
             self.worker.at(self.clock.monotonic_ms + UPKEEP_MS, self._look_after)
@@ -228,45 +303,58 @@ class Spool:
         self.worker.soon(self._work)
 
     def _work(self) -> None:
-        with self.lock:
-            self.clock.read()
-            if self.upkeep.slice(self.clock.stopwatch_us() + SLICE_US):
+        with self.lock, self.turn(None):
+            self.slices.run(self.clock.stopwatch_us() + SLICE_US)
+            if self.slices.is_busy:
                 self.worker.at(self.clock.monotonic_ms + SLICE_PAUSE_MS, self._work)
             self.end_turn()
 
     # On a disk thread
 
     def _from_disk(self, deliver: Work) -> None:
-        with self.lock:
-            self.clock.read()
+        with self.lock, self.turn(None):
             deliver()
             self.end_turn()
 
     # The end
 
     def close(self) -> None:
-        """Put everything on disk and let the spool go. Nobody uses it any more."""
-        with self.lock:
+        """Put everything on disk and let the spool go. Nobody uses it any more.
+
+        Called again where it was cut short, it goes on.
+        """
+        if self.is_open and not self.is_closed:
+            self._close_queues()
+        self.worker.stop()
+        self.files.stop()
+        # Closed once, also where it is cut short: the number may be another file's after that.
+        if self._held >= 0 and self.files.is_open_as(self._held, f"{self.path}/{LOCK}"):
+            self.files.unlock(self._held)
+        self._held = -1
+        self.is_closed = True
+
+    def _close_queues(self) -> None:
+        with self.closing_lock, self.turn(None):
             self.is_over = True
         self._settle_all()
         self.worker.stop()
         self._settle_all()  # what its last calls have done
         self.files.stop()
-        with self.lock:
-            self.collection.close()
-        self.files.close(self._held)
+        with self.closing_lock, self.turn(None):
+            self.collection.close(self._held)
 
     def _settle_all(self) -> None:
-        while (hold := self._last_hold()) is not None:
+        while self.problem is None and (hold := self._last_hold()) is not None:
             hold.exception()  # a commit that fails has been reported
 
     def _last_hold(self) -> Hold | None:
-        with self.lock:
-            self.clock.read()
+        with self.closing_lock, self.turn(None):
             self.end_turn()
             for queue in self.collection.families.values():
                 if queue.ticket is not None and queue.ticket.pending:
-                    return Hold(queue.ticket)
+                    hold = Hold(queue.ticket)
+                    self.pending.add(hold)
+                    return hold
         return None
 
 
@@ -274,7 +362,7 @@ def _check(data: bytes, expire_at_ms: int) -> None:
     """Raise TypeError or ValueError for what cannot be written: the engine relies on it."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"an item is bytes, not {type(data).__name__}")
-    if not isinstance(expire_at_ms, int):
+    if isinstance(expire_at_ms, bool) or not isinstance(expire_at_ms, int):
         raise TypeError(f"an expiry is an int, ms since the epoch, not {type(expire_at_ms).__name__}")
     if not 0 <= expire_at_ms < 1 << 64:
         raise ValueError(f"an expiry is ms since the epoch, or 0 for never, not {expire_at_ms}")
@@ -286,50 +374,87 @@ def renewed(failure: JournalFailed) -> JournalFailed:
 
 
 _spools: dict[str, Spool] = {}
-_closing: dict[str, Event] = {}  # set once the spool is free
+_closing: dict[str, Spool] = {}  # nobody uses them any more
 _opening = Lock()
+_all: Final[WeakSet[Spool]] = WeakSet()
+
+
+@call_in_child
+def _leave_to_parent() -> None:
+    """In a forked child: nothing of the parent's is used, and nothing is kept open, or its lock would outlive it."""
+    global _opening
+    _opening = Lock()
+    _closing.clear()
+    _spools.clear()
+    spools = list(_all)
+    _all.clear()
+    for spool in spools:
+        spool.refuse()
+    if spools:
+        paths = "|".join(re.escape(spool.path) for spool in spools)
+        ours = rf"(?:{paths})/(?:{re.escape(LOCK)}|{re.escape(TRASH)}/|[^/]+{re.escape(FOLDER_SUFFIX)}/)"
+        FileLayer().close_inherited(re.compile(ours))
 
 
 def use(
-    path: str, name: str, config: QueueConfig, report: Report, adopt: Callable[[Spool], T], archive_path: str | None
+    user: object,
+    path: str,
+    name: str,
+    config: QueueConfig,
+    report: Report,
+    adopt: Callable[[Spool], T],
+    archive_path: str | None,
 ) -> tuple[Spool, T]:
     """The spool at `path`, which is opened if this process does not have it open yet, and what of it is adopted.
 
     Raises SpoolLocked, SpoolUnusable, BadQueueName, JournalCorrupt or JournalFailed.
     """
     where = FileLayer().real_path(path)
-    first = Config(queue_path=where, archive_path=archive_path, queues={name: asdict(config)})
-    while (spool := _use_unless_closing(where, first, report)) is None:
-        if (closing := _closing.get(where)) is not None:
-            closing.wait()
+    first = Config(queue_path=where, archive_path=archive_path, max_queues=None, queues={name: asdict(config)})
+    is_adopted = False
     try:
-        with spool.lock:
-            return spool, adopt(spool)
-    except KestrelError:
-        let_go(spool)
-        raise
+        while (spool := _use_unless_closing(user, where, first, report)) is None:
+            if (closing := _closing.get(where)) is not None:
+                _finish(closing)
+        with spool.lock, spool.turn(None):
+            adopted = adopt(spool)
+        is_adopted = True
+    finally:
+        if not is_adopted and (unused := _spools.get(where)) is not None:
+            let_go(user, unused)
+    return spool, adopted
 
 
-def _use_unless_closing(where: str, config: Config, report: Report) -> Spool | None:
+def _use_unless_closing(user: object, where: str, config: Config, report: Report) -> Spool | None:
     with _opening:
         if where in _closing:
             return None
         spool = _spools.get(where)
         if spool is None:
-            spool = _spools[where] = Spool(where, config, report)
-        spool.users += 1
+            spool = _spools[where] = Spool(where)
+        spool.users[user] = None
+        if not spool.is_open:
+            spool.open(config, report)
         return spool
 
 
-def let_go(spool: Spool) -> None:
-    """One queue fewer is in use; the spool is closed with the last."""
+def let_go(user: object, spool: Spool) -> None:
+    """One user fewer; the spool is closed with the last. Called again where it was cut short, it goes on."""
     with _opening:
-        spool.users -= 1
-        if spool.users:
+        spool.users.pop(user, None)
+        if spool.users or spool.is_closed:
             return
-        del _spools[spool.path]
-        closed = _closing[spool.path] = Event()
-    # Not with the lock: the worker's last calls may open other spools.
-    spool.close()
-    del _closing[spool.path]
-    closed.set()
+        _closing[spool.path] = spool
+        if _spools.get(spool.path) is spool:
+            del _spools[spool.path]
+    _finish(spool)
+
+
+def _finish(spool: Spool) -> None:
+    if spool.closing.locked() and spool.worker.is_current:
+        return  # whoever closes it waits for this thread
+    with spool.closing:  # and not with the other: the worker's last calls may open other spools
+        spool.close()
+    with _opening:
+        if _closing.get(spool.path) is spool:
+            del _closing[spool.path]

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Generator
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kestreld.library.answer import Answer, Derived
 from kestreld.library.item import QItem
@@ -23,8 +23,9 @@ class Taking(Derived[QItem, T]):
         made: Callable[[QItem], T],
         take: Callable[[QItem], bool],
         take_async: Callable[[QItem], Awaitable[bool]],
+        kept: set[Any],
     ) -> None:
-        super().__init__(source, made)
+        super().__init__(source, made, kept)
         self._take = take
         self._take_async = take_async
         self._is_taken = False
@@ -32,7 +33,7 @@ class Taking(Derived[QItem, T]):
 
     def result(self, timeout: float | None = None) -> T | None:
         self.exception(timeout)  # waits for it
-        item = self._source.result()
+        item = self._source.seen()
         if item is None:
             return None
         with self._taking:

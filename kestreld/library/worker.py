@@ -1,38 +1,59 @@
 """A thread that makes calls in the order in which they fall due: callbacks, timers."""
 
+import logging
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from threading import Condition, Thread, current_thread
+from threading import Condition, Lock, Thread, current_thread
 from typing import Final
 
 from kestreld.clock import Clock
+from kestreld.disk_threads import start
+from kestreld.errors import ThreadDied
+from kestreld.forks import restart_in_child
 
 Call = Callable[[], object]
+Death = Callable[[ThreadDied], object]
+WAIT_MS_MAX: Final = 3_600_000  # a lock cannot be waited for as long as a number can say
 CLEAR_OUT_AT: Final = 64  # calls that nobody wants any more are cleared out beyond this, and whenever they have doubled
+
+log: Final = logging.getLogger("kestreld.library")
 
 
 class Planned:
-    """A call that will be made unless it is `over` before."""
+    """A call that will be made unless it is `over` before; `at_death` in its place where the thread has died."""
 
-    __slots__ = ("call", "over")
+    __slots__ = ("at_death", "call", "over")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, at_death: Death | None) -> None:
         self.call = call
+        self.at_death = at_death
         self.over = False
 
 
 class Worker:
-    """One thread, started with the first call. It ends with the process, or when it is told to stop."""
+    """One thread, started with the first call. It ends with the process, or when it is told to stop.
 
-    def __init__(self, name: str) -> None:
+    An exception that a call raises is its death, of which `died` is told, and everybody who plans another.
+    """
+
+    def __init__(self, name: str, died: Death | None = None) -> None:
         self._name = name
+        self._died = died
         self._clock = Clock()
+        self._stopping = False
+        self.after_fork()
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Without calls and without a thread: those are the parent's."""
         self._calls: list[tuple[int, int, Planned]] = []  # by instant on the monotonic clock, then as they came
         self._count = 0
         self._clear_out_at = CLEAR_OUT_AT
-        self._something_new = Condition()
+        # Taken itself, not by way of the condition: a signal handler that raises may leave that locked for good.
+        self._lock = Lock()
+        self._something_new = Condition(self._lock)
         self._thread: Thread | None = None
-        self._stopping = False
+        self._problem: ThreadDied | None = None
 
     @property
     def is_current(self) -> bool:
@@ -43,12 +64,26 @@ class Worker:
         """Make a call after those that are due already."""
         self.at(0, call)
 
-    def at(self, at_ms: int, call: Call) -> Planned:
-        """Make a call at an instant of the monotonic clock. None is made any more once it is told to stop."""
-        planned = Planned(call)
-        with self._something_new:
-            if self._stopping:
-                return planned
+    def settle(self, call: Call) -> None:
+        """As `soon`, but that it is made here, at once, where the thread has died: somebody waits for it."""
+        self.at(0, call, lambda _: call())
+
+    def at(self, at_ms: int, call: Call, at_death: Death | None = None) -> Planned:
+        """Make a call at an instant of the monotonic clock. None is made any more once it is told to stop.
+
+        Raises ThreadDied, unless `at_death` is told of that.
+        """
+        planned = Planned(call, at_death)
+        if not self._is_planned(at_ms, planned) and (problem := self._problem) is not None:
+            if at_death is None:
+                raise problem
+            at_death(problem)
+        return planned
+
+    def _is_planned(self, at_ms: int, planned: Planned) -> bool:
+        with self._lock:
+            if self._stopping or self._problem is not None:
+                return False
             if len(self._calls) >= self._clear_out_at:
                 self._calls = [one for one in self._calls if not one[2].over]
                 heapify(self._calls)
@@ -56,31 +91,48 @@ class Worker:
             self._count += 1
             heappush(self._calls, (at_ms, self._count, planned))
             if self._thread is None:
-                self._thread = Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name=self._name, daemon=True)
+                start(thread)
+                self._thread = thread
             elif self._calls[0][1] == self._count:
                 self._something_new.notify()
-        return planned
+        return True
 
     def _run(self) -> None:
-        while (planned := self._next()) is not None:
-            if not planned.over:
-                planned.call()
+        try:
+            while (planned := self._next()) is not None:
+                if not planned.over:
+                    planned.call()
+        except BaseException as error:
+            self._die(ThreadDied(self._name, repr(error)))
+            raise
+
+    def _die(self, problem: ThreadDied) -> None:
+        with self._lock:
+            self._problem = problem
+            left, self._calls = sorted(self._calls), []
+        log.error("%s", problem)
+        if self._died is not None:
+            self._died(problem)
+        for _, _, planned in left:
+            if planned.at_death is not None and not planned.over:
+                planned.at_death(problem)
 
     def _next(self) -> Planned | None:
-        with self._something_new:
+        with self._lock:
             while True:
                 self._clock.read()
                 now_ms = self._clock.monotonic_ms
                 if self._calls and self._calls[0][0] <= now_ms:
                     return heappop(self._calls)[2]
-                if self._stopping:
+                if self._stopping or not self.is_current:  # the latter where its start was cut short
                     return None
-                self._something_new.wait((self._calls[0][0] - now_ms) / 1000 if self._calls else None)
+                left_ms = min(self._calls[0][0] - now_ms, WAIT_MS_MAX) if self._calls else None
+                self._something_new.wait(None if left_ms is None else left_ms / 1000)
 
     def stop(self) -> None:
         """Make the calls that are due, none that are not, and end. Returns when that is so."""
-        with self._something_new:
+        with self._lock:
             self._stopping = True
             self._something_new.notify()
         if self._thread is not None and not self.is_current:

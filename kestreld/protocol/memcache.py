@@ -47,11 +47,15 @@ LINES_CACHED_MAX: Final = 32768
 SHORT_LINE_BYTES: Final = 64
 READ_BYTES: Final = 16384  # a TLS record, and no more commands than a turn can take
 DATA_READ_BYTES: Final = 1 << 18  # inside of large items
+SMALL_ITEM_BYTES: Final = 1 << 16  # whose unfinished data nobody counts
 EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
 WAIT_MS_MAX: Final = 10**12
 
+BINARY_MAGIC: Final = (b"\x80", b"\x81")  # the first byte of memcached's binary protocol, of requests and of answers
+
 _HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d")
+_BINARY_UNKNOWN: Final = b"Unknown command"
 _NUMBER: Final = re.compile(rb"-?\d{1,19}")
 # Storage commands that a queue does not have, and which of their words says how much data follows
 _STORAGE_WORDS: Final = {b"add": 4, b"replace": 4, b"append": 4, b"prepend": 4, b"cas": 4, b"ms": 2}
@@ -79,7 +83,7 @@ class Command:
 
     `name` is the queue's, `key` is what the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data
     follows. `target` is for whoever executes commands, to remember what the name stood for. `sees` says which queues
-    its sender may know of, None = all.
+    its sender may know of, None = all; `may_create` whether he may make the one that is named.
     """
 
     __slots__ = (
@@ -90,6 +94,7 @@ class Command:
         "flags",
         "key",
         "kind",
+        "may_create",
         "name",
         "noreply",
         "opens",
@@ -122,12 +127,31 @@ class Command:
         self.reply = b""
         self.words: list[bytes] = []
         self.sees: Callable[[str], bool] | None = None
+        self.may_create = True
         self.parts: list[Command] = []
         self.target: Any = None
 
 
 _UNKNOWN: Final = Command(REPLY)
 _UNKNOWN.reply = ERROR
+# In the place of a command whose data block is unfinished: nothing has come yet, and nothing is taken any more
+_BEGINNING: Final = Command(REPLY)
+_OVER: Final = Command(REPLY)
+
+
+def binary_refusal(request: bytes) -> bytes:
+    """memcached's binary "unknown command", in answer to what has come of a binary request."""
+    header = request[:24].ljust(24, b"\0")
+    status = b"\0\0\0\0\x00\x81"  # behind the lengths of key and extras and the data type
+    length = len(_BINARY_UNKNOWN).to_bytes(4, "big")
+    return b"\x81" + header[1:2] + status + length + header[12:16] + bytes(8) + _BINARY_UNKNOWN
+
+
+def not_text(line: bytes) -> str:
+    """Why a line, or what has come of one, is no command by its first byte; "" when it may be one."""
+    if not line or 0x20 <= line[0] < 0x7F or line in (b"\r", b"\r\n", b"\n"):
+        return ""
+    return f"no command begins with the byte 0x{line[0]:02x}"
 
 
 class Lines:
@@ -171,23 +195,40 @@ class MemcacheParser:
         self._check = check
         self._rest = b""  # an unfinished line
         self._has_line_ends = False  # items have held line ends: splitting there does not pay
-        self._store: Command | None = None  # whose data block is unfinished
+        self._store: Command | None = _BEGINNING  # whose data block is unfinished
         self._chunks: list[bytes] = []
-        self._missing = 0  # bytes of data and CRLF still to come
-        self.wanted_bytes = READ_BYTES  # how much to read at a time
+        self._missing = 0  # bytes of data and CRLF still to come,
+        self._block_bytes = 0  # of so many
+        self.wanted_bytes = (
+            READ_BYTES  # how much to read at a time; more than that inside of whatever `held_bytes` counts
+        )
         self._drop = False  # the data block is not kept
 
     @property
     def mid_command(self) -> bool:
         """Whether a command has begun and not ended."""
-        return bool(self._rest) or self._store is not None
+        return bool(self._rest) or self._missing > 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds of an unfinished item that is not small."""
+        if not self._missing or self._drop or self._block_bytes <= SMALL_ITEM_BYTES + 2:
+            return 0
+        return self._block_bytes - self._missing
+
+    def close(self) -> None:
+        """Take nothing more, and hold nothing."""
+        self._store = _OVER
+        self._rest = b""
+        self._chunks = []
+        self._missing = 0
 
     def feed(self, data: bytes) -> list[Any]:
         """The commands that `data` completes, each SET followed by its data. After one that closes, nothing."""
         batch: list[Any] = []
         at = 0
         if self._store is not None:
-            at = self._continue_store(data, batch)
+            at = self._continue_store(data, batch) if self._missing else self._begin(data, batch)
             if at < 0:
                 return batch
         elif self._rest:
@@ -203,6 +244,18 @@ class MemcacheParser:
                 return batch
         self._walk(data, at, batch)
         return batch
+
+    def _begin(self, data: bytes, batch: list[Any]) -> int:
+        """The first bytes of the connection: 0, -1 when they are no text. Also any after the last: they are dropped."""
+        if self._store is _OVER:
+            return -1
+        self._store = None
+        if data[:1] not in BINARY_MAGIC:
+            return 0
+        refusal = Command(REPLY)
+        refusal.reply, refusal.closes = binary_refusal(data), True
+        self._break_off(refusal, batch)
+        return -1
 
     def _split(self, data: bytes) -> tuple[list[Any], int]:
         """The commands that `data` begins with, as long as they are known ones and their data holds no line end: one
@@ -254,6 +307,7 @@ class MemcacheParser:
             if size < 0:
                 batch.append(command)
                 if command.kind == REPLY and command.closes:
+                    self.close()
                     return
                 continue
             end = at + size
@@ -266,20 +320,26 @@ class MemcacheParser:
                 batch.append(data[at:end])
                 at = end + 2
             else:
-                batch.append(self._refuse("bad data chunk", closes=True))
+                self._break_off(self._refuse("bad data chunk", closes=True), batch)
                 return
         if at < len(data):
             self._rest = data[at:] if at else data
-            if len(self._rest) - self._rest.endswith(b"\r") > self._line_bytes_max:
-                self._rest = b""
-                batch.append(self._refuse("line too long", closes=True))
+            if problem := not_text(self._rest):
+                self._break_off(self._refuse_as_kestrel(problem, closes=True), batch)
+            elif len(self._rest) - self._rest.endswith(b"\r") > self._line_bytes_max:
+                self._break_off(self._refuse("line too long", closes=True), batch)
+
+    def _break_off(self, refusal: Command, batch: list[Any]) -> None:
+        """Hang up: where the next command would begin cannot be told."""
+        batch.append(refusal)
+        self.close()
 
     # Data blocks
 
     def _begin_store(self, command: Command, size: int, data: bytes, at: int, batch: list[Any]) -> int:
         """Start on a data block that is unfinished or unwanted; where the next line begins, -1 when all is consumed."""
         self._store = command
-        self._missing = size + 2
+        self._missing = self._block_bytes = size + 2
         self._drop = command.kind > SET_WITH
         self._chunks = []
         taken = self._continue_store(data[at:], batch)
@@ -296,20 +356,18 @@ class MemcacheParser:
         else:
             self._chunks.append(chunk)
         if self._missing:
-            self.wanted_bytes = max(READ_BYTES, min(self._missing, DATA_READ_BYTES))
+            self.wanted_bytes = max(READ_BYTES + 1, min(self._missing, DATA_READ_BYTES))
             return -1
         self.wanted_bytes = READ_BYTES
         block = b"".join(self._chunks)
         command = self._store
         self._store, self._chunks = None, []
         if block[-2:] != b"\r\n":
-            batch.append(self._refuse("bad data chunk", closes=True))
+            self._break_off(self._refuse("bad data chunk", closes=True), batch)
             return -1
         batch.append(command)
         if command is not None and command.kind <= SET_WITH:
             batch.append(block[:-2])
-        elif command is not None and command.closes:
-            return -1
         return take
 
     # Lines
@@ -326,6 +384,8 @@ class MemcacheParser:
             limit = known.data_bytes
             if size <= limit:
                 return known, size
+        if problem := not_text(line):
+            return self._refuse_as_kestrel(problem, closes=True), -1
         if len(text) > self._line_bytes_max:
             return self._refuse("line too long", closes=True), -1
         command = self._parse(text)
@@ -400,7 +460,9 @@ class MemcacheParser:
             command = Command(_BARE[verb])
             command.words = words[1:]
             command.noreply = command.kind == FLUSH_ALL_EXPIRED and self._noreply(words, 1)
-            return command
+            rest = words[1:-1] if command.noreply else words[1:]
+            changes = command.kind in (FLUSH_ALL_EXPIRED, SHUTDOWN, RELOAD)
+            return (self._surplus(words[0], rest) if changes else None) or command
         if verb in _STORAGE_WORDS:
             return self._swallow(words, _STORAGE_WORDS[verb])
         return self._unknown()
@@ -515,7 +577,16 @@ class MemcacheParser:
         command = Command(kind)
         command.key, command.name = words[1], words[1].decode("latin-1")
         command.noreply = self._noreply(words, 2)
-        return command
+        rest = words[2:-1] if command.noreply else words[2:]
+        if kind == DELETE and len(rest) == 1 and rest[0].isdigit():
+            rest = []  # memcached's time of old
+        return self._surplus(words[0], rest) or command
+
+    def _surplus(self, verb: bytes, rest: list[bytes]) -> Command | None:
+        """What refuses words that nothing is done with: who sent them meant something else."""
+        if not rest or self._strict:
+            return None
+        return self._refuse(f"too many words for {verb.decode('latin-1').lower()}")
 
     def _parse_flush_all(self, words: list[bytes]) -> Command:
         command = Command(FLUSH_ALL)

@@ -10,7 +10,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalFailed
-from kestreld.journal.records import ADD_FACTOR, PUT, PUT_FIELDS_BYTES, Reason, got_record
+from kestreld.journal.records import PUT, PUT_FIELDS_BYTES, Reason, got_record
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
@@ -27,8 +27,11 @@ def put_alone(queue: Queue, data: bytes) -> bool:
     if size > queue.room or queue.waiting:
         return False
     added, now_ms = queue.next_id, queue.clock.read_wall()
-    seed = PUT_FIELDS_BYTES + now_ms * ADD_FACTOR + added + size
-    record = _pack_put(PUT_FIELDS_BYTES + size, _checksum(data, seed) & 0xFFFFFFFF, 1, added, now_ms, 0, 0, 0) + data
+    seed = queue.seed if now_ms == queue.seeded_at_ms else queue.seed_at(now_ms)
+    record = (
+        _pack_put(PUT_FIELDS_BYTES + size, _checksum(data, seed + added + size) & 0xFFFFFFFF, 1, added, now_ms, 0, 0, 0)
+        + data
+    )
     if not _append(queue, record, added):
         return False
     queue.next_id = added + 1

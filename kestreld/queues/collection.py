@@ -1,27 +1,35 @@
 """Every queue of the server by name: creating, finding, deleting, recovering, sweeping."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config import Config, decode_queue_name, encode_queue_name, queue_name_problem
-from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
-from kestreld.files import FileLayer
+from kestreld.config import Config, QueueConfig, decode_queue_name, encode_queue_name, queue_name_problem
+from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade, TooManyQueues
+from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel_import import import_at_start
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Kind, ReaderState, merged
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import finish_repairs
+from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit
+from kestreld.queues.everywhere import Steps
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.memory import Memory
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader, Stream
+from kestreld.queues.slices import WAITS
 from kestreld.queues.trash import Trash
 from kestreld.queues.trash_note import DELETE, FLUSH, Note
+from kestreld.queues.waiters import Absence, Waiter
 from kestreld.stats import Totals
 
 FOLDER_SUFFIX = ".journal"
+PROGRESS_US: Final = 1_000_000
+SWEPT_AT_ONCE: Final = 512  # expired items of one queue
 
 
 class QueueCollection:
@@ -54,8 +62,10 @@ class QueueCollection:
         self.past = Totals()  # of deleted queues
         # Queues whose journal has come to its limit while it is compacted -> who is told when there is room again
         self.crowded: dict[Queue, list[Callable[[], None]]] = {}
+        self.absences: dict[str, Absence] = {}  # names of queues that somebody waits to see an item of
         self.stopping = False
         self._last_journal_id = 0
+        self._found: list[Queue] = []  # by a start that may have found what is not on disk yet, or cannot be
         self._move_reported_at_ms: dict[str, int] = {}
 
     # Names
@@ -69,11 +79,8 @@ class QueueCollection:
         if problem is not None:
             raise problem
 
-    def reader(self, name: str) -> Reader:
-        """The queue of that name, created when there is none.
-
-        Raises BadQueueName, or JournalCorrupt when its journal was found damaged at start.
-        """
+    def look_for(self, name: str) -> Reader | None:
+        """The queue of that name, if there is one. Raises BadQueueName, or JournalCorrupt as `reader` does."""
         found = self.readers.get(name)
         if found is not None:
             return found
@@ -81,6 +88,28 @@ class QueueCollection:
         if problem is not None:
             raise BadQueueName(problem)
         self._must_be_sound(name)
+        return None
+
+    def await_queue(self, name: str, waiter: Waiter) -> None:
+        """Until there is a queue of that name, which this one then waits at."""
+        (self.absences.get(name) or Absence(name, self.absences)).add(waiter)
+
+    def reader(self, name: str) -> Reader:
+        """The queue of that name, created when there is none.
+
+        Raises BadQueueName, TooManyQueues, or JournalCorrupt when its journal was found damaged at start.
+        """
+        found = self.look_for(name)
+        if found is None:
+            limit = self.config.max_queues
+            if limit is not None and len(self.readers) >= limit:
+                raise TooManyQueues
+            found = self._new_reader(name)
+            if (absence := self.absences.get(name)) is not None:
+                absence.over(found)
+        return found
+
+    def _new_reader(self, name: str) -> Reader:
         parent, _, label = name.partition("+")
         queue = self.families.get(parent)
         if queue is None:
@@ -106,28 +135,28 @@ class QueueCollection:
             try:
                 self.files.make_dir(folder)
             except OSError as error:
+                must_be_the_systems(error)
                 raise JournalFailed(folder, f"cannot be made: {error.strerror}") from error
-        return self._adopt_family(parent, journal)
+        return self._adopt_family(parent, journal, self.config.for_queue(parent))
 
     def _left_behind(self, parent: str, folder: str) -> Queue | None:
         """What a start did not read or could not remove. Raises JournalFailed where it is still in the way."""
         try:
             obstacle = self.recover_family(parent, folder)
         except OSError as error:
+            must_be_the_systems(error)
             raise JournalFailed(folder, f"cannot be read: {error.strerror}") from error
         self._must_be_sound(parent)
         if obstacle is not None:
             raise obstacle
         return self.families.get(parent)
 
-    def _adopt_family(self, parent: str, journal: Journal | None) -> Queue:
+    def _adopt_family(self, parent: str, journal: Journal | None, config: QueueConfig) -> Queue:
         queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory)
         queue.mover = self._move
         if journal is not None:
             journal.make_room = self.trash.drop_all
-        config = self.config.for_queue(parent)
-        queue.sync_ms = config.sync_journal_ms
-        queue.segment_bytes_max, queue.segments_max = config.max_journal_size_bytes, config.max_journal_overflow
+        queue.configure(config)
         self.families[parent] = queue
         return queue
 
@@ -136,7 +165,7 @@ class QueueCollection:
         try:
             reader = self.reader(destination)
             stored = reader.queue.put_with(data, 0, flags, reader if reader.label else None)
-        except (JournalFailed, JournalCorrupt, BadQueueName) as problem:
+        except (JournalFailed, JournalCorrupt, BadQueueName, QueueNotMade) as problem:
             self._report_move(destination, str(problem))
             return None
         if stored and not reader.label:
@@ -189,6 +218,7 @@ class QueueCollection:
             try:
                 self.trash.throw_away(journal, name, note, sync=queue.sync_ms is not None)
             except OSError as error:
+                must_be_the_systems(error)
                 failure = JournalFailed(journal.folder, f"cannot be deleted: {error.strerror}")
                 if self.files.is_dir(journal.folder):
                     raise failure from error
@@ -208,26 +238,38 @@ class QueueCollection:
         self.trash.keep(reader, FLUSH)
         return reader.flush(self.clock.wall_ms)
 
-    def flush_all(self) -> None:
-        for name, reader in list(self.readers.items()):
-            if reader.queue.stopped is None:
-                self.flush(name)
+    def flush_all(self) -> Steps:
+        """Flush every queue, one a step."""
+        for reader in list(self.readers.values()):
+            if not reader.deleted and reader.queue.stopped is None:
+                yield reader.queue, self.flush(reader.name)
 
     def flush_expired(self, name: str) -> int:
         """Remove the expired items at the head of a queue; how many. Raises JournalCorrupt."""
         self._must_be_sound(name)
         reader = self.readers.get(name)
-        return self.sweep(reader) if reader else 0
+        return sum(self._sweep(reader)) if reader else 0
 
-    def flush_all_expired(self) -> int:
-        return sum(self.sweep(reader) for reader in list(self.readers.values()))
+    def flush_all_expired(self) -> Steps:
+        """Remove the expired items at the head of every queue, some of one queue a step."""
+        for reader in list(self.readers.values()):
+            with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
+                for count in self._sweep(reader):
+                    yield reader.queue, count
 
-    def sweep(self, reader: Reader) -> int:
+    def _sweep(self, reader: Reader) -> Iterator[int]:
         """Expire heads, but only of what was there when the sweep began: moved items may come back to be swept."""
-        if reader.queue.stopped is not None:
-            return 0
-        reader.queue.fold()
-        return reader.expire_heads(self.clock.wall_ms, limit=reader.items)
+        queue = reader.queue
+        if queue.dirty:
+            queue.fold()
+        left = reader.items
+        while queue.stopped is None and not reader.deleted:
+            limit = min(left, SWEPT_AT_ONCE)
+            count = reader.expire_heads(self.clock.wall_ms, limit)
+            yield count
+            left -= count
+            if count < limit or not left:
+                return
 
     def _tell(self) -> None:
         for tell in self.names_changed:
@@ -235,33 +277,57 @@ class QueueCollection:
 
     # Configuration
 
-    def configure(self, config: Config) -> None:
-        """Apply a new configuration to live queues. `journal` and the spool stay as they are until the next start."""
-        self.config = config
+    def configure(self, config: Config) -> Iterator[int | None]:
+        """This is the configuration from now on, for live queues once each has had its step.
+
+        `journal` and the spool stay as they are until the next start.
+        """
+        before, self.config = self.config, config
         self.commit.together = config.sync_together
+        is_other_memory = self.memory.limit_bytes != config.max_memory_bytes
         self.memory.limit_bytes = config.max_memory_bytes
-        for name, reader in self.readers.items():
-            reader.configure(config.for_queue(name))
-        for name, queue in self.families.items():
-            own = config.for_queue(name)
-            queue.sync_ms = own.sync_journal_ms
-            queue.segment_bytes_max, queue.segments_max = own.max_journal_size_bytes, own.max_journal_overflow
-            queue.room = -1
-            if queue.journal is not None and queue.journal.failed is not None and queue.stopped is None:
+        return self._configure_queues(
+            is_other=(before.defaults, before.queues) != (config.defaults, config.queues),
+            is_other_memory=is_other_memory,
+        )
+
+    def _configure_queues(self, *, is_other: bool, is_other_memory: bool) -> Iterator[int | None]:
+        for reader in list(self.readers.values()) if is_other else []:
+            if reader.config != (config := self.config.for_queue(reader.name)):
+                reader.configure(config)
+            yield None
+        for queue in list(self.families.values()):
+            if is_other:
+                queue.configure(self.config.for_queue(queue.name))
+            if is_other_memory:
+                queue.room = -1
+            while _has_failed(queue) and queue.flight is not None:
+                yield WAITS  # what is on its way to the disk belongs to the segment that is to be left behind
+            if _has_failed(queue):
                 try:
                     queue.go_on()
                 except JournalFailed as failure:
-                    self.report(f"{name}: {failure}")
-        self._tell()
+                    self.report(f"{queue.name}: {failure}")
+            yield None
+        if is_other:
+            self._tell()
 
     # Recovery
 
-    def recover(self) -> None:
-        """Bring back every journal in the spool. A damaged one stops its own queue; foreign files are reported."""
+    def recover(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Bring back every journal in the spool. A damaged one stops its own queue; foreign files are reported.
+
+        `progress` is told once a second how many names in the spool have been seen to, and how many there are.
+        """
         for folder in finish_repairs(self.files, self.spool):
             self.report(f"{folder}: repaired before the last stop, now in its place")
         self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
-        for name in self.files.list_dir(self.spool):
+        names = self.files.list_dir(self.spool)
+        tell_at_us = self.clock.stopwatch_us() + PROGRESS_US if progress is not None else 0
+        for read, name in enumerate(names):
+            if progress is not None and self.clock.stopwatch_us() >= tell_at_us:
+                tell_at_us += PROGRESS_US
+                progress(read, len(names))
             path = f"{self.spool}/{name}"
             if name.startswith(".") or not self.files.is_dir(path):
                 continue
@@ -274,7 +340,8 @@ class QueueCollection:
                 self.report(f"{path}: not the name of a queue; left alone")
                 continue
             if parent not in self.broken:
-                self.recover_family(parent, path)
+                self._recover_family(parent, path)
+        self._settle_found()
         self._take_up_trash()
 
     def _take_up_trash(self) -> None:
@@ -290,13 +357,20 @@ class QueueCollection:
 
         Raises OSError.
         """
+        obstacle = self._recover_family(parent, path)
+        self._settle_found()
+        return obstacle
+
+    def _recover_family(self, parent: str, path: str) -> JournalFailed | None:
+        """As `recover_family`, with what is found left to be synced."""
         try:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
             self.broken[parent] = problem
             self.report(f"{parent}: stopped: {problem}; the other queues serve")
             return None
-        if not self.config.for_queue(parent).journal:
+        config = self.config.for_queue(parent)
+        if not config.journal:
             self.report(f"{parent}: has a journal, but journal is off in the configuration; not read")
             return None
         if recovered is None:
@@ -305,16 +379,10 @@ class QueueCollection:
         for note in recovered.notes:
             self.report(f"{parent}: {note}")
         self._last_journal_id = max(self._last_journal_id, recovered.journal.journal_id)
-        queue = self._adopt_family(parent, recovered.journal)
+        queue = self._adopt_family(parent, recovered.journal, config)
         self.restore(queue, recovered.state)
-        if queue.sync_ms:  # what an earlier process was told and did not get to
-            queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
-            self.commit.sync_later.append(queue)
-        if recovered.journal.distrusted:
-            try:
-                recovered.journal.start_segment(queue.checkpoint())
-            except JournalFailed as failure:
-                self.report(f"{parent}: {failure}; puts are refused until a new segment can be made")
+        if queue.readers and (recovered.journal.distrusted or (queue.sync_ms is not None and not recovered.is_sealed)):
+            self._found.append(queue)
         if not queue.readers:
             del self.families[parent]
             try:
@@ -325,6 +393,53 @@ class QueueCollection:
             if obstacle is not None:
                 self.report(f"{obstacle}; tried again at the next start")
         return None
+
+    def _settle_found(self) -> None:
+        """Put on disk what was found: clients of a journal that is synced get nothing that a power cut may take back.
+
+        One call does for many; where it fails, each is asked.
+        """
+        found, self._found = self._found, []
+        unsynced = {queue for queue in found if queue.sync_ms is not None}
+        if len(unsynced) > 1 and self._synced_together([one.journal for one in unsynced if one.journal is not None]):
+            unsynced = set()
+        for queue in found:
+            journal = queue.journal
+            assert journal is not None
+            if queue in unsynced:
+                try:
+                    journal.sync()
+                except JournalFailed as failure:
+                    self.report(f"{queue.name}: {failure}")
+            if journal.distrusted or journal.failed is not None:
+                try:
+                    journal.start_segment(queue.checkpoint())
+                except JournalFailed as failure:
+                    self.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
+
+    def _synced_together(self, journals: list[Journal]) -> bool:
+        started_us = self.clock.stopwatch_us()
+        try:
+            fd = journals[0].borrow()
+            try:
+                self.files.sync_file_system(fd)
+            finally:
+                journals[0].give_back(fd)
+        except OSError:
+            return False
+        for journal in journals:
+            journal.synced(journal.live.number, journal.live.used_bytes, started_us)
+        return True
+
+    def forget_family(self, queue: Queue) -> None:
+        """A family that was cut short while it was made, or deleted: nothing of it is written."""
+        if self.families.get(queue.name) is queue:
+            del self.families[queue.name]
+        self.memory.forget(queue)
+        if queue.journal is not None:
+            queue.journal.close()
+            if self.files.is_dir(queue.journal.folder):
+                self._forget_empty(queue.journal.folder)
 
     def _forget_empty(self, path: str) -> None:
         """A folder that a crash left before anything was written to its journal."""
@@ -366,17 +481,16 @@ class QueueCollection:
         queue.readers[known.name] = reader
         self.readers[name] = reader
 
-    def close(self) -> None:
-        """Sync and close every journal. The last thing before the lock is let go."""
-        for queue in self.families.values():
-            journal = queue.journal
-            if journal is None or not journal.segments:
-                continue
-            if journal.failed is None:
-                try:
-                    if journal.unsynced:
-                        journal.sync()
-                    journal.seal(queue.next_id)
-                except JournalFailed as failure:
-                    self.report(f"{queue.name}: {failure}")
-            journal.close()
+    def close(self, fd: int | None = None, until_us: int | None = None) -> int:
+        """Sync, seal and close every journal; how many there was no time for. `Closing` says what it is given.
+
+        The last thing before the lock is let go.
+        """
+        closing = Closing(self.files, self.clock, self.commit.mark, self.report, fd, until_us)
+        closing.close(self.families.values())
+        return closing.left
+
+
+def _has_failed(queue: Queue) -> bool:
+    """Whether its journal takes nothing more until a new segment is begun."""
+    return queue.journal is not None and queue.journal.failed is not None and queue.stopped is None

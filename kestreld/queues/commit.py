@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalFailed
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint
 
@@ -23,29 +23,60 @@ SYNC_BOUNDS_US: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000
 
 
 class Holder(Protocol):
-    """Somebody whose answers wait for commits to be on disk."""
+    """Somebody whose answers wait for commits to be on disk; told of each whether it has failed to get there."""
 
-    def released(self) -> None: ...
+    def released(self, failure: JournalFailed | None) -> None: ...
 
 
 class Ticket:
     """One commit of a synced queue: pending until it is on disk, or has failed to get there."""
 
-    __slots__ = ("failure", "holders", "pending")
+    __slots__ = ("failure", "flying", "holders", "pending")
 
     def __init__(self) -> None:
         self.pending = True
+        self.flying = False  # its sync is under way
         self.failure: JournalFailed | None = None
         self.holders: list[Holder] = []
 
 
+class Tally:
+    """How many commits somebody waits for, and the first failure of one. `settled` is told when none is pending."""
+
+    __slots__ = ("failure", "pending", "settled")
+
+    def __init__(self, settled: Callable[[], None]) -> None:
+        self.pending = 0
+        self.failure: JournalFailed | None = None
+        self.settled = settled
+
+    def wait_for(self, ticket: Ticket) -> None:
+        self.pending += 1
+        ticket.holders.append(self)
+
+    def released(self, failure: JournalFailed | None) -> None:
+        self.failure = self.failure or failure
+        self.pending -= 1
+        if not self.pending:
+            self.settled()
+
+
 class Flight:
-    """What puts one commit on disk, and who is told how that went. `fd` is the journal's."""
+    """What puts one commit on disk, and who is told how that went. `fd` is the journal's, of the segment at `path`."""
 
-    __slots__ = ("fd", "finished", "work")
+    __slots__ = ("fd", "finished", "path", "ticket", "work")
 
-    def __init__(self, fd: int, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        fd: int,
+        path: str,
+        work: Callable[[], None],
+        finished: Callable[[OSError | None], None],
+    ) -> None:
+        self.ticket = ticket
         self.fd = fd
+        self.path = path
         self.work = work
         self.finished = finished
 
@@ -140,6 +171,50 @@ class GroupCommit:
             self._release(queue.ticket, failure)
             queue.ticket = None
 
+    def forget_turn(self, queue: "Queue") -> None:
+        """A turn of this queue was cut short. What it has written is on disk, or on its way there, when this returns.
+
+        What had gathered for the next commit is undone: whoever waits for that is told so.
+        """
+        self.failed.pop(queue, None)
+        for planned in [one for one in self.flights if one.ticket is queue.flight]:
+            self.flights.remove(planned)
+            if queue.journal is not None:
+                queue.journal.give_back(planned.fd)
+        for of_turn in (self.dirty, self.moving, self.rolling):
+            while queue in of_turn:
+                of_turn.remove(queue)
+        if queue.ticket is None and queue.flight is None and queue.sync_ms != 0:
+            return
+        failure = JournalFailed(queue.name, "a turn was cut short by an exception")
+        gathering, flight = queue.ticket, queue.flight
+        if flight is None or not flight.flying:
+            problem = self._sync_now(queue)
+            queue.forget_flight()
+            if flight is not None:
+                self._release(flight, problem)
+        queue.ticket = queue.flight
+        if gathering is not None and gathering is not flight:
+            self._release(gathering, failure)
+
+    def sync_within(self, queue: "Queue") -> None:
+        """Have a queue synced within its sync_journal time from now."""
+        if queue.sync_ms:
+            queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
+            if queue not in self.sync_later:
+                self.sync_later.append(queue)
+
+    def _sync_now(self, queue: "Queue") -> JournalFailed | None:
+        journal = queue.journal
+        if journal is None or not journal.segments or journal.failed is not None:
+            return None if journal is None else journal.failed
+        try:
+            journal.sync()
+        except JournalFailed as failure:
+            queue.report(f"{queue.name}: {failure}")
+            return failure
+        return None
+
     # On the way to the disk
 
     def _launch(self, queue: "Queue", journal: Journal, *, roll: bool) -> None:
@@ -153,6 +228,7 @@ class GroupCommit:
         try:
             fd = journal.borrow()
         except OSError as error:
+            must_be_the_systems(error)
             self._landed(queue, journal, ticket, error)
             return
         number, used_bytes, folders = journal.live.number, journal.live.used_bytes, journal.unsynced_folders()
@@ -173,22 +249,38 @@ class GroupCommit:
                 if checkpoint is not None and journal is queue.journal:
                     self._roll(queue, journal, checkpoint)
             self._landed(queue, journal, ticket, error)
+            if error is None and journal.wants_mark:
+                self.mark(queue, journal)
 
-        self.flights.append(Flight(fd, work, finished))
+        self.flights.append(Flight(ticket, fd, journal.live.path, work, finished))
 
     def _take_off(self) -> None:
         flights, self.flights = self.flights, []
-        if not self.together or len(flights) == 1:
-            for flight in flights:
+        covered: list[Flight] = []
+        is_together = self.together and len(flights) > 1
+        for flight in flights:
+            if is_together and self._is_covered(flight, flights[0].fd):
+                covered.append(flight)
+            else:
                 self.files.in_background(flight.work, flight.finished)
+                flight.ticket.flying = True
+        if not covered:
             return
 
         def finished(error: OSError | None) -> None:
-            for flight in flights:
+            for flight in covered:
                 flight.finished(error)
 
-        fd = flights[0].fd  # open since before it was written to: a failure to write back is reported to it
+        fd = covered[0].fd  # open since before it was written to: a failure to write back is reported to it
         self.files.in_background(lambda: self.files.sync_file_system(fd), finished)
+        for flight in covered:
+            flight.ticket.flying = True
+
+    def _is_covered(self, flight: Flight, fd: int) -> bool:
+        try:
+            return self.files.is_covered(flight.path, fd)
+        except OSError:
+            return False  # its own sync says what is wrong
 
     def _roll(self, queue: "Queue", journal: Journal, checkpoint: Checkpoint) -> None:
         """Begin the next segment before what has gathered is written. Its CHECKPOINT goes to the disk with that."""
@@ -201,8 +293,27 @@ class GroupCommit:
             queue.roll_wanted = False
             self.rolling.append(queue)  # its journal may have become too long
 
+    def mark(self, queue: "Queue", journal: Journal) -> None:
+        """After a sync: have the marker say which segments there are. What the disk refuses is tried at the next."""
+        if journal is not queue.journal or not journal.wants_mark:
+            return  # another journal may have its folder by now
+        kept = journal.segments[journal.dead_segments(queue.written_head())]
+        try:
+            journal.mark(kept.first_id)
+        except OSError as error:
+            must_be_the_systems(error)
+            if not journal.marker_refused:
+                queue.report(f"{queue.name}: the marker cannot be renamed: {error.strerror}; tried at each sync")
+            journal.marker_refused = True
+        else:
+            journal.marker_refused = False
+
     def _landed(self, queue: "Queue", journal: Journal, ticket: Ticket, error: OSError | None) -> None:
         """The sync of a commit is over."""
+        if queue.flight is not ticket:  # forgotten, as its turn was cut short
+            if error is not None:
+                journal.sync_failed(error)
+            return
         queue.flight = None
         if error is None:
             queue.landed()
@@ -223,12 +334,13 @@ class GroupCommit:
             self.wake()
 
     def _release(self, ticket: Ticket, failure: JournalFailed | None) -> None:
+        if ticket.pending:
+            self.tickets -= 1
         ticket.pending = False
         ticket.failure = failure
-        self.tickets -= 1
-        holders, ticket.holders = ticket.holders, []
-        for holder in holders:
-            holder.released()
+        for holder in ticket.holders:
+            holder.released(failure)
+        ticket.holders = []
 
     def _count_sync(self, sync_us: int) -> None:
         self.syncs += 1

@@ -1,10 +1,10 @@
-"""What STATS, DUMP_STATS and DUMP_CONFIG say of the queues: the guide's keys first, in its order, then ours.
+"""What there is to say of the queues and the server: the guide's keys first, in its order, then ours.
 
 None of our own per-queue keys ends in _items _bytes _age _discarded or _logsize: clients find queue names by cutting
 those endings off. With `compat: kestrel-1` there are the guide's keys only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,19 +13,21 @@ from kestreld.config import Compat
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
-from kestreld.settings import queue_setting_lines
 from kestreld.stats import Figures, ServerStats, Totals
 
 Sees = Callable[[str], bool]
 
 GUIDE_SERVER_KEYS: Final = 15
 GUIDE_QUEUE_KEYS: Final = 11
+STEP_QUEUES: Final = 32
 
 
 def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees: Sees | None = None) -> Figures:
-    """The figures of one queue. `queue.fold()` comes first."""
+    """The figures of one queue. How long its head has waited is known once `Reader.seek_head` has found it."""
     queue, journal = reader.queue, reader.queue.journal
-    items = reader.items
+    if queue.dirty:  # else a commit has counted everything
+        queue.fold()
+    items, oldest_at_ms = reader.items, reader.oldest_at_ms()
     figures = [
         ("items", items),
         ("bytes", reader.data_bytes),
@@ -42,7 +44,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
         ("canceled_transactions", reader.aborted_items),
         ("total_flushes", reader.flushes),
         ("move_refused", reader.move_refused),
-        ("oldest_ms", queue.oldest_ms(reader, now_ms)),
+        ("oldest_ms", max(now_ms - oldest_at_ms, 0) if oldest_at_ms else 0),
         ("head_id", reader.head()),
         ("next_id", queue.next_id),
         ("segments", len(journal.segments) if journal is not None else 0),
@@ -60,27 +62,6 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
 
 def _is_seen(name: str, sees: Sees | None) -> bool:
     return sees is None or sees(name)
-
-
-def all_queue_figures(
-    collection: QueueCollection, names: list[str] | None = None, sees: Sees | None = None
-) -> list[tuple[str, Figures]]:
-    """Figures of every queue by name, or of the named ones; a name that is no queue has none.
-
-    `sees` says which of them there are for whoever asks, None = all.
-    """
-    now_ms, strict = collection.clock.wall_ms, collection.config.compat is Compat.KESTREL_1
-    for queue in collection.families.values():
-        queue.fold()
-    wanted = [name for name in sorted(collection.readers) if _is_seen(name, sees)] if names is None else names
-    found: list[tuple[str, Figures]] = []
-    for name in wanted:
-        reader = collection.find(name) if _is_seen(name, sees) else None
-        own = queue_figures(reader, now_ms, guide_only=strict, sees=sees) if reader is not None else []
-        found.append((name, own))
-    if names is None and not strict:
-        found.extend([(name, [("stopped", "1")]) for name in sorted(collection.broken) if _is_seen(name, sees)])
-    return found
 
 
 @dataclass(slots=True)
@@ -102,24 +83,34 @@ class Sums:
         self.queues_stopped += queue.stopped is not None
 
 
-def add_up(collection: QueueCollection) -> Sums:
-    """Over all queues at once."""
+def adding_up(collection: QueueCollection) -> Generator[None, None, Sums]:
+    """Over all queues, a few a step. Each counts as it is when its turn comes, a queue deleted meanwhile as it was."""
     sums = Sums(queues_stopped=len(collection.broken))
-    for queue in collection.families.values():
-        queue.fold()
+    past, put, of_parents, fetched, expired = collection.past, 0, 0, 0, 0
+    for place, queue in enumerate(list(collection.families.values())):
         sums.count(queue)
-    readers = list(collection.readers.values())
-    sums.items = sum(reader.items for reader in readers)
-    sums.data_bytes = sum(reader.data_bytes for reader in readers)
-    sums.totals = sum((reader.totals() for reader in readers), start=collection.past)
+        if place % STEP_QUEUES == 0:
+            yield
+    for place, reader in enumerate(list(collection.readers.values())):
+        if reader.queue.dirty:
+            reader.queue.fold()
+        if not reader.deleted:
+            sums.items += reader.items
+            sums.data_bytes += reader.data_bytes
+        totals = reader.totals()
+        put += totals.put_items
+        of_parents += totals.parent_items
+        fetched += totals.fetched_items
+        expired += totals.expired_items
+        if place % STEP_QUEUES == 0:
+            yield
+    sums.totals = past + Totals(put, of_parents, fetched, expired)
     return sums
 
 
-def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums | None = None) -> Figures:
-    """The guide's global stats, then what operators need beyond them. `sums` None = added up now."""
-    clock, commit = collection.clock, collection.commit
-    sums = sums if sums is not None else add_up(collection)
-    totals = sums.totals
+def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums) -> Figures:
+    """The guide's global stats, then what operators need beyond them."""
+    clock, commit, totals = collection.clock, collection.commit, sums.totals
     sets = totals.parent_items - collection.moved_in + stats.child_sets + stats.refused_sets
     figures = [
         ("uptime", (clock.monotonic_ms - stats.started_at_ms) // 1000),
@@ -154,8 +145,3 @@ def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums |
         figures.append(("admin", stats.admin_address))
     strict = collection.config.compat is Compat.KESTREL_1
     return [(key, str(value)) for key, value in figures[: GUIDE_SERVER_KEYS if strict else None]]
-
-
-def config_figures(collection: QueueCollection) -> list[tuple[str, Figures]]:
-    """Every setting of every queue, as it is in force."""
-    return [(name, queue_setting_lines(reader.config)) for name, reader in sorted(collection.readers.items())]

@@ -4,25 +4,28 @@ It never waits. A GET that has to is a `Waiter`; the commands behind it stay whe
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from kestreld import __version__
 from kestreld.config import Compat
-from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, KestrelError
+from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, KestrelError, QueueNotMade, TooManyQueues
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
 from kestreld.protocol import memcache as wire
 from kestreld.protocol.memcache import END, GET, NEXT, NOT_STORED, SET, SET_WITH, STORED, Command
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.commit import Ticket
-from kestreld.queues.figures import all_queue_figures, config_figures, server_figures
+from kestreld.queues.commit import Tally, Ticket
+from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
 from kestreld.queues.mending import RepairDone, UndoDone, Undone
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.reports import Pieces, dump_config_report, dump_stats_report, stats_report
+from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
-from kestreld.stats import Figures, ServerStats, blocks, stat_lines
+from kestreld.stats import ServerStats
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # answers a session may have waiting before its commands wait too
 _READS: Final = frozenset((wire.READ, GET))
@@ -44,6 +47,14 @@ class _Lengths(dict[int, bytes]):
 _lengths: Final = _Lengths()
 
 
+def _nobody_is_there() -> None:
+    """In the place of a session that has ended."""
+
+
+class Unsettled(Exception):
+    """A command has to wait for the answers before it: they may fail, and then it must not have been carried out."""
+
+
 class ServerControl(Protocol):
     """What a session can ask of the server itself."""
 
@@ -54,6 +65,10 @@ class ServerControl(Protocol):
     def repair(self, name: str, done: RepairDone) -> None: ...
 
     def undo(self, name: str, done: UndoDone) -> None: ...
+
+    def take_on(self, work: Work) -> None: ...
+
+    def finish_turn(self) -> None: ...
 
 
 class Shop:
@@ -81,14 +96,21 @@ class Handler:
         self.out: list[bytes] = []
         self.room_bytes = OUTPUT_BYTES_MAX
         self.closing = False  # hang up once `out` is sent
+        self.has_quit = False  # the client has asked for that
         self.open_reads: list[tuple[Reader, int]] = []
         self.waiter: Waiter | None = None
         self.asked: Command | None = None  # the command that waits
-        self.held = False  # waits for the server itself (reload, room on the disk)
+        self.held = False  # waits for the server itself: long work, room on the disk
+        self.is_at_work = False  # on a command that takes many slices
+        self.telling: Pieces | None = None  # the rest of a long answer, while the client has yet to take what is there
         self.crowded = shop.collection.crowded
         self.keys: deque[Command] = deque()  # of a GET of several, those still to be answered
         self.last_queue: Queue | None = None  # whose commit `out` depends on,
-        self.touched: list[Queue] = []  # and those before it
+        self.touched: list[Queue] = []  # and those before it;
+        self.starts: list[int] = []  # from which answer on it does so, but for the first of them
+        self.unsettled: set[Queue] = set()  # those that answers depend on which are held back
+        self.take_queue: Queue | None = None  # all of these are this one: what a get takes is back if they fail
+        self.put_off: Command | None = None  # not carried out yet, for it would take from another
         self.gone = False
 
     @property
@@ -125,12 +147,12 @@ class Handler:
                         reader = target or self._target(command)
                         window = reader.window
                         if window and not reader.slow:
-                            record = window.popleft()
                             queue = reader.queue
+                            if self.take_queue is not queue:
+                                self._may_take(queue)
+                            record = window.popleft()
                             if not queue.dirty:
                                 queue.touch()
-                            if self.last_queue is not queue:
-                                self._touch(queue)
                             reader.taken.append(record)
                             size = len(record)
                             out.append(_join((command.prefix, _lengths[size], record[_DATA_AT:], _VALUE_END)))
@@ -138,6 +160,7 @@ class Handler:
                             if self.room_bytes >= 0:
                                 continue
                         else:
+                            self._may_take(reader.queue)
                             self._fetch(command, reader)
                     elif kind == SET_WITH:
                         self._set_otherwise(command, next(commands))
@@ -153,13 +176,24 @@ class Handler:
                 if self.crowded:
                     self._hold_back()
                 return False
-            except (BadQueueName, JournalFailed, JournalCorrupt) as problem:
+            except (BadQueueName, JournalFailed, JournalCorrupt, QueueNotMade) as problem:
                 self._answer_problem(problem)
+            except Unsettled:
+                self.put_off = command
+                return True
+
+    def go_on(self, commands: Iterator[Any]) -> bool:
+        """`execute` for commands behind one that had to wait."""
+        if self.put_off is not None:
+            commands, self.put_off = chain((self.put_off,), commands), None
+        return self.execute(commands)
 
     def _target(self, command: Command) -> Reader:
         """The queue a command names, created if need be, remembered with the command's cached line."""
-        reader = self.shop.collection.reader(command.name)
-        command.target = reader
+        collection = self.shop.collection
+        if not command.may_create and collection.look_for(command.name) is None:
+            raise QueueNotMade(f"not allowed: create on {command.name!r}")
+        command.target = reader = collection.reader(command.name)
         return reader
 
     def _hold_back(self) -> None:
@@ -173,7 +207,20 @@ class Handler:
         """`out` depends on this queue's commit from now on."""
         if self.last_queue is not None:
             self.touched.append(self.last_queue)
+            self.starts.append(len(self.out))
+            self.take_queue = None
         self.last_queue = queue
+
+    def _may_take(self, queue: Queue | None) -> None:
+        """As `_touch`, for a get that takes an item for good; None for one of several queues.
+
+        Raises Unsettled while answers have yet to be sent that depend on other queues.
+        """
+        if self.touched or (self.last_queue is not None and self.last_queue is not queue):
+            raise Unsettled
+        if self.unsettled and (len(self.unsettled) > 1 or queue not in self.unsettled):
+            raise Unsettled
+        self.last_queue = self.take_queue = queue
 
     def depends_on(self) -> list[Queue]:
         """The queues whose commits `out` depends on."""
@@ -184,6 +231,8 @@ class Handler:
             self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
         elif isinstance(problem, JournalCorrupt):
             self._answer_error(b"SERVER_ERROR", f"corrupt {problem}")
+        elif isinstance(problem, TooManyQueues):
+            self._answer_error(b"SERVER_ERROR", str(problem))
         else:
             self._answer_error(b"CLIENT_ERROR", str(problem))
 
@@ -194,14 +243,14 @@ class Handler:
 
     def _set_otherwise(self, command: Command, data: bytes) -> None:
         """A SET with expiry or flags, to a child, or without a reply."""
-        reader: Reader = command.target or self._target(command)
-        if self.last_queue is not reader.queue:
-            self._touch(reader.queue)
-        only = reader if reader.label else None
         expire_at_ms = client_expiry_ms(command.expiry_s, self.shop.clock.wall_ms)
         try:
+            reader: Reader = command.target or self._target(command)
+            if self.last_queue is not reader.queue:
+                self._touch(reader.queue)
+            only = reader if reader.label else None
             stored = reader.queue.put_with(data, expire_at_ms, command.flags, only)
-        except (JournalFailed, JournalCorrupt):
+        except (JournalFailed, JournalCorrupt, QueueNotMade):
             if command.noreply:
                 self.stats.refused_sets += 1
                 return
@@ -233,8 +282,8 @@ class Handler:
         self.out.append(_join((command.prefix, _lengths[size], record[_DATA_AT:], _VALUE_END)))
         self.room_bytes -= size
 
-    def _read(self, command: Command) -> None:
-        """A GET with options, or one on a session that holds open reads."""
+    def _read(self, command: Command, *, is_part: bool = False) -> None:
+        """A GET with options, or one on a session that holds open reads; `is_part`: one key of several."""
         if command.peeks:
             self._peek(command)
             return
@@ -247,6 +296,8 @@ class Handler:
             self._refuse_read("close or abort an open read first")
             return
         reader: Reader = command.target or self._target(command)
+        if not command.opens and not is_part:
+            self._may_take(reader.queue)
         self._fetch(command, reader)
 
     def _settle_open(self, command: Command) -> bool:
@@ -305,16 +356,25 @@ class Handler:
 
     def _peek(self, command: Command) -> None:
         self.stats.peeks += 1
-        reader: Reader = command.target or self._target(command)
-        if reader.queue.stopped is not None:
-            raise reader.queue.stopped
-        record = reader.peek(self.shop.clock.wall_ms)
+        reader: Reader | None = command.target or self._looked_at(command)
+        record: bytes | None = None
+        if reader is not None:
+            if reader.queue.stopped is not None:
+                raise reader.queue.stopped
+            record = reader.peek(self.shop.clock.wall_ms)
         if record is not None:
             self._answer_value(command, record)
         elif command.wait_ms > 0 and not self.shop.strict and not self.shop.collection.stopping:
             self._wait(command, reader, PEEK)
         else:
             self.out.append(END)
+
+    def _looked_at(self, command: Command) -> Reader | None:
+        """The queue a peek names. Looking makes none, but in Kestrel 1.x."""
+        if self.shop.strict:
+            return self._target(command)
+        command.target = reader = self.shop.collection.look_for(command.name)
+        return reader
 
     def _answer_value(self, command: Command, record: bytes) -> None:
         self.out.append(self._value(command, record) + b"END\r\n")
@@ -331,6 +391,8 @@ class Handler:
 
     def _get_many(self, command: Command) -> None:
         """One VALUE for each queue that has an item, then END."""
+        if any(not part.opens and not part.peeks for part in command.parts):
+            self._may_take(None)
         self.keys.extend(command.parts)
         self._answer_keys()
 
@@ -341,7 +403,7 @@ class Handler:
             if self.room_bytes < 0:
                 self.keys = keys
                 return True
-            self._read(keys.popleft())
+            self._read(keys.popleft(), is_part=True)
             last = self.out.pop()
             if last[:6] == b"CLIENT":
                 self.out.append(last)
@@ -353,10 +415,13 @@ class Handler:
 
     # Waiting
 
-    def _wait(self, command: Command, reader: Reader, want: int) -> None:
+    def _wait(self, command: Command, reader: Reader | None, want: int) -> None:
         waiter = Waiter(self, reader, want, self.shop.clock.monotonic_ms + command.wait_ms)
         self.waiter, self.asked = waiter, command
-        reader.line.add(waiter)
+        if reader is not None:
+            reader.line.add(waiter)
+        else:
+            self.shop.collection.await_queue(command.name, waiter)
         self.shop.deadlines.add(waiter)
 
     def served(self, waiter: Waiter, record: bytes | None) -> None:
@@ -370,6 +435,7 @@ class Handler:
         elif waiter.want == PEEK:
             self._answer_value(command, record)
         else:
+            assert waiter.reader is not None
             self._fetch(command, waiter.reader)
         self.ready()
 
@@ -406,20 +472,14 @@ class Handler:
             self._depend_on(command.name)
             self._unless_quiet(command, END)
         elif kind == wire.FLUSH_ALL:
-            collection.flush_all()
-            for queue in collection.families.values():
-                self._touch(queue)
-            self._unless_quiet(command, b"Flushed all queues.\r\n" if self.shop.strict else wire.OK)
+            self._everywhere(command, collection.flush_all())
         elif kind == wire.FLUSH_EXPIRED:
             self._name_as_kestrel(command)
             count = collection.flush_expired(command.name)
             self._depend_on(command.name)
             self._unless_quiet(command, b"%d\r\n" % count)
         elif kind == wire.FLUSH_ALL_EXPIRED:
-            count = collection.flush_all_expired()
-            for queue in collection.families.values():
-                self._touch(queue)
-            self._unless_quiet(command, b"%d\r\n" % count)
+            self._everywhere(command, collection.flush_all_expired())
         else:
             self._server_command(command)
 
@@ -428,17 +488,14 @@ class Handler:
         if kind == wire.VERSION:
             out.append(b"VERSION " + __version__.encode() + b"\r\n")
         elif kind == wire.STATS:
-            figures = server_figures(shop.collection, shop.stats)
-            for name, own in all_queue_figures(shop.collection, sees=command.sees):
-                figures.extend([(f"queue_{name}_{key}", value) for key, value in own])
-            out.append(stat_lines(figures))
+            self._tell(stats_report(shop.collection, shop.stats, command.sees))
         elif kind == wire.DUMP_STATS:
             names = [word.decode("latin-1") for word in command.words] if command.words and not shop.strict else None
-            out.append(self._blocks(all_queue_figures(shop.collection, names, command.sees)))
+            self._tell(dump_stats_report(shop.collection, names, command.sees))
         elif kind == wire.DUMP_CONFIG:
-            out.append(self._blocks(config_figures(shop.collection)))
+            self._tell(dump_config_report(shop.collection))
         elif kind == wire.QUIT:
-            self.closing = True
+            self.closing = self.has_quit = True
         elif kind == wire.SHUTDOWN:
             self.closing = True
             shop.control.shutdown()
@@ -451,11 +508,49 @@ class Handler:
         elif kind == wire.UNDO:
             self.held = True
             shop.control.undo(command.name, self._undone)
-        self.room_bytes -= len(out[-1]) if out else 0
 
-    def _blocks(self, queues: list[tuple[str, Figures]]) -> bytes:
-        # Kestrel puts a line end between what it lists and END, even if it lists nothing.
-        return b"\r\nEND\r\n" if self.shop.strict and not queues else blocks(queues)
+    # What takes long: done between turns, while the commands behind it wait
+
+    def _tell(self, pieces: Pieces) -> None:
+        """Give a long answer, each piece made when the client has taken the one before."""
+        self.held = self.is_at_work = True
+        self.telling = pieces
+        self.tell_on()
+
+    def tell_on(self) -> None:
+        """The client has taken what there was of a long answer."""
+        pieces, self.telling = self.telling, None
+        if pieces is not None:
+            self.shop.control.take_on(self._next_piece(pieces))
+
+    def _next_piece(self, pieces: Pieces) -> Work:
+        for piece in pieces:
+            if self.gone:
+                return
+            if piece is not None:
+                self.out.append(piece)
+                self.telling = pieces
+                self.ready()
+                return
+            yield None
+        self._let_go()
+
+    def _everywhere(self, command: Command, steps: Steps) -> None:
+        """Carry out a command on all queues."""
+        self.held = self.is_at_work = True
+        self.shop.control.take_on(self._carry_out(command, steps))
+
+    def _carry_out(self, command: Command, steps: Steps) -> Work:
+        shop, tally = self.shop, Tally(lambda: None)
+        count = yield from everywhere(shop.collection.commit, shop.control.finish_turn, steps, tally)
+        if tally.failure is not None:
+            self.failed(tally.failure.reason)
+            self.disconnect()
+        elif command.kind == wire.FLUSH_ALL_EXPIRED:
+            self._unless_quiet(command, b"%d\r\n" % count)
+        else:
+            self._unless_quiet(command, b"Flushed all queues.\r\n" if shop.strict else wire.OK)
+        self._let_go()
 
     def _answer_late(self, reply: bytes) -> None:
         self.out.append(reply)
@@ -463,7 +558,7 @@ class Handler:
 
     def _let_go(self) -> None:
         """The server has done what this session was held for."""
-        self.held = False
+        self.held = self.is_at_work = False
         self.ready()
 
     def _repaired(self, outcome: RepairReport | KestrelError | None) -> None:
@@ -507,29 +602,59 @@ class Handler:
     def sent(self) -> None:
         """What was in `out` has left."""
         self.room_bytes = OUTPUT_BYTES_MAX
+        if self.unsettled:
+            self.unsettled = set()
         self.turn_over()
 
     def tickets(self) -> list[Ticket]:
         """The commits on their way to the disk that `out` has to wait for."""
         return [queue.ticket for queue in self.depends_on() if queue.ticket is not None and queue.ticket.pending]
 
+    def held_back(self) -> list[tuple[bytes, list[Ticket]]]:
+        """What is in `out`, in the parts that each wait for another commit, until that and those before it are over."""
+        parts: list[tuple[bytes, list[Ticket]]] = []
+        begin, tickets = 0, list[Ticket]()
+        for start, queue in zip([0, *self.starts], self.depends_on(), strict=False):
+            if queue.ticket is not None and queue.ticket.pending:
+                if start > begin:
+                    parts.append((_join(self.out[begin:start]), tickets))
+                    begin, tickets = start, []
+                tickets.append(queue.ticket)
+        parts.append((_join(self.out[begin:]), tickets))
+        self.out.clear()
+        self.unsettled.update(self.depends_on())
+        self.turn_over()
+        return parts
+
     def turn_over(self) -> None:
         """What comes next depends on nothing so far."""
-        self.last_queue = None
+        self.last_queue = self.take_queue = None
         if self.touched:
-            self.touched = []
+            self.touched, self.starts = [], []
 
-    def failed(self, reason: str) -> None:
-        """A commit that `out` depends on has failed: the outcome is unknown to the client, who is told just that."""
-        self.out.clear()
+    def failed(self, reason: str, queues: Container[Queue] | None = None) -> None:
+        """Commits that `out` depends on have failed, those of `queues` or one before them all.
+
+        The outcome is unknown to the client, who is told just that in the place of the first answer it is unknown of.
+        """
+        kept = 0
+        if queues is not None:
+            starts = zip([0, *self.starts], self.depends_on(), strict=False)
+            kept = min(start for start, queue in starts if queue in queues)
+        del self.out[kept:]
         self._answer_error(b"SERVER_ERROR", f"journal {reason}")
         self.closing = True
 
+    def close(self) -> None:
+        """The session ends: nothing leads back to it."""
+        self.disconnect()
+        self.ready = _nobody_is_there
+
     def disconnect(self) -> None:
         """The client has gone: its wait ends, its open reads return to the head in their order."""
-        self.gone = True
+        self.gone, self.telling = True, None
         if self.waiter is not None:
-            self.waiter.reader.line.leave(self.waiter)
+            self.waiter.leave()
             self.waiter = self.asked = None
         reads, self.open_reads = self.open_reads, []
         for reader in dict.fromkeys([reader for reader, _ in reads]):

@@ -17,6 +17,7 @@ from kestreld.journal.repair import Repair, RepairReport, finish_repairs
 from kestreld.queues.collection import FOLDER_SUFFIX, QueueCollection
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.slices import WAITS, Slices, Work
 from kestreld.queues.trash import Entry
 from kestreld.queues.trash_note import Note
 from kestreld.queues.upkeep import Upkeep
@@ -34,29 +35,30 @@ UndoDone = Callable[[Undone | KestrelError | None], None]  # None: there is noth
 class Mender:
     """Repairs and undoes queues of a collection, as part of its upkeep."""
 
-    def __init__(self, collection: QueueCollection, upkeep: Upkeep) -> None:
+    def __init__(self, collection: QueueCollection, upkeep: Upkeep, slices: Slices) -> None:
         self._collection = collection
         self._files = collection.files
         self._upkeep = upkeep
+        self._slices = slices
         self._busy: set[str] = set()
 
     def repair(self, name: str, done: RepairDone) -> None:
         """Check a queue's journal, build it anew if it is damaged, and open the queue again if it was stopped."""
-        self._upkeep.take_on(self._in_line(name, self._repair, done))
+        self._slices.take_on(self._in_line(name, self._repair, done))
 
     def undo(self, name: str, done: UndoDone) -> None:
         """Put back what the latest delete or flush of a queue dropped."""
-        self._upkeep.take_on(self._in_line(name, self._undo, done))
+        self._slices.take_on(self._in_line(name, self._undo, done))
 
     def _in_line(
         self,
         name: str,
-        work: Callable[[str], Generator[None, None, T]],
+        work: Callable[[str], Generator[int | None, None, T]],
         done: Callable[[T | KestrelError], None],
-    ) -> Iterator[None]:
+    ) -> Work:
         family = name.partition("+")[0]
         while family in self._busy:
-            yield
+            yield WAITS
         self._busy.add(family)
         outcome: T | KestrelError
         try:
@@ -73,7 +75,7 @@ class Mender:
 
     # Repair
 
-    def _repair(self, name: str) -> Generator[None, None, RepairReport | None]:
+    def _repair(self, name: str) -> Generator[int | None, None, RepairReport | None]:
         family = name.partition("+")[0]
         finish_repairs(self._files, self._collection.spool)  # the disk may have refused that to an earlier one
         if family in self._collection.broken:
@@ -87,14 +89,14 @@ class Mender:
             return RepairReport(family)
         return (yield from self._repair_stopped(queue, queue.journal))
 
-    def _check(self, queue: Queue, journal: Journal) -> Iterator[None]:
+    def _check(self, queue: Queue, journal: Journal) -> Work:
         """Read all of a journal that is in use; at the first damage its queue is stopped."""
         for segment in list(journal.segments):
             end = segment.used_bytes
             try:
                 for found in segment_records(self._files, segment.path, end):
                     if found is None:
-                        yield
+                        yield None
             except JournalCorrupt as problem:
                 if segment.used_bytes >= end:  # else a failed commit was cut off meanwhile
                     self._stop(queue, journal, problem)
@@ -104,21 +106,21 @@ class Mender:
                     self._stop(queue, journal, JournalCorrupt(segment.path, 0, reason))
             if queue.stopped is not None or journal is not queue.journal:
                 return
-            yield
+            yield None
 
     def _stop(self, queue: Queue, journal: Journal, problem: JournalCorrupt) -> None:
         if journal is queue.journal:
             queue.stop(problem)
             self._collection.commit.wake()  # those who waited have been told
 
-    def _repair_broken(self, family: str) -> Generator[None, None, RepairReport]:
+    def _repair_broken(self, family: str) -> Generator[int | None, None, RepairReport]:
         """A journal that was found damaged at start: nobody is using it."""
         collection = self._collection
         problem = collection.broken[family]
         if isinstance(problem, NotImported):
             raise problem
         folder = f"{collection.spool}/{encode_queue_name(family)}{FOLDER_SUFFIX}"
-        work = Repair(self._files, collection.clock, folder, self._segment_bytes_max(family), is_stopped=True)
+        work = Repair(self._files, collection.clock, folder, self._segment_bytes_max(family), stopped=problem)
         yield from self._build(work)
         if work.report.damages:
             work.put_in_place()
@@ -133,23 +135,23 @@ class Mender:
     def _segment_bytes_max(self, family: str) -> int:
         return self._collection.config.for_queue(family).max_journal_size_bytes
 
-    def _repair_stopped(self, queue: Queue, journal: Journal) -> Generator[None, None, RepairReport | None]:
+    def _repair_stopped(self, queue: Queue, journal: Journal) -> Generator[int | None, None, RepairReport | None]:
         """A journal that was in use. Its open reads go on: they may be confirmed or given back meanwhile."""
         while not self._is_quiet(queue, journal):
-            yield
+            yield WAITS
         work = Repair(
             self._files,
             journal.clock,
             journal.folder,
             self._segment_bytes_max(queue.name),
-            is_stopped=True,
+            stopped=queue.stopped,
             known=_known(queue, journal),
         )
         yield from self._build(work)
         while self._is_there(queue, journal) and not (self._is_quiet(queue, journal) and self._is_caught_up(work)):
             if self._is_quiet(queue, journal):
                 yield from self._in_background(work.sync_caught_up)
-            yield
+            yield WAITS
         if not self._is_there(queue, journal):
             work.abandon()
             return None
@@ -170,13 +172,13 @@ class Mender:
         is_written = not queue.dirty and queue.flight is None and not queue.moving
         return is_written and not journal.retiring and not journal.is_borrowed and not self._upkeep.is_compacting(queue)
 
-    def _build(self, work: Repair) -> Iterator[None]:
+    def _build(self, work: Repair) -> Work:
         yield from work.survey()
         if work.report.damages:
             yield from work.build()
             yield from self._in_background(work.sync)
 
-    def _finish(self, work: Repair) -> Iterator[None]:
+    def _finish(self, work: Repair) -> Work:
         """Say what was done, and put the names on disk."""
         report = work.report
         for damage in report.damages[:LOGGED_MAX]:
@@ -192,12 +194,12 @@ class Mender:
         else:
             self._collection.report(f"{report.queue}: nothing is damaged; open again")
 
-    def _in_background(self, work: Callable[[], None]) -> Iterator[None]:
+    def _in_background(self, work: Callable[[], None]) -> Work:
         """Slow calls off the loop. Raises what they raise."""
         outcome: list[OSError | None] = []
         self._files.in_background(work, outcome.append)
         while not outcome:
-            yield
+            yield WAITS
         if outcome[0] is not None:
             raise outcome[0]
 
@@ -220,7 +222,7 @@ class Mender:
 
     # Undo
 
-    def _undo(self, name: str) -> Generator[None, None, Undone | None]:
+    def _undo(self, name: str) -> Generator[int | None, None, Undone | None]:
         trash = self._collection.trash
         while (found := trash.latest(name)) is not None:
             entry, note = found
@@ -237,7 +239,7 @@ class Mender:
                 return count, left
         return None
 
-    def _put_back(self, reader: Reader, entry: Entry, note: Note) -> Generator[None, None, tuple[int, bool]]:
+    def _put_back(self, reader: Reader, entry: Entry, note: Note) -> Generator[int | None, None, tuple[int, bool]]:
         """How many of an entry's items are back, and whether these are all."""
         count = 0
         records = self._collection.trash.records(entry, note)
@@ -248,7 +250,9 @@ class Mender:
                 return count, False
         return count, True
 
-    def _put_batch(self, reader: Reader, entry: Entry, note: Note, batch: list[bytes]) -> Generator[None, None, int]:
+    def _put_batch(
+        self, reader: Reader, entry: Entry, note: Note, batch: list[bytes]
+    ) -> Generator[int | None, None, int]:
         """Put items with new ids; how many, when that is written. What a note says of it is true at any moment.
 
         Raises JournalFailed, JournalCorrupt, or OSError; then those that are back are known to be.
@@ -272,7 +276,7 @@ class Mender:
         put, pending = queue.next_id - first_id, queue.pending
         collection.commit.wake()
         while put and (queue.pending is pending or (queue.in_flight is pending and queue.flight is not None)):
-            yield
+            yield WAITS
         if queue.undone_from <= first_id:
             put = 0
             problem = problem or JournalFailed(entry.path, "the commit failed")
@@ -291,13 +295,13 @@ def _known(queue: Queue, journal: Journal) -> Known:
     return Known(queue.next_id, queue.next_reader, [*readers, *streams], used_bytes)
 
 
-def _next_batch(records: Iterator[bytes | None]) -> Generator[None, None, list[bytes]]:
+def _next_batch(records: Iterator[bytes | None]) -> Generator[int | None, None, list[bytes]]:
     """The next items to be put in one go; empty at the end."""
     batch: list[bytes] = []
     size = 0
     for record in records:
         if record is None:
-            yield
+            yield None
             continue
         batch.append(record)
         size += len(record)

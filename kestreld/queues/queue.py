@@ -1,7 +1,7 @@
 """A queue family: one journal, the parent's reader and its children's, and what was put since the last commit."""
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh3_64_intdigest
@@ -25,11 +25,11 @@ from kestreld.journal.records import (
     Reason,
     abort_record,
     done_record,
-    item_add_at_ms,
     item_data,
     item_flags,
     item_id,
     item_oddities,
+    product,
     put_record,
     reader_record,
 )
@@ -60,6 +60,7 @@ class Queue:
     ) -> None:
         self.name = name
         self.journal = journal
+        self.in_memory = journal is None
         self.clock = clock
         self.commit_group = commit
         self.report = report
@@ -76,8 +77,8 @@ class Queue:
         self.windows: tuple[deque[bytes], ...] = ()
         self.room = -1  # data larger than this must be looked at before a put
         self.waiting = 0  # waiters on all readers
-        self._seeded_at_ms = -1
-        self._seed = 0  # what the checksums of items put at that instant, of size 0 and id 0, start from
+        self.seeded_at_ms = -1
+        self.seed = 0  # what the checksums of items put at that instant, of size 0 and id 0, start from
         self.moving = False  # items have left for other queues since the last commit
 
         self.dirty = False
@@ -101,6 +102,11 @@ class Queue:
         self.sync_due_at_ms = 0  # with sync_ms above 0: when the next sync is due; 0 = nothing to sync
         self.commits = 0  # so many there have been since the start
         self.followers: list[Callable[[], None]] = []  # told when items have settled, or none will any more
+
+    def configure(self, config: QueueConfig) -> None:
+        """How its journal is kept from now on."""
+        self.sync_ms = config.sync_journal_ms
+        self.segment_bytes_max, self.segments_max = config.max_journal_size_bytes, config.max_journal_overflow
 
     # Readers
 
@@ -175,10 +181,9 @@ class Queue:
         added = self.next_id
         self.next_id = added + 1
         now_ms = self.clock.wall_ms
-        if now_ms != self._seeded_at_ms:
-            self._seeded_at_ms = now_ms
-            self._seed = PUT_FIELDS_BYTES + now_ms * _ADD_FACTOR
-        checksum = _checksum(data, self._seed + added + size) & 0xFFFFFFFF  # as put_record does
+        if now_ms != self.seeded_at_ms:
+            self.seed_at(now_ms)
+        checksum = _checksum(data, self.seed + added + size) & 0xFFFFFFFF  # as put_record does
         record = _pack_put(PUT_FIELDS_BYTES + size, checksum, 1, added, now_ms, 0, 0, 0) + data
         if not self.dirty:
             self.touch()
@@ -188,6 +193,12 @@ class Queue:
         if self.waiting:
             self.wake()
         return True
+
+    def seed_at(self, now_ms: int) -> int:
+        """What checksums of items put at that instant start from."""
+        seed = self.seed = PUT_FIELDS_BYTES + product(now_ms, _ADD_FACTOR)
+        self.seeded_at_ms = now_ms  # last: checksums would be wrong where this is cut short
+        return seed
 
     def put_with(self, data: bytes, expire_at_ms: int, flags: int, only: Reader | None) -> bool:
         """`put` with an expiry (0 = never), flags, or for `only` one reader."""
@@ -272,7 +283,7 @@ class Queue:
         """Go on in a new segment if a full disk may have room again. Raises the failure if it is still there."""
         assert self.journal is not None
         waited_ms = self.clock.monotonic_ms - self.journal.failed_at_ms
-        if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending:
+        if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending or self.flight is not None:
             raise failed
         self.go_on()
 
@@ -300,8 +311,8 @@ class Queue:
     def touch(self) -> None:
         """Have this queue written at the end of the turn."""
         if not self.dirty:
-            self.dirty = True
             self.commit_group.add(self)
+            self.dirty = True  # last: one that is dirty and not in the group would never be written again
 
     def fold(self) -> None:
         """Count what was put and taken since the last fold."""
@@ -328,7 +339,6 @@ class Queue:
 
     def commit(self) -> None:
         """Write everything since the last commit in one piece. Raises JournalFailed with all of it undone."""
-        self.dirty = False
         self.fold()
         now_ms = self.clock.wall_ms
         first_new_id = self.next_id - len(self.pending)
@@ -341,6 +351,7 @@ class Queue:
                     self._write(self.journal, parts, first_new_id)
                 except JournalFailed:
                     self._undo(first_new_id)
+                    self.dirty = False
                     raise
         if self.sync_ms == 0:
             self.in_flight = self.pending
@@ -352,6 +363,7 @@ class Queue:
         for reader in self.readers.values():
             reader.committed(now_ms)
         self.commits += 1
+        self.dirty = False
         if self.followers:
             self.tell_followers()
 
@@ -395,6 +407,13 @@ class Queue:
             reader.in_flight = []
         if self.followers:
             self.tell_followers()
+
+    def forget_flight(self) -> None:
+        """Nothing is in flight: what was has been put on disk in another way."""
+        self.flight = None
+        self.in_flight = []
+        for reader in self.readers.values():
+            reader.in_flight = []
 
     def undo_flight(self) -> None:
         """The commit in flight did not get to the disk: it is undone, and all that has come since."""
@@ -442,6 +461,43 @@ class Queue:
         states.extend([stream.state() for stream in self.streams.values()])
         return Checkpoint(0, 0, self.next_id, self.next_reader, self.put_items, self.put_bytes, states)
 
+    def forget_turn(self, held: Callable[[Reader], Collection[int]]) -> None:
+        """Forget what a turn that was cut short has left: what is done, the journal says. Only `held` reads stay open.
+
+        A queue without a journal is what its windows hold then: what was put is in all of them, or in none.
+        """
+        if self.in_memory:
+            self._take_back_half_put()
+        self.pending, self.folded, self.private, self.control = [], 0, 0, []
+        self.moving = self.dirty = False
+        for reader in self.readers.values():
+            reader.forget_turn(held(reader))
+            if self.in_memory:
+                reader.count_anew()
+        self.reattach()
+
+    def _take_back_half_put(self) -> None:
+        if not self.pending:
+            return
+        half, only = self.pending[-1], item_oddities(self.pending[-1])[2]
+        windows = [reader.window for reader in self.readers.values() if only in (0, reader.number)]
+        if not any(reader.has_fetched(half) for reader in self.readers.values()) and not all(
+            window and window[-1] == half for window in windows
+        ):
+            for window in windows:
+                if window and window[-1] == half:
+                    window.pop()
+
+    def forget_reader(self, reader: Reader) -> None:
+        """The journal does not know it: it was being made, or its end is written."""
+        self.readers = {label: one for label, one in self.readers.items() if one is not reader}
+        reader.deleted = True
+        reader.line.send_away(None)
+
+    def count_waiters(self) -> None:
+        """Know anew how many wait on all readers."""
+        self.waiting = sum(reader.line.waiting for reader in self.readers.values())
+
     def stop(self, problem: JournalCorrupt) -> None:
         """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
         if self.stopped is None:
@@ -462,6 +518,10 @@ class Queue:
         heads = [reader.head() for reader in self.readers.values()]
         heads.extend([stream.head for stream in self.streams.values()])
         return min(heads, default=self.next_id)
+
+    def written_head(self) -> int:
+        """The lowest id some reader still needs, going by what is written: on disk, where answers wait for that."""
+        return self.lowest_head() if self.is_idle else self.safe_head
 
     def live_bytes(self) -> tuple[int, int]:
         """About how much data in the journal is still needed by somebody; the same with what stands around it."""
@@ -497,7 +557,3 @@ class Queue:
     def settled_id(self) -> int:
         """Ids below it no failed commit takes back, so none of them is ever given to another item."""
         return self.next_id - len(self.pending) - len(self.in_flight)
-
-    def oldest_ms(self, reader: Reader, now_ms: int) -> int:
-        """How long the head item of a reader has waited; 0 when nothing waits in memory."""
-        return max(now_ms - item_add_at_ms(reader.window[0]), 0) if reader.window else 0

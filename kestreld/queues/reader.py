@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Container
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kestreld.config import QueueConfig
 from kestreld.journal.records import (
@@ -26,6 +26,8 @@ from kestreld.stats import Totals
 
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
+
+RETRIES_FEW: Final = 64
 
 _unpack_id = struct.Struct("<Q").unpack_from
 
@@ -60,6 +62,7 @@ class Reader(Window):
         self.open: dict[int, bytes] = {}
         self.moving: list[Move] = []
         self.retries: dict[int, int] = {}
+        self._retries_max = RETRIES_FEW  # with more of them, those of items that are done are forgotten
 
         # Since the last commit
         self.taken: list[bytes] = []
@@ -103,6 +106,7 @@ class Reader(Window):
         self.config = config
         self.max_age_ms = config.max_age_ms or 0
         self.look_again()
+        self.queue.room = -1  # there may be less than was found
 
     # Fetching
 
@@ -177,6 +181,8 @@ class Reader(Window):
         """Count an abort; True when the item went to move_failed_to instead of the head."""
         times = self.retries.get(opened, 0) + 1
         self.retries[opened] = times
+        if len(self.retries) > self._retries_max:
+            self._forget_retries()
         assert self.config.max_retries is not None
         if times <= self.config.max_retries or not self.config.move_failed_to:
             self.queue.note_abort(self, opened, times)
@@ -184,8 +190,13 @@ class Reader(Window):
         if not self.queue.move(self, record, self.config.move_failed_to):
             self.queue.note_abort(self, opened, times)
             return False
-        del self.retries[opened]
-        return True
+        return True  # counted on, should the move fail
+
+    def _forget_retries(self) -> None:
+        """Keep counts of items that are not done only."""
+        fresh, undone = self.fresh_id(), set(self._undone_ids())
+        self.retries = {one: times for one, times in self.retries.items() if one >= fresh or one in undone}
+        self._retries_max = 2 * len(self.retries) + RETRIES_FEW
 
     def _pop(self, now_ms: int) -> bytes | None:
         """Remove the first item that is not expired from the window, filling it first if need be."""
@@ -339,6 +350,33 @@ class Reader(Window):
         self.next_unread = min(self.next_unread, first_new_id)
         self.look_again()
 
+    def forget_turn(self, held: Collection[int]) -> None:
+        """Forget what a turn that was cut short has left. Of its open reads only `held` ones stay."""
+        back = [record for one, record in self.open.items() if one not in held]
+        self.open.update({one: record for one, record in self.closed.items() if one in held})
+        self.open = {one: record for one, record in self.open.items() if one in held}
+        self.open_bytes = sum(map(len, self.open.values())) - len(self.open) * ITEM_HEADER_BYTES
+        if self.queue.in_memory:
+            self.return_lost([*back, *[move.record for move in self.moving]])
+        self.taken, self.folded_taken, self.closed, self.gone, self.flushed, self.moving = [], 0, {}, {}, [], []
+        self.last_fetched = None
+
+    def return_lost(self, records: list[bytes]) -> None:
+        """Make items the head again, in their order, where they neither wait already nor are open."""
+        known = {*self.open, *map(item_id, self.window)}
+        for record in sorted(records, key=item_id, reverse=True):
+            if item_id(record) not in known:
+                self.put_back(record)
+
+    def forget_done(self, is_waiting: Callable[[int], bool]) -> None:
+        """Forget the open reads that are done."""
+        self.open = {one: record for one, record in self.open.items() if is_waiting(one)}
+        self.open_bytes = sum(map(len, self.open.values())) - len(self.open) * ITEM_HEADER_BYTES
+
+    def has_fetched(self, record: bytes) -> bool:
+        """Whether somebody has been given an item since the last commit."""
+        return item_id(record) in self.open or record in self.taken
+
     def totals(self) -> Totals:
         """What it has counted since the server started. `queue.fold()` comes first."""
         parent_items = 0 if self.label else self.total_items
@@ -348,6 +386,8 @@ class Reader(Window):
         """This reader as a CHECKPOINT keeps it. Between commits only."""
         journal = self.queue.journal
         assert journal is not None
+        if self.retries:
+            self._forget_retries()
         fresh = self.fresh_id()
         undone = sorted(self._undone_ids())
         head = min(undone[0], fresh) if undone else fresh

@@ -6,6 +6,7 @@ what was put before is its to read. When the last one goes, the default reader i
 
 from kestreld.config import queue_name_problem
 from kestreld.errors import BadQueueName, JournalFailed, ReaderUnknown
+from kestreld.files import must_be_the_systems
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
@@ -63,6 +64,7 @@ class Succession:
             reader.rename("")
             queue.room = -1
             if isinstance(problem, OSError):
+                must_be_the_systems(problem)
                 raise JournalFailed(queue.name, f"cannot begin a segment: {problem.strerror}") from problem
             raise
         self._collection.readers[reader.name] = self._collection.readers.pop(queue.name)

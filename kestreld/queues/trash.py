@@ -11,7 +11,7 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.record_reader import Found, bare_records, segment_records
 from kestreld.journal.records import Type, item_id, item_oddities
@@ -90,6 +90,7 @@ class Trash:
                     if not note.ranges:
                         self._remove(entry)
                 except OSError as error:
+                    must_be_the_systems(error)
                     self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
                     self._remove(entry)
 
@@ -111,6 +112,7 @@ class Trash:
                 yield
             self._files.remove_dir(entry.path)
         except OSError as error:
+            must_be_the_systems(error)
             self._report(f"{entry.path}: cannot be removed: {error.strerror}")
 
     def _remove(self, entry: Entry) -> None:
@@ -160,6 +162,7 @@ class Trash:
                     if segment.number >= first:
                         self._files.link(segment.path, f"{entry.path}/{segment.path.rpartition('/')[2]}")
         except OSError as error:
+            must_be_the_systems(error)
             self._report(f"{reader.name}: cannot be kept for undo: {error.strerror}")
             self._remove(entry)
             return
@@ -183,6 +186,7 @@ class Trash:
         try:
             write_first_note(self._files, folder, note)
         except OSError as error:
+            must_be_the_systems(error)
             self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
             return False
         return True

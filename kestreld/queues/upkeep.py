@@ -1,64 +1,48 @@
 """What keeps journals short, between turns: rolling, background syncs, dead segments, the archive, compaction.
 
-Whatever may take long is a generator that gives way often; the service runs them in slices.
+Whatever may take long is a generator that gives way often, and is run in slices.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from kestreld.config import encode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.files import must_be_the_systems
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.journal.segment import Segment
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.live import live_records
 from kestreld.queues.queue import Queue
+from kestreld.queues.slices import WAITS, Slices, Work
 
 COMPACT_AGAIN_MS: Final = 60_000
 REPORT_EVERY_MS: Final = 60_000
 
 
 class Upkeep:
-    """The long work of a collection. `wake` asks the service to call `slice` soon."""
+    """The upkeep of a collection's journals. What takes long of it is done in `slices`."""
 
-    def __init__(self, collection: QueueCollection, wake: Callable[[], None]) -> None:
+    def __init__(self, collection: QueueCollection, slices: Slices) -> None:
         self._collection = collection
         self._files = collection.files
         self._clock = collection.clock
         self._report = collection.report
         self.archive_path = collection.config.archive_path  # None = dead segments are deleted
-        self._wake = wake
-        self._work: list[Iterator[None]] = []
-        self._round: Iterator[None] | None = None
+        self._slices = slices
+        self._round: Work | None = None
         self._compacting: set[Queue] = set()
+        self._getting_marked: Journal | None = None  # whose sync is the latest that was for the marker alone
         self._archive_reported_at_ms = self._memory_reported_at_ms = -REPORT_EVERY_MS
         for queue in collection.families.values():
             self.drop_dead(queue)  # what a compaction had replaced when the server stopped
-
-    # Slices
-
-    def slice(self, until_us: int) -> bool:
-        """Work until the stopwatch says `until_us`; whether there is more to do."""
-        while self._work:
-            work = self._work[0]
-            for _ in work:
-                if self._clock.stopwatch_us() >= until_us:
-                    self._work.append(self._work.pop(0))
-                    return True
-            self._work.remove(work)
-        return False
-
-    def take_on(self, work: Iterator[None]) -> None:
-        """Do a piece of long work, a slice at a time."""
-        self._work.append(work)
-        self._wake()
 
     # Rolling
 
     def after_turn(self) -> None:
         """Begin a new segment where one is full. Called after the replies of a turn, with everything committed."""
-        rolling, self._collection.commit.rolling = self._collection.commit.rolling, []
+        rolling = self._collection.commit.rolling
         for queue in rolling:
             journal = queue.journal
             if journal is None or journal.failed is not None:
@@ -70,11 +54,14 @@ class Upkeep:
             if not full or (queue.is_idle and self._roll(queue, journal)):
                 self._compact_if_due(queue, journal)
                 self._keep_within_limit(queue, journal)
+        rolling.clear()
 
     def _roll(self, queue: Queue, journal: Journal) -> bool:
         try:
             self.begin_segment(queue, journal)
         except (JournalFailed, OSError) as problem:
+            if isinstance(problem, OSError):
+                must_be_the_systems(problem)
             self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be made")
             queue.room = -1
             return False
@@ -86,12 +73,13 @@ class Upkeep:
         The queue is idle. Raises JournalFailed, or OSError, and leaves all as it was.
         """
         filled = journal.borrow() if journal.unsynced else -1
+        is_begun = False
         try:
             journal.start_segment(queue.checkpoint(), skip=int(queue.roll_wanted))
-        except JournalFailed:
-            if filled >= 0:
+            is_begun = True
+        finally:
+            if filled >= 0 and not is_begun:
                 journal.give_back(filled)
-            raise
         queue.roll_wanted = False
         if filled >= 0:
             journal.filled.append(filled)
@@ -111,32 +99,35 @@ class Upkeep:
 
     def _sync(self, queue: Queue, journal: Journal) -> None:
         """Sync the full segments and the live one. One at a time: what comes meanwhile is for the next."""
-        if journal.syncing:
+        if journal.syncing or not self._files.takes_calls:
             return
         journal.syncing = True
         borrowed, journal.filled = journal.filled, []
+        number, used_bytes = journal.live.number, journal.live.used_bytes
         try:
             borrowed.append(journal.borrow())
         except OSError as error:
+            must_be_the_systems(error)
+            number = 0  # the live one stays unsynced
             self._report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
-        number, used_bytes = journal.live.number, journal.live.used_bytes
         started_us = self._clock.stopwatch_us()
         folders, unproven = journal.unsynced_folders(), journal.unproven
 
         def work() -> None:
             for path in unproven:
                 self._files.sync_by_name(path)
-            for fd in borrowed:
+            for fd in list(borrowed):
                 self._files.sync(fd)
             for folder in folders:
                 self._files.sync_dir(folder)
 
         def finished(error: OSError | None) -> None:
             journal.syncing = False
-            for fd in borrowed:
-                journal.give_back(fd)
+            while borrowed:
+                journal.give_back(borrowed.pop())
             if error is None:
                 journal.synced(number, used_bytes, started_us)
+                self._collection.commit.mark(queue, journal)
                 self.drop_dead(queue)
             else:
                 queue.room = -1
@@ -150,7 +141,15 @@ class Upkeep:
             while journal.filled:
                 journal.give_back(journal.filled.pop())
 
-        self._files.in_background(work, finished)
+        is_under_way = False
+        try:
+            self._files.in_background(work, finished)
+            is_under_way = True
+        finally:
+            if not is_under_way:  # as far as is known: if it is, it finds nothing to do
+                journal.syncing = False
+                while borrowed:
+                    journal.give_back(borrowed.pop())
 
     def sync_due(self) -> int | None:
         """Sync the journals whose sync_journal time has come; when the next is due, on the monotonic clock."""
@@ -167,9 +166,9 @@ class Upkeep:
 
     def start_round(self) -> None:
         """Begin a round, unless the last one is still under way."""
-        if self._round is None or self._round not in self._work:
+        if self._round is None or not self._slices.has(self._round):
             self._round = self.round()
-            self.take_on(self._round)
+            self._slices.take_on(self._round)
 
     def round(self) -> Iterator[None]:
         """Look after every family once, one a step: files taken away, segments that have died; and the trash."""
@@ -184,11 +183,21 @@ class Upkeep:
                 else:
                     self.sync(queue)
                 self._compact_if_due(queue, journal)
+            if journal is not None and not (journal.is_marked or journal.failed or queue.stopped):
+                self._get_marked(queue, journal)
             self._collection.memory.look_at(queue)
             yield
         if self._collection.memory.is_short:
             self._report_memory()
         yield from self._collection.trash.expire()
+
+    def _get_marked(self, queue: Queue, journal: Journal) -> None:
+        """Have the marker name a live segment that nothing else puts on disk; of one journal after the other."""
+        if journal.checkpoint_synced:
+            self._collection.commit.mark(queue, journal)
+        elif self._getting_marked is None or not self._getting_marked.syncing:
+            self.sync(queue)
+            self._getting_marked = journal
 
     def _report_memory(self) -> None:
         if self._clock.monotonic_ms - self._memory_reported_at_ms >= REPORT_EVERY_MS:
@@ -204,14 +213,17 @@ class Upkeep:
             return
         dead = list(journal.leftover.values())
         if len(journal.segments) > 1:
-            head = queue.safe_head if queue.dirty or queue.flight is not None else queue.lowest_head()
-            dead += journal.segments[: journal.dead_segments(head)]
+            dead += journal.segments[: journal.dead_segments(queue.written_head())]
         if dead:
             journal.retiring = True
-            self.take_on(self._retire(queue, journal, dead))
+            self._slices.take_on(self._retire(queue, journal, dead))
 
-    def _retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> Iterator[None]:
+    def _retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> Work:
         """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
+        kept = next(segment for segment in journal.segments if segment not in dead)
+        if kept is not journal.segments[0] and not (yield from self._raise_floor(queue, journal, kept.first_id)):
+            journal.retiring = False
+            return
         # One file a step: letting go of a large one takes milliseconds.
         for segment in dead:
             if journal is not queue.journal:
@@ -222,15 +234,40 @@ class Upkeep:
                 elif not self._archived(queue, journal, segment):
                     return  # goes on in the background
             except OSError as error:
+                must_be_the_systems(error)
                 # When somebody has tidied up by hand: it had to go anyway.
                 if self._files.exists(segment.path):
                     self._report_archive(f"{segment.path}: cannot be removed: {error.strerror}; tried again later")
                     journal.retiring = False
                     return
             journal.forget(segment)
-            yield
+            yield None
         journal.retiring = False
         self.drop_dead(queue)  # what has died meanwhile
+
+    def _raise_floor(self, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
+        """Have the marker say, on disk, that nobody needs what stands before `floor`; False when it does not."""
+        if journal.marker is None or journal.floor_on_disk >= floor:
+            return True  # where there is no marker nothing is missed
+        outcome: list[OSError | None] = []
+        try:
+            journal.mark(floor)
+        except OSError as error:
+            must_be_the_systems(error)
+            outcome.append(error)
+        else:
+            self._files.in_background(lambda: self._files.sync_dir(journal.folder), outcome.append)
+        while not outcome:
+            yield WAITS
+        if journal is not queue.journal:
+            return False
+        if outcome[0] is not None:
+            self._report_archive(
+                f"{queue.name}: the marker cannot be renamed: {outcome[0].strerror}; tried again later"
+            )
+            return journal.marker is None
+        journal.floor_on_disk = floor
+        return True
 
     def _archived(self, queue: Queue, journal: Journal, segment: Segment) -> bool:
         """Move a segment to the archive; False when that takes a copy, which goes on in the background."""
@@ -240,6 +277,7 @@ class Upkeep:
         try:
             self._files.rename(segment.path, path)
         except OSError as error:
+            must_be_the_systems(error)
             if not self._files.is_other_disk(error):
                 raise
             self._copy_to_archive(queue, journal, segment, path)
@@ -266,6 +304,7 @@ class Upkeep:
                     raise error
                 self._files.unlink(segment.path)
             except OSError as problem:
+                must_be_the_systems(problem)
                 self._report_archive(f"{path}: cannot be archived: {problem.strerror}; tried again later")
                 return
             journal.forget(segment)
@@ -301,7 +340,7 @@ class Upkeep:
         data_bytes, record_bytes = queue.live_bytes()
         if data_bytes < size_max <= fresh_bytes and fresh_bytes > record_bytes and not journal.is_crowded:
             self._compacting.add(queue)
-            self.take_on(self._compact(queue, journal))
+            self._slices.take_on(self._compact(queue, journal))
 
     def _keep_within_limit(self, queue: Queue, journal: Journal) -> None:
         """Where segments are filled faster than the disk takes a compacted one, those who fill them have to wait."""
@@ -317,7 +356,7 @@ class Upkeep:
                 tell()
             self._collection.commit.wake()
 
-    def _compact(self, queue: Queue, journal: Journal) -> Iterator[None]:
+    def _compact(self, queue: Queue, journal: Journal) -> Work:
         """Rewrite the live items of all closed segments into one, which then takes their place."""
         compaction = None
         yield from self._roll_for_compaction(queue, journal)
@@ -328,7 +367,7 @@ class Upkeep:
                     if record is not None:
                         compaction.add(record)
                     if compaction.wants_a_pause or record is None:
-                        yield
+                        yield None
                 compaction.close()
                 yield from self._get_to_disk(queue, journal, compaction)
             except JournalCorrupt as problem:
@@ -346,22 +385,22 @@ class Upkeep:
             return
         self._put_in_place(queue, journal, compaction)
 
-    def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Iterator[None]:
+    def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:
         """Wait until it is there, and the CHECKPOINT behind it: nothing older goes before. Raises JournalFailed."""
         outcome: list[OSError | None] = []
         self._files.in_background(compaction.sync, outcome.append)
         # A queue that was deleted or stopped meanwhile is not synced any more.
         while not outcome or (journal.synced_number <= compaction.segment.number and self._may_compact(queue, journal)):
-            yield
+            yield WAITS
         if outcome[0] is not None:
             raise JournalFailed(compaction.segment.path, f"sync failed: {outcome[0].strerror}")
 
-    def _roll_for_compaction(self, queue: Queue, journal: Journal) -> Iterator[None]:
+    def _roll_for_compaction(self, queue: Queue, journal: Journal) -> Work:
         """Begin a new segment with a number left free before it: the compacted one's."""
         queue.roll_wanted, number = True, journal.live.number
         while journal.live.number == number and self._may_compact(queue, journal):
             if not queue.is_idle:
-                yield  # a synced queue may never be seen idle: its next commit rolls
+                yield WAITS  # a synced queue may never be seen idle: its next commit rolls
             elif not self._roll(queue, journal):
                 journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS
                 break

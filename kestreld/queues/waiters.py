@@ -24,16 +24,60 @@ class Consumer(Protocol):
 
 
 class Waiter:
-    """One blocked get. `over` once it was served, has timed out or its client has gone."""
+    """One blocked get. `over` once it was served, has timed out or its client has gone.
 
-    __slots__ = ("consumer", "deadline_ms", "over", "reader", "want")
+    Who waits to see an item of a queue that is not there has no `reader`, but an `absence`.
+    """
 
-    def __init__(self, consumer: Consumer, reader: "Reader", want: int, deadline_ms: int) -> None:
+    __slots__ = ("absence", "consumer", "deadline_ms", "over", "reader", "want")
+
+    def __init__(self, consumer: Consumer, reader: "Reader | None", want: int, deadline_ms: int) -> None:
         self.consumer = consumer
         self.reader = reader
+        self.absence: Absence | None = None
         self.want = want
         self.deadline_ms = deadline_ms  # on the monotonic clock
         self.over = False
+
+    def leave(self) -> None:
+        """It has timed out, or its client has gone."""
+        if self.reader is not None:
+            self.reader.line.leave(self)
+        elif self.absence is not None:
+            self.absence.leave(self)
+
+
+class Absence:
+    """Those who wait to see an item of a queue that is not there: looking makes none."""
+
+    def __init__(self, name: str, absences: "dict[str, Absence]") -> None:
+        self._name = name
+        self._absences = absences
+        self._waiters: dict[Waiter, None] = {}
+        absences[name] = self
+
+    def add(self, waiter: Waiter) -> None:
+        waiter.absence = self
+        self._waiters[waiter] = None
+
+    def leave(self, waiter: Waiter) -> None:
+        if not waiter.over:
+            waiter.over = True
+            del self._waiters[waiter]
+            if not self._waiters:
+                del self._absences[self._name]
+
+    def over(self, reader: "Reader") -> None:
+        """The queue has come: they wait there."""
+        del self._absences[self._name]
+        for waiter in self._waiters:
+            waiter.reader, waiter.absence = reader, None
+            reader.line.add(waiter)
+
+    def send_away(self) -> None:
+        for waiter in list(self._waiters):
+            self.leave(waiter)
+            waiter.consumer.served(waiter, None)
 
 
 class Line:
@@ -59,6 +103,15 @@ class Line:
             self._reader.queue.waiting -= 1
             if not self.waiting:
                 self._waiters.clear()
+
+    def begin_again(self, waiters: list[Waiter]) -> None:
+        """These wait: first those that had left the line already, then the others in their order."""
+        order = {waiter: at for at, waiter in enumerate(self._waiters, 1)}
+        for waiter in waiters:
+            waiter.over = False
+        self._waiters = deque(sorted(waiters, key=lambda one: order.get(one, 0)))
+        self.waiting = len(waiters)
+        self._reader.queue.count_waiters()
 
     def serve(self, now_ms: int) -> None:
         """Hand waiting items out: the head to every waiting peek, then items to the gets in their order."""
@@ -124,5 +177,5 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now_ms:
             waiter = heappop(self._heap)[2]
             if not waiter.over:
-                waiter.reader.line.leave(waiter)
+                waiter.leave()
                 waiter.consumer.served(waiter, None)

@@ -5,12 +5,13 @@ reader that is behind reads its next items back from disk. Items that came back 
 out of id order, and are counted by `returned`.
 """
 
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from kestreld.config import QueueConfig
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import Range, Type, item_id, item_oddities
+from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Range, Type, item_add_at_ms, item_id, item_oddities
 from kestreld.journal.segment import Segment
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_odd
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
 FILL_BYTES: Final = 256 * 1024  # some two milliseconds of reading at most
+SEEK_BYTES: Final = 64 * 1024
 
 
 class Window:
@@ -46,6 +48,9 @@ class Window:
         self.skip: list[Range] = []  # ranges done out of order before the start, in order; pruned below the head
         self.skip_at = 0  # the first of them that reading has not passed
 
+        # Where `seek_head` has come to with the item at or after next_unread: id, segment, offset, when it was put.
+        self.sought = (-1, 0, 0, 0)
+
         self.taken_in_order = True  # nothing that came back was taken since the last commit
 
     @property
@@ -56,6 +61,71 @@ class Window:
     @property
     def data_bytes(self) -> int:
         return self.mem_bytes + self.behind_bytes
+
+    def oldest_at_ms(self) -> int:
+        """When the head was put; 0 when nothing waits, or while `seek_head` has not found it on disk."""
+        if self.window:
+            return item_add_at_ms(self.window[0])
+        if self.attached:
+            return 0
+        if self.detached_at >= 0:
+            for record in self.queue.pending[self.detached_at :]:
+                if self._is_wanted(item_id(record), record):
+                    return item_add_at_ms(record)
+            return 0
+        return self.sought[3] if self.sought[0] == self.next_unread else 0
+
+    def seek_head(self) -> bool:
+        """Read a little of the journal to find out when the head was put, and load nothing. False when that is known.
+
+        Only figures come of it, so no checksum is verified: damage is found when the item is loaded.
+        """
+        if self.window or self.attached or self.detached_at >= 0:
+            return False
+        journal, wanted_id = self.queue.journal, self.next_unread
+        if self.sought[0] != wanted_id:
+            self.sought = (wanted_id, self.segment, self.offset, 0)
+        _, number, offset, found_at_ms = self.sought
+        if found_at_ms or journal is None:
+            return False
+        try:
+            here = journal.after(number - 1)
+            if here is None:
+                return False
+            if here.number != number:
+                number, offset = here.number, here.records_at
+            chunk = journal.read_raw(number, offset, SEEK_BYTES)
+        except JournalCorrupt:
+            return False
+        if not chunk:
+            following = journal.after(number)
+            if following is not None:
+                self.sought = (wanted_id, following.number, following.records_at, 0)
+            return following is not None
+        found_at_ms, end = self._seek_in(chunk)
+        self.sought = (wanted_id, number, offset + end, found_at_ms)
+        return not found_at_ms and end > 0
+
+    def _seek_in(self, chunk: bytes) -> tuple[int, int]:
+        """When the first item of this reader in a stretch of journal was put, or 0; and where looking ended."""
+        at = 0
+        while at + FRAME_BYTES <= len(chunk):
+            if chunk[at + FRAME_BYTES - 1] == Type.PUT:
+                header = chunk[at : at + PUT_HEADER_BYTES]
+                if len(header) < PUT_HEADER_BYTES:
+                    break
+                found = item_id(header)
+                if found >= self.next_unread and self._is_wanted(found, header):
+                    return item_add_at_ms(header), at
+            at += FRAME_BYTES + int.from_bytes(chunk[at : at + 4], "little")
+        return 0, at
+
+    def _is_wanted(self, found: int, record: bytes) -> bool:
+        """Whether an item on disk, of which the header does, is this reader's and not done yet."""
+        place = bisect_left(self.skip, found, key=lambda done: done[1])
+        if place < len(self.skip) and self.skip[place][0] <= found:
+            return False
+        return item_oddities(record)[2] in (0, self.number)
 
     def look_again(self) -> None:
         """Recompute `slow` after what it depends on has changed."""
@@ -106,7 +176,17 @@ class Window:
         """Forget what is in memory and where reading had come to: the journal has been repaired."""
         self.window.clear()
         self.taken_in_order = True
+        self.sought = (-1, 0, 0, 0)
         self.attach_at_end()
+
+    def count_anew(self) -> None:
+        """Have the counts agree with the items of a window that holds all there are."""
+        self.mem_bytes = sum(map(len, self.window)) - len(self.window) * ITEM_HEADER_BYTES
+        self.odd = sum(map(is_odd, self.window))
+        self.returned = min(self.returned, len(self.window))
+        self.behind_items = self.behind_bytes = 0
+        self.taken_in_order = True
+        self.look_again()
 
     def moved_to(self, replaced: list[int], compacted: Segment) -> None:
         """The segments it was to read from have been compacted into one."""

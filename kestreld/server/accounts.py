@@ -57,6 +57,7 @@ class Account:
     def __init__(self, config: UserConfig, clock: Clock) -> None:
         self.lines = Lines()
         self.meter: Meter | None = None
+        self._creates_by_right = False
         self.known = b""  # the digest of the password that was right last; b"" = none yet
         self.configure(config, clock)
 
@@ -73,6 +74,16 @@ class Account:
         elif self.meter is None or self.meter.rate_bytes != config.rate_bytes:
             self.meter = Meter(clock, config.rate_bytes)
         self.lines.clear()
+
+    def create_by_right(self, by_right: bool) -> None:
+        """Whether he may make a queue only by the right to, not by that to put or get."""
+        if by_right != self._creates_by_right:
+            self._creates_by_right = by_right
+            self.lines.clear()
+
+    def may_create(self, queue: str) -> bool:
+        """Beside putting or getting there."""
+        return not self._creates_by_right or self.may(Right.CREATE, queue)
 
     def may(self, right: Right, queue: str) -> bool:
         return self._may[right].fullmatch(queue) is not None
@@ -101,6 +112,7 @@ class Account:
         if right is Right.GET and command.peeks:
             right = Right.PEEK
         if self.may(right, command.name):
+            command.may_create = self.may_create(command.name)
             return command
         return _refusal(command, f"{right.value} on {command.name!r}")
 
@@ -147,6 +159,9 @@ class Accounts:
                 self.by_name[user.name.encode()] = Account(user, self._clock)
             elif before != user:
                 account.configure(user, self._clock)
+        by_right = any(user.names_create for user in users.values())
+        for account in self.by_name.values():
+            account.create_by_right(by_right)
         self._by_certificate = {
             name: account for account in self.by_name.values() for name in account.config.certificates
         }

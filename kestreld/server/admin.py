@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -20,15 +21,16 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from kestreld import __version__
 from kestreld.config import Config
-from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed
+from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade
 from kestreld.net import ListeningSocket
 from kestreld.queues.figures import server_figures
 from kestreld.server.accounts import Account
-from kestreld.server.admin_answers import Refused, as_text, in_slices, number_in, refusal, stream
+from kestreld.server.admin_answers import Refused, Share, as_text, in_slices, number_in, refusal, stream
 from kestreld.server.admin_metrics import CONTENT_TYPE, render
 from kestreld.server.admin_ranges import WAIT_MS_MAX, Ranges
 from kestreld.server.admin_readers import Readers
 from kestreld.server.admin_rows import COLUMNS, Row, RowBook
+from kestreld.server.background import origin_of
 from kestreld.server.door import Entrance
 from kestreld.server.listener import BoundListener
 from kestreld.tls import names_in
@@ -36,7 +38,8 @@ from kestreld.tls import names_in
 if TYPE_CHECKING:
     from kestreld.server.service import Service
 
-CONNECTIONS_MAX: Final = 64
+CONNECTIONS_MAX: Final = 80
+REQUESTS_SHARE: Final = 80  # of a hundred connections: so many requests at a time, besides those that are for everybody
 LINE_BYTES_MAX: Final = 8190
 WRONG_PASSWORD_DELAY_S: Final = 1.0
 ROWS_A_PIECE: Final = 100
@@ -70,14 +73,16 @@ class AdminListener(BoundListener):
         self.clock = service.clock
         self.is_tls = is_tls
         self.is_trusted = is_trusted
+        self.share = Share(service.slices, service.clock)
         self.book = RowBook(service.collection)
         self._boot = service.clock.wall_ms
         self._looking = asyncio.Lock()
         self.ranges = Ranges(self)
         self.readers = Readers(self, self.ranges)
         self._entrance = Entrance(self._log, lambda name: None, is_tls=is_tls, is_trusted=is_trusted)
-        self._connecting: set[asyncio.Task[None]] = set()
-        self._heard_at_ms: dict[asyncio.BaseTransport, int] = {}  # of connections between two requests
+        self._connecting: dict[asyncio.Task[None], int] = {}  # and since when
+        self._heard_at_ms: dict[asyncio.BaseTransport, int] = {}  # when they connected, or were answered last
+        self._known: set[asyncio.BaseTransport] = set()  # those that have been answered
         self._busy: set[asyncio.BaseTransport | None] = set()
         logger = logging.Logger("kestreld.admin")
         logger.addHandler(_Complaints(self))
@@ -98,20 +103,43 @@ class AdminListener(BoundListener):
     # Connections
 
     def receive(self, connection: Any) -> None:
-        if not self._has_room():
-            self.complain(f"{CONNECTIONS_MAX} connections are open, all there is room for")
-            connection.close()
-            return
+        if self.connections() >= self._connections_max():
+            self._make_room()
         task = self.service.loop.create_task(self._connect(connection))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self._connecting[task] = self.clock.monotonic_ms
+        task.add_done_callback(lambda task: self._connecting.pop(task, None))
 
-    def _has_room(self) -> bool:
-        if len(self._heard_at_ms) + len(self._connecting) < CONNECTIONS_MAX:
-            return True
-        for transport in [transport for transport in self._heard_at_ms if transport.is_closing()]:
-            del self._heard_at_ms[transport]
-        return len(self._heard_at_ms) + len(self._connecting) < CONNECTIONS_MAX
+    def connections(self) -> int:
+        return len(self._heard_at_ms) + len(self._connecting)
+
+    def _connections_max(self) -> int:
+        return min(CONNECTIONS_MAX, self.service.descriptors.admin_max)
+
+    def _make_room(self) -> None:
+        """Let go of a connection on which nothing is being answered: there are more than there may be requests.
+
+        Of those that have asked nothing yet the oldest goes first, so that whoever asks at once gets in.
+        """
+        room = self._connections_max()
+        self.complain(f"{room} connections are open, all there is room for: the longest silent has to go")
+        idle = [(at_ms, one) for one, at_ms in self._heard_at_ms.items() if one not in self._busy]
+        silent = [(at_ms, one) for at_ms, one in idle if one not in self._known]
+        shaking_hands = [(at_ms, task) for task, at_ms in self._connecting.items()]
+        _, oldest = min([*shaking_hands, *silent] or idle, key=itemgetter(0), default=(0, None))
+        if isinstance(oldest, asyncio.Task):
+            del self._connecting[oldest]
+            oldest.cancel()
+        elif isinstance(oldest, asyncio.BaseTransport):
+            self._let_go(oldest)
+
+    def _let_go(self, transport: asyncio.BaseTransport) -> None:
+        self._forget(transport)
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+
+    def _forget(self, transport: asyncio.BaseTransport) -> None:
+        del self._heard_at_ms[transport]
+        self._known.discard(transport)
 
     async def _connect(self, connection: Any) -> None:
         context = self.service.door.context if self.is_tls else None
@@ -131,11 +159,9 @@ class AdminListener(BoundListener):
         patience_ms = self.collection.config.request_timeout_ms
         for transport, heard_at_ms in list(self._heard_at_ms.items()):
             if transport.is_closing():
-                del self._heard_at_ms[transport]
+                self._forget(transport)
             elif transport not in self._busy and self.clock.monotonic_ms - heard_at_ms >= patience_ms:
-                del self._heard_at_ms[transport]
-                if isinstance(transport, asyncio.WriteTransport):
-                    transport.abort()
+                self._let_go(transport)
 
     def close(self) -> None:
         """Accept nobody any more, and end every wait."""
@@ -172,6 +198,8 @@ class AdminListener(BoundListener):
             return refusal(problem).answer()
         except BadQueueName as problem:
             return Refused(400, str(problem)).answer()
+        except QueueNotMade as problem:
+            return Refused(409, str(problem)).answer()
         except TimeoutError:
             if transport is not None:
                 transport.abort()  # part of the answer may have left
@@ -180,6 +208,7 @@ class AdminListener(BoundListener):
             self._busy.discard(transport)
             if transport is not None and transport in self._heard_at_ms:
                 self._heard_at_ms[transport] = self.clock.monotonic_ms
+                self._known.add(transport)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._check_where_from(request)
@@ -189,6 +218,8 @@ class AdminListener(BoundListener):
         if path in _FOR_EVERYBODY:
             _only(request, "GET", "HEAD")
             return as_text("ok") if path == "/healthz" else self._readiness()
+        if len(self._busy) * 100 > self._connections_max() * REQUESTS_SHARE:
+            raise Refused(503, "too many requests")
         account = await self._login(request)
         if self.collection.stopping:
             raise Refused(503, "shutting down")
@@ -250,7 +281,7 @@ class AdminListener(BoundListener):
             if not compared.done():
                 compared.set_result(fits)
 
-        if not self.service.thinker.run(compare, tell):
+        if not self.service.thinker.run(origin_of(request.remote or ""), compare, tell):
             raise Refused(503, "too many logins")
         account = conclude(await compared)
         if account is None:
@@ -277,10 +308,10 @@ class AdminListener(BoundListener):
     async def _metrics(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         per_queue = self.collection.config.metrics_per_queue
         async with self._looking:
-            await in_slices(self.book.look(), self.clock)
+            await in_slices(self.book.look(), self.share)
         sees = None if account is None else account.sees
         pieces = render(self.book, self.collection, self.service.stats, per_queue, sees)
-        return await stream(request, pieces, CONTENT_TYPE, self.clock)
+        return await stream(request, pieces, CONTENT_TYPE, self.share)
 
     async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         # Who may see more than before a reload is told everything once.
@@ -288,9 +319,12 @@ class AdminListener(BoundListener):
         view_before, _, number = request.rel_url.query.get("changed_since", "").partition("-")
         since = int(number) if view_before == view and number.isdecimal() and len(number) < 16 else 0
         async with self._looking:
-            await in_slices(self.book.look(), self.clock)
+            await in_slices(self.book.look(), self.share)
+            found = await in_slices(
+                self.book.changed_since(since, None if account is None else account.sees), self.share
+            )
+            rows, gone, is_full = next(one for one in found if one is not None)
             self.clock.read()
-            rows, gone, is_full = self.book.changed_since(since, None if account is None else account.sees)
             head = {
                 "kestreld": __version__,
                 "at": f"{view}-{self.book.look_number}",
@@ -300,7 +334,7 @@ class AdminListener(BoundListener):
                 "columns": COLUMNS,
                 "gone": gone,
             }
-        return await stream(request, _stats_pieces(head, rows), "application/json", self.clock)
+        return await stream(request, _stats_pieces(head, rows), "application/json", self.share)
 
 
 def _stats_pieces(head: dict[str, Any], rows: list[Row]) -> Iterator[str]:

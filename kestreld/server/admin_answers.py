@@ -9,10 +9,10 @@ from aiohttp import web
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.queues.slices import OVER, Slices, Work
 
 T = TypeVar("T")
 SLICE_US: Final = 1000  # twice that with the turn that follows, which a client of the data port may have to wait
-SLICE_PAUSE_S: Final = 0.0005
 ID_DIGITS_MAX: Final = 19
 # Figures are those of now, and an item may look like a page to a browser.
 HEADERS: Final = {"Server": "kestreld", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -61,30 +61,49 @@ def number_in(request: web.BaseRequest, name: str, lowest: int, highest: int, de
     return int(text)
 
 
-async def in_slices(steps: Iterator[T], clock: Clock) -> list[T]:
+class Share:
+    """The admin port's share of the time for long work: as large for many requests as for one."""
+
+    def __init__(self, slices: Slices, clock: Clock) -> None:
+        self._slices = slices
+        self.clock = clock
+
+    async def slice(self) -> int:
+        """Wait for a slice, which others do not have at the same time; until when it lasts, by the stopwatch."""
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._slices.take_on(_hand_over(begun))
+        await begun
+        return self.clock.stopwatch_us() + SLICE_US
+
+
+def _hand_over(begun: "asyncio.Future[None]") -> Work:
+    if not begun.done():  # else whoever asked has gone
+        begun.set_result(None)
+        yield OVER
+
+
+async def in_slices(steps: Iterator[T], share: Share) -> list[T]:
     """Carry out all steps, with turns of the data port in between; what they gave."""
     given = []
-    until_us = clock.stopwatch_us() + SLICE_US
+    until_us = await share.slice()
     for step in steps:
         given.append(step)
-        if clock.stopwatch_us() >= until_us:
-            await asyncio.sleep(SLICE_PAUSE_S)
-            until_us = clock.stopwatch_us() + SLICE_US
+        if share.clock.stopwatch_us() >= until_us:
+            until_us = await share.slice()
     return given
 
 
 async def stream(
-    request: web.BaseRequest, pieces: Iterator[str | None], content_type: str, clock: Clock
+    request: web.BaseRequest, pieces: Iterator[str | None], content_type: str, share: Share
 ) -> web.StreamResponse:
     """Send an answer while it is made, with turns of the data port in between."""
     response = web.StreamResponse(headers={**HEADERS, "Content-Type": content_type})
     await response.prepare(request)
-    until_us = clock.stopwatch_us() + SLICE_US
+    until_us = await share.slice()
     for piece in pieces:
         if piece is not None:
             await response.write(piece.encode())
-        if clock.stopwatch_us() >= until_us:
-            await asyncio.sleep(SLICE_PAUSE_S)
-            until_us = clock.stopwatch_us() + SLICE_US
+        if share.clock.stopwatch_us() >= until_us:
+            until_us = await share.slice()
     await response.write_eof()
     return response

@@ -7,19 +7,18 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kestreld.clock import Clock
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Kind
 from kestreld.journal.segment import Segment
 from kestreld.queues.queue import Queue
-from kestreld.server.admin_answers import Refused, in_slices
+from kestreld.server.admin_answers import Refused, Share, in_slices
 from kestreld.server.admin_rows import shown_name
 
 SEGMENTS_MAX: Final = 10_000  # in an answer, the newest of them
 PINNED_BY_MAX: Final = 8  # names for a segment: those furthest behind
 
 
-async def describe_journal(queue: Queue, clock: Clock, *, is_compacting: bool, with_folder: bool) -> dict[str, Any]:
+async def describe_journal(queue: Queue, share: Share, *, is_compacting: bool, with_folder: bool) -> dict[str, Any]:
     """What the answer says, made with turns of the data port in between. Raises Refused."""
     queue.fold()
     journal = queue.journal
@@ -49,7 +48,7 @@ async def describe_journal(queue: Queue, clock: Clock, *, is_compacting: bool, w
     if with_folder:
         fields["folder"] = journal.folder
     heads = [(shown_name(name), head) for name, _, head in readers]
-    fields["segments"] = await in_slices(_segments(journal, segments[-SEGMENTS_MAX:], next_id, heads), clock)
+    fields["segments"] = await in_slices(_segments(journal, segments[-SEGMENTS_MAX:], next_id, heads), share)
     return fields
 
 

@@ -13,11 +13,10 @@ from kestreld.config import PerQueue
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import SYNC_BOUNDS_US
 from kestreld.queues.figures import Sees
-from kestreld.server.admin_rows import AT, Row, RowBook
+from kestreld.server.admin_rows import AT, STEP_ROWS, Row, RowBook
 from kestreld.stats import ServerStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-STEP_ROWS: Final = 500
 # Column -> metric, type, help, and by how much to divide.
 OF_QUEUES: Final = (
     ("items", "items", "gauge", "Items waiting.", 1),
@@ -26,6 +25,7 @@ OF_QUEUES: Final = (
     ("mem_bytes", "mem_bytes", "gauge", "Bytes of data waiting in memory.", 1),
     ("logsize", "logsize_bytes", "gauge", "Bytes of the journal segments that the queue needs.", 1),
     ("age", "age_seconds", "gauge", "How long the item fetched last had waited.", 1000),
+    ("oldest_at_ms", "oldest_seconds", "gauge", "How long the item at the head has waited; 0 when none waits.", 1000),
     ("waiters", "waiters", "gauge", "Clients that wait for an item.", 1),
     ("open_transactions", "open_reads", "gauge", "Items opened and neither closed nor aborted.", 1),
     ("total_items", "puts_total", "counter", "Items put.", 1),
@@ -76,11 +76,11 @@ def render(
     """The page in pieces, and None wherever another piece of work is done. `book` has just looked."""
     yield _server_part(book, collection, stats)
     shown: list[Row] = []
-    for found in _shown(book.seen_rows(sees), per_queue):
-        if found is None:
+    for seen in book.seen_rows(sees):
+        yield None
+        for found in _shown(seen, per_queue) if seen is not None else ():
             yield None
-        else:
-            shown = found
+            shown = found or shown
     yield _metric("kestrel_queues_shown", "gauge", "Queues that have metrics of their own here.", len(shown))
     if not shown:
         return
@@ -89,12 +89,20 @@ def render(
         labels.append(f'{{queue="{_label(str(row[0]))}"}} ')
         if place % STEP_ROWS == 0:
             yield None
+    now_ms = collection.clock.wall_ms
     for column, name, kind, words, divisor in OF_QUEUES:
         metric, at = f"kestrel_queue_{name}", AT[column]
         yield f"# HELP {metric} {words}\n# TYPE {metric} {kind}\n"
         for start in range(0, len(shown), STEP_ROWS):
             some = zip(labels[start : start + STEP_ROWS], shown[start : start + STEP_ROWS], strict=True)
-            if divisor == 1:
+            if column == "oldest_at_ms":
+                yield "".join(
+                    [
+                        f"{metric}{label}{max(now_ms - int(row[at]), 0) / 1000 if row[at] else 0}\n"
+                        for label, row in some
+                    ]
+                )
+            elif divisor == 1:
                 yield "".join([f"{metric}{label}{row[at]}\n" for label, row in some])
             else:
                 yield "".join([f"{metric}{label}{int(row[at]) / divisor}\n" for label, row in some])

@@ -38,6 +38,7 @@ class Ranges:
         self._loop = listener.service.loop
         self._collection = listener.collection
         self._clock = listener.clock
+        self._share = listener.share
         self._waits: set[asyncio.Future[None]] = set()
         self._reads = asyncio.Semaphore(READS_MAX)
 
@@ -76,7 +77,7 @@ class Ranges:
                 "X-Kestrel-Items": str(len(found.records)),
             }
             if form == "ndjson":
-                lines = await in_slices(_lines(found.records, reader), self._clock)
+                lines = await in_slices(_lines(found.records, reader), self._share)
                 response = web.Response(body=b"".join(lines), content_type=NDJSON, headers=headers)
             else:
                 response = web.Response(body=b"".join(found.records), content_type=RECORDS, headers=headers)

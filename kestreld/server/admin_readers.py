@@ -10,6 +10,7 @@ DELETE /queues/Q/readers/R
 """
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +18,12 @@ from aiohttp import web
 
 from kestreld.config import queue_name_problem
 from kestreld.journal.records import Kind
-from kestreld.queues.commit import Ticket
+from kestreld.queues.commit import Tally
 from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import earliest_id
 from kestreld.queues.reader import Stream
 from kestreld.server.accounts import Account
-from kestreld.server.admin_answers import ID_DIGITS_MAX, Refused, as_json, in_slices, number_in, refusal
+from kestreld.server.admin_answers import ID_DIGITS_MAX, Refused, as_json, number_in, refusal, stream
 from kestreld.server.admin_journal import describe_journal
 from kestreld.server.admin_ranges import Ranges, check_readable, find_family, place_in
 from kestreld.server.admin_rows import shown_name
@@ -35,18 +36,6 @@ STREAMS_MAX: Final = 256  # of a queue: each is in every CHECKPOINT
 UPKEEP_LOOK_S: Final = 0.02
 
 
-class _Landing:
-    """Waits for a commit to be on disk, as sessions do."""
-
-    def __init__(self, ticket: Ticket, future: "asyncio.Future[None]") -> None:
-        self._future = future
-        ticket.holders.append(self)
-
-    def released(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-
 class Readers:
     """What the API does to the queues. Whatever it changes is answered when it is written, as a session's is."""
 
@@ -54,13 +43,13 @@ class Readers:
         self._ranges = ranges
         self._service = listener.service
         self._collection = listener.collection
-        self._clock = listener.clock
+        self._share = listener.share
 
     async def answer(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
         """`parts` is the path behind /queues, as latin-1 text."""
         match (request.method, parts):
             case ("GET", []):
-                return await self._list(account)
+                return await self._list(request, account)
             case ("GET", [name]):
                 _check_seen(account, name)
                 return as_json(self._describe(find_family(self._collection, name), account))
@@ -72,7 +61,7 @@ class Readers:
                 return await self._ranges.answer(request, name, account)
             case ("POST", [name, "readers", label]):
                 _check(account, Right.GET, name)
-                return await self._create(request, name, label)
+                return await self._create(request, name, label, account)
             case ("POST", [name, "readers", label, "done"]):
                 _check(account, Right.GET, name)
                 return await self._done(request, name, label)
@@ -91,20 +80,20 @@ class Readers:
             raise Refused(400, "readers belong to the parent of a fanout queue")
         return find_family(self._collection, name)
 
-    async def _list(self, account: Account | None) -> web.Response:
-        seen = [
-            (name, reader) for name, reader in self._collection.readers.items() if account is None or account.sees(name)
-        ]
+    async def _list(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
+        def pieces() -> Iterator[str | None]:
+            before = '{"queues":['
+            for reader in list(self._collection.readers.values()):
+                if not reader.deleted and (account is None or account.sees(reader.name)):
+                    reader.queue.fold()
+                    name, streams = shown_name(reader.name), len(reader.queue.streams)
+                    one = {"queue": name, "items": reader.items, "streams": streams}
+                    yield before + json.dumps(one, separators=(",", ":"))
+                    before = ","
+                yield None
+            yield "]}\n" if before == "," else before + "]}\n"
 
-        def names() -> Iterator[dict[str, Any] | None]:
-            for place, (name, reader) in enumerate(seen):
-                reader.queue.fold()
-                yield {"queue": shown_name(name), "items": reader.items, "streams": len(reader.queue.streams)}
-                if place % 16 == 0:
-                    yield None
-
-        found = await in_slices(names(), self._clock)
-        return as_json({"queues": [one for one in found if one is not None]})
+        return await stream(request, pieces(), "application/json; charset=utf-8", self._share)
 
     def _describe(self, queue: Queue, account: Account | None) -> dict[str, Any]:
         queue.fold()
@@ -137,16 +126,18 @@ class Readers:
         is_compacting = self._service.upkeep.is_compacting(queue)
         # Where its files are is said to those who look after the server.
         is_admin = account is None or account.may(Right.ADMIN, name)
-        return as_json(await describe_journal(queue, self._clock, is_compacting=is_compacting, with_folder=is_admin))
+        return as_json(await describe_journal(queue, self._share, is_compacting=is_compacting, with_folder=is_admin))
 
     # Making, moving and dropping readers
 
-    async def _create(self, request: web.BaseRequest, name: str, label: str) -> web.Response:
+    async def _create(self, request: web.BaseRequest, name: str, label: str, account: Account | None) -> web.Response:
         problem = queue_name_problem(label)
         if problem is not None or "+" in label:
             raise Refused(400, problem or "a reader's name cannot have '+' in it")
         if "+" in name:
             raise Refused(400, "readers belong to the parent of a fanout queue")
+        if name not in self._collection.families and account is not None and not account.may_create(name):
+            _check(account, Right.CREATE, name)
         queue = self._collection.families.get(name) or self._collection.reader(name).queue
         check_readable(queue)
         stream = queue.streams.get(label)
@@ -203,11 +194,12 @@ class Readers:
             raise refusal(queue.journal.failed)
         ticket = queue.ticket
         if ticket is not None and ticket.pending:
-            landed: asyncio.Future[None] = self._service.loop.create_future()
-            _Landing(ticket, landed)
-            await landed
-            if ticket.failure is not None:
-                raise refusal(ticket.failure)
+            landed = asyncio.Event()
+            tally = Tally(landed.set)
+            tally.wait_for(ticket)
+            await landed.wait()
+            if tally.failure is not None:
+                raise refusal(tally.failure)
 
 
 def _check(account: Account | None, right: Right, name: str) -> None:

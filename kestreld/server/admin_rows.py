@@ -3,7 +3,7 @@
 A queue at rest is known by a handful of counters: its row is not made anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Final
 
@@ -40,10 +40,12 @@ COLUMNS: Final = (
 )
 AT: Final = {column: place for place, column in enumerate(COLUMNS)}
 STEP_QUEUES: Final = 32
+STEP_ROWS: Final = 500
 GONE_MAX: Final = 10_000
 _NOTHING: Final = (0,) * (len(COLUMNS) - 2)  # of a queue whose journal could not be read
 
 Row = tuple[str | int, ...]
+Changes = tuple[list[Row], list[str], bool]
 Signature = tuple[int | bool, ...]
 
 
@@ -73,7 +75,7 @@ def _row(name: str, reader: Reader) -> Row:
         reader.flushes,
         reader.move_refused,
         reader.taken_items,
-        int.from_bytes(window[0][17:25], "little") if window else 0,
+        reader.oldest_at_ms(),
         head,
         queue.next_id,
         len(journal.segments) if journal is not None else 0,
@@ -125,13 +127,16 @@ class RowBook:
             sums.count(queue)
             if place % STEP_QUEUES == 0:
                 yield
-        for place, (name, reader) in enumerate(list(collection.readers.items())):
+        for place, reader in enumerate(list(collection.readers.values())):
             if place % STEP_QUEUES == 0:
                 yield
             if reader.deleted:
                 continue
+            name = reader.name
             signature = _signature(reader)
             if self._signatures.get(name) != signature:
+                while reader.seek_head():
+                    yield
                 reader.queue.fold()
                 self._note(name, signature, _row(name, reader), number)
         for name in list(collection.broken):
@@ -162,25 +167,41 @@ class RowBook:
             self.gone, self.forgot_at = {}, number
 
     def _add_up(self, sums: Sums) -> Iterator[None]:
-        totals = []
-        for column in ("items", "bytes", "total_items", "expired_items", "taken_items", "transactions"):
+        columns = [
+            AT[name] for name in ("items", "bytes", "total_items", "expired_items", "taken_items", "transactions")
+        ]
+        totals, parents, at = [0] * len(columns), 0, AT["total_items"]
+        rows = list(self.rows.values())
+        for start in range(0, len(rows), STEP_ROWS):
             yield
-            totals.append(sum(map(itemgetter(AT[column]), list(self.rows.values()))))
-        yield
-        at = AT["total_items"]
-        parents = sum([int(row[at]) for name, row in self.rows.items() if "+" not in name])
+            some = rows[start : start + STEP_ROWS]
+            for place, column in enumerate(columns):
+                totals[place] += sum(map(itemgetter(column), some))
+            parents += sum([int(row[at]) for row in some if "+" not in str(row[0])])
         sums.items, sums.data_bytes = totals[0], totals[1]
         sums.totals = Totals(totals[2], parents, totals[4] + totals[5], totals[3]) + self._collection.past
 
-    def seen_rows(self, sees: Sees | None) -> list[Row]:
-        """The rows of the queues that somebody sees, None = all."""
-        return [row for name, row in self.rows.items() if sees is None or sees(name)]
+    def seen_rows(self, sees: Sees | None) -> Iterator[list[Row] | None]:
+        """The rows of the queues that somebody sees, None = all: the last thing it gives."""
+        return self._chosen(lambda name: sees is None or sees(name))
 
-    def changed_since(self, number: int, sees: Sees | None = None) -> tuple[list[Row], list[str], bool]:
-        """Rows that look `number` did not have so, names gone since then, and whether that is a full account."""
-        if not 0 < number <= self.look_number or number < self.forgot_at:
-            return self.seen_rows(sees), [], True
+    def changed_since(self, number: int, sees: Sees | None = None) -> Iterator[Changes | None]:
+        """Rows that look `number` did not have so, names gone since then, and whether that is a full account.
+
+        That is the last thing it gives. No look is under way meanwhile.
+        """
+        is_full = not 0 < number <= self.look_number or number < self.forgot_at
         changed_at = self.changed_at
-        rows = [row for name, row in self.rows.items() if changed_at[name] > number and (sees is None or sees(name))]
-        gone = [name for name, missed in self.gone.items() if missed > number and (sees is None or sees(name))]
-        return rows, [shown_name(name) for name in gone], False
+        gone = [] if is_full else [name for name, missed in self.gone.items() if missed > number]
+        gone = [shown_name(name) for name in gone if sees is None or sees(name)]
+        for rows in self._chosen(lambda name: (is_full or changed_at[name] > number) and (sees is None or sees(name))):
+            yield None if rows is None else (rows, gone, is_full)
+
+    def _chosen(self, wanted: Callable[[str], bool]) -> Iterator[list[Row] | None]:
+        names, chosen = list(self.rows), list[Row]()
+        for start in range(0, len(names), STEP_ROWS):
+            yield None
+            chosen += [
+                self.rows[name] for name in names[start : start + STEP_ROWS] if name in self.rows and wanted(name)
+            ]
+        yield chosen

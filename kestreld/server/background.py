@@ -1,42 +1,75 @@
 """Slow thinking off the loop: a thread for what lets go of Python while it takes its time."""
 
 import asyncio
+import ipaddress
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final
 
-T = TypeVar("T")
-THOUGHTS_MAX: Final = 64
+THOUGHTS_MAX: Final = 64  # of one origin
+NETWORK_BITS: Final = 64  # of an IPv6 address: behind them one machine has as many addresses as it likes
+
+Thought = tuple[Callable[[], bool], Callable[[bool], None]]
 
 
 class Thinker:
-    """A thread for what takes the processor long and lets go of Python meanwhile, such as comparing passwords.
+    """A thread for what takes the processor long and lets go of Python meanwhile: comparing passwords.
 
-    One, so that those who ask for much of it wait for one another and nobody else for them.
+    One, so that those who ask for much of it wait for one another and nobody else for them. Turns go by where they come
+    from: one comparison for each origin, then the next of each.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._executor: ThreadPoolExecutor | None = None
-        self._waiting = 0
+        self._lines: dict[str, deque[Thought]] = {}  # by origin, the next to have a turn first
+        self._is_busy = False
 
-    def run(self, work: Callable[[], T], done: Callable[[T], None]) -> bool:
-        """Have `work` done and `done` told on the loop. False when too much waits already."""
-        if self._waiting >= THOUGHTS_MAX:
+    def run(self, origin: str, work: Callable[[], bool], done: Callable[[bool], None]) -> bool:
+        """Have `work` done and `done` told on the loop. False when too much of this origin waits already."""
+        line = self._lines.setdefault(origin, deque())
+        if len(line) >= THOUGHTS_MAX:
             return False
+        line.append((work, done))
+        if not self._is_busy:
+            self._begin_next()
+        return True
+
+    def _begin_next(self) -> None:
+        origin = next(iter(self._lines), None)
+        self._is_busy = origin is not None
+        if origin is None:
+            return
+        line = self._lines.pop(origin)
+        work, done = line.popleft()
+        if line:
+            self._lines[origin] = line  # behind all others
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, "passwords")
-        self._waiting += 1
 
-        def finished(future: "asyncio.Future[T]") -> None:
-            self._waiting -= 1
+        def finished(future: "asyncio.Future[bool]") -> None:
             if not future.cancelled():
+                self._begin_next()
                 done(future.result())
 
         self._loop.run_in_executor(self._executor, work).add_done_callback(finished)
-        return True
 
     def stop(self) -> None:
         """Nothing that has not begun is begun any more."""
+        self._lines.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def origin_of(address: str) -> str:
+    """Whose turn it is, by a client's IP address; "" on a Unix socket."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, ipaddress.IPv6Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(int(found) >> (128 - NETWORK_BITS))

@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from kestreld.server.turn import Turn
 
 
+def _nobody_asks() -> None:
+    """In the place of whoever is told that a connection is closed."""
+
+
 class HeldConnection:
     """A connection that says when it is closed. Receiving and sending take no detour."""
 
-    def __init__(self, connection: Connection, closed: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, connection: Connection, closed: Callable[[], object] = _nobody_asks) -> None:
         self._connection = connection
         self.closed = closed
         self.recv = connection.recv
         self.send = connection.send
+        self.shutdown = connection.shutdown
         self.fileno = connection.fileno
 
     def close(self) -> None:
         self._connection.close()
-        self.closed()
+        closed, self.closed = self.closed, _nobody_asks
+        closed()
 
 
 class RereadConnection:
@@ -35,6 +41,7 @@ class RereadConnection:
         self._connection = connection
         self._rest = rest
         self.send = connection.send
+        self.shutdown = connection.shutdown
         self.close = connection.close
         self.fileno = connection.fileno
 
@@ -55,7 +62,7 @@ class MeteredConnection:
         self._loop = loop
         self._is_paused = False
         self.session: Session | None = None
-        self.close = connection.close
+        self.shutdown = connection.shutdown
         self.fileno = connection.fileno
 
     def recv(self, size_bytes: int, /) -> bytes:
@@ -73,6 +80,10 @@ class MeteredConnection:
         sent = self._connection.send(data)
         self._meter.spend(sent)
         return sent
+
+    def close(self) -> None:
+        self._connection.close()
+        self.session = None
 
     def _go_on(self) -> None:
         self._is_paused = False

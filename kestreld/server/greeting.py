@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from kestreld import net
 from kestreld.net import Connection
 from kestreld.passwords import PASSWORD_BYTES_MAX
+from kestreld.protocol.memcache import BINARY_MAGIC, binary_refusal, not_text
 from kestreld.server.accounts import Account
+from kestreld.server.background import origin_of
 from kestreld.tls import TlsConnection
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ RECEIVE_BYTES: Final = 16384  # a TLS record
 TOKEN_BYTES_MAX: Final = 256 + 1 + PASSWORD_BYTES_MAX
 WRONG_TRIES_MAX: Final = 3
 LAST_ANSWER_DELAY_S: Final = 1.0
+LEAVE_S: Final = 2.0  # how long a client that was hung up on may take to see it
 
 STORED: Final = b"STORED\r\n"
 UNAUTHENTICATED: Final = b"CLIENT_ERROR unauthenticated\r\n"
@@ -49,7 +52,8 @@ class Greeting:
         self._wrong_tries = 0
         self._is_waiting = False  # for a password to be compared, or for the last answer to leave
         self._is_over = False
-        self._is_hopeless = False  # the handshake has failed; the client has to hear why before the connection goes
+        self._is_first = True  # nothing has been answered or passed over yet
+        self._is_leaving = False  # all is said; what the client still sends is thrown away
         self._interest = net.READ
 
     def begin(self) -> None:
@@ -92,7 +96,7 @@ class Greeting:
         if not data:
             self.leave()
             return
-        if self._is_hopeless:
+        if self._is_leaving:
             return
         self.door.shop.stats.bytes_read += len(data)
         self._heard += data
@@ -103,7 +107,8 @@ class Greeting:
         try:
             wanted = secured.shake_hands()
         except OSError:
-            self._give_up(secured)
+            self._shaking_hands = None
+            self._hang_up()
             return False
         if wanted:
             self._watch(wanted)
@@ -119,19 +124,25 @@ class Greeting:
             self._admit(account)
         return account is None
 
-    def _give_up(self, secured: TlsConnection) -> None:
-        """Closed with input unread, the connection would break before the client has read what is wrong."""
-        self._shaking_hands, self._is_hopeless = None, True
+    def _hang_up(self) -> None:
+        """Leave, but not with input unread: the connection would break before the client has read what is wrong."""
+        self._is_leaving, self._is_waiting = True, False
+        self._heard = b""
         self._watch(net.READ)
         try:
-            secured.end_output()
+            self.connection.shutdown(net.END_OUTPUT)
         except OSError:
             self.leave()
+        else:
+            self.door.loop.call_later(LEAVE_S, self.leave)
 
     # The login
 
     def _go_on(self) -> None:
         """Answer what has been heard, up to a login that takes long to look into."""
+        if self._is_first and self._heard[:1] in BINARY_MAGIC:
+            self._say(binary_refusal(self._heard), closes=True)
+        self._is_first = False
         while self._heard and not self._is_waiting and not self._is_over:
             if self._to_skip:
                 skipped = min(self._to_skip, len(self._heard))
@@ -139,6 +150,9 @@ class Greeting:
                 self._to_skip -= skipped
                 continue
             line, line_end, rest = self._heard.partition(b"\n")
+            if problem := not_text(line + line_end):
+                self._say(b"CLIENT_ERROR %b\r\n" % problem.encode(), closes=True)
+                return
             if len(line) > self.door.shop.collection.config.max_line_bytes:
                 self._say(b"CLIENT_ERROR line too long\r\n", closes=True)
                 return
@@ -180,10 +194,13 @@ class Greeting:
             return
         compare, conclude = self.door.accounts.compare(name, password)
 
+        def compare_if_there() -> bool:
+            return not self._is_over and compare()
+
         def compared(fits: bool) -> None:
             self._compared(name, conclude(fits))
 
-        if self.door.thinker.run(compare, compared):
+        if self.door.thinker.run(origin_of(self.peer), compare_if_there, compared):
             self._is_waiting = True
             self._watch(0)  # a client that sends no more is still there; one whose connection breaks is not
         else:
@@ -219,7 +236,7 @@ class Greeting:
 
     def _say(self, answer: bytes, *, closes: bool = False) -> bool:
         """Answer. Whoever does not take a line as short as that has to go; False when that is so."""
-        if self._is_over:
+        if self._is_over or self._is_leaving:
             return False
         try:
             is_sent = self.connection.send(answer) == len(answer)
@@ -227,6 +244,8 @@ class Greeting:
             is_sent = False
         if is_sent:
             self.door.shop.stats.bytes_written += len(answer)
-        if closes or not is_sent:
+        if not is_sent:
             self.leave()
+        elif closes:
+            self._hang_up()
         return is_sent

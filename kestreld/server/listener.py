@@ -8,6 +8,7 @@ from typing import Final
 from kestreld import net
 from kestreld.net import Connection, ListeningSocket
 from kestreld.queues.handler import Shop
+from kestreld.server.descriptors import Descriptors
 from kestreld.server.door import Door, Entrance, turn_away
 from kestreld.server.turn import Turn
 
@@ -35,6 +36,10 @@ class BoundListener(ABC):
     @abstractmethod
     def complain(self, reason: str) -> None:
         """Say why somebody does not get in, now and then: a flood of connections must not become one of log lines."""
+
+    def connections(self) -> int:
+        """How many it has beside sessions and those that become some."""
+        return 0
 
     def readable(self) -> None:
         """Accept what is waiting, some of it per turn."""
@@ -77,7 +82,7 @@ class Listener(BoundListener):
         turn: Turn,
         shop: Shop,
         door: Door,
-        connections_max: int,
+        descriptors: Descriptors,
         report: Callable[[str], None],
         *,
         is_tls: bool = False,
@@ -87,7 +92,7 @@ class Listener(BoundListener):
         self._shop = shop
         self._door = door
         self._entrance = Entrance(self._log, self._item_bytes_max, is_tls=is_tls, is_trusted=is_trusted)
-        self._connections_max = connections_max
+        self._descriptors = descriptors
         self._report = report
         self._complained_at_ms = -COMPLAINTS_EVERY_MS
 
@@ -109,7 +114,8 @@ class Listener(BoundListener):
     def _room(self) -> int:
         """How many connections there may be, of all listeners together."""
         wanted = self._shop.collection.config.max_connections
-        room = self._connections_max if wanted is None else min(wanted, self._connections_max)
+        room = self._descriptors.connections_max
+        room = room if wanted is None else min(wanted, room)
         return room + TRUSTED_MORE if self._entrance.is_trusted else room
 
     def _item_bytes_max(self, name: str) -> int | None:

@@ -2,23 +2,28 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from kestreld.clock import Clock
 from kestreld.config import Config, exposure_reason
-from kestreld.errors import ConfigError, JournalCorrupt
+from kestreld.errors import ConfigError
+from kestreld.machine import give_back_memory
 from kestreld.net import Events, ListeningSocket, Network
 from kestreld.protocol.memcache import Lines
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.commit import Tally
+from kestreld.queues.everywhere import everywhere
 from kestreld.queues.handler import Shop
 from kestreld.queues.mending import Mender, RepairDone, UndoDone
-from kestreld.queues.reader import Reader
+from kestreld.queues.slices import Slices, Work
 from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
 from kestreld.server.background import Thinker
+from kestreld.server.descriptors import Descriptors
 from kestreld.server.door import Door
+from kestreld.server.inflight import Inflight
 from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.turn import Turn
@@ -31,10 +36,10 @@ T = TypeVar("T")
 UPKEEP_MS: Final = 1000
 SLICE_US: Final = 2000  # long work gives way to a turn after this
 SLICE_PAUSE_S: Final = 0.001
+STOP_US: Final = 4_000_000  # a stop leaves undone what it has not come to by then
 LAST_WORDS_MS: Final = 2000  # how long a shutdown waits for clients to read their answers
-# Of a hundred descriptors: what clients may hold, and journals together with them. The rest is for passing needs.
-CONNECTIONS_SHARE: Final = 60
-LENDABLE_SHARE: Final = 90
+WORTH_GIVING_BACK_BYTES: Final = 1 << 24
+LEAVE_MS: Final = 2000  # how long a client that was hung up on may take to see it
 
 
 class Service:
@@ -52,10 +57,13 @@ class Service:
         context: ssl.SSLContext | None = None,
         notifier: Notifier | None = None,
         note: Callable[[str], None] | None = None,
+        inflight_bytes: int = 1 << 30,
+        tidy: Callable[[], object] = lambda: None,
     ) -> None:
         """`login_key` is chance that nobody else knows, for as long as the process lives.
 
-        `report` is told what somebody should look into, `note` what has been done as asked.
+        `report` is told what somebody should look into, `note` what has been done as asked. `inflight_bytes` are what
+        unfinished items may hold where the configuration does not say. `tidy` is called after each slice of long work.
         """
         self.loop = loop
         self.network = network
@@ -65,12 +73,21 @@ class Service:
         self.load_config = load_config
         self.report = report
         self.note = note or report
+        self._tidy = tidy
         self.stats = ServerStats(started_at_ms=clock.monotonic_ms)
         self.deadlines = Deadlines()
         self.lines = Lines()
         self.shop = Shop(collection, self.stats, self.deadlines, self)
+        self._inflight_bytes = inflight_bytes
+        self.inflight = Inflight(clock, self._inflight_bytes_max(collection.config))
         self.turn = Turn(
-            network.poller(), clock, collection.commit, self.deadlines, self._after_commit, self._turn_again
+            network.poller(),
+            clock,
+            collection.commit,
+            self.deadlines,
+            self._after_commit,
+            self._turn_again,
+            self.inflight,
         )
         self.thinker = Thinker(loop)
         self.door = Door(loop, self.thinker, self.turn, self.shop, self.lines, login_key)
@@ -78,17 +95,22 @@ class Service:
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
         self.stopped: asyncio.Future[None] = loop.create_future()
+        self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False
         self._again = False
         self._deadline_at_ms: int | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._working = False
         self._sync_planned = False
-        self.upkeep = Upkeep(collection, self._work_soon)
-        self.mender = Mender(collection, self.upkeep)
+        self.slices = Slices(clock, self._work_soon)
+        self.upkeep = Upkeep(collection, self.slices)
+        self.mender = Mender(collection, self.upkeep, self.slices)
+        self._reloads: deque[Callable[[bytes], None]] = deque()  # the one under way, and those that wait for it
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
-        collection.open_files.descriptors_max = network.descriptor_limit() * LENDABLE_SHARE // 100
-        collection.open_files.lent = lambda: len(self.turn.sessions) + len(self.door.greetings)
+        self._looked_at_ms = clock.monotonic_ms
+        self.descriptors = Descriptors(network.descriptor_limit())
+        collection.open_files.descriptors_max = self.descriptors.lendable
+        collection.open_files.lent = self._lent
         collection.commit.wake = self._turn_again
         collection.names_changed += [self.lines.clear, self.door.accounts.forget_lines]
         loop.run_turns(self.turn.poller, self._run_turn)
@@ -96,17 +118,30 @@ class Service:
         self._plan_sweep()
         self._turn_again()  # recovery may have left syncs to be planned
 
+    def _lent(self) -> int:
+        """How many descriptors clients have."""
+        of_listeners = sum([listener.connections() for listener in self.listeners])
+        return len(self.turn.sessions) + len(self.door.greetings) + of_listeners
+
+    def set_aside_descriptors(self) -> None:
+        """What is open now, journals aside, is kestreld's own: clients get their share of what is left."""
+        open_files = self.collection.open_files
+        self.descriptors.set_aside(self.network.open_descriptors() - open_files.held)
+        open_files.descriptors_max = self.descriptors.lendable
+
+    def _inflight_bytes_max(self, config: Config) -> int:
+        return self._inflight_bytes if config.max_inflight_bytes is None else config.max_inflight_bytes
+
     # Turns
 
     def listen(self, bound: ListeningSocket, *, is_tls: bool = False, is_trusted: bool = False) -> Listener:
         """Let people in there; `is_trusted` says that only this account and root can get there."""
-        connections_max = self.network.descriptor_limit() * CONNECTIONS_SHARE // 100
         listener = Listener(
             bound,
             self.turn,
             self.shop,
             self.door,
-            connections_max,
+            self.descriptors,
             self.report,
             is_tls=is_tls,
             is_trusted=is_trusted,
@@ -164,6 +199,9 @@ class Service:
         self.clock.read()
         self.loop.call_later(UPKEEP_MS / 1000, self._upkeep)
         self._cut_off_the_slow()
+        self.inflight.go_on()
+        if self.inflight.take_note() >= WORTH_GIVING_BACK_BYTES:
+            give_back_memory()
         self.upkeep.start_round()
         for listener in self.listeners:
             listener.resume()
@@ -172,21 +210,28 @@ class Service:
 
     def _cut_off_the_slow(self) -> None:
         config, now_ms = self.collection.config, self.clock.monotonic_ms
+        elapsed_ms, self._looked_at_ms = now_ms - self._looked_at_ms, now_ms
         half_sent: dict[int, tuple[int, int]] = {}
         for fd, session in list(self.turn.sessions.items()):
             handler = session.handler
+            if session.leaving_since_ms is not None and now_ms - session.leaving_since_ms >= LEAVE_MS:
+                session.close()
+                continue
             if session.heard:
                 session.heard, session.heard_at_ms = False, now_ms
-            if session.half_sent and config.request_timeout_ms:
+            is_held_back = self.inflight.is_waiting(session)
+            if (session.half_sent or is_held_back) and config.request_timeout_ms:
                 executed, since_ms = self._half_sent.get(fd, (-1, now_ms))
                 if executed != session.executed:
                     since_ms = now_ms
+                elif is_held_back:
+                    since_ms += elapsed_ms  # it is not the client who takes this time
                 half_sent[fd] = (session.executed, since_ms)
                 if now_ms - since_ms >= config.request_timeout_ms:
                     session.close()
                     continue
             idle_ms = now_ms - session.heard_at_ms
-            busy = handler.waiter is not None or handler.open_reads or handler.held
+            busy = handler.waiter is not None or handler.open_reads or handler.held or is_held_back
             if config.timeout_ms and idle_ms >= config.timeout_ms and not busy:
                 session.close()
         self._half_sent = half_sent
@@ -199,22 +244,13 @@ class Service:
     def _expire(self) -> None:
         """The expiration timer: sweep every queue, a slice at a time."""
         if self.collection.config.expiration_timer_ms and not self._stopping:
-            self.clock.read()
-            self._sweep_queues(iter(list(self.collection.readers.values())))
+            self.slices.take_on(self._sweep())
         else:
             self._plan_sweep()
 
-    def _sweep_queues(self, readers: Iterator[Reader]) -> None:
-        self.clock.read()
-        until_us = self.clock.stopwatch_us() + SLICE_US
-        for reader in readers:
-            with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
-                self.collection.sweep(reader)
-            if self.clock.stopwatch_us() > until_us:
-                self.loop.call_soon(self._sweep_queues, readers)
-                self.turn.finish()
-                return
-        self.turn.finish()
+    def _sweep(self) -> Work:
+        swept = self.collection.flush_all_expired()
+        yield from everywhere(self.collection.commit, self.finish_turn, swept, Tally(lambda: None))
         self._plan_sweep()
 
     def _work_soon(self) -> None:
@@ -223,36 +259,47 @@ class Service:
             self.loop.call_soon(self._work)
 
     def _work(self) -> None:
-        """A slice of the journals' upkeep."""
-        self._working = self.upkeep.slice(self.clock.stopwatch_us() + SLICE_US)
+        """A slice of all long work together."""
+        self.clock.read()
+        self.slices.run(self.clock.stopwatch_us() + SLICE_US)
+        self.turn.finish()
+        self._tidy()
+        self._working = self.slices.is_busy
         if self._working:
             # Not call_soon: waiting for a sync must not spin, and turns come first.
             self.loop.call_later(SLICE_PAUSE_S, self._work)
 
     # What sessions and signals ask for
 
+    def take_on(self, work: Work) -> None:
+        """Do a piece of long work, in slices between turns."""
+        self.slices.take_on(work)
+
+    def finish_turn(self) -> None:
+        """Commit what long work has changed so far."""
+        self.turn.finish()
+
     def reload(self, done: Callable[[bytes], None]) -> None:
-        """Read the configuration again, off the loop; a bad one changes nothing."""
+        """Read the configuration again, off the loop; a bad one changes nothing. One reload after the other."""
+        self._reloads.append(done)
+        if len(self._reloads) == 1:
+            self._reload()
+
+    def _reload(self) -> None:
         self.notifier.tell(f"RELOADING=1\nMONOTONIC_USEC={self.clock.stopwatch_us()}")
-        loading = self.loop.run_in_executor(None, self.load_config)
+        self.loop.run_in_executor(None, self.load_config).add_done_callback(self._loaded)
 
-        def loaded(future: asyncio.Future[Config]) -> None:
-            try:
-                reply = self._apply(future.result())
-            except ConfigError as error:
-                for problem in error.problems:
-                    self.report(f"reload refused: {problem}")
-                more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
-                done(f"SERVER_ERROR config {error.problems[0]}{more}\r\n".encode("latin-1", "replace"))
-            else:
-                done(reply)
-            self.notifier.tell("READY=1")
-            self.turn.finish()
+    def _loaded(self, future: asyncio.Future[Config]) -> None:
+        try:
+            self.slices.take_on(self._apply(future.result()))
+        except ConfigError as error:
+            for problem in error.problems:
+                self.report(f"reload refused: {problem}")
+            more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+            self._reloaded(f"SERVER_ERROR config {error.problems[0]}{more}\r\n")
 
-        loading.add_done_callback(loaded)
-
-    def _apply(self, config: Config) -> bytes:
-        """Make it the configuration, as far as that goes without a restart. Raises ConfigError."""
+    def _apply(self, config: Config) -> Work:
+        """Make it the configuration, as far as that goes without a restart. Raises ConfigError, and changes nothing."""
         self.clock.read()
         waiting = needs_restart(self.started_with, config)
         running = until_restart(self.started_with, config)
@@ -261,16 +308,30 @@ class Service:
         context = server_context(running, self.collection.files)
         if context is None and any(address.tls for address in (*running.memcache, running.admin) if address):
             raise ConfigError([config.problem("tls_certificate", "tls: listeners need one until the restart")])
-        self.collection.configure(running)
+        configured = self.collection.configure(running)
         self.door.configure(running, context)
         self.shop.max_open_reads = config.max_open_reads
+        self.inflight.configure(self._inflight_bytes_max(config))
+        return self._tell_reloaded(config.source, waiting, configured)
+
+    def _tell_reloaded(self, source: str, waiting: list[str], configured: Work) -> Work:
+        """Say so once all queues are `configured`. `waiting` are the settings that wait for a restart."""
+        yield from configured
         if not waiting:
-            self.note(f"reloaded {config.source}")
-            return b"Reloaded config.\r\n"
-        self.note(f"reloaded {config.source}; needs a restart: {', '.join(waiting)}")
-        if self.shop.strict:
-            return b"Reloaded config.\r\n"
-        return f"Reloaded config. Needs a restart: {', '.join(waiting)}\r\n".encode("latin-1", "replace")
+            self.note(f"reloaded {source}")
+            self._reloaded("Reloaded config.\r\n")
+            return
+        names = ", ".join(waiting)
+        self.note(f"reloaded {source}; needs a restart: {names}")
+        more = "" if self.shop.strict else f" Needs a restart: {names}"
+        self._reloaded(f"Reloaded config.{more}\r\n")
+
+    def _reloaded(self, reply: str) -> None:
+        self._reloads.popleft()(reply.encode("latin-1", "replace"))
+        self.notifier.tell("READY=1")
+        self.turn.finish()
+        if self._reloads:
+            self._reload()
 
     def repair(self, name: str, done: RepairDone) -> None:
         """Check a queue's journal and mend it, between turns."""
@@ -292,6 +353,7 @@ class Service:
         if self._stopping:
             return
         self._stopping = self.collection.stopping = True
+        self.stop_by_us = self.clock.stopwatch_us() + STOP_US
         self.note("shutting down")
         self.notifier.tell("STOPPING=1")
         for listener in self.listeners:
@@ -304,6 +366,8 @@ class Service:
         self.turn.run(self.turn.poller.poll(0, EVENTS_MAX))
         for reader in list(self.collection.readers.values()):
             reader.line.send_away(None)
+        for absence in list(self.collection.absences.values()):
+            absence.send_away()
         self.turn.finish()
         self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
 
@@ -311,7 +375,7 @@ class Service:
         """Wait a little for clients that still read, then leave."""
         self.clock.read()
         for session in list(self.turn.sessions.values()):
-            if not session.unsent and not session.held:
+            if not (session.unsent or session.held or session.handler.is_at_work):
                 session.close()
         # What was put without asking for an answer may still wait for the sync of the commit before it.
         if (self.turn.sessions or self.collection.commit.tickets) and self.clock.monotonic_ms < until_ms:

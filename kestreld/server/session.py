@@ -1,14 +1,15 @@
 """One connection: bytes in, bytes out, and what waits in between. No protocol word, no queue word."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from kestreld import net
 from kestreld.net import Connection
-from kestreld.protocol.memcache import MemcacheParser
-from kestreld.queues.commit import Ticket
+from kestreld.protocol.memcache import READ_BYTES, MemcacheParser
+from kestreld.queues.commit import Tally
 from kestreld.queues.handler import Handler, Shop
+from kestreld.queues.queue import Queue
 
 if TYPE_CHECKING:
     from kestreld.server.turn import Turn
@@ -32,10 +33,11 @@ class Session:
         self.later: list[Any] = []  # and those that came since
         self.waiting_bytes = 0
         self.commit = turn.commit
-        self.held: deque[tuple[bytes, list[Ticket]]] = deque()  # answers, and the commits they wait for
+        self.held: deque[tuple[bytes, Tally]] = deque()  # answers, and the commits they wait for
         self.unsent: bytes | memoryview = b""
         self.ended = False  # the client sends no more
         self.closed = False
+        self.leaving_since_ms: int | None = None  # all is said: what the client still sends is thrown away
         self.executed = 0  # batches of commands, to tell a slow command from a busy client
         self.heard = True  # since somebody last looked; when that was, for idle time-outs:
         self.heard_at_ms = shop.clock.monotonic_ms
@@ -51,8 +53,11 @@ class Session:
 
     def readable(self) -> None:
         """Read what has come and carry it out, or keep it behind a command that waits."""
+        wanted_bytes = self.parser.wanted_bytes
+        if wanted_bytes > READ_BYTES and not self._may_read_on():
+            return
         try:
-            data = self._recv(self.parser.wanted_bytes)
+            data = self._recv(wanted_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -65,6 +70,8 @@ class Session:
         self.stats.bytes_read += len(data)
         self.heard = True
         batch = self.parser.feed(data)
+        if wanted_bytes > READ_BYTES:
+            self._has_read_on(bool(batch))
         if self.waiting is not None or handler.waiter is not None or handler.held:
             self._keep(batch, len(data))
         elif batch:
@@ -73,8 +80,28 @@ class Session:
             if handler.execute(commands):
                 self.waiting = commands
                 self.waiting_bytes = len(data)
-        if handler.out or handler.closing or (handler.waiter is not None and self._may_depend()):
+        if handler.out or handler.closing or self._has_to_go_on():
             self.turn.outgoing.append(self)
+
+    def _may_read_on(self) -> bool:
+        """Whether there is room for more of an unfinished item. If not, the client is not read until there is."""
+        held_bytes = self.parser.held_bytes
+        if not held_bytes or self.turn.inflight.may_read(self, held_bytes):
+            return True
+        if not self.unsent:
+            self._watch(net.HANG_UP_ONLY)
+        return False
+
+    def _has_read_on(self, is_finished: bool) -> None:
+        if is_finished:
+            self.turn.inflight.finished(self)
+        elif held_bytes := self.parser.held_bytes:
+            self.turn.inflight.was_read(self, held_bytes)
+
+    def resume(self) -> None:
+        """There is room for more of the item."""
+        if not self.unsent and self.waiting_bytes <= WAITING_BYTES_MAX:
+            self._watch(net.READ)
 
     def _keep(self, batch: list[Any], size_bytes: int) -> None:
         self.later += batch
@@ -92,7 +119,7 @@ class Session:
         handler = self.handler
         if self.closed or handler.blocked or self.unsent:
             return
-        while self.waiting is not None and not handler.held and not handler.execute(self.waiting):
+        while self.waiting is not None and not handler.held and not handler.go_on(self.waiting):
             self.waiting = None
             if self.later:
                 self._next_waiting()
@@ -103,12 +130,15 @@ class Session:
                 self._leave()
             elif self.interest != net.READ:
                 self._watch(net.READ)
-        if handler.out or handler.closing or (handler.waiter is not None and self._may_depend()):
+        if handler.out or handler.closing or self._has_to_go_on():
             self.turn.outgoing.append(self)
 
-    def _may_depend(self) -> bool:
-        """Whether a commit is to come, or on its way to the disk."""
-        return bool(self.commit.dirty or self.commit.tickets)
+    def _has_to_go_on(self) -> bool:
+        """Whether to look after the commit at what could not be answered now."""
+        handler = self.handler
+        if handler.put_off is not None:
+            return True
+        return handler.waiter is not None and bool(self.commit.dirty or self.commit.tickets)
 
     def _ready(self) -> None:
         self.turn.ready.append(self)
@@ -140,6 +170,25 @@ class Session:
         else:
             self._watch(self.interest & ~net.HANG_UP_ONLY)  # it may still read; what it sent comes after that
 
+    def _hang_up(self) -> None:
+        """Close, but not with input unread: the connection would break, and its last answers be lost. What the client
+        sends before it has seen the end is thrown away.
+        """
+        if self.ended or self.handler.has_quit:
+            self.close()
+        elif self.leaving_since_ms is None:
+            self.leaving_since_ms = self.shop.clock.monotonic_ms
+            self.handler.disconnect()
+            self.waiting, self.later = None, []
+            self.parser.close()
+            self.turn.inflight.abandoned(self)
+            try:
+                self.connection.shutdown(net.END_OUTPUT)
+            except OSError:
+                self.close()
+            else:
+                self._watch(net.READ)
+
     def hung_up(self) -> None:
         """The connection is broken: nothing can be answered any more."""
         if not self.closed:
@@ -148,9 +197,11 @@ class Session:
             self.close()
 
     def close(self) -> None:
+        """Hang up. Nothing that the client has sent is held any longer, nor does anything lead back here."""
         if not self.closed:
             self.closed = True
-            self.handler.disconnect()
+            self.handler.close()
+            self.parser.close()
             self.waiting, self.later = None, []
             self.turn.forget(self)
             self.connection.close()
@@ -165,16 +216,16 @@ class Session:
         out = handler.out
         all_sent = not self.unsent
         if out:
+            if self.commit.tickets and self._must_hold():
+                return
             data = b"".join(out) if len(out) > 1 else out[0]
             out.clear()
-            if self.commit.tickets and self._must_hold(data):
-                return
             if all_sent:
                 all_sent = self._put_out(data)
             else:
                 self.unsent = bytes(self.unsent) + data
         elif handler.waiter is not None and self.commit.tickets and handler.tickets():
-            self._must_hold(b"")  # what it confirmed before it waits has to be on disk before any answer to that
+            self._must_hold()  # what it confirmed before it waits has to be on disk before any answer to that
             return
         if self.held:
             handler.turn_over()
@@ -182,33 +233,34 @@ class Session:
         handler.sent()
         if all_sent:
             if handler.closing:
-                self.close()
-            elif self.waiting is not None and not handler.blocked:
-                self.turn.ready.append(self)
+                self._hang_up()
+            elif self.waiting is not None:
+                if not handler.blocked:
+                    self.turn.ready.append(self)
+                elif handler.telling is not None:
+                    handler.tell_on()
 
-    def _must_hold(self, data: bytes) -> bool:
+    def _must_hold(self) -> bool:
         """Keep answers back while commits they depend on, or answers before them do, are not on disk."""
-        tickets = self.handler.tickets()
-        if not tickets and not self.held:
+        if not self.handler.tickets() and not self.held:
             return False
-        self.held.append((data, tickets))
-        for ticket in tickets:
-            ticket.holders.append(self)
-        self.handler.turn_over()
+        for data, tickets in self.handler.held_back():
+            tally = Tally(self._settled)
+            self.held.append((data, tally))
+            for ticket in tickets:
+                tally.wait_for(ticket)
         return True
 
-    def released(self) -> None:
-        """A commit has got to the disk, or failed to: send what has waited for no other."""
+    def _settled(self) -> None:
+        """The commits that some answers wait for are on disk, or have failed to get there: send what waits for none."""
         if self.closed:
             return
         ready: list[bytes] = []
-        while self.held and not any(ticket.pending for ticket in self.held[0][1]):
-            data, tickets = self.held.popleft()
-            failure = next((ticket.failure for ticket in tickets if ticket.failure is not None), None)
-            if failure is not None:
+        while self.held and not self.held[0][1].pending:
+            data, tally = self.held.popleft()
+            if tally.failure is not None:
                 self.held.clear()
-                self.handler.failed(failure.reason)
-                self.handler.disconnect()
+                self.fail(tally.failure.reason)
                 break
             if data:
                 ready.append(data)
@@ -220,6 +272,12 @@ class Session:
         self.flush()
         if self.turn.ready:
             self.commit.wake()
+
+    def fail(self, reason: str, queues: Container[Queue] | None = None) -> None:
+        """Commits that answers depend on have failed: say so, and hang up. Nothing more is carried out."""
+        self.handler.failed(reason, queues)
+        self.handler.disconnect()
+        self.waiting, self.later = iter(()), []
 
     def _put_out(self, data: bytes | memoryview) -> bool:
         """Send what the client takes now; whether that is all of it."""

@@ -11,6 +11,7 @@ from kestreld.clock import Clock
 from kestreld.net import Events, Poller
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.waiters import Deadlines
+from kestreld.server.inflight import Inflight
 from kestreld.server.session import Session
 
 
@@ -29,6 +30,7 @@ class Turn:
         deadlines: Deadlines,
         housekeep: Callable[[], None],
         again: Callable[[], None],
+        inflight: Inflight,
     ) -> None:
         self.poller = poller
         self.clock = clock
@@ -36,6 +38,7 @@ class Turn:
         self.deadlines = deadlines
         self.housekeep = housekeep
         self.again = again  # ask the loop for another turn although nothing may be readable
+        self.inflight = inflight
         self.sessions: dict[int, Session] = {}
         self.acceptors: dict[int, Acceptor] = {}
         self.ready: list[Session] = []  # something may be done that had to wait
@@ -118,8 +121,7 @@ class Turn:
         for session in list(self.sessions.values()):
             for queue in session.handler.depends_on():
                 if queue in failed:
-                    session.handler.failed(failed[queue].reason)
-                    session.handler.disconnect()
+                    session.fail(failed[queue].reason, failed)
                     self.outgoing.append(session)
                     break
 
@@ -131,4 +133,5 @@ class Turn:
     def forget(self, session: Session) -> None:
         if self.sessions.pop(session.fd, None) is not None:
             self.poller.unregister(session.fd)
+            self.inflight.abandoned(session)
             session.stats.curr_connections -= 1

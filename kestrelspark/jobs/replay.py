@@ -167,7 +167,6 @@ class _Putting:
         first = next(rows, None)
         if first is None:
             return
-        self._what.servers.log_in()
         self._outlet = Outlet(self._what.servers)
         pace = self._what.pace
         if pace.rate is not None:

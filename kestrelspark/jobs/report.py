@@ -12,7 +12,7 @@ from kestrelspark.batch import KestrelSource, instant_ms
 from kestrelspark.found import Found, JournalFile, KnownReader, find
 from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
-from kestrelspark.rows import Mode, Wanted
+from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
 from kestrelspark.runs import Runs, alone
 from kestrelspark.scanning import blocks
 
@@ -55,8 +55,13 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     else:
         native, readers = _native(spark, paths, choice, found), _readers(spark, found, _newest(found), [])
     events, notes = _events(spark, native, found)
-    events = events.where(f"at_ms < {until_ms}") if until_ms is not None else events
+    events = events.where(f"at_ms < {until_ms} or event is null") if until_ms is not None else events
     events = events.persist()
+    damaged = events.where("event is null").count()
+    if native is None or (state and any(file.is_kestrel for file in found.files)):  # else native has these, too
+        damaged += _damaged_in_kestrels(spark, found, _mode(choice))
+    if damaged:
+        notes.append(f"Damaged stretches in the journals: {damaged}. What stood there is not in these figures.")
     shown = events.where(f"at_ms >= {since_ms or 0}")
     first_ms, last_ms = shown.selectExpr("min(at_ms)", "max(at_ms)").first()
     if first_ms is None:
@@ -94,7 +99,7 @@ def _kept(spark: Any, choice: Choice, found: Found, state: str) -> tuple[Any | N
     with alone(state):
         runs = Runs(state, f"{state}/state.json", {"queue": sorted(choice.queues)})
         fresh = runs.seen.fresh(spark, found.files)
-        wanted = Wanted(tuple(SOURCE_COLUMNS), Mode((choice.mode or "PERMISSIVE").upper()))
+        wanted = Wanted(tuple(SOURCE_COLUMNS), _mode(choice))
         count = write_pending(spark, runs, fresh, wanted)
         changed = [file for file in fresh if not file.is_compacted]
         readers = _readers(spark, found, changed, [KnownReader(*one) for one in runs.more])
@@ -102,14 +107,33 @@ def _kept(spark: Any, choice: Choice, found: Found, state: str) -> tuple[Any | N
     return spark.read.schema(SOURCE_SCHEMA).parquet(f"{state}/run=*") if runs.run else None, readers
 
 
+def _mode(choice: Choice) -> Mode:
+    return Mode((choice.mode or "PERMISSIVE").upper())
+
+
+def _damaged_in_kestrels(spark: Any, found: Found, mode: Mode) -> int:
+    """How many stretches of Kestrel's files are damaged. In FAILFAST the first fails."""
+    files = [file for file in found.files if file.is_kestrel]
+    count: int = spark.sparkContext.parallelize(files).map(lambda file: _count_damaged(file, mode)).sum()
+    return count
+
+
+def _count_damaged(file: JournalFile, mode: Mode) -> int:
+    corrupt = [batch.column(0) for batch in batches([file], Wanted((CORRUPT,), mode, puts_only=True))]
+    return sum(len(column) - column.null_count for column in corrupt)
+
+
 def _events(spark: Any, native: Any | None, found: Found) -> tuple[Any, list[str]]:
-    """Rows of HISTORY_SCHEMA, from native and from Kestrel's journals, and what is to be said about them."""
+    """Rows of HISTORY_SCHEMA, from native and from Kestrel's journals, and what is to be said about them.
+
+    A row of a damaged stretch has no event.
+    """
     frames = []
     notes = []
     kestrel = [file for file in found.files if file.is_kestrel]
     if native is not None:
         frames.append(
-            native.where("journal_id is not null and id is not null").selectExpr(
+            native.where("event is null or (journal_id is not null and id is not null)").selectExpr(
                 "server", "queue", "journal_id", "reader", "event", "id",
                 "unix_millis(at) as at_ms", "unix_millis(at) as not_after_ms", "size",
             )

@@ -75,3 +75,24 @@ def test_a_power_cut_takes_nothing_that_was_synced_and_alters_nothing(
     )
     if sync == "true":
         assert (lost, repeated, stopped) == (0, 0, 0)
+
+
+def test_what_a_stop_has_put_on_disk_survives_a_power_cut(tmp_path: Path) -> None:
+    """Also where the file system is a program, which is not told of a sync of the whole."""
+    names = [f"q{number}" for number in range(5)]
+    with power_disk(tmp_path / "disk", 1) as disk:
+        daemon = Daemon(tmp_path, ["sync_journal=false"])
+        daemon.spool = disk.folder / "spool"
+        daemon.start()
+        try:
+            with QueueClient(daemon.port) as client:
+                for name in names:
+                    client.put(name, b"item")
+            assert daemon.stop() == 0
+            disk.cut()
+            daemon.start()
+            with QueueClient(daemon.port) as client:
+                assert [client.get(name) for name in names] == [b"item"] * 5
+        finally:
+            if daemon.process is not None:
+                daemon.kill()

@@ -40,7 +40,7 @@ def test_every_segment_is_named_with_its_ids_bytes_and_who_holds_it(daemon: Daem
         found = journal(daemon, "work")
     segments = found["segments"]
     assert [segment["file"] for segment in segments] == sorted(
-        path.name for path in (daemon.spool / "work.journal").iterdir()
+        path.name for path in (daemon.spool / "work.journal").glob("*.seg")
     )
     assert segments[0]["first_id"] == 1
     for one, following in itertools.pairwise(segments):

@@ -382,6 +382,21 @@ def test_noreply_is_kept_on_every_write(client: QueueClient, queue: str) -> None
     client.expect_nothing_more()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("delete {q} b c d", "delete {q} b", "delete {q} -1", "delete {q} 0 0", "delete {q} b noreply"),
+        *("flush {q} b", "flush {q} 0", "flush_expired {q} b", "repair {q} b", "undo {q} b"),
+        *("flush_all_expired {q}", "shutdown {q}", "reload now"),
+    ],
+)
+def test_words_that_nothing_is_done_with_are_refused(client: QueueClient, queue: str, line: str) -> None:
+    client.put(queue, b"stays")
+    client.send(line.format(q=queue).encode() + b"\r\n")
+    client.expect(b"CLIENT_ERROR too many words for %b\r\n" % line.split()[0].encode())
+    assert client.get(queue) == b"stays"
+
+
 def test_noreply_is_kept_on_storage_that_a_queue_does_not_have(client: QueueClient, queue: str) -> None:
     client.send(b"set %b 0 0 3 noreply extra\r\nabc\r\n" % queue.encode())
     client.expect(b"STORED\r\n")

@@ -1,12 +1,18 @@
 """How many connections there may be, how much a user may ask for, and how long a client may take."""
 
 import resource
+import socket
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.http import ask
 from tests.support.queue_client import QueueClient
 
 TOO_MANY = b"SERVER_ERROR too many connections\r\n"
@@ -53,27 +59,60 @@ def test_who_has_not_logged_in_counts_too_and_the_unix_socket_has_room_beyond(tm
         assert operator.stats()["curr_connections"] == "3"
 
 
-def test_descriptors_for_journals_are_kept_free(tmp_path):
-    """Of 100 descriptors clients get 60, however many of them come; queues go on being written."""
-    daemon = Daemon(tmp_path, config=QUIET)
-    few = Path(tmp_path / "few")
-    few.write_text('#!/bin/sh\nulimit -n 100\nexec "$@"\n')
+@contextmanager
+def with_descriptors(folder: Path, limit: int, admin: str = "null") -> Iterator[Daemon]:
+    """A daemon that may have so many descriptors."""
+    daemon = Daemon(folder, config="", admin=admin)
+    few = folder / "few"
+    few.write_text(f'#!/bin/sh\nulimit -n {limit}\nexec "$@"\n')
     few.chmod(0o755)
-    command = daemon.command()
-    daemon.command = lambda: [str(few), *command]  # type: ignore[method-assign]
-    with ExitStack() as stack:
+    plain = daemon.command
+    daemon.command = lambda: [str(few), *plain()]  # type: ignore[method-assign]
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        if daemon.process is not None:
+            daemon.kill()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("limit", [64, 100])
+def test_clients_are_turned_away_before_journals_run_out_of_descriptors(tmp_path: Path, limit: int) -> None:
+    """Six in ten of what kestreld itself does not need are for clients, however many of them come."""
+    with with_descriptors(tmp_path, limit, "127.0.0.1:0") as daemon, ExitStack() as stack:
+        own = len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
+        clients = []
+        for _ in range(limit):
+            client = stack.enter_context(QueueClient(daemon.port))
+            client.send(b"get q\r\n")
+            if client.read_line() == b"END":
+                clients.append(client)
+        port = int(daemon.admin.rpartition(":")[2])
+        for _ in range(limit):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        assert ask(daemon, "/healthz").status == 200
+        for number, client in enumerate(clients * 3):
+            client.put(f"q{number}", b"x", b"y")
+        for number, client in enumerate(clients * 3):
+            assert client.get(f"q{number}") == b"x"
+        clients[0].do(b"reload", b"Reloaded config.\r\n")
+        assert clients[0].stats()["journals_failed"] == "0"
+        assert not [line for line in daemon.log if "descriptor" in line or "Too many open files" in line], daemon.log
+        assert abs(len(clients) - (limit - own) * 60 // 100) <= 2
+
+
+def test_more_queues_than_descriptors_are_found_at_a_start(tmp_path: Path) -> None:
+    with with_descriptors(tmp_path, 64) as daemon:
+        with QueueClient(daemon.port) as client:
+            for number in range(200):
+                client.put(f"q{number}", b"x", b"y")
+                assert client.get(f"q{number}") == b"x"
+        daemon.kill()
         daemon.start()
-        stack.callback(daemon.kill)
-        first = stack.enter_context(QueueClient(daemon.port))
-        clients = [stack.enter_context(QueueClient(daemon.port)) for _ in range(59)]
-        for client in clients:
-            client.do(b"get q", b"END\r\n")
-        late = stack.enter_context(QueueClient(daemon.port))
-        late.expect_end(TOO_MANY)
-        for number in range(20):
-            first.put(f"q{number}", b"x")
-        assert [first.get(f"q{number}") for number in range(20)] == [b"x"] * 20
-        assert len(daemon.log) <= 3
+        with QueueClient(daemon.port) as client:
+            assert [client.get(f"q{number}") for number in range(200)] == [b"y"] * 200
+            assert client.stats()["journals_failed"] == "0"
 
 
 def test_an_ip_address_has_its_share(tmp_path):
@@ -187,6 +226,55 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path):
     done = daemon.run()
     assert (done.returncode, len(done.stderr.splitlines())) == (73, 1)
     assert outside.read_text() == "precious"
+
+
+def test_a_link_in_the_place_of_a_segment_is_not_followed(tmp_path):
+    """Nothing is served from it, and what it leads to is as it was."""
+    daemon = Daemon(tmp_path, config=QUIET)
+    daemon.start()
+    with QueueClient(daemon.port) as client:
+        client.put("work", b"item")
+    daemon.kill()
+    (segment,) = daemon.spool.glob("work.journal/*.seg")
+    outside = segment.rename(tmp_path / "outside")
+    content = outside.read_bytes()
+    segment.symlink_to(outside)
+    done = daemon.run()
+    assert done.returncode == 73
+    assert f"symbolic links: '{segment}'" in done.stderr
+    assert outside.read_bytes() == content
+
+
+def test_at_most_64_kib_are_read_ahead_of_a_command_that_waits(tmp_path):
+    """What a client sends behind a get that waits stays with it, and is carried out in the end."""
+    line = b"get empty\r\n"
+    with (
+        running_daemon(tmp_path, config=QUIET) as daemon,
+        QueueClient(daemon.port) as one,
+        QueueClient(daemon.port) as two,
+    ):
+        one.send(b"get work/t=60000\r\n")
+        while two.stats().get("queue_work_waiters") != "1":
+            pass
+
+        def read_bytes() -> int:
+            """Of what the first client has sent; a look at it is `stats` and a line end."""
+            nonlocal looks
+            looks += 1
+            return int(two.stats()["bytes_read"]) - before - 7 * looks
+
+        looks, before = 0, int(two.stats()["bytes_read"])
+        sending = threading.Thread(target=one.send, args=(line * 40_000,))
+        sending.start()
+        seen = [0] * 50
+        while not seen[-1] or seen[-1] != seen[-50]:  # it reads on until it has enough
+            seen.append(read_bytes())
+        assert 65536 <= seen[-1] <= 65536 + 16384
+        two.put("work", b"item")
+        assert one.read_line().startswith(b"VALUE work")
+        assert one.read(len(b"item\r\nEND\r\n")) == b"item\r\nEND\r\n"
+        assert one.read(5 * 40_000) == b"END\r\n" * 40_000
+        sending.join()
 
 
 def test_nothing_a_client_names_lies_outside_the_spool(tmp_path):

@@ -30,6 +30,8 @@ queues:
   swept: {max_age: 150}
   aging: {move_expired_to: late}
   kept: {trash_seconds: 60}
+  rolled: {max_journal_size: 4KiB}
+  tight: {max_memory_size: 1KiB}
 """
 
 
@@ -88,6 +90,7 @@ def test_a_child_has_its_parents_settings_and_over_them_its_own(client: QueueCli
 
 def test_a_waiting_peek_does_not_take_a_gets_wake_up(connect: Connect, queue: str, compat: str) -> None:
     peek, get, other = connect(), connect(), connect()
+    other.get(queue)
     peek.ask_for(f"{queue}/peek/t=10000")
     if compat == "kestrel-1":
         assert peek.read_value() is None, "in Kestrel 1.x a peek does not wait"
@@ -426,3 +429,33 @@ def test_a_damaged_journal_stops_its_own_queue_only(tmp_path: Path) -> None:
             client.expect_line(b"SERVER_ERROR corrupt ")
             assert client.drain("sound") == [b"1"]
         assert segment.read_bytes() == kept.read_bytes(), "nothing is cut off"
+
+
+# --- journals and memory
+
+
+def test_the_journal_of_a_queue_is_a_folder(daemon: Daemon, client: QueueClient) -> None:
+    client.put("alone", b"item")
+    assert [path.name for path in daemon.spool.glob("alone*")] == ["alone.journal"]
+    assert (daemon.spool / "alone.journal").is_dir()
+
+
+def test_children_share_the_journal_of_their_parent(daemon: Daemon, client: QueueClient) -> None:
+    client.get("family+child")
+    client.put("family", b"item")
+    assert [path.name for path in daemon.spool.glob("family*")] == ["family.journal"]
+    assert client.get("family+child") == client.get("family") == b"item"
+
+
+def test_segments_roll_at_max_journal_size(daemon: Daemon, client: QueueClient) -> None:
+    for _ in range(10):
+        client.put("rolled", b"x" * 1000)
+    sizes = [path.stat().st_size for path in daemon.spool.glob("rolled.journal/*.seg")]
+    assert len(sizes) >= 2
+    assert max(sizes) < 4096 + 2048
+
+
+def test_mem_bytes_may_pass_the_limit_by_one_item(daemon: Daemon, client: QueueClient) -> None:
+    for _ in range(3):
+        client.put("tight", b"x" * 5000)
+    assert client.stats()["queue_tight_mem_bytes"] == "5000"

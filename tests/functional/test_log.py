@@ -81,7 +81,7 @@ def test_text_has_the_time_in_front_of_every_line(tmp_path: Path) -> None:
     assert [line for line in lines if not re.match(rf"{TIME} kestreld: \S", line)] == []
     assert [re.sub(r"^\S+ kestreld: (\S+ \S+|stopped).*", r"\1", line) for line in lines] == [
         "work: stopped:",
-        "ready 0.1.0",
+        "ready 1.0.0",
         "shutting down",
         "stopped",
     ]
@@ -104,7 +104,7 @@ def test_journald_gets_priorities_and_has_its_own_times(tmp_path: Path) -> None:
     lines = life(tmp_path, is_journal=True)
     assert [re.sub(r"^(<\d>)(\S+ \S+|stopped).*", r"\1 \2", line) for line in lines] == [
         "<4> work: stopped:",
-        "<6> ready 0.1.0",
+        "<6> ready 1.0.0",
         "<6> shutting down",
         "<6> stopped",
     ]

@@ -87,6 +87,19 @@ def test_a_client_that_goes_leaves_its_item_at_the_head(connect: Connect, queue:
     assert other.drain(queue) == [b"1", b"2"]
 
 
+def test_an_item_opened_by_a_client_that_can_say_no_more_is_back_before_its_answer_is_read(
+    connect: Connect, queue: str
+) -> None:
+    worker, other = connect(), connect()
+    other.put(queue, b"1", b"2")
+    worker.send(b"get %b/open\r\n" % queue.encode())
+    worker.end_input()
+    while other.items(queue) < 2 or other.queue_stats(queue)["canceled_transactions"] != "1":
+        pass
+    assert other.drain(queue) == [b"1", b"2"]
+    worker.expect_end(b"VALUE %b/open 0 1\r\n1\r\nEND\r\n" % queue.encode())
+
+
 def test_items_of_several_clients_come_back_in_queue_order(connect: Connect, queue: str) -> None:
     holders = [connect() for _ in range(4)]
     other = connect()

@@ -215,3 +215,16 @@ def test_a_reload_disturbs_no_waiter_and_no_open_read(daemon: Daemon, reloaded: 
     reloaded.put("quiet", b"x")
     assert waiter.read_value() == b"x"
     assert reloaded.drain("work") == [b"held"]
+
+
+def test_a_lower_max_item_size_holds_for_lines_that_were_used_before(tmp_path: Path) -> None:
+    """A line of a set is understood once and then remembered; what it means follows the configuration."""
+    with running_daemon(tmp_path, config="listen: {admin: null}\n") as daemon, QueueClient(daemon.port) as client:
+        for _ in range(3):
+            client.do(b"set work 0 0 10\r\n0123456789", b"STORED\r\n")
+        configure(daemon, "listen: {admin: null}\nmax_item_size: 9\n")
+        client.do(b"reload", b"Reloaded config.\r\n")
+        client.send(b"set work 0 0 10\r\n0123456789\r\n")
+        refused = client.read_line()
+        assert refused.startswith((b"SERVER_ERROR", b"NOT_STORED")), refused
+        client.do(b"set work 0 0 9\r\n012345678", b"STORED\r\n")

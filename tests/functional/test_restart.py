@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -479,3 +480,22 @@ def test_a_deleted_queues_files_are_gone_after_a_crash_too(tmp_path: Path) -> No
         assert not trash.exists()
         with QueueClient(daemon.port) as client:
             assert client.queue_stats("q") == {}
+
+
+def test_how_long_the_head_has_waited_is_known_after_a_restart_with_nothing_loaded(tmp_path: Path) -> None:
+    """Also where records of a megabyte and more stand in the journal before the head."""
+    with running_daemon(tmp_path, config="listen: {admin: null}\n") as daemon:
+        with QueueClient(daemon.port) as client:
+            for _ in range(300):
+                client.put("work", b"x" * 5000)
+            before_ms = time.time_ns() // 1_000_000
+            client.put("work", b"head")
+            for _ in range(300):
+                client.get("work")
+        daemon.kill()
+        daemon.start()
+        with QueueClient(daemon.port) as client:
+            figures = client.stats()
+            waited_ms = time.time_ns() // 1_000_000 - before_ms
+            assert 0 < int(figures["queue_work_oldest_ms"]) <= waited_ms
+            assert figures["queue_work_mem_items"] == "0"

@@ -75,7 +75,7 @@ def king(daemon: Daemon) -> QueueClient:
 def test_each_command_takes_its_right(daemon, king, user):
     refused = set()
     for name, (command, answer) in COMMANDS.items():
-        king.send(b"delete orders\r\nget orders/peek\r\n")  # there, and empty
+        king.send(b"delete orders\r\nget orders\r\n")  # there, and empty
         king.read_line()
         king.expect(b"END\r\n")
         with QueueClient(daemon.port) as client:

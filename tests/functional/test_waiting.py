@@ -100,6 +100,7 @@ def test_every_waiting_peek_sees_the_item_and_the_first_get_takes_it(connect: Co
     peeks = [connect() for _ in range(3)]
     gets = [connect() for _ in range(2)]
     other = connect()
+    other.get(queue)
     peek, get = f"{queue}/peek/t=10000", f"{queue}/t=10000"
     wait_at(other, queue, (peeks[0], peek), (gets[0], get), (peeks[1], peek), (gets[1], get), (peeks[2], peek))
     other.put(queue, b"seen by four")
@@ -113,6 +114,7 @@ def test_every_waiting_peek_sees_the_item_and_the_first_get_takes_it(connect: Co
 
 def test_a_waiting_peek_leaves_the_item(connect: Connect, queue: str) -> None:
     peek, other = connect(), connect()
+    other.get(queue)
     wait_at(other, queue, (peek, f"{queue}/t=10000/peek"))
     other.put(queue, b"stays")
     assert peek.read_value() == b"stays"

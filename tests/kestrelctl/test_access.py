@@ -1,12 +1,17 @@
 """kestrelctl on servers where one has to log in: users and passwords, TLS and certificates, Unix sockets."""
 
 import json
+import os
+import pty
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kestrelctl import access
+from kestrelctl.client import KestrelClient
+from kestrelctl.exit_codes import Failure
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon
@@ -143,3 +148,45 @@ def test_a_server_that_insists_on_a_certificate_is_exit_82(tmp_path: Path) -> No
 def test_a_plain_server_has_no_tls(kestrelctl: Kestrelctl) -> None:
     run = kestrelctl("--tls", "get", "q", "--timeout", "2s")
     assert (run.code, run.err.count("\n")) == (69, 1)
+
+
+def test_a_login_is_a_value_of_its_own(guarded: Daemon, tmp_path: Path) -> None:
+    """Two at a time in one process, and a password that is replaced is read by the next login."""
+    (tmp_path / "alice").write_text("all of it")
+    (tmp_path / "bob").write_text("wrong")
+    alice, bob = (access.Login(user, str(tmp_path / user)) for user in ("alice", "bob"))
+    KestrelClient(guarded.address, 5000, alice).put(b"b1", b"x")
+    with pytest.raises(Failure, match="refused bob"):
+        KestrelClient(guarded.address, 5000, bob).put(b"b1", b"x")
+    (tmp_path / "bob").write_text("bob")
+    KestrelClient(guarded.address, 5000, access.Login("bob", str(tmp_path / "bob"))).put(b"b1", b"x")
+    assert KestrelClient(guarded.address, 5000, alice).get(b"b1") == b"x"
+
+
+def test_a_password_that_is_typed_is_asked_for_once_by_each_login(
+    guarded: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def typed(prompt: str) -> str:
+        asked.append(prompt)
+        return "all of it" if "alice" in prompt else "bob"
+
+    terminal, ours = pty.openpty()
+    with open(ours) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("getpass.getpass", typed)
+        monkeypatch.delenv(access.PASSWORD_VARIABLE, raising=False)
+        alice, bob = access.Login("alice"), access.Login("bob")
+        for login in (alice, bob, alice, bob):
+            KestrelClient(guarded.address, 5000, login).put(b"b1", b"x")
+    os.close(terminal)
+    assert asked == ["Password of alice: ", "Password of bob: "]
+
+
+@needs_openssl
+def test_each_login_trusts_its_own_authority(tmp_path: Path) -> None:
+    trusted = [
+        access.Login(ca=str(Authority(tmp_path, name).certificate)).tls_context.get_ca_certs() for name in ("a", "b")
+    ]
+    assert trusted[0] != trusted[1]

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import shutil
 import socket
@@ -27,6 +28,7 @@ COMPLETIONS: Final = ROOT / "completions"
 # A machine that is busy with other tests may miss the deadline of 0.4 s: who presses Tab again gets an answer.
 PRESSES: Final = 10
 ANSWER_S: Final = 0.4
+PRESS_CPU_S: Final = 0.04  # of the shell and what it starts, where the answer is in the script itself
 
 BASH: Final = r"""
 source "$1"; read -ra COMP_WORDS <<<"$2"; [[ $2 == *" " ]] && COMP_WORDS+=("")
@@ -50,6 +52,12 @@ repeat 50; do zpty -r z l; [[ $l == *READY* && $l != *source* ]] && break; done
 zpty -w -n z "$1"$'\t'; while zpty -r z l; do a+=$l; done
 print -r -- ${a//$'\r'/} | sed -n 's/^.*<C>//p' | sort -u
 """
+
+# What an interactive shell is told first, so that it completes as a user's does.
+LOADS: Final = {
+    "bash": f"source {COMPLETIONS}/kestrelctl.bash; source {COMPLETIONS}/kestreld.bash",
+    "zsh": f"fpath=({COMPLETIONS} $fpath); autoload -Uz compinit; compinit -u -D",
+}
 
 Tab = Callable[[str], set[str]]
 
@@ -161,6 +169,7 @@ def test_contexts_and_the_queues_of_their_servers(tab: Tab, server: Daemon, envi
     (folder / "kestrelctl" / "contexts.yaml").write_text(json.dumps({"contexts": {"prod": here, "pre": here}}))
     assert offered(tab, "kestrelctl -c pr") == {"prod", "pre"}
     assert offered(tab, "kestrelctl context select pro") == {"prod"}
+    assert offered(tab, "kestrelctl get --context=pr") == {"--context=prod", "--context=pre"}
     assert offered(tab, "kestrelctl get --context prod od") == {"odd"}
     assert offered(tab, "kestrelctl -c prod get od") == {"odd"}
 
@@ -263,24 +272,94 @@ def test_a_server_that_does_not_answer_is_not_waited_for(environment: dict[str, 
     assert min(taken_s) <= 2 * ANSWER_S
 
 
-def test_bash_completes_a_name_with_colons_and_quotes_what_is_special_in_a_terminal(
-    environment: dict[str, str], folder: Path
-) -> None:
-    shell = shutil.which("bash")
-    if shell is None:
-        pytest.skip("bash is not installed")
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(folder)
-        os.execve(shell, ["bash", "--norc", "--noprofile", "-i"], environment | {"PS1": "READY ", "TERM": "dumb"})
-    try:
-        _type(terminal, f"source {COMPLETIONS}/kestrelctl.bash\n", "READY")
-        assert _tabbed(terminal, "kestrelctl get ns:j", "ns:jobs ")
-        assert _tabbed(terminal, "kestrelctl get a", "a\\$b\\'c ")
-        assert _tabbed(terminal, "kestrelctl stats --output=nd", "--output=ndjson ")
-    finally:
+@pytest.fixture
+def terminal(folder: Path, environment: dict[str, str]) -> Iterator[Callable[[str], int]]:
+    """Starts an interactive shell with the completions of both programs, and gives its terminal."""
+    started: list[tuple[int, int]] = []
+
+    def start(shell: str) -> int:
+        found = shutil.which(shell)
+        if found is None:
+            pytest.skip(f"{shell} is not installed")
+        child, terminal = pty.fork()
+        if child == 0:
+            os.chdir(folder)
+            arguments = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
+            os.execve(found, [shell, *arguments], environment | {"PS1": "READY ", "TERM": "dumb"})
+        started.append((child, terminal))
+        _type(terminal, f"{LOADS[shell]}; echo LOA''DED\n", "LOADED")
+        return terminal
+
+    yield start
+    for child, terminal in started:
         os.close(terminal)
         os.waitpid(child, 0)
+
+
+def test_bash_completes_a_name_with_colons_and_quotes_what_is_special_in_a_terminal(
+    terminal: Callable[[str], int],
+) -> None:
+    bash = terminal("bash")
+    assert _tabbed(bash, "kestrelctl get ns:j", "ns:jobs ")
+    assert _tabbed(bash, "kestrelctl get a", "a\\$b\\'c ")
+    assert _tabbed(bash, "kestrelctl stats --output=nd", "--output=ndjson ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_one_shell_completes_live_names_at_every_press(
+    shell: str, terminal: Callable[[str], int], server: Daemon, folder: Path
+) -> None:
+    """zsh loads the script at the first Tab; later ones run what that left behind."""
+    opened = terminal(shell)
+    kestrelctl = Kestrelctl(server.address, folder)
+    for number in range(3):
+        kestrelctl("put", f"{shell}-live-{number}", "x")
+        assert _tabbed(opened, f"kestrelctl get {shell}-live-{number}"[:-2], f"live-{number}")
+        assert _tabbed(opened, f"kestreld --set queues.{shell}-live-{number}"[:-2], f"live-{number}.")
+        kestrelctl("delete", f"{shell}-live-{number}")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_files_behind_an_at_sign_with_their_whole_path(
+    shell: str, terminal: Callable[[str], int], folder: Path
+) -> None:
+    assert _tabbed(terminal(shell), f"kestrelctl put work @{folder}/setti", "settings.yaml")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_press_that_asks_for_no_names_costs_little(shell: str, terminal: Callable[[str], int]) -> None:
+    opened = terminal(shell)
+    assert _tabbed(opened, "kestrelctl get --empt", "--empty-ok")  # loads the script
+
+    def press() -> float:
+        before_s = _times_s(opened)
+        for _ in range(PRESSES):
+            assert _tabbed(opened, "kestrelctl get --empt", "--empty-ok")
+        return (_times_s(opened) - before_s) / PRESSES
+
+    assert min(press() for _ in range(5)) <= PRESS_CPU_S
+
+
+def test_a_press_in_fish_that_asks_for_no_names_costs_little(environment: dict[str, str]) -> None:
+    fish = shutil.which("fish")
+    if fish is None:
+        pytest.skip("fish is not installed")
+
+    def cpu_s(presses: int) -> float:
+        line = f"source {COMPLETIONS}/kestrelctl.fish" + "; complete -C 'kestrelctl get --empt' >/dev/null" * presses
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([fish, "--no-config", "-c", line], env=environment, stdin=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    assert min((cpu_s(1 + PRESSES) - cpu_s(1)) / PRESSES for _ in range(5)) <= PRESS_CPU_S
+
+
+def _times_s(terminal: int) -> float:
+    """What a shell and its children have taken, by its own builtin."""
+    os.write(terminal, b"times; echo END''ED\n")
+    shown = _until(terminal, "ENDED", 10)
+    return sum(int(minutes) * 60 + float(seconds) for minutes, seconds in re.findall(r"(\d+)m([\d.]+)s", shown))
 
 
 def _tabbed(terminal: int, line: str, completed: str) -> bool:

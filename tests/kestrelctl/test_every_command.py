@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 from kestrelctl.description.tree import Command, Kind, kestrelctl_tree
-from kestrelctl.verbs import command_tree
+from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.verbs import command_tree, invoke
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import Kestrelctl
 
@@ -207,3 +208,28 @@ def _formats(command: Command) -> list[str]:
         for option in command.options
         for word in (*option.names, *(option.value.words if option.value is not None else ()))
     ]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_an_empty_value_is_a_usage_error_and_nothing_is_done(command: Command) -> None:
+    """A script's variable that is not set: `delete -s "$SERVER" work` is not for the server on this machine."""
+    wrong = ExitCode.UNKNOWN if command.words == "check" else ExitCode.USAGE
+    for option in command.options:
+        for name in option.names if option.value is not None else ():
+            with pytest.raises(Failure, match="it is empty") as refused:
+                invoke([*command.path, name, ""])
+            assert refused.value.code == wrong, name
+
+
+@pytest.mark.parametrize("words", ["ls", "stats", "flush", "export work", "journal dump", "move work", "context show"])
+def test_an_empty_word_is_a_usage_error(words: str) -> None:
+    with pytest.raises(Failure, match="it is empty") as refused:
+        invoke([*words.split(), ""])
+    assert refused.value.code == ExitCode.USAGE
+
+
+def test_an_empty_item_is_an_item(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        there = Kestrelctl(daemon.address, tmp_path)
+        assert there("put", "work", "").code == 0
+        assert there("get", "work").code == 0

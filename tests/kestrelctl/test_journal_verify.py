@@ -174,7 +174,7 @@ def test_a_segment_that_cannot_be_read_is_exit_74_and_the_others_are_read(
     assert rows == {_segment_name(1, 1): "", folder.name: "cannot be read: is a directory"}
 
 
-def test_a_segment_that_is_missing_between_others_is_exit_66(tmp_path: Path, kestrelctl: Kestrelctl) -> None:
+def test_a_segment_that_is_missing_between_others_is_exit_65(tmp_path: Path, kestrelctl: Kestrelctl) -> None:
     engine = Engine(tmp_path, max_journal_size_bytes=100)
     for number in range(4):
         engine.put("work", b"%d" % number * 100)
@@ -187,13 +187,100 @@ def test_a_segment_that_is_missing_between_others_is_exit_66(tmp_path: Path, kes
         run = kestrelctl("journal-verify", str(tmp_path), "-q", "-o", "ndjson", *options)
         row = json.loads(run.out)
         assert (run.code, row["queue"], row["segment"], row["finding"]) == (
-            66,
+            65,
             "work",
             "",
             "missing: segment 2 is not there",
         )
     first.unlink()
-    assert kestrelctl("journal-verify", str(tmp_path), "-q").code == 0
+    run = kestrelctl("journal-verify", str(tmp_path), "-q", "-o", "ndjson")
+    assert (run.code, json.loads(run.out)["finding"]) == (65, "missing: what stood before segment 3 is not there")
+
+
+@pytest.mark.parametrize("options", [[], ["--state", "state"], ["--since", "1h"]])
+def test_a_live_segment_that_is_missing_is_exit_65_and_so_is_a_folder_without_any(
+    tmp_path: Path, kestrelctl: Kestrelctl, options: list[str]
+) -> None:
+    options = [str(tmp_path / one) if one == "state" else one for one in options]
+    engine = Engine(tmp_path / "spool", max_journal_size_bytes=100)
+    for number in range(3):
+        engine.put("work", b"%d" % number * 100)
+        engine.end_turn()
+    engine.collection.close()
+    assert kestrelctl("journal-verify", str(tmp_path / "spool"), "-q", *options).code == 0
+    first, second, third, live = engine.segments("work")
+    live.unlink()
+    run = kestrelctl("journal-verify", str(tmp_path / "spool"), "-q", "-o", "ndjson", *options)
+    words = f"the marker is {4:010}-{1:020}.live"
+    assert (run.code, json.loads(run.out)["finding"]) == (65, f"missing: segment 4 is not there: {words}")
+    for path in (first, second, third):
+        path.unlink()
+    run = kestrelctl("journal-verify", str(tmp_path / "spool"), "-q", "-o", "ndjson", *options)
+    row = json.loads(run.out)
+    assert (run.code, row["finding"]) == (65, f"missing: segments 1 to 4 are not there: {words}")
+    nagios = kestrelctl("journal-verify", str(tmp_path / "spool"), "-o", "nagios")
+    assert (nagios.code, b"segments 1 to 4 are not there" in nagios.out) == (2, True)
+
+
+def test_nothing_to_read_is_exit_66_and_3_for_nagios(tmp_path: Path, kestrelctl: Kestrelctl) -> None:
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.of.mine").write_text("not a journal")
+    for name in ("nothing", "other"):
+        for options in ([], ["-q"], ["--repair"], ["--repair", "--dry-run"], ["--since", "1h"]):
+            run = kestrelctl("journal-verify", str(tmp_path / name), *options)
+            assert (run.code, run.out) == (66, b""), options
+            assert run.err.startswith(f"kestrelctl: {tmp_path / name}: no journal there")
+        assert kestrelctl("journal-verify", str(tmp_path / name), "-o", "nagios").code == 3
+    assert kestrelctl("journal-verify", str(tmp_path / "elsewhere"), "-o", "nagios").code == 3
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "nothing", tmp_path / "other", tmp_path / "other/notes.of.mine"]
+
+
+def test_a_new_spool_has_no_queues_yet_and_that_is_well(own_daemon: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    run = own_kestrelctl("journal-verify", str(own_daemon.spool), "--no-headers")
+    assert (run.code, run.out, run.err) == (0, b"", f"kestrelctl: {own_daemon.spool}: no queues yet\n")
+    quiet = own_kestrelctl("journal-verify", str(own_daemon.spool), "-q")
+    assert (quiet.code, quiet.out, quiet.err) == (0, b"", "")
+    nagios = own_kestrelctl("journal-verify", str(own_daemon.spool), "-o", "nagios")
+    assert (nagios.code, nagios.out.split(b"|")[0].strip()) == (0, b"KESTREL JOURNALS OK - no queues yet")
+    own_daemon.stop()
+    assert own_kestrelctl("journal-verify", str(own_daemon.spool), "--repair").code == 0
+
+
+def test_the_folder_of_one_queue_is_verified_and_repaired(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    folder = _segment(filled, "work").parent
+    run = own_kestrelctl("journal-verify", str(folder), "-o", "ndjson")
+    row = json.loads(run.out)
+    assert (run.code, row["queue"], row["live_items"]) == (0, "work", 3)
+    filled.stop()
+    _flip(_segment(filled, "work"), b"second")
+    assert own_kestrelctl("journal-verify", str(folder), "-q").code == 65
+    run = own_kestrelctl("journal-verify", "--repair", str(folder), "-o", "ndjson")
+    row = json.loads(run.out)
+    assert (run.code, row["queue"], row["lost_items"]) == (1, "work", 1)
+    kept = own_kestrelctl("journal-verify", row["kept_at"], "-o", "ndjson")
+    assert (kept.code, json.loads(kept.out)["queue"]) == (65, "work")
+
+
+def test_the_folder_of_one_queue_that_still_ends_in_half_a_record_while_its_server_runs_is_well(
+    filled: Daemon, own_kestrelctl: Kestrelctl
+) -> None:
+    with _segment(filled, "work").open("ab") as file:
+        file.write(b"\x40\0\0\0half")
+    assert own_kestrelctl("journal-verify", "-q", str(_segment(filled, "work").parent)).code == 0
+
+
+def test_a_repair_of_an_empty_segment_says_what_may_be_lost(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+    filled.stop()
+    segment = _segment(filled, "work")
+    os.truncate(segment, 0)
+    assert own_kestrelctl("journal-verify", "-q", str(filled.spool)).code == 65
+    run = own_kestrelctl("journal-verify", "--repair", str(filled.spool), "-q", "-o", "ndjson")
+    assert (run.code, json.loads(run.out)["queue"]) == (1, "work")
+    assert "the segment header is cut short; what was put from item 1 on may be lost\n" in run.err
+    filled.start()
+    assert own_kestrelctl("put", "work", "more").code == 0
+    assert own_kestrelctl("get", "work").out == b"more"
 
 
 def test_a_queue_name_outside_ascii_is_found_and_shown_as_it_was_typed(

@@ -100,7 +100,7 @@ def test_check_says_ok_warning_or_critical_by_the_limits(kestrelctl: Kestrelctl,
         assert (run.code, run.err) == (code, "")
         assert run.out.startswith(f"KESTREL {state} - ".encode())
         assert run.out.count(b"\n") == 1
-    assert re.search(rb" \| '\S+ items'=3;;;0 '\S+ age'=\d+ms;;;0 '\S+ waiters'=0;;1:;0\n$", run.out)
+    assert re.search(rb" \| '\S+ items'=3;;;0 '\S+ oldest'=\d+ms;;;0 '\S+ waiters'=0;;1:;0\n$", run.out)
 
 
 def test_check_in_json_and_for_prometheus(kestrelctl: Kestrelctl, queue: str) -> None:
@@ -144,6 +144,6 @@ def test_check_of_a_server_that_is_down_is_critical_and_of_a_wrong_line_unknown(
 
 
 def test_an_old_kestrel_is_judged_by_what_it_says() -> None:
-    (queue,) = judge("old", [{"queue": "work", "items": 3, "age": 7000}], [], Limits(age_warn_ms=5000)).queues
-    assert (queue.state, queue.age_ms, queue.findings) == (State.WARNING, 7000, ["age_ms=7000 (5000 or more)"])
+    (queue,) = judge("old", [{"queue": "work", "items": 3, "age": 7000}], [], Limits(oldest_warn_ms=5000)).queues
+    assert (queue.state, queue.oldest_ms, queue.findings) == (State.WARNING, 7000, ["oldest_ms=7000 (5000 or more)"])
     assert judge("old", [{"queue": "work"}], ["work"], Limits()).state == State.CRITICAL  # named by dump_stats only

@@ -67,4 +67,6 @@ def test_a_look_at_queues_where_nothing_happens_makes_no_row_anew(collection: Qu
     collection.commit.run()
     steps(book.look())
     assert [name for name, row in book.rows.items() if row is not before[name]] == ["queue-00042"]
-    assert [row[0] for row in book.changed_since(1)[0]] == ["queue-00042"]
+    *_, changed = book.changed_since(1)
+    assert changed is not None
+    assert [row[0] for row in changed[0]] == ["queue-00042"]

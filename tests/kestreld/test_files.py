@@ -1,10 +1,14 @@
 """The door to the disk: what is promised of it beyond the calls it passes on."""
 
+from pathlib import Path
 from random import Random
+
+import pytest
 
 from kestreld.files import FileLayer
 from tests.simulation.disk import Disk, random_power_cut
 from tests.simulation.process_files import ProcessFiles
+from tests.support.power_disk import power_disk
 
 
 def test_a_power_cut_takes_away_no_folder_that_was_made_to_last() -> None:
@@ -14,3 +18,25 @@ def test_a_power_cut_takes_away_no_folder_that_was_made_to_last() -> None:
         files.make_lasting_dir("/var/lib/kestreld/spool")
         files.make_lasting_dir("/var/lib/kestreld/spool")  # one that exists is fine
         assert ProcessFiles(random_power_cut(disk, Random(seed))).is_dir("/var/lib/kestreld/spool")
+
+
+def test_a_sync_of_the_file_system_covers_what_is_on_it(tmp_path: Path) -> None:
+    files = FileLayer()
+    fd = files.create(str(tmp_path / "lock"))
+    try:
+        assert files.is_covered(str(tmp_path / "lock"), fd)
+        assert not files.is_covered("/proc/version", fd)
+        with pytest.raises(FileNotFoundError):
+            files.is_covered(str(tmp_path / "gone"), fd)
+    finally:
+        files.close(fd)
+
+
+def test_it_does_not_cover_a_file_system_that_is_a_program(tmp_path: Path) -> None:
+    files = FileLayer()
+    with power_disk(tmp_path / "disk", 1) as disk:
+        fd = files.create(str(disk.folder / "lock"))
+        try:
+            assert not files.is_covered(str(disk.folder / "lock"), fd)
+        finally:
+            files.close(fd)

@@ -88,6 +88,27 @@ def test_convert_writes_every_row_and_overwrites_only_when_told(spark: Any, tmp_
     assert convert(spark, spool, target, Choice(until=str(BEGIN_MS + 6)), with_values=False, overwrite=True) == 5
 
 
+def test_a_report_says_what_is_damaged_and_failfast_has_none(spark: Any, tmp_path: Path) -> None:
+    path = write_segment(tmp_path / "archive" / "work" / "1700000000000", 1, 1, [*puts(1, 9), got(1, 3, BEGIN_MS + 99)])
+    content = bytearray(path.read_bytes())
+    content[-200] ^= 1
+    path.write_bytes(content)
+    whole = report(spark, [str(tmp_path)], Choice())
+    assert whole is not None
+    assert [note for note in whole.notes if note.startswith("Damaged stretches in the journals: 1.")]
+    kestrel = tmp_path / "old"
+    kestrel.mkdir()
+    ops = b"".join(encode(Op(ADDX, data=b"item", add_at_ms=BEGIN_MS + number)) for number in range(9))
+    (kestrel / f"old.{BEGIN_MS}").write_bytes(ops[:-3])
+    (kestrel / "old").write_bytes(ops)
+    both = report(spark, [str(tmp_path)], Choice())
+    assert both is not None
+    assert [note for note in both.notes if note.startswith("Damaged stretches in the journals: 2.")]
+    for folder in (tmp_path / "archive", kestrel):
+        with pytest.raises(Exception, match="JournalCorrupt"):
+            report(spark, [str(folder)], Choice(mode="FAILFAST"))
+
+
 def test_what_a_task_fails_with_is_said_in_a_line_with_its_exit_code(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,8 +14,10 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestrelctl.putting import PutItem
+from kestrelspark.readers import Fleet
 from kestrelspark.servers import Servers
 from kestrelspark.sink import Outlet
+from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 
@@ -52,6 +54,26 @@ def test_200_000_rows_are_put_on_two_servers_and_drained_equal(spark: Any, fleet
     taken = [drained(daemon, "orders") for daemon in fleet]
     assert all(len(items) > MANY // 4 for items in taken)
     assert Counter(taken[0] + taken[1]) == Counter(f"item {number}".encode() for number in range(MANY))
+
+
+def test_two_users_of_one_session_each_use_their_own_password(spark: Any, tmp_path: Path) -> None:
+    """Spark keeps its workers: each has the sources of both."""
+    config = "users:\n"
+    for user in ("alice", "bob"):
+        (tmp_path / user).write_text(f"password of {user}")
+        hashed = quick_hash(f"password of {user}")
+        config += f"  {user}: {{password: '{hashed}', rights: {{{user}: [put, get]}}}}\n"
+    rows = spark.range(0, 10, 1, 1).selectExpr("cast(id AS string) AS value")
+    with running_daemon(tmp_path / "spool", config=config, admin="127.0.0.1:0") as daemon:
+        for user in ("alice", "bob", "alice", "bob"):
+            put(rows, daemon.address, queue=user, user=user, passwordFile=tmp_path / user)
+        for user in ("alice", "bob", "alice"):
+            servers = Servers(daemon.address, user, str(tmp_path / user))
+            (family,) = Fleet(servers, "lake", (user,)).look().values()
+            assert family.next_id == 21
+        with QueueClient(daemon.port) as client:
+            client.ask(login("alice", "password of alice"), b"STORED\r\n")
+            assert client.drain("alice") == 2 * [b"%d" % number for number in range(10)]
 
 
 def test_one_partition_arrives_in_its_order(spark: Any, fleet: list[Daemon]) -> None:

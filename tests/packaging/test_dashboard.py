@@ -52,7 +52,9 @@ def test_every_label_it_asks_for_is_one_of_the_metric(series: dict[str, set[str]
 
 def test_it_shows_every_metric_of_queues(series: dict[str, set[str]]) -> None:
     shown = " ".join(queries())
-    metrics = {name for name in series if name.startswith("kestrel_queue_")} - {"kestrel_queue_mem_bytes"}
+    # The age of the item fetched last is there for those who know it from Kestrel; what waits is seen by the oldest.
+    metrics = {name for name in series if name.startswith("kestrel_queue_")}
+    metrics -= {"kestrel_queue_mem_bytes", "kestrel_queue_age_seconds"}
     assert [name for name in sorted(metrics) if f"{name}{{" not in shown] == []
 
 

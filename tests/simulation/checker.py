@@ -33,6 +33,8 @@ class Checker(Excuses):
                 self._check_right_to_it(reader, put, deliveries)
                 self._check_repeats(reader, put, deliveries)
                 self._check_wiped(reader, put, deliveries)
+                self._check_retries(reader, put, deliveries)
+                self._check_moved(reader, put)
             if reader not in self._history.undone:  # what was put back has come behind what was put since
                 self._check_order(reader, puts)
         self._check_nothing_lost()
@@ -111,6 +113,41 @@ class Checker(Excuses):
             if any(one.sent_us > wipe.answered_us for one in deliveries) and not (was_out and not wipe.deletes):
                 self._violation(f"item {put.number} was delivered by {reader} after it was wiped at {wipe.answered_us}")
 
+    # Retries
+
+    def _check_retries(self, reader: str, put: Put, deliveries: list[Delivery]) -> None:
+        """What has come back too often does not come once more, whatever was rolled or started in between."""
+        family = put.family
+        limit = self._rules.max_retries.get(family)
+        if limit is None or put.name not in (reader, reader.partition("+")[0]):
+            return
+        failures: list[tuple[Life, int]] = []  # that were written down, and when that was known
+        handed_out = [one for one in deliveries if one.kind != "peek" and not one.came_too_late]
+        for one, following in pairwise(handed_out):
+            life, is_same_life = one.connection.life, one.connection.life is following.connection.life
+            if one.kind == "open" and one.ending != "close" and is_same_life:
+                failures.append((life, following.served_us))
+            elif one.kind == "open" and one.ending == "abort" and one.ending_answered_us >= 0:
+                failures.append((life, one.ending_answered_us))
+            known = [1 for since, at_us in failures if since is life or not self._may_be_undone(family, since, at_us)]
+            if is_same_life and len(known) > limit and not self._move_may_be_refused(put, following.served_us):
+                self._violation(
+                    f"item {put.number} was delivered by {reader} at {following.served_us}, after it had come back"
+                    f" {len(known)} times, and {limit} are allowed"
+                )
+
+    def _check_moved(self, reader: str, put: Put) -> None:
+        """What has not come back too often, and is not expired, stays where it is."""
+        family = put.family
+        limit = self._rules.max_retries.get(family)
+        if limit is None or reader != self._moved_to(put) or put.name == reader:
+            return
+        # A child of which nobody has got anything may have let all of it expire.
+        known = [family, *self._by_reader, *self._rules.max_age_ms]
+        readers = [name for name in known if name.partition("+")[0] == family]
+        if not any(self._may_have_expired(name, put) or self._may_have_failed(name, put) for name in readers):
+            self._violation(f"item {put.number} was moved to {reader}, and had not come back more than {limit} times")
+
     # Losses
 
     def _check_nothing_lost(self) -> None:
@@ -172,9 +209,12 @@ class Checker(Excuses):
         moved_to = self._moved_to(put)
         if moved_to is not None and put in self._by_reader[moved_to]:
             return True
+        if moved_to is not None and self._may_have_failed(reader, put) and self._move_may_have_failed(put, moved_to):
+            return True
         if not self._may_have_expired(reader, put):
             return False
-        return moved_to is None or self._move_may_have_failed(put, moved_to)
+        drops = moved_to is None or put.family in self._rules.drops_expired
+        return drops or self._move_may_have_failed(put, moved_to or "")
 
     # Order
 
@@ -203,9 +243,14 @@ class Checker(Excuses):
             yield _Wait(put, sent_us, ready_us, here[0].sent_us)
         elif deliveries and deliveries[0].connection.life.number > life.number:
             yield _Wait(put, sent_us, ready_us, life.ended_us)
+        limit, come_back = self._rules.max_retries.get(put.family), 0
+        not_closed = [one for one in deliveries if one.kind == "open" and one.ending != "close"]
         for one, following in pairwise(here):
-            if one.ending == "close":
-                continue  # it failed, and what the client had open beside it may have come back after it
+            if one.kind == "get" or one.ending == "close":
+                continue  # that could not be written down; when it came back, and what else before it, nobody was told
+            come_back = not_closed.index(one) + 1 if one in not_closed else come_back
+            if limit is not None and come_back > limit:
+                continue  # it was on its way to another queue, until that failed
             over_us = one.connection.link.over_us
             if one.ending == "abort" and one.ending_answered_us >= 0:
                 yield _Wait(put, one.ending_sent_us, one.ending_answered_us, following.sent_us)

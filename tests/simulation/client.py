@@ -61,6 +61,11 @@ class Talk:
 
     # Asking
 
+    @property
+    def has_ended_input(self) -> bool:
+        """Whether it can ask no more, only listen."""
+        return self._ended_input_us >= 0
+
     def send(self, requests: list[Request]) -> None:
         """Ask for all of it at once."""
         assert self.link is not None
@@ -99,7 +104,8 @@ class Talk:
         if abruptly:
             self.link.reset()
         else:
-            self._ended_input_us = self._schedule.now_us
+            if not self.has_ended_input:
+                self._ended_input_us = self._schedule.now_us
             self.link.close()
         self._give_up()
 
@@ -112,7 +118,7 @@ class Talk:
         self.over = True
         while self.pending:
             self._unanswered(self.pending.popleft())
-        if self._ended_input_us >= 0:
+        if self.has_ended_input:
             for delivery in self.open:  # the server gives them back as soon as it sees the end, answers still to come
                 delivery.ending, delivery.ending_sent_us, delivery.was_given_back = "abort", self._ended_input_us, True
                 if delivery.came_too_late and delivery.put.number:

@@ -27,6 +27,8 @@ class Surroundings(Protocol):
     connections: "count[int]"  # numbers of the next ones
     puts: "count[int]"
 
+    def flushed_in_use(self) -> None: ...
+
 
 class Client:
     """One client over a run, with a connection at a time."""
@@ -40,6 +42,7 @@ class Client:
             "worker": self._work,
             "mixed": self._mix,
             "janitor": self._tidy,
+            "sweeper": self._sweep,
         }[kind]
         self._pace_us = chance.choice([8_000, 30_000, 80_000])
         plan = world.plan
@@ -65,8 +68,8 @@ class Client:
                 self.talk = None
                 self._later(20_000)
                 return
-        if self.talk.pending:
-            return
+        if self.talk.pending or self.talk.has_ended_input:
+            return  # the server hangs up once all is answered
         if self.talk.is_unsure:
             self.talk.close(abruptly=False)
         requests = [] if self.talk.over else self._habit(self.talk)
@@ -154,6 +157,8 @@ class Client:
         if not talk.open:
             return [read(self._name(), wait_ms=wait_ms, opens=True)]
         name = talk.open[0].reader
+        if name.partition("+")[0] in self._world.plan.rules.max_retries and chance.random() < 0.5:
+            return [read(name, aborts=True)]
         kind = chance.random()
         if kind < 0.35:
             return [read(name, closes=True)]
@@ -182,6 +187,17 @@ class Client:
             else:
                 requests.append(peek(name))
         return requests
+
+    def _sweep(self, talk: Talk) -> list[Request]:
+        """Flushes of a queue of which somebody holds an item that was put after one that waits."""
+        name, chance = self._world.plan.wiped[0], self._chance
+        opens = range(min(self._world.plan.max_open_reads, 2))
+        if not talk.open:
+            return [*[self._put(name) for _ in range(3)], *[read(name, opens=True) for _ in opens]]
+        if len(talk.open) == len(opens):
+            self._world.flushed_in_use()
+            return [read(name, aborts=True), wipe("flush", name)]
+        return [read(name, closes=True) if chance.random() < 0.5 else read(name, aborts=True)]
 
     def _tidy(self, talk: Talk) -> list[Request]:
         plan, chance = self._world.plan, self._chance

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.simulation.client import INSIDE_OTHERS
-from tests.simulation.history import POWER_CUT, STOPPED, Delivery, History, Life, Put, Request, Wipe
+from tests.simulation.history import STOPPED, Delivery, History, Life, Put, Request, Wipe
 
 SYNC_SLACK_MS: Final = 1500  # a sync every so many ms is this late at most
 FOR_EVER_MS: Final = 1 << 62
@@ -19,6 +19,8 @@ class Rules:
     max_age_ms: Mapping[str, int] = field(default_factory=dict)
     moves_to: Mapping[str, str] = field(default_factory=dict)  # where expired and failed ones go
     discards: tuple[str, ...] = ()
+    max_retries: Mapping[str, int] = field(default_factory=dict)  # by family: so often an item may come back
+    drops_expired: frozenset[str] = frozenset()  # families that move none but the failed
 
 
 class Excuses:
@@ -50,7 +52,7 @@ class Excuses:
         if family not in self._history.stopped or put.connection is None or INSIDE_OTHERS not in put.data:
             return False
         if put.outcome == "":
-            return any(later.how == POWER_CUT for later in self._history.lives[put.connection.life.number - 1 :])
+            return any(later.lost(family) for later in self._history.lives[put.connection.life.number - 1 :])
         return put.outcome == "stored" and self._put_may_be_undone(put)
 
     def _may_be_undone(self, family: str, life: Life | None, at_us: int) -> bool:
@@ -72,7 +74,7 @@ class Excuses:
             has_failed = has_failed or family in later.faulty_since
             if not has_failed and (later.how == STOPPED or self._was_on_disk(family, later, at_us)):
                 return False
-            if later.how == POWER_CUT:
+            if later.lost(family):
                 return True
         return False
 
@@ -89,7 +91,7 @@ class Excuses:
         life = put.connection.life
         # Delivered although nobody was told that it is there: it may be gone like any that was not answered yet.
         if put.family in life.faulty_since and any(
-            one.how == POWER_CUT for one in self._history.lives[life.number - 1 :]
+            one.lost(put.family) for one in self._history.lives[life.number - 1 :]
         ):
             return (
                 True  # its own sync may have failed: what that covered the kernel shows to the next process, and loses
@@ -150,6 +152,24 @@ class Excuses:
                 return True
         return bool(self._wipes[moved_to])
 
+    def _may_have_failed(self, reader: str, put: Put) -> bool:
+        """Whether an item may have been given back there more often than it may be."""
+        limit = self._rules.max_retries.get(put.family)
+        if limit is None:
+            return False
+        opened = sum(one.kind == "open" for one in self._by_reader.get(reader, {}).get(put, ()))
+        return opened + sum(request.opens for request in self._unanswered.get(reader, ())) > limit
+
+    def _move_may_be_refused(self, put: Put, until_us: int) -> bool:
+        """Whether a queue may have been unable to take what has failed too often, or its own to count that, by then."""
+        history = self._history
+        for family in {put.family, self._moved_to(put) or ""}:
+            if family in history.damaged | history.repaired | history.stopped | self._misread:
+                return True
+            if any(life.faulty_since.get(family, self._end_us) <= until_us for life in history.lives):
+                return True
+        return False
+
     def _expires_ms(self, reader: str, put: Put, *, latest: bool) -> int:
         """When it is past use: the earliest that may be, or the latest."""
         if latest and put.answered_us < 0:
@@ -180,11 +200,27 @@ class Excuses:
         return self._end_us if over_us is None else over_us
 
     def _may_be_wiped(self, wipe: Wipe, put: Put) -> bool:
-        return put.sent_us <= self._wiped_until(wipe)
+        return put.sent_us <= self._wiped_until(wipe) and (wipe.deletes or not self._was_held_through(wipe, put))
+
+    def _was_held_through(self, wipe: Wipe, put: Put) -> bool:
+        """Whether somebody surely had the item open from before a flush until after it: that leaves it alone."""
+        life, until_us = wipe.connection.life, self._wiped_until(wipe)
+        for delivery in self._by_reader.get(wipe.reader, {}).get(put, ()):
+            over_us = delivery.connection.link.over_us
+            is_killed = over_us == life.ended_us and life.how != STOPPED  # and had it open until then
+            if (
+                delivery.kind == "open"
+                and delivery.connection.life is life
+                and delivery.served_us <= wipe.sent_us
+                and not (delivery.ending and delivery.ending_sent_us <= until_us)
+                and (over_us is None or over_us > until_us or is_killed)
+            ):
+                return True
+        return False
 
     def _may_be_lost(self, reader: str, life: Life) -> bool:
         """Whether an unanswered get may have taken an item by then, and a power cut brought it back."""
-        if not any(later.how == POWER_CUT for later in self._history.lives[life.number - 1 :]):
+        if not any(later.lost(reader.partition("+")[0]) for later in self._history.lives[life.number - 1 :]):
             return False
         lost = [request.connection for request in self._unanswered[reader] if request.may_lose]
         return any(one is not None and one.life.number <= life.number for one in lost)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.simulation.crash_states import crash_states
 from tests.simulation.disk import Disk, in_order
-from tests.simulation.history import KILLED, POWER_CUT
+from tests.simulation.history import KILLED, POWER_CUT, STOPPED
 from tests.simulation.host import GaveUp
 from tests.simulation.process_files import KINDS
 from tests.simulation.requests import order, put, read
@@ -45,8 +45,10 @@ def every_crash(script: Script, sync_ms: int | None) -> Findings:
         run = Scripted(script, sync_ms, dies_at)
         is_over = run.play()
         if is_over:
-            run.end_life(KILLED)
-        for how, disk in left_by_a_crash(run.disk):
+            run.end_life(KILLED)  # unless it has stopped
+        has_stopped = is_over and run.history.lives[-1].how == STOPPED
+        for crash, disk in left_by_a_crash(run.disk):
+            how = STOPPED if has_stopped else crash  # whatever becomes of the machine then, all is on disk
             key = (how, run.knowledge(), frozenset(disk.content().items()))
             if key not in judged:
                 judged.add(key)

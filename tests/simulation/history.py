@@ -31,6 +31,11 @@ class Life:
     ended_us: int = -1
     how: str = ""  # it ended
     faulty_since: dict[str, int] = field(default_factory=dict)
+    was_last: bool = False  # the power was cut after it had stopped
+
+    def lost(self, family: str) -> bool:
+        """Whether the power was cut before all of a family was on disk."""
+        return self.how == POWER_CUT or (self.was_last and family in self.faulty_since)
 
 
 class Over(Protocol):

@@ -14,15 +14,18 @@ from tests.simulation.disk import Disk
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, History, Life, Request
 from tests.simulation.plan import ARCHIVE, SPOOL, Plan
 from tests.simulation.process_files import Faults, ProcessFiles
-from tests.simulation.requests import peek, read
+from tests.simulation.requests import read
 from tests.simulation.schedule import Schedule
 from tests.simulation.server import Server, SimulatedClock
 from tests.support.mortal_files import Killed
 
 PATIENCE_US: Final = 60_000_000  # after so much virtual time a client has waited too long
 STARTS_MAX: Final = 30
+STOP_US: Final = 4_000_000
 # What recovery says when something is gone that was on disk.
 SYNCED_LOST: Final = ("that was on disk", "the file ends here", "shorter than what was written", "past the end")
+# What it says when whole segments have gone, which no power cut may bring about, whatever was not synced.
+NAMES_LOST: Final = ("the marker is", "what stood before")
 
 
 class GaveUp(Exception):
@@ -97,11 +100,18 @@ class Host:
             if self.server is not None and self._repair_what_is_broken():
                 continue
             if self.server is not None:
-                self.ask([peek(name) for name in self.plan.readers])  # every queue is there before anything is put
+                self.make_queues()
             if self.server is not None:
                 return
         self.complain("it does not start")
         raise GaveUp
+
+    def make_queues(self) -> None:
+        """Every queue is there before anything is put: a get of one that is not takes nothing and makes it."""
+        assert self.server is not None
+        assert self.server.collection is not None
+        there = self.server.collection.readers
+        self.ask([read(name) for name in self.plan.readers if name not in there])
 
     def new_server(self, life: Life) -> Server:
         chance = self._chance(f"life {life.number}")
@@ -176,11 +186,15 @@ class Host:
         if self.server is None:
             return
         try:
-            server.close()
+            was_time = server.close(self.stop_time_us())
         except Killed:
             self._died()
         else:
-            self.over(STOPPED)
+            self.over(STOPPED if was_time else KILLED)
+
+    def stop_time_us(self) -> int:
+        """How long the next stop may take once all has been answered."""
+        return STOP_US
 
     def over(self, how: str) -> None:
         """The process is gone."""
@@ -240,7 +254,20 @@ class Host:
         faulty = any(family in life.faulty_since for life in history.lives)
         if family in history.damaged | self.flipped or (faulty and "cannot be" in why):  # read, or opened
             return
-        cut = any(life.how == POWER_CUT for life in history.lives)
+        # A queue that was deleted, and not synced, may be back after a power cut with some of its files gone already.
+        was_cut = any(life.how == POWER_CUT or life.was_last for life in history.lives)
+        may_be_back = family in self.plan.wiped and any(life.modes[family].sync_ms != 0 for life in history.lives)
+        if was_cut and may_be_back and any(words in why for words in NAMES_LOST):
+            history.repaired.add(family)
+            return
+        if was_cut and family in self._unsynced:
+            history.repaired.add(family)  # a sync failed in an earlier life: what it covered is gone by now
+            return
+        # But where a sync has failed, and so did the note of it, the next process has believed what is not on disk.
+        if any(words in why for words in NAMES_LOST) and family not in history.unmarked:
+            self.complain(f"{family} was stopped: {why}")
+            return
+        cut = any(life.lost(family) for life in history.lives)
         if cut and any(life.modes[family].sync_ms != 0 for life in history.lives):
             history.repaired.add(family)
             return
@@ -311,8 +338,8 @@ class Host:
         # not synced, a power cut may take what was done and leave that the segments are gone.
         lives = self.history.lives
         excused = self.history.damaged.union(*(life.faulty_since for life in lives))
-        if any(life.how == POWER_CUT for life in lives):
-            excused.update(family for life in lives for family, mode in life.modes.items() if mode.sync_ms != 0)
+        cut = {family for family in self.plan.families if any(life.lost(family) for life in lives)}
+        excused.update(family for life in lives for family in cut if life.modes[family].sync_ms != 0)
         for line in self.server.log:
             if "set right" in line and line.partition("+")[0].partition(":")[0] not in excused:
                 self.complain(line)

@@ -112,6 +112,10 @@ class ServerEnd:
             mask |= net.READABLE
         return mask | net.HANG_UP_ONLY if self.ended else mask
 
+    def shutdown(self, how: int, /) -> None:
+        assert how == net.END_OUTPUT
+        self._link.server_said_all()
+
     def close(self) -> None:
         self.closed = True
         self._link.server_closed(abruptly=bool(self.inbox))
@@ -273,6 +277,7 @@ class Link:
         self.to_client = Pipe(self._schedule, chance, latency_us, self._is_heard, self._server_ended)
         self._waiting: list[tuple[bytes, int]] = []  # for a client that does not read
         self._has_ended = False
+        self._has_ended_input = False
         self.reading = True
         self.closed = False  # by the client
         self.over_us: int | None = None
@@ -288,10 +293,13 @@ class Link:
     # The client
 
     def send(self, data: bytes) -> None:
+        if self._has_ended_input:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         if not self.closed:
             self._to_server.send(data)
 
     def end_input(self) -> None:
+        self._has_ended_input = True
         self._to_server.end()
 
     def close(self) -> None:
@@ -348,7 +356,14 @@ class Link:
         self._has_ended = True
         if self.reading and not self.closed:
             self.closed = True
+            self._to_server.end()
             self._ended()
+
+    def server_said_all(self) -> None:
+        """The server sends no more; it has let go of what this client had."""
+        if self.over_us is None:
+            self.over_us = self._schedule.now_us
+            self.to_client.end()
 
     def server_closed(self, *, abruptly: bool) -> None:
         """The server has hung up. With commands unread the kernel breaks the connection: answers may not arrive."""

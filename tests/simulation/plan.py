@@ -109,6 +109,8 @@ def draw(chance: Random) -> Plan:
     plan.clients = ["producer", "worker"]
     others = ["producer", "consumer", "worker", "worker", "mixed", "janitor"]
     plan.clients += [chance.choice(others) for _ in range(chance.randint(1, 4))]
+    if plan.wiped:
+        plan.clients.append("sweeper")
     plan.lives = chance.randint(2, 5)
     plan.disk_fails = chance.random() < 0.4
     plan.disk_fills = chance.random() < 0.25
@@ -163,10 +165,29 @@ def _draw_limits(plan: Plan, chance: Random) -> None:
             if chance.random() < 0.4:
                 changes |= {"max_retries": 2, "move_failed_to": LATE}
             plan.fixed["jobs"] = {**plan.fixed.get("jobs", {}), **changes}
+    drops_expired = frozenset(plan.families) - moves_to.keys()
+    max_retries = _draw_retries(plan, chance, moves_to)
     for name in plan.readers:  # a child has what its parent has
         parent = name.partition("+")[0]
         if parent in max_age_ms:
             max_age_ms.setdefault(name, max_age_ms[parent])
         if parent in discards:
             discards[name] = None
-    plan.rules = Rules(max_age_ms, moves_to, tuple(discards))
+    plan.rules = Rules(max_age_ms, moves_to, tuple(discards), max_retries, drops_expired)
+
+
+def _draw_retries(plan: Plan, chance: Random, moves_to: dict[str, str]) -> dict[str, int]:
+    """How often items may come back, by family, where there is a queue for those that have failed too often."""
+    if LATE not in plan.readers:
+        return {}
+    aside = Random(str(chance.getstate()))  # draws nothing from `chance`: seeds stay what they have been
+    max_retries = {}
+    for family in ("jobs", "work"):
+        limit = plan.fixed.get(family, {}).get("max_retries")
+        if limit is None and aside.random() < 0.5:
+            limit = aside.choice([1, 2])
+            plan.fixed[family] = {**plan.fixed.get(family, {}), "max_retries": limit, "move_failed_to": LATE}
+            moves_to[family] = LATE
+        if isinstance(limit, int):
+            max_retries[family] = limit
+    return max_retries

@@ -3,8 +3,8 @@
 Each replaces a method or a call of the disk for as long as the `with` block lasts.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -12,8 +12,11 @@ from kestreld.errors import JournalFailed
 from kestreld.journal import records, recovery
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
+from kestreld.journal.records import Checkpoint, ReaderState
 from kestreld.queues.handler import Handler
 from kestreld.queues.queue import Queue
+from kestreld.queues.reader import Reader
+from kestreld.queues.upkeep import Upkeep
 from kestreld.server.turn import Turn
 from tests.simulation.process_files import ProcessFiles
 
@@ -133,6 +136,66 @@ def compaction_unlinks_first() -> AbstractContextManager[Any]:
     return patch.object(Compaction, "put_in_place", hasty)
 
 
+def flush_of_open_items() -> AbstractContextManager[Any]:
+    """A flush is written down as if nobody had any of the items open."""
+    flush = Reader.flush
+
+    def careless(self: Reader, now_ms: int) -> int:
+        held, self.open = self.open, {}
+        try:
+            return flush(self, now_ms)
+        finally:
+            self.open = held
+
+    return patch.object(Reader, "flush", careless)
+
+
+def retries_lost_by_a_roll() -> AbstractContextManager[Any]:
+    """A new segment does not say how often items have come back."""
+    state = Reader.state
+
+    def forgetful(self: Reader) -> ReaderState:
+        known = state(self)
+        known.retries = {}
+        return known
+
+    return patch.object(Reader, "state", forgetful)
+
+
+def marker_leads() -> AbstractContextManager[Any]:
+    """The marker names a segment before that is on disk."""
+    start_segment = Journal.start_segment
+
+    def hasty(self: Journal, checkpoint: Checkpoint, skip: int = 0) -> None:
+        start_segment(self, checkpoint, skip)
+        if "/.tmp/" in self.folder:
+            return  # a repair puts its own there
+        on_disk, self.synced_number = self.synced_number, self.live.number
+        with suppress(OSError):
+            self.mark(self.segments[0].first_id)
+        self.synced_number = on_disk
+
+    return patch.object(Journal, "start_segment", hasty)
+
+
+def floor_not_synced() -> AbstractContextManager[Any]:
+    """Segments go before it is on disk that nobody needs them."""
+
+    def hasty(self: Upkeep, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
+        if journal.marker is not None:
+            with suppress(OSError):
+                journal.mark(floor)
+        yield from ()
+        return True
+
+    return patch.object(Upkeep, "_raise_floor", hasty)
+
+
+def stop_syncs_nothing() -> AbstractContextManager[Any]:
+    """The sync of the whole file system does nothing: a stop seals what is not on disk."""
+    return patch.object(ProcessFiles, "sync_file_system", lambda self, fd: self._call("sync", "the file system"))
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "no-sync": no_sync,
     "no-folder-sync": no_folder_sync,
@@ -143,4 +206,9 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "no-checksums": no_checksums,
     "unlink-first": compaction_unlinks_first,
     "compacted-unsynced": compacted_segment_not_synced,
+    "open-item-flushed": flush_of_open_items,
+    "retries-forgotten": retries_lost_by_a_roll,
+    "marker-leads": marker_leads,
+    "floor-unsynced": floor_not_synced,
+    "stop-unsynced": stop_syncs_nothing,
 }

@@ -65,7 +65,7 @@ class Schedule:
                 since_us, since = at_us, self.events
             elif self.events - since > self.EVENTS_AN_INSTANT_MAX:
                 raise Spinning(f"{timer.callback!r} at {at_us} us")
-            self.now_us = at_us
+            self.now_us = max(self.now_us, at_us)  # what was due while nothing ran is late
             timer.callback(*timer.arguments)
 
 

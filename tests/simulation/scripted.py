@@ -9,13 +9,12 @@ from tests.simulation.checker import Checker
 from tests.simulation.client import Talk
 from tests.simulation.disk import Disk
 from tests.simulation.excuses import Rules
-from tests.simulation.history import KILLED, Mode
+from tests.simulation.history import KILLED, STOPPED, Mode
 from tests.simulation.host import GaveUp, Host
 from tests.simulation.imports import kestrel_files
 from tests.simulation.plan import IMPORTED, SPOOL, Plan
 from tests.simulation.process_files import ProcessFiles
-from tests.simulation.requests import peek
-from tests.simulation.scripts import FLIP, HANG_UP, Script, Step
+from tests.simulation.scripts import FLIP, HANG_UP, STOP, Script, Step
 from tests.simulation.server import Server
 
 
@@ -38,6 +37,7 @@ class Scripted(Host):
         self._sync_ms = sync_ms
         self._dies_at = dies_at
         self._talk: Talk | None = None
+        self.is_stopped = False
 
     def config(self) -> Config:
         queues = {
@@ -49,6 +49,11 @@ class Scripted(Host):
     def before_start(self, server: Server) -> None:
         server.files.dies_in = self._dies_at if server.life.number == 1 else 0
 
+    def stop_time_us(self) -> int:
+        assert self.server is not None
+        self.server.files.takes_too_long = not self._script.stop_time_us
+        return self._script.stop_time_us
+
     def play(self) -> bool:
         """The script to its end; False when the server has died on the way, and its clients know."""
         self.lay_out()
@@ -56,11 +61,11 @@ class Scripted(Host):
             kestrel_files(ProcessFiles(self.disk), self.plan, self.history, self.puts, Random(self._script.name))
         self.boot()
         if self.server is not None:
-            self.ask([peek(name) for name in self.plan.readers])
+            self.make_queues()
         for step in self._script.steps(self.puts):
             if self.server is not None:
                 self._take(self.server, step)
-        if self.server is not None:
+        if self.server is not None or self.is_stopped:
             return True
         self.schedule.run(self.schedule.now_us + 1_000_000)
         return False
@@ -68,6 +73,9 @@ class Scripted(Host):
     def _take(self, server: Server, step: Step) -> None:
         if isinstance(step, int):
             self.run_for(step * 1000)
+        elif step == STOP:
+            self.end_life(STOPPED)
+            self.is_stopped = not self.figures.get("deaths in a call")
         elif step == FLIP:
             self._flip_a_bit()
         elif step == HANG_UP:

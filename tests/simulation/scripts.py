@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.simulation.history import Request
+from tests.simulation.host import STOP_US
 from tests.simulation.plan import IMPORTED, LATE
-from tests.simulation.requests import order, peek, put, read, repair, undo, wipe
+from tests.simulation.requests import order, put, read, repair, undo, wipe
 
 WORK, CHILD, OTHER, OTHER_CHILD = "work", "work+a", "tmp", "tmp+x"
 HANG_UP: Final = "hang up"
+STOP: Final = "stop"  # the server; nothing comes after it
 FLIP: Final = "flip"  # a bit of the oldest item that is still on the disk
 Step = list[Request] | int | str  # ask all of it at once; wait so many ms; hang up; flip
 Changes = dict[str, object]
@@ -25,6 +27,7 @@ class Script:
     settings: Changes = field(default_factory=dict)
     own: dict[str, Changes] = field(default_factory=dict)
     moves_to: dict[str, str] = field(default_factory=dict)
+    stop_time_us: int = STOP_US
 
 
 def _put(numbers: Iterator[int]) -> Iterator[Step]:
@@ -49,7 +52,8 @@ def _roll(numbers: Iterator[int]) -> Iterator[Step]:
         yield [put(WORK, numbers, 60), put(WORK, numbers)]
         yield [read(WORK)]
     yield 1100
-    yield [read(WORK), read(WORK)]
+    yield [read(WORK) for _ in range(4)]
+    yield 1100
 
 
 def _fanout(numbers: Iterator[int]) -> Iterator[Step]:
@@ -80,9 +84,9 @@ def _delete(numbers: Iterator[int]) -> Iterator[Step]:
     yield [put(OTHER, numbers)]
     yield [wipe("delete", OTHER)]
     yield [put(OTHER, numbers)]
-    yield [peek(OTHER_CHILD), put(OTHER, numbers)]
+    yield [read(OTHER_CHILD), put(OTHER, numbers)]
     yield [wipe("delete", OTHER), wipe("delete", OTHER_CHILD)]
-    yield [peek(OTHER), put(OTHER, numbers)]
+    yield [read(OTHER), put(OTHER, numbers)]
 
 
 def _flush(numbers: Iterator[int]) -> Iterator[Step]:
@@ -127,6 +131,12 @@ def _import(numbers: Iterator[int]) -> Iterator[Step]:
     yield [read(IMPORTED + "+kid")]
 
 
+def _stop(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(WORK, numbers), put(OTHER, numbers)]
+    yield [read(WORK), put(OTHER, numbers)]
+    yield STOP
+
+
 TINY: Final[Changes] = {"max_journal_size_bytes": 300, "max_memory_size_bytes": 150}
 SCRIPTS: Final = (
     Script("put", _put),
@@ -145,6 +155,8 @@ SCRIPTS: Final = (
         own={"jobs": {"move_expired_to": LATE, "max_retries": 2, "move_failed_to": LATE}},
         moves_to={"jobs": LATE},
     ),
+    Script("stop", _stop, (WORK, OTHER)),
+    Script("stop in no time", _stop, (WORK, OTHER), stop_time_us=0),
     Script("import", _import, (IMPORTED, IMPORTED + "+kid")),
 )
 BY_NAME: Final = {script.name: script for script in SCRIPTS}

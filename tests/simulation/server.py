@@ -63,7 +63,9 @@ class Server:
         self._chance = chance
         self._reload = reload
         self._trace = trace
-        self._under_way: list[Callable[[], None]] = []
+        self._under_way: list[Callable[[], None]] = []  # slow calls that no thread has begun,
+        self._untold: list[Callable[[], None]] = []  # and those that are over, with nobody told
+        self._lock = -1
         self.loop = ProcessLoop(schedule, chance, died)
         self.files = ProcessFiles(disk, faults, self._in_background)
         self.network = SimulatedNetwork(schedule, self.loop, chance)
@@ -86,7 +88,7 @@ class Server:
 
     def start(self) -> None:
         """As `daemon.serve`. Raises Killed, SpoolUnusable, or OSError where the spool cannot be read."""
-        take_lock(self.files, self.config.queue_path)
+        self._lock = take_lock(self.files, self.config.queue_path)
         commit = GroupCommit(self.clock, self.files)
         collection = QueueCollection(self.files, self.clock, self.config, commit, self.report)
         collection.recover()
@@ -105,7 +107,14 @@ class Server:
                 work()
             except OSError as problem:
                 error = problem
-            self.schedule.after(self._disk_delay_us(), self.loop.run, finished, error)
+
+            def tell() -> None:
+                if tell in self._untold:
+                    self._untold.remove(tell)
+                    finished(error)
+
+            self._untold.append(tell)
+            self.schedule.after(self._disk_delay_us(), self.loop.run, tell)
 
         self._under_way.append(do)
         self.schedule.after(self._disk_delay_us(), self.loop.run, self._if_still_to_do, do)
@@ -128,13 +137,19 @@ class Server:
         if self.service is not None:
             self.service.shutdown()
 
-    def close(self) -> None:
-        """What the daemon does once its loop has stopped. May raise Killed."""
+    def close(self, time_us: int) -> bool:
+        """What the daemon does once its loop has stopped; whether so much time was enough for it. May raise Killed."""
         assert self.collection is not None
-        while self._under_way:
-            self._under_way[0]()
-        self.collection.close()
+        self.files.takes_calls = False
+        for do in list(self._under_way):
+            if self._chance.random() < 0.5:
+                do()
+        self._under_way.clear()
+        for tell in list(self._untold):
+            tell()
+        left = self.collection.close(self._lock, self.clock.stopwatch_us() + time_us)
         self.end(power_cut=False)
+        return not left
 
     def end(self, *, power_cut: bool) -> None:
         """The process is gone."""

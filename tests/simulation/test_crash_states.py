@@ -31,19 +31,31 @@ def test_so_it_does_in_every_mode_and_every_script(name: str, sync_ms: int | Non
     assert found.bad == []
 
 
+@pytest.mark.long
+def test_a_stop_that_puts_nothing_on_disk_is_seen() -> None:
+    with planted.stop_syncs_nothing():
+        found = every_crash(BY_NAME["stop"], None)
+    print(f"\nstop: bad {len(found.bad)} of {found.tried} states")
+    assert found.bad != []
+
+
 @pytest.mark.skipif(not planted.CAN_BE_PLANTED, reason=planted.WHY_NOT)
 @pytest.mark.parametrize(
-    ("bug", "script"),
+    ("bug", "script", "sync_ms"),
     [
-        (planted.no_sync, "put"),
-        (planted.no_folder_sync, "put"),
-        (planted.answer_before_write, "put"),
-        pytest.param(planted.compacted_segment_not_synced, "compact", marks=pytest.mark.long),
-        pytest.param(planted.compaction_unlinks_first, "compact", marks=pytest.mark.long),
+        (planted.no_sync, "put", SYNCED),
+        (planted.no_folder_sync, "put", SYNCED),
+        (planted.answer_before_write, "put", SYNCED),
+        (planted.marker_leads, "put", SYNCED),
+        (planted.floor_not_synced, "roll", None),
+        pytest.param(planted.compacted_segment_not_synced, "compact", SYNCED, marks=pytest.mark.long),
+        pytest.param(planted.compaction_unlinks_first, "compact", SYNCED, marks=pytest.mark.long),
     ],
 )
-def test_a_planted_bug_is_seen(bug: Callable[[], AbstractContextManager[Any]], script: str) -> None:
+def test_a_planted_bug_is_seen(
+    bug: Callable[[], AbstractContextManager[Any]], script: str, sync_ms: int | None
+) -> None:
     with bug():
-        found = every_crash(BY_NAME[script], SYNCED)
+        found = every_crash(BY_NAME[script], sync_ms)
     print(f"\n{bug.__name__}: bad {len(found.bad)} of {found.tried} states")
     assert found.bad != []

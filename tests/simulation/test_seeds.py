@@ -17,6 +17,12 @@ FOUND = {
     3697: "a start ended in a traceback when a full disk kept the journal of a deleted queue from going",
     1952: "what a timer committed was not synced every so many ms while no client asked for anything",
     2306: "an item that was done came again: reading went back for a compaction, and not what it was to pass over",
+    900847: "what a failed commit had left came back with the ids of others, as the next segment was lost, too",
+    804973: "a get was carried out, and answered in the place of another command, after an answer that had failed",
+    800676: "what a start had found of a commit that was cut short was delivered, and lost in a power cut",
+    198: "records of a torn tail, cut off but not on disk, came back in a power cut, behind those put since",
+    252: "a journal was sealed at a stop while a sync of its full segments was under way (test_closing)",
+    5000183: "an item that a kill kept from moving to move_failed_to had its retries over again (test_what_is_held)",
     # The checker was wrong in these: in what it took for a violation something had happened that may.
     3353: "a record out of a lost item's data was open, and closed, like an item",
     4484: "an item that was open when its queue was deleted came by undo",
@@ -26,6 +32,9 @@ FOUND = {
     6679: "the head of an item was lost in a power cut, and the records in its data were taken for the journal's",
     9654: "a sync failed, and so did the note of it for the next process, which wrote behind what was not on disk",
     6975: "an item with records in its data was cut short by a kill",
+    770818: "what a get took while the disk refused its DONE came back by a repair, not when its client left",
+    5000090: "an item that had come back too often was on its way elsewhere, and back as the disk failed",
+    904754: "a client went on asking after it had ended its input, and was taken to hold what had gone back by that",
 }
 
 

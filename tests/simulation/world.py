@@ -10,8 +10,8 @@ from typing import Final
 from tests.simulation.checker import Checker
 from tests.simulation.clients import Client
 from tests.simulation.disk import Disk, random_power_cut
-from tests.simulation.history import KILLED, POWER_CUT, STOPPED
-from tests.simulation.host import STARTS_MAX, GaveUp, Host, family_of
+from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life
+from tests.simulation.host import STARTS_MAX, STOP_US, GaveUp, Host, family_of
 from tests.simulation.imports import kestrel_files
 from tests.simulation.plan import draw
 from tests.simulation.process_files import CHANGES, KINDS, ProcessFiles
@@ -48,6 +48,8 @@ class World(Host):
         self.seed = seed
         self.is_open = False
         self._fate = chance("fate")
+        self._aside = chance("aside")
+        self._ends = chance("ends")
         self._clients: list[Client] = []
         self._followers: dict[str, Follower] = {}
 
@@ -125,6 +127,11 @@ class World(Host):
         if path.endswith(COMPACTING) and self.is_open and self._fate.random() < 0.2:
             self._dies_soon(self._fate.randint(1, 12))
 
+    def flushed_in_use(self) -> None:
+        """A queue is flushed of which somebody holds an item: whether that one survives, a death will tell."""
+        if self._aside.random() < 0.5:
+            self._dies_soon(self._aside.randint(2, 8))
+
     def _dies_soon(self, changes: int) -> None:
         assert self.server is not None
         self.server.files.dies_in = changes
@@ -135,6 +142,26 @@ class World(Host):
         self.schedule.now_us += self._fate.randint(1000, 300_000)
         if self._fate.random() < 0.3:
             self.plan.redraw_modes(self._fate)
+
+    def stop_time_us(self) -> int:
+        assert self.server is not None
+        self.server.files.takes_too_long = self._ends.random() < 0.1
+        return self._ends.choice([STOP_US] * 5 + [0, 1000, 3000])
+
+    def end_life(self, how: str) -> None:
+        super().end_life(how)
+        if how == STOPPED and self.server is None and self._ends.random() < 0.4:
+            self._cut_after_stop(self.history.lives[-1])
+
+    def _cut_after_stop(self, life: Life) -> None:
+        if life.how == STOPPED:
+            life.was_last = True  # what is on disk after a stop does not need the machine any more
+        else:
+            life.how = POWER_CUT
+        self.say("the power is cut")
+        self.add("power cuts after a stop")
+        self.disk = self.cut_power()
+        self.disk.locked.clear()
 
     def cut_power(self) -> Disk:
         disk = random_power_cut(self.disk, self._fate)

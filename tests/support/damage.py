@@ -64,7 +64,7 @@ class Sample:
         if stopped:
             engine.collection.close()
         self.files: Contents = {path: bytes(content) for path, content in disk.files.items()}
-        self.segments = sorted(path for path in self.files if path.startswith(FOLDER))
+        self.segments = sorted(path for path in self.files if path.startswith(FOLDER) and path.endswith(".seg"))
         self.places = [place for path in self.segments for place in _places(path, self.files[path])]
         self.puts = {item_id(place.record): place for place in self.places if place.record_type == Type.PUT}
         self.undone = {name: list(map(item_id, records)) for name, records in drained(self.disk()).items()}

@@ -12,6 +12,7 @@ from kestreld.queues.commit import GroupCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import RangeRead, earliest_id
 from kestreld.queues.reader import Reader
+from kestreld.queues.slices import Slices
 from kestreld.queues.upkeep import Upkeep
 from tests.support.clock import FakeClock
 
@@ -115,14 +116,16 @@ class Engine:
         self.commit = GroupCommit(self.clock, self.files)
         self.collection = QueueCollection(self.files, self.clock, self.config, self.commit, self.log.append)
         self.collection.recover()
-        self.upkeep = Upkeep(self.collection, lambda: None)
+        self.slices = Slices(self.clock, lambda: None)
+        self.upkeep = Upkeep(self.collection, self.slices)
 
     # What a server does
 
     def configure(self, queues: Settings | None = None, **defaults: object) -> None:
         """A reload."""
         self.config = self._config(queues or {}, defaults)
-        self.collection.configure(self.config)
+        for _ in self.collection.configure(self.config):
+            pass
 
     def end_turn(self) -> dict[Queue, JournalFailed]:
         """Commit, then what follows the replies; what failed."""
@@ -136,7 +139,7 @@ class Engine:
         self.upkeep.sync_due()
         self.upkeep.start_round()
         for _ in range(slices):
-            self.upkeep.slice(self.clock.stopwatch_us())
+            self.slices.run(self.clock.stopwatch_us())
 
     def restart(self) -> None:
         """A clean stop, and a new start on the same spool."""

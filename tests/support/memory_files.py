@@ -73,6 +73,9 @@ class MemoryFiles(FileLayer):
     def sync_file_system(self, fd: int) -> None:
         assert fd in self._open
 
+    def is_covered(self, path: str, fd: int) -> bool:
+        return True
+
     def sync_dir(self, path: str) -> None:
         assert path in self.folders
 

@@ -14,12 +14,12 @@ STEPS_MAX = 100_000
 
 def repaired(engine: Engine, name: str) -> RepairReport | None:
     """What became of it; None = no such queue. Raises what the client is told."""
-    return outcome(engine, lambda done: Mender(engine.collection, engine.upkeep).repair(name, done))
+    return outcome(engine, lambda done: Mender(engine.collection, engine.upkeep, engine.slices).repair(name, done))
 
 
 def undone(engine: Engine, name: str) -> Undone | None:
     """Items back, items left; None = nothing to undo. Raises what the client is told."""
-    return outcome(engine, lambda done: Mender(engine.collection, engine.upkeep).undo(name, done))
+    return outcome(engine, lambda done: Mender(engine.collection, engine.upkeep, engine.slices).undo(name, done))
 
 
 def outcome(engine: Engine, ask: Callable[[Callable[[T | KestrelError], None]], None]) -> T:
@@ -38,7 +38,7 @@ def outcome(engine: Engine, ask: Callable[[Callable[[T | KestrelError], None]], 
 
 def step(engine: Engine) -> None:
     """As little work as can be done, then a turn."""
-    engine.upkeep.slice(engine.clock.stopwatch_us())
+    engine.slices.run(engine.clock.stopwatch_us())
     if isinstance(engine.files, LateFiles):
         engine.files.finish_background()
     engine.end_turn()

@@ -26,7 +26,9 @@ def _fields(command: Command) -> Shown:
     own = (command.kind, command.key, command.name, command.expiry_s, command.flags, command.noreply)
     options = (command.wait_ms, command.opens, command.closes, command.aborts, command.peeks, command.with_id)
     parts = [_fields(part) for part in command.parts]
-    return (*own, *options, command.prefix, command.reply, command.words, parts)
+    # What a binary answer says of its request is what had come of it.
+    reply = command.reply[:1] if command.reply.startswith(b"\x81") else command.reply
+    return (*own, *options, command.prefix, reply, command.words, parts)
 
 
 def hangs_up(values: list[Shown]) -> bool:

@@ -37,6 +37,7 @@ def _busy(look: int, base: int, wave: int, put_per_look: int, number: int) -> Fi
         discarded=0,
         waiters=number % 4,
         open_transactions=number % 3,
+        oldest_at_ms=at_ms(look) - items * 3,
         journal_failed=0,
         stopped=0,
     )
@@ -44,7 +45,9 @@ def _busy(look: int, base: int, wave: int, put_per_look: int, number: int) -> Fi
 
 def _idle(stopped: int = 0) -> Figures:
     known = ("items", "bytes", "total_items", "logsize", "expired_items", "mem_items", "mem_bytes", "age", "discarded")
-    return figures(**dict.fromkeys(known, 0), waiters=0, open_transactions=0, journal_failed=0, stopped=stopped)
+    return figures(
+        **dict.fromkeys(known, 0), waiters=0, open_transactions=0, oldest_at_ms=0, journal_failed=0, stopped=stopped
+    )
 
 
 def look_at(server: str, look: int) -> Snapshot:
@@ -62,7 +65,7 @@ def look_at(server: str, look: int) -> Snapshot:
     }
     counters: dict[str, int | str] = {
         "uptime": 90_000 + look,
-        "version": "0.1.0",
+        "version": "1.0.0",
         "curr_connections": 42,
         "journal_bytes": 123_456_789,
         "sync_us_mean": 1400,

@@ -32,11 +32,12 @@ def test_what_a_server_does_not_give_is_unknown_and_not_nothing() -> None:
 
 
 def test_queues_of_one_name_are_added_up_and_of_ages_the_largest_counts() -> None:
-    one = [row("work", items=1, age_ms=500, in_per_s=1.5), row("mail", items=7)]
-    other = [row("work", items=2, age_ms=200, in_per_s=2.0, waiters=3)]
+    one = [row("work", items=1, age_ms=500, oldest_ms=70, in_per_s=1.5), row("mail", items=7)]
+    other = [row("work", items=2, age_ms=200, oldest_ms=90, in_per_s=2.0, waiters=3)]
     rows = {each.queue: each for each in summed([one, other])}
     assert set(rows) == {"work", "mail"}
     work = rows["work"]
+    assert work.oldest_ms == 90
     assert (work.items, work.age_ms, work.in_per_s, work.waiters, work.bytes) == (3, 500, 3.5, 3, None)
 
 

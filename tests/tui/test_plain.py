@@ -45,7 +45,7 @@ def test_json_is_one_object_on_a_line_for_each_look(daemon: Daemon, kestrelctl: 
     assert (found["queue"], found["bytes"], found["in_per_s"], found["is_stopped"]) == (queue, 5, 0.0, False)
     (server,) = looks[0]["servers"]
     assert (server["server"], server["answers"]) == (daemon.address, True)
-    assert server["counters"]["version"] == "0.1.0"
+    assert server["counters"]["version"] == "1.0.0"
 
 
 def test_several_servers_are_added_up_and_one_that_is_down_is_said_to_be(

@@ -15,7 +15,7 @@ def test_a_look_has_the_queues_and_the_counters_of_the_server(daemon: Daemon, qu
     poller.close()
     assert isinstance(look, Snapshot)
     assert look.queues[queue][:3] == (1, 5, 1)
-    assert look.counters["version"] == "0.1.0"
+    assert look.counters["version"] == "1.0.0"
 
 
 def test_looks_come_slower_while_a_server_is_away_and_go_on_when_it_is_back(own_daemon: Daemon) -> None:

@@ -59,7 +59,7 @@ async def stale(pilot: Pilot[None]) -> None:
 
 
 async def filtered(pilot: Pilot[None]) -> None:
-    await after("slash", seen="age_ms<500")(pilot)
+    await after("slash", seen="oldest_ms>500")(pilot)
     await pilot.press(*"shard")
     await until(pilot, "/shard")
 

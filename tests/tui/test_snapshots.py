@@ -3,28 +3,30 @@
 from tests.tui.sights import figures
 from tui.snapshots import NOTHING, parse_dump
 
+NOW_MS = 1_700_000_000_000
+
 
 def test_queues_of_different_keys_in_one_answer() -> None:
     answer = (
-        b"queue 'a' {\r\n  items=3\r\n  bytes=12\r\n  total_items=4\r\n  children=a+b\r\n}\r\n"
+        b"queue 'a' {\r\n  items=3\r\n  bytes=12\r\n  total_items=4\r\n  oldest_ms=1500\r\n  children=a+b\r\n}\r\n"
         b"queue 'a+b' {\r\n  items=1\r\n  bytes=2\r\n  total_items=4\r\n}\r\n"
         b"queue 'broken' {\r\n  stopped=1\r\n}\r\nEND\r\n"
     )
-    assert parse_dump(answer) == {
-        "a": figures(items=3, bytes=12, total_items=4),
+    assert parse_dump(answer, NOW_MS) == {
+        "a": figures(items=3, bytes=12, total_items=4, oldest_at_ms=NOW_MS - 1500),
         "a+b": figures(items=1, bytes=2, total_items=4),
         "broken": figures(stopped=1),
     }
 
 
 def test_names_of_any_bytes_and_no_queues_at_all() -> None:
-    assert parse_dump(b"END\r\n") == {}
-    (name,) = parse_dump(b"queue '\xff{:}' {\r\n  items=1\r\n}\r\nEND\r\n")
+    assert parse_dump(b"END\r\n", NOW_MS) == {}
+    (name,) = parse_dump(b"queue '\xff{:}' {\r\n  items=1\r\n}\r\nEND\r\n", NOW_MS)
     assert name.encode("utf-8", "surrogateescape") == b"\xff{:}"
 
 
 def test_lines_that_are_no_figures_are_left_out() -> None:
-    assert parse_dump(b"queue 'x' {\r\n  \r\n}\r\nEND\r\n") == {"x": NOTHING}
-    assert parse_dump(b"queue 'x' {\r\n  items=many\r\n}\r\nEND\r\n") == {"x": NOTHING}
-    odd = parse_dump(b"queue 'x' {\n  items=-1\n  new_key=some words\n  age=5\n}\nEND\r\n")
+    assert parse_dump(b"queue 'x' {\r\n  \r\n}\r\nEND\r\n", NOW_MS) == {"x": NOTHING}
+    assert parse_dump(b"queue 'x' {\r\n  items=many\r\n}\r\nEND\r\n", NOW_MS) == {"x": NOTHING}
+    odd = parse_dump(b"queue 'x' {\n  items=-1\n  new_key=some words\n  age=5\n}\nEND\r\n", NOW_MS)
     assert odd == {"x": figures(items=-1, age=5)}

@@ -41,15 +41,39 @@ COLUMNS = ("queue", "taken_items", *KEYS)
 def changes(tick: int, changing: int) -> bytes:
     """As `/stats.json` answers, when the figures of so many queues have changed."""
     rows = [
-        [f"queue-{number:05d}", 0, (number * tick) % 997, number, number * tick, 4096, 0, 7, 700, tick, 0, 0, 0, 0, 0]
+        [
+            f"queue-{number:05d}",
+            0,
+            (number * tick) % 997,
+            number,
+            number * tick,
+            4096,
+            0,
+            7,
+            700,
+            tick,
+            0,
+            0,
+            0,
+            number,
+            0,
+            0,
+        ]
         for number in range(QUEUES if tick == 1 else changing)
     ]
-    head = {"is_full": tick == 1, "at": f"1-{tick}", "gone": [], "columns": COLUMNS, "server": {"uptime": "100"}}
+    head = {
+        "is_full": tick == 1,
+        "at": f"1-{tick}",
+        "gone": [],
+        "now_ms": 0,
+        "columns": COLUMNS,
+        "server": {"uptime": "100"},
+    }
     return json.dumps({**head, "rows": rows}).encode()
 
 
 def by_dump(answer: bytes, feed: Feed) -> Snapshot:
-    return Snapshot("a:1", 0, 0, parse_dump(answer), {})
+    return Snapshot("a:1", 0, 0, parse_dump(answer, 0), {})
 
 
 def by_feed(answer: bytes, feed: Feed) -> Snapshot:

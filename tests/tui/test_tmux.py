@@ -95,7 +95,7 @@ def test_every_screen_in_a_terminal_while_the_server_is_busy(tmp_path: Path) -> 
 def look_at_every_screen(terminal: Terminal, daemon: Daemon) -> None:
     terminal.until(f"queues {QUEUES}", f"● {daemon.address}", "› load-", "? help")
     terminal.keys("/")
-    terminal.until("age_ms<500")
+    terminal.until("oldest_ms>500")
     terminal.type("load-07")
     terminal.until("/load-07", "queues 1 ")
     terminal.keys("Enter")

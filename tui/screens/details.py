@@ -26,7 +26,7 @@ PLOTS: Final = (
     ("items", "items", count),
     ("in_per_s", "in/s", rate),
     ("out_per_s", "out/s", rate),
-    ("age_ms", "age", span),
+    ("oldest_ms", "oldest", span),
 )
 
 
@@ -142,7 +142,7 @@ def _title(queue: str, row: QueueRow | None) -> str:
         ("bytes", size(row.bytes)),
         ("logsize", size(row.logsize)),
         ("in memory", count(row.mem_items)),
-        ("age", span(row.age_ms)),
+        ("oldest", span(row.oldest_ms)),
         ("waiters", count(row.waiters)),
         ("open", count(row.open_reads)),
         ("expired", count(row.expired)),

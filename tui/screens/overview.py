@@ -53,7 +53,7 @@ class Overview(Screen[None]):
         yield Static(id="stale")
         yield Static(id="scrubber")
         yield QueueTable()
-        yield Input(value=self.filter_words, placeholder="name  !name  items>100  age_ms<500", id="filter")
+        yield Input(value=self.filter_words, placeholder="name  !name  items>100  oldest_ms>500", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:

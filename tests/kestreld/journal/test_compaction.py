@@ -233,7 +233,7 @@ def test_items_taken_but_not_yet_written_are_among_those_kept(tmp_path: Path) ->
         files.finish_background()  # rolls, and the next commit is not written yet
         engine.upkeep.sync(engine.queue(WORK))  # as a round does that comes just then
         for _ in range(8):
-            engine.upkeep.slice(0)
+            engine.slices.run(0)
             files.finish_background()
     engine.crash()
     assert engine.drain(WORK) == [b"held", *[b"%d" % number for number in range(lost, 100)]]

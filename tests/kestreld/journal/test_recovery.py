@@ -235,11 +235,14 @@ def test_a_closed_segment_cut_anywhere_never_costs_an_item_unnoticed():
             assert engine.segments_left[name] == whole[:cut]
 
 
-def test_a_closed_segment_that_is_missing_is_spoken_of():
+def test_a_closed_segment_that_is_missing_stops_the_queue_where_a_reader_needs_it():
     history = MANY_SEGMENTS
     for name in history.closed:
         engine = Planted({other: data for other, data in history.files.items() if other != name})
-        if content_of(engine) != history.last:
+        if engine.stopped:
+            assert "not there" in engine.log[0]
+        elif content_of(engine) != history.last:
+            assert name == history.closed[0], "without a marker nobody can tell whether it was needed"
             assert "fewer in the journal than counted" in engine.log[0]
 
 

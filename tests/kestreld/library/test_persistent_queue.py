@@ -1,13 +1,14 @@
 """A durable queue within a process: what Kestrel's own specification of PersistentQueue asserts, threads, and ends."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -527,6 +528,66 @@ def test_what_it_wrote_is_a_sound_journal_of_the_servers(tmp_path: Path) -> None
         queue.remove_all(30)
     reports = list(verify_spool(FileLayer(), str(tmp_path)))
     assert [(report.reason, report.put_items, report.live_items) for report in reports] == [(None, 100, 70)]
+
+
+@pytest.mark.parametrize("stays_open", [True, False], ids=["the spool stays open", "the spool is closed"])
+def test_a_close_gives_back_what_was_open_in_its_place(tmp_path: Path, stays_open: bool) -> None:
+    with ExitStack() as others:
+        if stays_open:
+            others.enter_context(opened(tmp_path, "other"))
+        with opened(tmp_path) as queue:
+            queue.add_all([b"1", b"2", b"3", b"4"])
+            opens = [queue.remove(transaction=True) for _ in range(3)]
+            assert opens[1] is not None
+            queue.confirm_remove(opens[1].xid)
+        with opened(tmp_path) as queue:
+            assert len(queue) == 3
+            assert drained(queue) == [b"1", b"3", b"4"]
+
+
+def test_nobody_but_its_user_may_look_into_a_spool(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with opened(tmp_path / "spool", max_journal_size_bytes=1024) as queue:
+            for _ in range(100):
+                queue.add(b"x" * 100)
+                queue.remove()
+            modes = {
+                path: path.stat().st_mode & 0o777 for path in [tmp_path / "spool", *(tmp_path / "spool").rglob("*")]
+            }
+    finally:
+        os.umask(before)
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+
+
+@pytest.mark.parametrize("what", ["add", "remove"])
+def test_what_is_synced_before_an_answer_is_not_answered_before_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    held, syncing, sync = threading.Event(), threading.Event(), FileLayer.sync
+
+    def slow_sync(files: FileLayer, fd: int) -> None:
+        syncing.set()
+        assert held.wait(60)
+        sync(files, fd)
+
+    with opened(tmp_path, sync_journal_ms=0) as queue:
+        queue.add(b"1")
+        monkeypatch.setattr(FileLayer, "sync", slow_sync)
+        answered = threading.Event()
+
+        def use() -> None:
+            queue.add(b"2") if what == "add" else queue.remove()
+            answered.set()
+
+        user = threading.Thread(target=use)
+        user.start()
+        assert syncing.wait(60)
+        assert not answered.wait(0.1)
+        held.set()
+        user.join()
+        assert answered.is_set()
 
 
 def test_neither_the_server_nor_aiohttp_is_loaded() -> None:

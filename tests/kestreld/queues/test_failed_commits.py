@@ -9,7 +9,8 @@ import pytest
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import item_data
 from kestreld.queues.commit import Ticket
-from tests.support.engine import Engine, read_range
+from kestreld.queues.slices import WAITS
+from tests.support.engine import Engine, LateFiles, QuickFiles, read_range
 from tests.support.faulty_files import FULL, FaultyFiles
 
 WORK, AUDIT = "work", "work+audit"
@@ -314,6 +315,142 @@ def test_a_stream_sees_nothing_that_a_failed_sync_may_still_take_back(tmp_path):
     assert [item_data(record) for record in read_range(queue, queue.streams["spark"].head, 10)] == [b"third"]
 
 
+@pytest.mark.parametrize("lost", ["the CHECKPOINT of the next", "half of it, too", "the name of the next"])
+def test_a_failed_put_that_could_not_be_cut_off_does_not_come_back_with_the_id_of_another(lost, tmp_path):
+    """Three segments: the first has it at its end, the second would say so and is lost in a power cut."""
+    files = FaultyFiles(errno.EIO, ("sync", "truncate"), stays=True)
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    engine.put(WORK, b"one", b"two")
+    engine.end_turn()
+    files.finish_background()
+    for refused in (b"refused", b"refused, too"):
+        files.fail_from(1)
+        engine.put(WORK, refused)
+        engine.end_turn()
+        files.finish_background()
+        assert engine.queue(WORK).journal.failed is not None
+        engine.configure(sync_journal_ms=0)
+    files.mend()
+    files.refused.clear()
+    engine.put(WORK, b"three", b"four")
+    engine.end_turn()
+    files.finish_background()
+    assert engine.queue(WORK).ticket is None
+    engine.abandon()
+    first, second, _ = engine.segments(WORK)
+    assert b"refused" in first.read_bytes()
+    if lost == "the name of the next":
+        second.unlink()
+    else:
+        second.write_bytes(b"")
+    if lost == "half of it, too":
+        first.write_bytes(first.read_bytes()[:-5])
+    engine = Engine(tmp_path / "spool", QuickFiles(), sync_journal_ms=0)
+    assert list(map(item_data, read_range(engine.queue(WORK), 1, 10))) == [b"one", b"two", b"three", b"four"]
+    assert engine.drain(WORK) == [b"one", b"two", b"three", b"four"]
+
+
+class CountingFiles(QuickFiles):
+    """A disk that says what was synced, and when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+        self.refuses = False
+        self.has_room = True
+
+    def create(self, path: str) -> int:
+        if not self.has_room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().create(path)
+
+    def sync(self, fd: int) -> None:
+        self.synced.append("file")
+        if self.refuses:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def sync_dir(self, path: str) -> None:
+        self.synced.append(path.rpartition("/")[2])
+
+    def sync_file_system(self, fd: int) -> None:
+        self.synced.append("all")
+        if self.refuses:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def left_by_a_kill(spool: Path, *names: str) -> None:
+    """Journals with items that were written, and not synced before the process was killed."""
+    engine = Engine(spool, LateFiles(), sync_journal_ms=0)
+    for name in names:
+        engine.put(name, b"one")
+    engine.end_turn()
+    engine.abandon()
+
+
+@pytest.mark.parametrize("sync_ms", [0, 100])
+def test_what_a_start_finds_is_on_disk_before_anybody_gets_it(sync_ms, tmp_path):
+    left_by_a_kill(tmp_path / "spool", WORK)
+    files = CountingFiles()
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=sync_ms)
+    assert files.synced == ["file", "work.journal", "spool"]
+    assert engine.drain(WORK) == [b"one"]
+
+
+def test_one_call_puts_what_a_start_finds_in_many_journals_on_disk(tmp_path):
+    names = [f"q{number}" for number in range(20)]
+    left_by_a_kill(tmp_path / "spool", *names)
+    files = CountingFiles()
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    assert files.synced == ["all"]
+    assert [engine.drain(name) for name in names] == [[b"one"]] * 20
+
+
+def test_what_a_stop_in_good_order_left_is_not_synced_again(tmp_path):
+    left_by_a_kill(tmp_path / "spool", WORK)
+    engine = Engine(tmp_path / "spool", QuickFiles(), sync_journal_ms=0)
+    engine.put(WORK, b"two")
+    engine.end_turn()
+    engine.collection.close()
+    files = CountingFiles()
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    assert files.synced == []
+    assert engine.drain(WORK) == [b"one", b"two"]
+
+
+def test_without_sync_journal_a_start_syncs_nothing(tmp_path):
+    left_by_a_kill(tmp_path / "spool", WORK)
+    files = CountingFiles()
+    Engine(tmp_path / "spool", files)
+    assert files.synced == []
+
+
+def test_a_start_syncs_what_it_found_also_where_the_disk_has_no_room_for_a_new_segment(tmp_path):
+    left_by_a_kill(tmp_path / "spool", WORK)
+    (live,) = (tmp_path / "spool" / "work.journal").glob("*.seg")
+    live.with_name(live.name + ".unsynced").touch()  # so that it begins a new one
+    files = CountingFiles()
+    files.has_room = False
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    assert "No space left" in engine.log[-1]
+    assert files.synced == ["file", "work.journal", "spool"]
+    assert engine.drain(WORK) == [b"one"]
+
+
+@pytest.mark.parametrize("names", [(WORK,), (WORK, "beside")])
+def test_where_a_start_cannot_sync_what_it_found_the_journal_goes_on_in_a_new_segment(names, tmp_path):
+    left_by_a_kill(tmp_path / "spool", *names)
+    files = CountingFiles()
+    files.refuses = True
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    assert len([line for line in engine.log if "sync failed: Input/output error" in line]) == len(names)
+    files.refuses = False
+    assert [len(engine.segments(name)) for name in names] == [2] * len(names)
+    for name in names:
+        assert engine.put(name, b"two") == [True]
+        assert engine.end_turn() == {}
+        assert engine.drain(name) == [b"one", b"two"]
+
+
 def test_a_get_and_the_put_that_leaves_a_failed_segment_behind_are_answered_in_one_turn(tmp_path):
     files = FaultyFiles(error=errno.ENOSPC, kinds=("sync",))
     engine = Engine(tmp_path, files, sync_journal_ms=0)
@@ -333,3 +470,35 @@ def test_a_get_and_the_put_that_leaves_a_failed_segment_behind_are_answered_in_o
     assert ticket.pending
     files.finish_background()
     assert not ticket.pending
+
+
+@pytest.mark.parametrize("sync_fails", [True, False])
+def test_a_reload_of_a_failed_journal_waits_for_the_commit_on_its_way_to_the_disk(
+    tmp_path: Path, sync_fails: bool
+) -> None:
+    """Else what that commit took would be given back to nobody when its sync fails."""
+    files = LateFiles()
+    engine = Engine(tmp_path, files, sync_journal_ms=0)
+    engine.put(WORK, b"1", b"2", b"3")
+    engine.end_turn()
+    files.finish_background()
+    assert engine.take(WORK) == b"1"
+    engine.end_turn()
+    (segment,) = engine.segments(WORK)
+    segment.write_bytes(segment.read_bytes() + b"by hand")
+    journal = engine.queue(WORK).journal
+    assert journal is not None
+    assert journal.look() is not None
+    assert engine.take(WORK) == b"2"
+    reload = engine.collection.configure(engine.config)
+    assert [next(reload), next(reload)] == [WAITS, WAITS]
+    if sync_fails:
+        ((_, finished),), files.under_way = files.under_way, []
+        finished(OSError(errno.EIO, "Input/output error"))
+    else:
+        files.finish_background()
+    assert WAITS not in list(reload)
+    assert journal.failed is None
+    engine.end_turn()
+    files.finish_background()
+    assert engine.drain(WORK) == ([b"1", b"2", b"3"] if sync_fails else [b"3"])

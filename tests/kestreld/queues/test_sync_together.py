@@ -15,6 +15,10 @@ class CountingFiles(LateFiles):
         super().__init__()
         self.calls: list[str] = []
         self.fails = False
+        self.elsewhere = "nowhere"
+
+    def is_covered(self, path: str, fd: int) -> bool:
+        return self.elsewhere not in path
 
     def sync(self, fd: int) -> None:
         self.calls.append("sync")
@@ -54,6 +58,15 @@ def test_journals_due_in_one_turn_are_synced_by_one_call(tmp_path: Path) -> None
     files.finish_background()
     assert files.calls == ["sync_file_system"]
     assert not any(ticket.pending or ticket.failure for ticket in tickets)
+    assert [engine.take(name) for name in NAMES] == [b"item"] * 3
+
+
+def test_a_journal_on_another_file_system_is_synced_by_itself(tmp_path: Path) -> None:
+    engine, files = made(tmp_path)
+    files.elsewhere = "/two.journal/"
+    put(engine, *NAMES)
+    files.finish_background()
+    assert sorted(files.calls) == ["sync", "sync_file_system"]
     assert [engine.take(name) for name in NAMES] == [b"item"] * 3
 
 

@@ -83,7 +83,7 @@ def test_nothing_goes_before_a_checkpoint_behind_it_is_on_disk(tmp_path: Path) -
     assert len(put_ids(tmp_path / "work.journal")) == 20
     while files.under_way:
         files.finish_background()
-    engine.work(20)
+        engine.work(20)
     assert len(engine.segments(WORK)) == 1
 
 
@@ -98,7 +98,7 @@ def test_segments_go_though_the_next_is_full_before_a_sync_is_over(tmp_path: Pat
         engine.end_turn()
         engine.work(3)
         if number % 8 == 0:
-            assert len(files.under_way) < 2, "one at a time"
+            assert len(files.under_way) < 3, "one at a time, and the folder with the marker"
             files.finish_background()
         most = max(most, len(engine.segments(WORK)))
         synced = engine.queue(WORK).journal.synced_number
@@ -215,14 +215,15 @@ def test_who_fills_a_journal_faster_than_it_is_compacted_waits_and_the_others_do
     assert engine.reader(WORK).open_read(engine.clock.wall_ms) is not None
     while not filler.held:
         send(filler, b"set work 0 0 40\r\n%b\r\nget work\r\n" % (b"." * 40))
-        engine.upkeep.slice(0)
+        engine.slices.run(0)
     assert SEGMENT_BYTES * (OVERFLOW - 1) < used_bytes(engine) < MOST_BYTES
-    send(other, b"set other 0 0 1\r\nx\r\nget work\r\n")
+    send(other, b"set other 0 0 1\r\nx\r\n")
+    send(other, b"get work\r\n")
     assert not other.held
     assert told == []
     while not told:
         files.finish_background()
-        engine.upkeep.slice(0)
+        engine.slices.run(0)
     assert told == ["filler"]
     assert not filler.held
     for _ in range(5):

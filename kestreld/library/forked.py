@@ -1,0 +1,77 @@
+"""Queues after a fork: they belong to the parent, and in the child whatever is asked of them raises QueueForked.
+
+A child has copies of its parent's queues, of descriptors and of locks, which another thread may have held. Nothing asks
+in which process it runs: in the child locks are other objects, and queues have another class.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NoReturn
+from weakref import WeakSet
+
+from kestreld.errors import KestrelError, QueueForked, ThreadDied
+from kestreld.forks import call_in_child
+
+_queues: Final[WeakSet[Any]] = WeakSet()
+
+
+def refuse_in_child(queue: object) -> None:
+    """Have all methods and properties of a queue raise QueueForked in each child."""
+    _queues.add(queue)
+
+
+class _RefusingLock:
+    """In the place of a lock that nobody can have any more."""
+
+    def __init__(self, reason: Callable[[], KestrelError]) -> None:
+        self._reason = reason
+
+    def acquire(self, *_: object, **__: object) -> NoReturn:
+        raise self._reason()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached."""
+
+
+def forked_lock(queue: str) -> Any:
+    """Stands for a lock. Whoever wants it gets QueueForked with the name of the queue."""
+    return _RefusingLock(lambda: QueueForked(queue))
+
+
+def dead_lock(problem: ThreadDied) -> Any:
+    """Stands for a lock. Whoever wants it gets the problem."""
+    return _RefusingLock(lambda: problem)
+
+
+@cache
+def _forked(kind: Any) -> Any:
+    """The class that queues of this one have in a child."""
+
+    def refuse(queue: object, *_: object) -> NoReturn:
+        raise QueueForked(object.__getattribute__(queue, "__dict__")["_forked"])
+
+    def attribute(queue: object, name: str) -> Any:
+        # What a class is asked by the language itself, as by `isinstance`, does nothing.
+        return object.__getattribute__(queue, name) if name.startswith("__") else refuse(queue)
+
+    own = dict.fromkeys(("__setattr__", "__len__", "__enter__", "__exit__"), refuse)
+    return type(kind.__name__, (kind,), {"__slots__": (), "__getattribute__": attribute, **own})
+
+
+def _name(queue: Any) -> str:
+    named = (getattr(queue, attribute, "") for attribute in ("full_name", "name"))
+    return next(filter(None, named), type(queue).__name__)
+
+
+@call_in_child
+def _refuse() -> None:
+    queues = list(_queues)
+    _queues.clear()  # a grandchild finds them as they are
+    for queue in queues:
+        name = _name(queue)
+        for answer in getattr(queue, "awaited", ()):
+            answer.refuse(name)
+        vars(queue)["_forked"] = name
+        queue.__class__ = _forked(queue.__class__)

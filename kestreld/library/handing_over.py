@@ -1,0 +1,28 @@
+"""How an open read gets to who asked for it."""
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import TypeVar
+
+from kestreld.library.reading import Reading
+
+T = TypeVar("T")
+
+
+def hand_over(reading: Reading, fetch: Callable[[], T]) -> T:
+    """What `fetch` gives. Where an exception of somebody else's comes in its place, what it has opened returns.
+
+    Whoever calls this returns it at once: behind the last store the interpreter looks for signals no more.
+    """
+    me, is_there = get_ident(), False
+    try:
+        found = fetch()
+        is_there = True
+    finally:
+        if is_there:
+            xid = reading.on_its_way[me]
+            if xid:
+                reading.opened[xid] = reading.on_its_way[me] = 0
+        else:
+            reading.return_to_queue(me)
+    return found

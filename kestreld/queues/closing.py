@@ -1,0 +1,117 @@
+"""The end of a collection: what was written goes to the disk, and each journal says so.
+
+One sync of the file system covers all journals, however many there are. What there is no time for stays as a kill
+would leave it.
+"""
+
+from collections.abc import Callable, Iterable
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalFailed
+from kestreld.files import FileLayer
+from kestreld.journal.journal import Journal
+from kestreld.queues.queue import Queue
+
+Leaving = list[tuple[Queue, Journal]]
+
+
+class Closing:
+    """Journals that are let go of, until the stopwatch says `until_us`; None = there is time for all.
+
+    `fd` is of the spool's file system, and was open before anything was written: an error that was met since in writing
+    back is reported to it, whoever else has been told. Without it each journal is synced alone.
+    """
+
+    def __init__(
+        self,
+        files: FileLayer,
+        clock: Clock,
+        mark: Callable[[Queue, Journal], None],
+        report: Callable[[str], None],
+        fd: int | None,
+        until_us: int | None,
+    ) -> None:
+        self.left = 0  # journals that are not sealed, as there was no time
+        self._files = files
+        self._clock = clock
+        self._mark = mark
+        self._report = report
+        self._fd = fd
+        self._until_us = until_us
+
+    def close(self, queues: Iterable[Queue]) -> None:
+        """Sync, seal and close every journal, those of synced queues first."""
+        leaving = [(queue, journal) for queue in queues if (journal := queue.journal) is not None and journal.segments]
+        leaving.sort(key=lambda one: one[0].sync_ms is None)
+        # What a sync is about that is not over nobody knows to be on disk: full segments, which no other one covers.
+        self.left = sum(journal.syncing for _, journal in leaving)
+        sound = [one for one in leaving if one[1].failed is None and not one[1].syncing]
+        waiting = [one for one in sound if one[1].unsynced]
+        self._seal([one for one in sound if not one[1].unsynced])
+        alone: Leaving = []
+        together: Leaving = []
+        for one in waiting:
+            (together if self._is_covered(one[1]) else alone).append(one)
+        if len(together) == 1:
+            alone, together = [*together, *alone], []  # that waits for nothing else that is being written there
+        if together:
+            self._sync_together(together, [one for one in sound if one[1].unsynced])
+        self._sync_alone(alone)
+        if self.left:
+            self._report(f"stopping: no time to sync and seal {self.left} of {len(leaving)} journals: as after a kill")
+        for _, journal in leaving if not self._is_late else ():  # else the end of the process closes them sooner
+            journal.close()
+
+    def _is_covered(self, journal: Journal) -> bool:
+        try:
+            return self._fd is not None and self._files.is_covered(journal.live.path, self._fd)
+        except OSError:
+            return False  # removed by hand: its own sync says so
+
+    @property
+    def _is_late(self) -> bool:
+        return self._until_us is not None and self._clock.stopwatch_us() >= self._until_us
+
+    def _sync_together(self, journals: Leaving, written: Leaving) -> None:
+        """`written` are all that the sync covers: some are sealed already."""
+        assert self._fd is not None
+        fd, started_us = self._fd, self._clock.stopwatch_us()
+        within_us = None if self._until_us is None else max(self._until_us - started_us, 0)
+        try:
+            if not self._files.in_time(lambda: self._files.sync_file_system(fd), within_us):
+                self.left += len(journals)
+                return
+        except OSError as error:
+            self._report(
+                f"stopping: sync of the file system failed: {error.strerror}; no journal is sealed, and each"
+                " goes on in a new segment"
+            )
+            for _, journal in written:  # all of them, time or not: the next process must not rely on any
+                journal.sync_failed(error)
+            return
+        for _, journal in journals:
+            journal.synced_with_all(started_us)
+        self._seal(journals)
+
+    def _sync_alone(self, journals: Leaving) -> None:
+        for at, (queue, journal) in enumerate(journals):
+            if self._is_late:
+                self.left += len(journals) - at
+                return
+            try:
+                journal.sync()
+                self._mark(queue, journal)
+                journal.seal(queue.next_id)
+            except JournalFailed as failure:
+                self._report(f"{queue.name}: {failure}")
+
+    def _seal(self, journals: Leaving) -> None:
+        for at, (queue, journal) in enumerate(journals):
+            if self._is_late:
+                self.left += sum(journal.written_to for _, journal in journals[at:])
+                return
+            self._mark(queue, journal)
+            try:
+                journal.seal(queue.next_id)
+            except JournalFailed as failure:
+                self._report(f"{queue.name}: {failure}")

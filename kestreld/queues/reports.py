@@ -1,0 +1,117 @@
+"""The long answers: STATS, DUMP_STATS and DUMP_CONFIG, made piece by piece as the client reads them.
+
+Each is an iterator of pieces of text, and of None wherever others may have their turn. So the figures of two queues
+may be of different instants; those of one queue are of one.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from heapq import merge
+from typing import Final
+
+from kestreld.config import Compat
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.figures import Sees, adding_up, queue_figures, server_figures
+from kestreld.settings import queue_setting_lines
+from kestreld.stats import Figures, ServerStats
+
+PIECE_BYTES: Final = 1 << 16
+SORTED_AT_ONCE: Final = 2048
+END: Final = "END\r\n"
+
+Pieces = Iterator[bytes | None]
+
+
+def stats_report(collection: QueueCollection, stats: ServerStats, sees: Sees | None) -> Pieces:
+    """memcached's form. `sees` says which queues there are for whoever asks, None = all."""
+    sums = yield from adding_up(collection)
+    text = "".join([f"STAT {key} {value}\r\n" for key, value in server_figures(collection, stats, sums)])
+    yield from _in_pieces(text, _all_queues(collection, sees), _stat_lines)
+
+
+def dump_stats_report(collection: QueueCollection, names: list[str] | None, sees: Sees | None) -> Pieces:
+    """Kestrel's form: a block a queue, of all or of the named ones; a name that is no queue has an empty one."""
+    strict = collection.config.compat is Compat.KESTREL_1
+    queues = _all_queues(collection, sees) if names is None else _named(collection, names, sees)
+    return _in_pieces("", queues, _block, nothing="\r\n" if strict else "")
+
+
+def dump_config_report(collection: QueueCollection) -> Pieces:
+    """Every setting of every queue, as it is in force."""
+    strict = collection.config.compat is Compat.KESTREL_1
+    # Kestrel puts a line end between what it lists and END, even if it lists nothing.
+    return _in_pieces("", _all_settings(collection), _block, nothing="\r\n" if strict else "")
+
+
+def _in_pieces(
+    text: str,
+    queues: Iterator[tuple[str, Figures] | None],
+    written: Callable[[str, Figures], str],
+    nothing: str = "",
+) -> Pieces:
+    """`text`, the queues as they are `written`, and END. `nothing` stands before that where there are none."""
+    parts, size, is_empty = [text], len(text), True
+    for found in queues:
+        if found is None:
+            yield None
+            continue
+        is_empty = False
+        part = written(*found)
+        parts.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield "".join(parts).encode("latin-1")
+            parts, size = [], 0
+        else:
+            yield None
+    parts += [nothing, END] if is_empty else [END]
+    yield "".join(parts).encode("latin-1")
+
+
+def _stat_lines(name: str, figures: Figures) -> str:
+    start = f"STAT queue_{name}_"
+    return "".join([f"{start}{key} {value}\r\n" for key, value in figures])
+
+
+def _block(name: str, figures: Figures) -> str:
+    lines = "".join([f"  {key}={value}\r\n" for key, value in figures])
+    return f"queue '{name}' {{\r\n{lines}}}\r\n"
+
+
+def _all_queues(collection: QueueCollection, sees: Sees | None) -> Iterator[tuple[str, Figures] | None]:
+    """Every queue there is when its turn comes, by name; then those whose journals could not be read."""
+    strict = collection.config.compat is Compat.KESTREL_1
+    names = yield from _in_order(list(collection.readers))
+    for name in names:
+        if sees is not None and not sees(name):
+            yield None
+        elif (reader := collection.find(name)) is not None:
+            while reader.seek_head():
+                yield None
+            yield name, queue_figures(reader, collection.clock.wall_ms, guide_only=strict, sees=sees)
+    for name in [] if strict else sorted(collection.broken):
+        if sees is None or sees(name):
+            yield name, [("stopped", "1")]
+
+
+def _named(collection: QueueCollection, names: list[str], sees: Sees | None) -> Iterator[tuple[str, Figures] | None]:
+    for name in names:
+        reader = collection.find(name) if sees is None or sees(name) else None
+        while reader is not None and reader.seek_head():
+            yield None
+        yield name, queue_figures(reader, collection.clock.wall_ms, sees=sees) if reader is not None else []
+
+
+def _all_settings(collection: QueueCollection) -> Iterator[tuple[str, Figures] | None]:
+    names = yield from _in_order(list(collection.readers))
+    for name in names:
+        if (reader := collection.find(name)) is not None:
+            yield name, queue_setting_lines(reader.config)
+
+
+def _in_order(names: list[str]) -> Generator[None, None, Iterator[str]]:
+    """The names sorted; what that takes is spread over many steps."""
+    runs = []
+    for start in range(0, len(names), SORTED_AT_ONCE):
+        runs.append(sorted(names[start : start + SORTED_AT_ONCE]))
+        yield
+    return merge(*runs)

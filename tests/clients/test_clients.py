@@ -1,0 +1,237 @@
+"""Other people's memcached clients are queue clients, and those of the binary protocol fail at once.
+
+Each is a program that uses the client as its users do and prints a line for each operation. One whose tools are not
+installed is skipped. At the end there is a table of what each has done.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestreld import __version__
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.queue_client import QueueClient
+
+pytestmark = pytest.mark.long
+
+PROGRAMS: Final = Path(__file__).parent / "programs"
+DEBIANS_PYTHON: Final = "/usr/bin/python3"
+GOMEMCACHE: Final = Path("/usr/share/gocode/src/github.com/bradfitz/gomemcache")
+AT_ONCE_S: Final = 10.0  # with the start of the program; who waits for an answer does so for 20 s
+ANSWERS: Final = {
+    "version": __version__,
+    "set": "ok",
+    "get": "hello",
+    "empty": "none",
+    "large": "ok",
+    "any-bytes": "ok",
+    "reliable": "ok",
+    "close": "none",
+    "delete": "ok",
+}
+_numbers = count(1)
+
+
+class Missing(Exception):
+    """What a client needs is not installed: what it is, and how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How to run a program of ours. Port and queue come behind the command, and then `more`."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] | None = None
+    more: tuple[str, ...] = ()
+    lacks: frozenset[str] = frozenset()  # operations that the client does not have
+
+
+Prepare = Callable[[Path], Run]  # in a folder of its own; raises Missing
+Table = list[tuple[str, str, str]]  # client, operations, outcome
+
+
+def python_with(module: str) -> str:
+    """An interpreter that has the module: this one, or Debian's."""
+    for python in (sys.executable, DEBIANS_PYTHON):
+        if (
+            shutil.which(python)
+            and not subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode
+        ):
+            return python
+    raise Missing(f"no Python here has the module {module}")
+
+
+def of_python(module: str) -> Run:
+    return Run((python_with(module), str(PROGRAMS / "python_client.py"), module))
+
+
+def of_binary_python() -> Run:
+    return Run((python_with("bmemcached"), str(PROGRAMS / "binary_client.py")))
+
+
+def of_php(*more: str) -> Run:
+    php = needed("php", "php-cli")
+    if "memcached" not in subprocess.run([php, "-m"], capture_output=True, text=True).stdout.split():
+        raise Missing("PHP has no extension memcached: apt install php-memcached")
+    return Run((php, str(PROGRAMS / "client.php")), more=more)
+
+
+def of_perl() -> Run:
+    perl = needed("perl", "perl")
+    if subprocess.run([perl, "-MCache::Memcached", "-e1"], capture_output=True).returncode:
+        raise Missing("Perl has no Cache::Memcached: apt install libcache-memcached-perl")
+    return Run((perl, str(PROGRAMS / "client.pl")))
+
+
+def of_node(module: str, program: str) -> Run:
+    """NODE_PATH says where Node's modules are, beside where npm installs them for all."""
+    node = needed("node", "nodejs")
+    folders = [os.environ.get("NODE_PATH", ""), "/usr/lib/node_modules", "/usr/local/lib/node_modules"]
+    environment = {**os.environ, "NODE_PATH": ":".join(filter(None, folders))}
+    known = subprocess.run([node, "-e", f"require.resolve('{module}')"], env=environment, capture_output=True)
+    if known.returncode:
+        raise Missing(f"Node has no module {module}: npm install --global {module}")
+    return Run((node, str(PROGRAMS / program)), environment)
+
+
+def of_go(folder: Path) -> Run:
+    go = needed("go", "golang-go")
+    if not GOMEMCACHE.exists():
+        raise Missing("no gomemcache: apt install golang-github-bradfitz-gomemcache-dev")
+    library = folder / "gomemcache"
+    shutil.copytree(GOMEMCACHE, library)
+    (library / "go.mod").write_text("module github.com/bradfitz/gomemcache\n")
+    shutil.copy(PROGRAMS / "client.go", folder)
+    (folder / "go.mod").write_text(
+        "module client\n\nrequire github.com/bradfitz/gomemcache v0.0.0\n"
+        "replace github.com/bradfitz/gomemcache => ./gomemcache\n"
+    )
+    environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "GOPROXY": "off", "GO111MODULE": "on"}
+    built = subprocess.run(
+        [go, "build", "-o", "client", "."], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    return Run((str(folder / "client"),), lacks=frozenset({"version"}))
+
+
+def needed(command: str, package: str) -> str:
+    found = shutil.which(command)
+    if found is None:
+        raise Missing(f"no {command}: apt install {package}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def table(request: pytest.FixtureRequest) -> Iterator[Table]:
+    """Client, operations, outcome; printed when all have had their turn."""
+    rows: Table = []
+    yield rows
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)] if rows else [0, 0]
+    lines = [f"{client:<{widths[0]}}  {what:<{widths[1]}}  {outcome}" for client, what, outcome in rows]
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print("\n" + "\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with running_daemon(tmp_path_factory.mktemp("kestreld"), "listen.admin=null") as running:
+        yield running
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"clients{next(_numbers)}"
+
+
+TEXT_CLIENTS: Final[Mapping[str, Prepare]] = {
+    "pymemcache": lambda folder: of_python("pymemcache"),
+    "python-memcached": lambda folder: of_python("memcache"),
+    "pylibmc": lambda folder: of_python("pylibmc"),
+    "PHP Memcached": lambda folder: of_php(),
+    "Perl Cache::Memcached": lambda folder: of_perl(),
+    "node memcached": lambda folder: of_node("memcached", "client.js"),
+    "gomemcache": of_go,
+}
+BINARY_CLIENTS: Final[Mapping[str, Prepare]] = {
+    "python-binary-memcached": lambda folder: of_binary_python(),
+    "PHP Memcached, binary": lambda folder: of_php("binary"),
+    "node memjs": lambda folder: of_node("memjs", "binary_client.js"),
+}
+# libmemcached-tools: the command, what it prints, and how it ends
+TOOLS: Final[Mapping[str, tuple[str, str, int]]] = {
+    "memcping": ("memcping {server}", "", 0),
+    "memcstat": ("memcstat {server}", f"version: {__version__}\n", 0),
+    "memccp": ("memccp {server} {file}", "", 0),
+    "memccat": ("memccat {server} greeting", "hello", 0),
+    "memcrm": ("memcrm {server} greeting", "", 0),
+    "memcflush": ("memcflush {server}", "", 0),
+    "memccp --binary": ("memccp {server} --binary {file}", "memcached_set", 1),
+}
+
+
+def outcomes(run: Run, port: int, queue: str) -> tuple[dict[str, str], float]:
+    """What the program says of each operation, and how long it took."""
+    started = time.monotonic()
+    command = [*run.command, str(port), queue, *run.more]
+    done = subprocess.run(command, env=run.environment, capture_output=True, text=True, timeout=60)
+    taken_s = time.monotonic() - started
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line), taken_s
+
+
+def prepared(client: str, prepare: Prepare, folder: Path, table: Table) -> Run:
+    try:
+        return prepare(folder)
+    except Missing as missing:
+        table.append((client, "", f"skipped: {missing}"))
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("client", TEXT_CLIENTS)
+def test_a_client_of_the_text_protocol_puts_gets_and_reads_reliably(
+    daemon: Daemon, tmp_path: Path, table: Table, queue: str, client: str
+) -> None:
+    run = prepared(client, TEXT_CLIENTS[client], tmp_path, table)
+    said, _ = outcomes(run, daemon.port, queue)
+    expected = {operation: answer for operation, answer in ANSWERS.items() if operation not in run.lacks}
+    outcome = ", ".join(f"{name}: {said.get(name)}" for name in expected if said.get(name) != expected[name])
+    table.append((client, " ".join(said), outcome or "all well"))
+    assert said == expected
+
+
+@pytest.mark.parametrize("client", BINARY_CLIENTS)
+def test_a_client_of_the_binary_protocol_fails_at_once_and_runs_nothing(
+    daemon: Daemon, tmp_path: Path, table: Table, queue: str, client: str
+) -> None:
+    run = prepared(client, BINARY_CLIENTS[client], tmp_path, table)
+    with QueueClient(daemon.port) as other:
+        other.put("kept", b"x")
+        said, taken_s = outcomes(run, daemon.port, queue)
+        table.append((client, " ".join(said), f"{', '.join(said.values())} in {taken_s:.1f} s"))
+        assert said.get("set", "ok") != "ok"
+        assert taken_s < AT_ONCE_S
+        assert other.get("kept") == b"x"
+        assert other.items(queue) == 0
+
+
+def test_the_tools_of_libmemcached_work(daemon: Daemon, tmp_path: Path, table: Table) -> None:
+    if shutil.which("memcstat") is None:
+        table.append(("libmemcached-tools", "", "skipped: apt install libmemcached-tools"))
+        pytest.skip("no memcstat: apt install libmemcached-tools")
+    greeting = tmp_path / "greeting"
+    greeting.write_text("hello")
+    for tool, (line, expected, code) in TOOLS.items():
+        command = line.format(server=f"--servers=127.0.0.1:{daemon.port}", file=greeting).split()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=AT_ONCE_S)
+        is_well = expected in done.stdout + done.stderr and bool(done.returncode) == bool(code)
+        table.append(("libmemcached-tools", tool, "as expected" if is_well else f"{done.returncode} {done.stdout}"))
+        assert is_well, done

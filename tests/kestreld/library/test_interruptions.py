@@ -1,0 +1,168 @@
+"""What becomes of a queue when an exception that is not its own comes in the middle of an operation: a signal
+handler's, Ctrl-C's. The operation is done or undone as a whole, and the queue goes on.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kestreld.files import FileLayer
+from kestreld.journal.verify import verify_spool
+from kestreld.library import PersistentQueue, QueueConfig
+from tests.support.interrupting import Interrupted, interrupted_at
+from tests.support.library import LONG_MS, LONG_S, at_ms
+
+FIRST: Final = [b"a", b"b", b"c"]
+QUICK: Final = 5  # every so many places are tried by the quick tests
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call on a queue that holds a, b and c, of which the first `opened` are open; what it leaves when it is done.
+
+    What is open then counts as well, as it is back when the queue is closed. Without a journal, several items may be
+    done in part, each as a whole.
+    """
+
+    name: str
+    call: Callable[[PersistentQueue, list[int]], object]
+    left: list[bytes]
+    opened: int = 0
+    partly: tuple[list[bytes], ...] = ()
+
+
+OPERATIONS: Final = [
+    Operation("add", lambda queue, _: queue.add(b"x"), [*FIRST, b"x"]),
+    Operation("add with an expiry", lambda queue, _: queue.add(b"x", at_ms(LONG_MS)), [*FIRST, b"x"]),
+    Operation("add_all", lambda queue, _: queue.add_all([b"x", b"y"]), [*FIRST, b"x", b"y"], 0, ([*FIRST, b"x"],)),
+    Operation("remove", lambda queue, _: queue.remove(), [b"b", b"c"]),
+    Operation("remove_all", lambda queue, _: queue.remove_all(2), [b"c"], 0, ([b"b", b"c"],)),
+    Operation("remove_receive", lambda queue, _: queue.remove_receive(at_ms(LONG_MS)), [b"b", b"c"]),
+    Operation("open", lambda queue, _: queue.remove(True), FIRST),
+    Operation("open, waiting", lambda queue, _: queue.remove_receive(at_ms(LONG_MS), True), FIRST),
+    Operation("confirm", lambda queue, xids: queue.confirm_remove(xids[0]), [b"b", b"c"], 1),
+    Operation("confirm one of two", lambda queue, xids: queue.confirm_remove(xids[0]), [b"b", b"c"], 2),
+    Operation("unremove", lambda queue, xids: queue.unremove(xids[0]), FIRST, 2),
+    Operation("peek", lambda queue, _: queue.peek(), FIRST, 1),
+    Operation("flush", lambda queue, _: queue.flush(), [b"a"], 1),
+    Operation("len", lambda queue, _: len(queue), FIRST, 1),
+    Operation("discard_expired", lambda queue, _: queue._reading.discard_expired(-1), FIRST, 1),
+]
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "synced": {"sync_journal_ms": 0},
+    "synced later": {"sync_journal_ms": 5},
+    "in memory": {"journal": False},
+    "small segments": {"max_journal_size_bytes": 1},
+    "small memory": {"max_memory_size_bytes": 1},
+}
+
+
+def opened(folder: Path, **settings: Any) -> PersistentQueue:
+    queue = PersistentQueue(str(folder), "work", QueueConfig(**settings))
+    queue.setup()
+    return queue
+
+
+def drained(queue: PersistentQueue) -> list[bytes]:
+    return [item.data for item in queue.remove_all(1_000_000)]
+
+
+def len_elsewhere(queue: PersistentQueue) -> int:
+    """How many items wait, asked by another thread: nobody has kept the lock."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(len, queue).result(LONG_S)
+
+
+def must_be_sound(folder: Path) -> None:
+    found = [one for one in verify_spool(FileLayer(), str(folder)) if one.bad_offset is not None or one.missing]
+    assert not found
+
+
+def interrupt_everywhere(
+    folder: Path, operation: Operation, settings: dict[str, Any], step: int, error: type[BaseException] = Interrupted
+) -> int:
+    """Have an exception at each place of an operation in turn, and look at the queue each time; how many places."""
+    queue, at = opened(folder, **settings), 1
+    try:
+        while True:
+            assert queue.add_all(FIRST) == len(FIRST)
+            xids = [item.xid for _ in range(operation.opened) if (item := queue.remove(True)) is not None]
+            found = interrupted_at(at, lambda queue=queue, xids=xids: operation.call(queue, xids), error)  # type: ignore[misc]
+            if found is None:
+                queue.close()
+                must_be_sound(folder)
+                return at
+            result, where = found
+            assert result is None, f"{where}: the exception did not reach the caller"
+            waiting = len_elsewhere(queue)
+            open_reads = queue._reading.figures().open_items
+            assert open_reads == sum(queue._reading.is_open(xid) for xid in xids), f"{where}: an open read is left"
+            if operation.name not in ("confirm", "confirm one of two", "unremove"):
+                assert open_reads == operation.opened, f"{where}: an open read that is held has gone"
+            if settings.get("journal", True):
+                queue.close()
+                queue = opened(folder, **settings)
+            else:
+                for xid in xids:
+                    queue.unremove(xid)
+            left = drained(queue)
+            allowed = [operation.left, *(operation.partly if "journal" in settings else [])]
+            assert left in allowed or sorted(left) == FIRST, f"{where}: {left}"
+            assert len(left) == waiting + open_reads, f"{where}: {left}, of which {waiting} waited, {open_reads} open"
+            at += step
+    finally:
+        queue.close()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+def test_an_exception_at_some_places_leaves_an_operation_done_or_undone(tmp_path: Path, operation: Operation) -> None:
+    assert interrupt_everywhere(tmp_path, operation, {}, QUICK) > QUICK
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+def test_an_exception_at_any_place_leaves_an_operation_done_or_undone(
+    tmp_path: Path, operation: Operation, settings: dict[str, Any]
+) -> None:
+    step = 3 if "max_journal_size_bytes" in settings or "sync_journal_ms" in settings else 1  # each takes its time
+    assert interrupt_everywhere(tmp_path, operation, settings, step) > 10
+
+
+@pytest.mark.parametrize("operation", [OPERATIONS[0], OPERATIONS[3], OPERATIONS[6]], ids=lambda one: one.name)
+@pytest.mark.parametrize("settings", [SETTINGS["plain"], SETTINGS["small segments"]], ids=["plain", "small segments"])
+def test_a_timeout_error_of_a_handler_is_no_error_of_the_disk(
+    tmp_path: Path, operation: Operation, settings: dict[str, Any]
+) -> None:
+    interrupt_everywhere(tmp_path, operation, settings, 1, TimeoutError)
+
+
+# Real signals
+
+
+def must_weather(folder: Path, seconds: float, raised: str, settings: dict[str, Any]) -> None:
+    pairs = [f"{name}={value}" for name, value in settings.items()]
+    command = [sys.executable, "-m", "tests.support.alarms", str(folder / "spool"), str(seconds), raised, *pairs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("raised", ["alarm", "interrupt"])
+def test_a_queue_weathers_signals_whose_handler_raises(tmp_path: Path, raised: str) -> None:
+    must_weather(tmp_path, 0.5, raised, {"max_journal_size_bytes": 20_000})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("raised", ["alarm", "interrupt", "timeout"])
+def test_every_kind_of_queue_weathers_signals_whose_handler_raises(
+    tmp_path: Path, raised: str, settings: dict[str, Any]
+) -> None:
+    must_weather(tmp_path, 3, raised, settings)

@@ -1,0 +1,268 @@
+"""Open reads, retry counts and waits where something else happens to the queue meanwhile, at their exact limits."""
+
+from pathlib import Path
+
+import pytest
+
+from kestreld.journal.records import item_data
+from kestreld.queues.waiters import TAKE, Deadlines, Waiter
+from tests.support.engine import Engine, LateFiles, QuickFiles
+from tests.support.flow import SETTINGS
+
+WORK, AUDIT, SLOW = "work", "work+audit", "work+slow"
+
+
+def opened(engine: Engine, name: str) -> int:
+    """Open the head; its id."""
+    found = engine.reader(name).open_read(engine.clock.wall_ms)
+    assert found is not None
+    return found[0]
+
+
+def rolled(engine: Engine, name: str) -> None:
+    """Take enough through the queue that the segments so far are gone."""
+    before = engine.segments(name)
+    for _ in range(40):
+        engine.put(name, b"." * 60)
+        engine.take(name)
+        engine.end_turn()
+        engine.work(5)
+    assert not set(before) & set(engine.segments(name))
+
+
+# --- a flush
+
+
+@pytest.mark.parametrize("ending", ["kill", "stop"])
+def test_what_is_open_during_a_flush_is_there_after_the_next_start(tmp_path: Path, ending: str) -> None:
+    engine = Engine(tmp_path, QuickFiles())
+    engine.put(WORK, b"a", b"b", b"c", b"d")
+    first = opened(engine, WORK)
+    opened(engine, WORK), opened(engine, WORK)
+    engine.reader(WORK).abort(first, engine.clock.wall_ms)
+    engine.end_turn()
+    assert engine.collection.flush(WORK) == 2, "a and d wait, on either side of what is open"
+    engine.put(WORK, b"e")
+    engine.end_turn()
+    engine.crash() if ending == "kill" else engine.restart()
+    assert engine.drain(WORK) == [b"b", b"c", b"e"]
+
+
+def test_what_was_open_during_a_flush_and_closed_after_it_does_not_come_back(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, QuickFiles())
+    engine.put(WORK, b"a", b"b", b"c")
+    first, second = opened(engine, WORK), opened(engine, WORK)
+    engine.end_turn()
+    engine.collection.flush(WORK)
+    engine.end_turn()
+    engine.reader(WORK).close(first)
+    engine.end_turn()
+    engine.crash()
+    assert engine.drain(WORK) == [b"b"]
+    assert second == first + 1
+
+
+# --- retries
+
+
+def test_retries_are_counted_over_new_segments_and_kills(tmp_path: Path) -> None:
+    """The record of an abort is in a segment that is gone by then: the CHECKPOINT carries the count."""
+    engine = Engine(tmp_path, QuickFiles(), max_retries=2, move_failed_to="dead", max_journal_size_bytes=400)
+    engine.put(WORK, b"poison")
+    for ending in (engine.crash, engine.restart):
+        xid = opened(engine, WORK)
+        engine.reader(WORK).abort(xid, engine.clock.wall_ms)
+        engine.end_turn()
+        held = opened(engine, WORK)
+        rolled(engine, WORK)
+        del held
+        ending()
+        assert engine.items("dead") == 0
+    engine.reader(WORK).abort(opened(engine, WORK), engine.clock.wall_ms)
+    engine.end_turn()
+    engine.end_turn()
+    assert engine.drain(WORK) == []
+    assert engine.drain("dead") == [b"poison"]
+
+
+def test_an_item_whose_move_a_kill_cuts_short_has_not_its_retries_over_again(tmp_path: Path) -> None:
+    """A segment was begun while it was on its way: it may be in both queues then, and moves at the next failure."""
+    engine = Engine(tmp_path, QuickFiles(), max_retries=1, move_failed_to="dead")
+    engine.put(WORK, b"poison")
+    engine.end_turn()
+    for _ in range(2):
+        engine.reader(WORK).abort(opened(engine, WORK), engine.clock.wall_ms)
+    queue = engine.queue(WORK)
+    assert queue.journal is not None
+    engine.commit.run()
+    assert engine.reader(WORK).gone, "what says that it has left goes with the next commit"
+    queue.journal.start_segment(queue.checkpoint())
+    engine.crash()
+    engine.reader(WORK).abort(opened(engine, WORK), engine.clock.wall_ms)
+    engine.end_turn()
+    engine.end_turn()
+    assert engine.drain(WORK) == []
+    assert set(engine.drain("dead")) == {b"poison"}
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_retries_of_items_that_are_done_are_forgotten(tmp_path: Path, journal: bool) -> None:
+    engine = Engine(tmp_path, QuickFiles(), max_retries=5, journal=journal)
+    reader = engine.reader(WORK)
+    engine.put(WORK, b"kept")
+    kept = opened(engine, WORK)
+    reader.abort(kept, engine.clock.wall_ms)
+    kept = opened(engine, WORK)
+    for _ in range(500):
+        engine.put(WORK, b"x")
+        reader.abort(opened(engine, WORK), engine.clock.wall_ms)
+        engine.end_turn()
+        engine.take(WORK)
+    assert len(reader.retries) < 200
+    assert reader.retries[kept] == 1
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_open_reads_leave_the_less_room_in_memory_for_what_waits(tmp_path: Path, restarts: bool) -> None:
+    """What is open may come back, so it counts: with all memory held by open reads one item at a time is loaded."""
+    engine = Engine(tmp_path, QuickFiles(), max_memory_size_bytes=1000)
+    engine.put(WORK, *[b"%02d" % number + b"." * 98 for number in range(30)])
+    engine.end_turn()
+    if restarts:
+        engine.restart()
+    reader = engine.reader(WORK)
+    for number in range(12):
+        opened(engine, WORK)
+        reader.peek(engine.clock.wall_ms)
+        engine.queue(WORK).fold()
+        assert reader.mem_bytes + reader.open_bytes <= 1000 or len(reader.window) == 1, number
+        engine.put(WORK, b"new")
+        engine.end_turn()
+    assert [len(data) for data in engine.drain(WORK)] == [100] * 18 + [3] * 12
+
+
+# --- compaction
+
+
+def test_a_reader_behind_with_gaps_finds_what_it_has_not_done_in_a_compacted_segment(tmp_path: Path) -> None:
+    """It reads from disk, has done items ahead of its head, and has read past one of them that another still needs."""
+    engine = Engine(tmp_path, QuickFiles(), **SETTINGS, max_memory_size_bytes=62)
+    engine.reader(SLOW)
+    engine.put(WORK, *[b"%02d" % number + b"." * 18 for number in range(4)])
+    engine.queue(WORK).put_with(b"04", 0, 0, engine.reader(WORK))  # not the child's
+    engine.put(WORK, b"05" + b"." * 38)
+    engine.end_turn()
+    ids = [opened(engine, SLOW) for _ in range(4)]
+    for one in (ids[1], ids[3]):
+        engine.reader(SLOW).close(one)
+    held = [opened(engine, WORK) for _ in range(6)][3]
+    engine.reader(WORK).abort(held, engine.clock.wall_ms)
+    engine.restart()
+    assert [data[:2] for data in (engine.take(WORK), engine.take(WORK), engine.take(WORK)) if data] == [
+        b"00",
+        b"01",
+        b"02",
+    ]
+    assert opened(engine, WORK) == held
+    assert item_data(engine.reader(SLOW).peek(engine.clock.wall_ms) or b"") == b"00" + b"." * 18
+    assert len(engine.reader(SLOW).window) == 2, "00 and 02; then it has passed 03, which is done, and 04"
+    while engine.take(WORK):
+        pass
+    for number in range(60):
+        engine.queue(WORK).put_with(
+            b"%02d" % number + b"." * 30, 0, 0, engine.reader(WORK)
+        )  # the child gets none of it
+        engine.take(WORK)
+        engine.end_turn()
+        engine.work(5)
+    journal = engine.queue(WORK).journal
+    assert journal is not None
+    assert any(segment.compacted for segment in journal.segments)
+    assert [data[:2] for data in engine.drain(SLOW)] == [b"00", b"02", b"05"]
+
+
+# --- a child made in mid-commit
+
+
+@pytest.mark.parametrize("moment", ["before the write", "before the sync is over"])
+@pytest.mark.parametrize("fails", [False, True], ids=["the commit succeeds", "the commit fails"])
+def test_a_child_made_in_mid_commit_gets_what_is_put_after_it(tmp_path: Path, moment: str, fails: bool) -> None:
+    files = LateFiles()
+    engine = Engine(tmp_path, files, sync_journal_ms=0)
+    engine.put(WORK, b"first")
+    settle(engine, files)
+    engine.put(WORK, b"before")
+    if moment == "before the sync is over":
+        engine.end_turn()
+    engine.reader(AUDIT)
+    engine.end_turn()
+    if fails:
+        fail(engine, files)
+    settle(engine, files)
+    engine.configure(sync_journal_ms=0)
+    engine.put(WORK, b"after")
+    settle(engine, files)
+    assert engine.items(AUDIT) == 1
+    engine.crash()
+    assert engine.drain(AUDIT) == [b"after"]
+    assert engine.drain(WORK) == [b"first", *([] if fails else [b"before"]), b"after"]
+
+
+def settle(engine: Engine, files: LateFiles) -> None:
+    engine.end_turn()
+    while files.under_way:
+        files.finish_background()
+        engine.end_turn()
+
+
+def fail(engine: Engine, files: LateFiles) -> None:
+    """The sync that is under way, or the next one, ends with an error."""
+    under_way, files.under_way = files.under_way, []
+    assert under_way
+    for _, finished in under_way:
+        finished(OSError(5, "Input/output error"))
+
+
+# --- to the millisecond
+
+
+def test_an_item_expires_a_millisecond_after_its_time_and_not_at_it(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, QuickFiles())
+    engine.put(WORK, b"x", b"y", expire_at_ms=engine.clock.wall_ms + 10)
+    engine.clock.advance(10)
+    assert engine.take(WORK) == b"x"
+    engine.clock.advance(1)
+    assert engine.take(WORK) is None
+
+
+def test_max_age_is_over_a_millisecond_after_it_and_not_at_it(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, QuickFiles(), max_age_ms=10)
+    engine.put(WORK, b"x", b"y")
+    engine.clock.advance(10)
+    assert engine.take(WORK) == b"x"
+    engine.clock.advance(1)
+    assert engine.take(WORK) is None
+
+
+def test_a_wait_is_over_at_its_deadline_and_not_a_millisecond_before(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, QuickFiles())
+    told: list[bytes | None] = []
+
+    class Client:
+        def served(self, waiter: Waiter, record: bytes | None) -> None:
+            told.append(record)
+
+        def refused(self, waiter: Waiter, reason: str) -> None:
+            pytest.fail(reason)
+
+    deadlines, reader = Deadlines(), engine.reader(WORK)
+    waiter = Waiter(Client(), reader, TAKE, 100)
+    reader.line.add(waiter)
+    deadlines.add(waiter)
+    deadlines.expire(99)
+    assert (told, deadlines.next_at_ms()) == ([], 100)
+    deadlines.expire(100)
+    assert (told, deadlines.next_at_ms()) == ([None], None)

@@ -1,0 +1,199 @@
+"""Damage in a file that nobody writes to any more is never the end of a journal: it is reported, raised or logged."""
+
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-spark installs it")
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer
+from kestreld.journal.kestrel_ops import ADDX, Op, encode
+from kestreld.journal.kestrel_verify import verify_kestrel
+from kestreld.journal.records import sync_record
+from kestreld.journal.verify import SegmentReport, verify_spool
+from kestrelspark.found import find
+from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
+from tests.support.damage import Sample
+from tests.support.segments import BEGIN_MS, puts, write_segment
+
+CLOSED: Final = "archive/work/1700000000000"
+PLACES: Final = ["spool/work.journal", CLOSED]
+
+
+class Closed:
+    """The closed segments of a journal; in a spool the live one follows. Each begins with a SYNC."""
+
+    def __init__(self, folder: Path) -> None:
+        sample = Sample()
+        self.root = folder.parents[1] if folder.name.isdecimal() else folder.parent
+        folder.mkdir(parents=True)
+        names = sample.segments[:-1] if folder.name.isdecimal() else sample.segments
+        for name in names:
+            (folder / Path(name).name).write_bytes(sample.files[name])
+        self.paths = [folder / Path(name).name for name in sample.segments[:-1]]
+        self.last = self.paths[-1]
+
+    def found(self, mode: Mode) -> Any:
+        return read([self.root], mode)
+
+
+def read(paths: Iterable[Path], mode: Mode) -> tuple[list[int], list[str]]:
+    """The ids of the items that were put, and what is said of damage."""
+    ids: list[int] = []
+    corrupt: list[str] = []
+    for batch in batches(find([str(path) for path in paths]).files, Wanted(("event", "id", CORRUPT), mode)):
+        for row in batch.to_pylist():
+            if row[CORRUPT] is not None:
+                corrupt.append(row[CORRUPT])
+            elif row["event"] == "put":
+                ids.append(row["id"])
+    return ids, corrupt
+
+
+def first_of_each(corrupt: Iterable[str]) -> dict[str, tuple[int, str]]:
+    first: dict[str, tuple[int, str]] = {}
+    for words in corrupt:
+        match = re.fullmatch(r"(.*): byte (\d+): (.*)", words)
+        assert match is not None
+        first.setdefault(match[1], (int(match[2]), match[3]))
+    return first
+
+
+def bad(reports: Iterable[SegmentReport]) -> dict[str, tuple[int, str]]:
+    """What journal-verify finds damaged: offset and reason by path."""
+    return {
+        report.path: (report.bad_offset, report.reason or "")
+        for report in reports
+        if report.bad_offset is not None and not report.torn
+    }
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def each_bit_is_found(folder: Path, bits: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    """`bits` are tried, None = all."""
+    closed = Closed(folder)
+    assert closed.found(Mode.FAILFAST)[1] == []
+    count = closed.last.stat().st_size * 8
+    for bit in range(count) if bits is None else random.Random(8).sample(range(count), bits):
+        flip(closed.last, bit)
+        caplog.clear()
+        ids, corrupt = closed.found(Mode.PERMISSIVE)
+        assert set(first_of_each(corrupt)) == {str(closed.last)}, f"bit {bit}"
+        assert first_of_each(corrupt) == bad(verify_spool(FileLayer(), str(closed.root))), f"bit {bit}"
+        assert caplog.messages == []
+        with pytest.raises(JournalCorrupt, match=re.escape(corrupt[0])):
+            closed.found(Mode.FAILFAST)
+        assert closed.found(Mode.DROPMALFORMED) == (ids, [])
+        assert [words.replace("dropped: ", "") for words in caplog.messages[:-1]] == corrupt
+        assert re.fullmatch(
+            rf"{re.escape(str(closed.last))}: {len(corrupt)} damaged stretches of \d+ bytes dropped",
+            caplog.messages[-1],
+        )
+        flip(closed.last, bit)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_flipped_bit_of_a_closed_segment_is_found_in_each_mode_and_where_journal_verify_finds_it(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    each_bit_is_found(tmp_path / place, 90, caplog)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("place", PLACES)
+def test_each_flipped_bit_of_a_closed_segment_is_found_in_each_mode_and_where_journal_verify_finds_it(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    each_bit_is_found(tmp_path / place, None, caplog)
+
+
+def synced_early(folder: Path, number: int = 1) -> tuple[Path, int]:
+    """A segment with a SYNC behind its first item, and damage further on; where that is."""
+    records = puts(1, 50)
+    path = write_segment(folder, number, 1, [records[0], sync_record(300), *records[1:]])
+    at = path.read_bytes().index(records[20])
+    flip(path, (at + 60) * 8)
+    return path, at
+
+
+def test_the_rows_behind_damage_in_an_archive_are_there(tmp_path: Path) -> None:
+    path, at = synced_early(tmp_path / CLOSED)
+    ids, corrupt = read([tmp_path / "archive"], Mode.PERMISSIVE)
+    assert ids == [number for number in range(1, 51) if number != 21]
+    assert corrupt == [f"{path}: byte {at}: the checksum does not match"]
+
+
+def test_a_closed_segment_that_is_named_alone_is_no_live_one(tmp_path: Path) -> None:
+    path, at = synced_early(tmp_path / "work.journal")
+    write_segment(tmp_path / "work.journal", 2, 51, puts(51, 1))
+    assert read([path], Mode.PERMISSIVE)[1] == [f"{path}: byte {at}: the checksum does not match"]
+
+
+def test_whole_records_that_a_torn_tail_leaves_out_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, at = synced_early(tmp_path / "work.journal")
+    assert read([path], Mode.FAILFAST) == (list(range(1, 21)), [])
+    (words,) = caplog.messages
+    assert words.startswith(f"{path}: byte {at}: torn tail: ")
+    assert "29 whole records follow" in words
+
+
+@pytest.mark.parametrize("size", [-10, 100])
+def test_a_segment_that_is_cut_short_in_an_archive_is_damaged(tmp_path: Path, size: int) -> None:
+    path = write_segment(tmp_path / CLOSED, 1, 1, puts(1, 50))
+    path.write_bytes(path.read_bytes()[:size])
+    found = first_of_each(read([tmp_path / "archive"], Mode.PERMISSIVE)[1])
+    assert found == bad(verify_spool(FileLayer(), str(tmp_path / "archive")))
+    assert set(found) == {str(path)}
+
+
+def test_what_a_failed_commit_left_behind_is_no_damage_in_an_archive_either(tmp_path: Path) -> None:
+    path = write_segment(tmp_path / CLOSED, 1, 1, puts(1, 5))
+    used_bytes = path.stat().st_size
+    path.write_bytes(path.read_bytes() + puts(6, 1)[0][:-3])
+    write_segment(tmp_path / CLOSED, 2, 6, puts(6, 2), previous_bytes=used_bytes)
+    assert read([tmp_path / "archive"], Mode.FAILFAST) == (list(range(1, 8)), [])
+    assert bad(verify_spool(FileLayer(), str(tmp_path / "archive"))) == {}
+
+
+@pytest.mark.parametrize(("number", "replaced"), [(2, (1,)), (3, ())])
+def test_only_the_checkpoint_of_the_next_segment_says_how_much_of_one_counts(
+    tmp_path: Path, number: int, replaced: tuple[int, ...]
+) -> None:
+    """Not that of a compacted one, which says 0, nor one further on, which speaks of a segment that is missing."""
+    folder = tmp_path / "spool" / "work.journal"
+    path, at = synced_early(folder)
+    write_segment(folder, number, 51, puts(51, 1), previous_bytes=0 if replaced else 200, replaced=replaced)
+    write_segment(folder, 9, 52, puts(52, 1))
+    assert bad(verify_spool(FileLayer(), str(folder.parent)))[str(path)][0] == at
+    assert [words for words in read([path], Mode.PERMISSIVE)[1] if f"byte {at}" in words]
+
+
+def test_an_archived_segment_counts_though_a_repair_began_anew_behind_it(tmp_path: Path) -> None:
+    write_segment(tmp_path / CLOSED, 1, 1, puts(1, 5))
+    write_segment(tmp_path / "spool" / "work.journal", 2, 6, puts(6, 2), previous_bytes=0)
+    assert sorted(read([tmp_path], Mode.FAILFAST)[0]) == list(range(1, 8))
+
+
+@pytest.mark.parametrize(("name", "is_damage"), [("work", False), (f"work.{BEGIN_MS}", True)])
+def test_only_the_live_file_of_kestrels_may_be_cut_short(tmp_path: Path, name: str, is_damage: bool) -> None:
+    ops = b"".join(encode(Op(ADDX, data=b"item %d" % number, add_at_ms=BEGIN_MS + number)) for number in range(9))
+    (tmp_path / name).write_bytes(ops[:-3])
+    if is_damage:
+        (tmp_path / "work").write_bytes(ops)
+    found = first_of_each(read([tmp_path], Mode.PERMISSIVE)[1])
+    (report,) = [one for one in verify_kestrel(FileLayer(), str(tmp_path), Clock().wall_ms) if one.bad_offset]
+    assert report.torn is not is_damage
+    assert found == bad([report])
+    assert (report.path in found) is is_damage
