@@ -28,6 +28,7 @@ KEYS: Final = (
 )
 Figures = tuple[int | None, ...]  # one for each of KEYS; None = the server does not say
 NOTHING: Final[Figures] = (None,) * len(KEYS)
+_ITEMS: Final = KEYS.index("items")
 _OLDEST: Final = KEYS.index("oldest_at_ms")
 _DUMPED_KEYS: Final = tuple("oldest_ms" if key == "oldest_at_ms" else key for key in KEYS)
 
@@ -79,7 +80,8 @@ class _Layout:
             figures: list[int | None] = list(map(int, found.groups()))
         else:
             figures = [int(found[group]) if group else None for group in self._groups]
-        if oldest_ms := figures[_OLDEST]:
+        oldest_ms = figures[_OLDEST]
+        if oldest_ms is not None and figures[_ITEMS]:  # 0 is said of a head that was put just now as well
             figures[_OLDEST] = now_ms - oldest_ms
         return tuple(figures)
 

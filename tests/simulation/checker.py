@@ -80,7 +80,7 @@ class Checker(Excuses):
         if earlier.confirmed_us() >= 0:
             if later.kind == "peek" and later.sent_us < earlier.confirmed_us():
                 return
-            may_return = self._was_read_anew(earlier, later) and self._may_return(earlier)
+            may_return = self._was_read_anew(earlier, later) and self._may_return(earlier, earlier.confirmed_us())
             if not may_return and not self._may_come_by_undo(reader, earlier, earlier.confirmed_us()):
                 self._violation(
                     f"item {earlier.put.number}, confirmed at {earlier.confirmed_us()},"
@@ -90,6 +90,10 @@ class Checker(Excuses):
         given_back = earlier.ending == "abort" and earlier.ending_sent_us <= later.served_us
         if given_back or earlier.connection.was_over(later.served_us):
             return
+        # A close that was answered with an error may have been carried out, and may have been in memory only.
+        if earlier.ending == "close" and self._was_read_anew(earlier, later):
+            if self._may_return(earlier, earlier.ending_sent_us):
+                return
         if not self._may_come_by_undo(reader, earlier, later.served_us):
             self._violation(
                 f"item {earlier.put.number}, open on connection {earlier.connection.number} since {earlier.served_us},"

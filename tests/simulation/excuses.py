@@ -74,7 +74,7 @@ class Excuses:
             has_failed = has_failed or family in later.faulty_since
             if not has_failed and (later.how == STOPPED or self._was_on_disk(family, later, at_us)):
                 return False
-            if later.lost(family):
+            if later.lost(family) or (later.was_last and has_failed):
                 return True
         return False
 
@@ -109,13 +109,13 @@ class Excuses:
         first = min(taken, key=lambda one: one.served_us, default=None)
         return first is not None and self._may_be_undone(put.family, first.connection.life, first.served_us)
 
-    def _may_return(self, delivery: Delivery) -> bool:
-        """Whether a confirmed item may come back after a start."""
+    def _may_return(self, delivery: Delivery, at_us: int) -> bool:
+        """Whether an item that was confirmed then may come back once the journal is read anew."""
         family, life = delivery.reader.partition("+")[0], delivery.connection.life
         # While the journal takes nothing, gets go on and are remembered in memory only.
-        if life.faulty_since.get(family, self._end_us) <= delivery.confirmed_us():
+        if life.faulty_since.get(family, self._end_us) <= at_us:
             return True
-        return self._may_be_undone(family, life, delivery.confirmed_us())
+        return self._may_be_undone(family, life, at_us)
 
     def _was_read_anew(self, earlier: Delivery, later: Delivery) -> bool:
         """Whether the journal was between them: by a start, or by a repair that opened the queue again."""

@@ -43,9 +43,7 @@ def test_both_ways_of_looking_say_the_same(daemon: Daemon) -> None:
     oldest = KEYS.index("oldest_at_ms")
     for name, figures in by_feed.queues.items():
         dumped = by_memcache.queues[name]
-        assert abs((figures[oldest] or 0) - (dumped[oldest] or 0)) < 1000, (
-            "reckoned back from oldest_ms as the answer came"
-        )
+        assert abs((figures[oldest] or 0) - (dumped[oldest] or 0)) < 1000, "reckoned back from oldest_ms"
         assert (*figures[:oldest], *figures[oldest + 1 :]) == (*dumped[:oldest], *dumped[oldest + 1 :])
     assert by_feed.counters.keys() == by_memcache.counters.keys()
     assert {type(value) for name, value in by_feed.counters.items() if name not in ("version", "admin")} == {int}

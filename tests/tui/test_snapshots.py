@@ -19,6 +19,17 @@ def test_queues_of_different_keys_in_one_answer() -> None:
     }
 
 
+def test_an_item_that_was_put_just_now_waits_since_now_and_where_there_is_none_nothing_waits() -> None:
+    answer = (
+        b"queue 'just now' {\r\n  items=1\r\n  oldest_ms=0\r\n}\r\n"
+        b"queue 'empty' {\r\n  items=0\r\n  oldest_ms=0\r\n}\r\nEND\r\n"
+    )
+    assert parse_dump(answer, NOW_MS) == {
+        "just now": figures(items=1, oldest_at_ms=NOW_MS),
+        "empty": figures(items=0, oldest_at_ms=0),
+    }
+
+
 def test_names_of_any_bytes_and_no_queues_at_all() -> None:
     assert parse_dump(b"END\r\n", NOW_MS) == {}
     (name,) = parse_dump(b"queue '\xff{:}' {\r\n  items=1\r\n}\r\nEND\r\n", NOW_MS)
