@@ -43,19 +43,23 @@ class Closing:
         """Sync, seal and close every journal, those of synced queues first."""
         leaving = [(queue, journal) for queue in queues if (journal := queue.journal) is not None and journal.segments]
         leaving.sort(key=lambda one: one[0].sync_ms is None)
-        # What a sync is about that is not over nobody knows to be on disk: full segments, which no other one covers.
-        self.left = sum(journal.syncing for _, journal in leaving)
-        sound = [one for one in leaving if one[1].failed is None and not one[1].syncing]
-        waiting = [one for one in sound if one[1].unsynced]
-        self._seal([one for one in sound if not one[1].unsynced])
+        sound = [one for one in leaving if one[1].failed is None]
+        waiting = [one for one in sound if _is_unsynced(one[1])]
+        self._seal([one for one in sound if not _is_unsynced(one[1])])
         alone: Leaving = []
         together: Leaving = []
         for one in waiting:
-            (together if self._is_covered(one[1]) else alone).append(one)
-        if len(together) == 1:
+            if self._is_covered(one[1]):
+                together.append(one)
+            elif not one[1].syncing:
+                alone.append(one)
+            else:
+                # Full segments, whose sync nobody has heard the end of: one of the journal alone leaves them out.
+                self.left += 1
+        if len(together) == 1 and not together[0][1].syncing:
             alone, together = [*together, *alone], []  # that waits for nothing else that is being written there
         if together:
-            self._sync_together(together, [one for one in sound if one[1].unsynced])
+            self._sync_together(together, [one for one in sound if _is_unsynced(one[1])])
         self._sync_alone(alone)
         if self.left:
             self._report(f"stopping: no time to sync and seal {self.left} of {len(leaving)} journals: as after a kill")
@@ -115,3 +119,8 @@ class Closing:
                 journal.seal(queue.next_id)
             except JournalFailed as failure:
                 self._report(f"{queue.name}: {failure}")
+
+
+def _is_unsynced(journal: Journal) -> bool:
+    """Whether something of it need not be on disk yet."""
+    return journal.unsynced or journal.syncing

@@ -6,6 +6,7 @@ long as either side needs them. What a note says is true after a kill at any mom
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from kestreld.clock import Clock
@@ -18,6 +19,7 @@ from kestreld.journal.records import Type, item_id, item_oddities
 from kestreld.journal.segment import parse_segment_name
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.slices import WAITS, Work
 from kestreld.queues.trash_note import (
     DELETE,
     NOTE,
@@ -37,7 +39,8 @@ TRASH: Final = ".trash"
 class Entry:
     """A folder of the trash, of a queue by its full name. `busy` while its items are being put back.
 
-    `note` once it has been asked for: from then on it is that rather than what a full disk let be written.
+    `note` once it has been asked for: from then on it is that rather than what a full disk let be written. Until the
+    folder `is_moved` on disk too, a power cut may give the queue its name back: nothing may go from it before.
     """
 
     path: str
@@ -45,6 +48,7 @@ class Entry:
     at_ms: int
     busy: bool = False
     note: Note | None = None
+    is_moved: bool = True
 
 
 class Trash:
@@ -69,6 +73,8 @@ class Trash:
                 queue = decode_queue_name(encoded.rpartition(".")[0])
                 self.entries.append(Entry(f"{self._folder}/{name}", queue, int(at_ms) if at_ms.isdecimal() else 0))
             self.entries.sort(key=lambda entry: entry.at_ms)
+        if self.entries:
+            self._files.sync_dir(self._spool)
 
     def settle(self, family: str, queue: Queue | None) -> None:
         """A family has been recovered, or is not there: what a crash cut short is finished, or has never been.
@@ -94,17 +100,41 @@ class Trash:
                     self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
                     self._remove(entry)
 
-    def expire(self) -> Iterator[None]:
+    def expire(self) -> Work:
         """Remove what is too old, one file a step."""
         for entry in list(self.entries):
             if not entry.busy and self._clock.wall_ms - entry.at_ms >= self._keep_ms(entry.queue):
                 yield from self.removal(entry)
 
-    def removal(self, entry: Entry) -> Iterator[None]:
+    def removal(self, entry: Entry) -> Work:
         """Remove a folder for good, one file a step; what will not go is reported and tried again at the next start."""
         if entry not in self.entries:
             return
         self.entries.remove(entry)
+        outcome: list[OSError | None] = []
+        if not entry.is_moved:
+            self._files.in_background(self._sync_spool, outcome.append)
+            while not outcome:
+                yield WAITS
+            if outcome[0] is not None:
+                self._cannot_remove(entry.path, outcome[0])
+                return
+        yield from self._unlink_all(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        """As `removal`, at once."""
+        self.entries.remove(entry)
+        try:
+            if not entry.is_moved:
+                self._sync_spool()
+        except OSError as error:
+            must_be_the_systems(error)
+            self._cannot_remove(entry.path, error)
+            return
+        for _ in self._unlink_all(entry):
+            pass
+
+    def _unlink_all(self, entry: Entry) -> Iterator[None]:
         try:
             # The note first: what is left of the rest after a crash is not to be put back.
             for name in sorted(self._files.list_dir(entry.path), key=lambda name: name != NOTE):
@@ -113,11 +143,13 @@ class Trash:
             self._files.remove_dir(entry.path)
         except OSError as error:
             must_be_the_systems(error)
-            self._report(f"{entry.path}: cannot be removed: {error.strerror}")
+            self._cannot_remove(entry.path, error)
 
-    def _remove(self, entry: Entry) -> None:
-        for _ in self.removal(entry):
-            pass
+    def _sync_spool(self) -> None:
+        self._files.sync_dir(self._spool)
+
+    def _cannot_remove(self, path: str, error: OSError) -> None:
+        self._report(f"{path}: cannot be removed: {error.strerror}")
 
     def drop_all(self) -> bool:
         """The disk is full: let go of everything; whether there was anything."""
@@ -140,11 +172,22 @@ class Trash:
             note = None
         self._files.rename(journal.folder, entry.path)
         if sync:
-            self._files.sync_dir(self._spool)
-        if note is None:
+            self._sync_spool()
+        if note is None and sync:
             self._files.remove_folder(entry.path)
+        elif note is None:
+            self._files.in_background(partial(self._remove_once_moved, entry.path), partial(self._removed, entry.path))
         else:
+            entry.is_moved = sync
             self.entries.append(entry)
+
+    def _remove_once_moved(self, path: str) -> None:
+        self._sync_spool()
+        self._files.remove_folder(path)
+
+    def _removed(self, path: str, error: OSError | None) -> None:
+        if error is not None:
+            self._cannot_remove(path, error)
 
     def keep(self, reader: Reader, what: str) -> None:
         """Link what a reader is about to lose, if its queue is kept at all. That it cannot be is no reason to fail."""

@@ -3,7 +3,7 @@
 Whatever may take long is a generator that gives way often, and is run in slices.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Final
 
 from kestreld.config import encode_queue_name
@@ -170,7 +170,7 @@ class Upkeep:
             self._round = self.round()
             self._slices.take_on(self._round)
 
-    def round(self) -> Iterator[None]:
+    def round(self) -> Work:
         """Look after every family once, one a step: files taken away, segments that have died; and the trash."""
         for queue in list(self._collection.families.values()):
             journal = queue.journal
@@ -186,7 +186,7 @@ class Upkeep:
             if journal is not None and not (journal.is_marked or journal.failed or queue.stopped):
                 self._get_marked(queue, journal)
             self._collection.memory.look_at(queue)
-            yield
+            yield None
         if self._collection.memory.is_short:
             self._report_memory()
         yield from self._collection.trash.expire()

@@ -91,9 +91,9 @@ class Checker(Excuses):
         if given_back or earlier.connection.was_over(later.served_us):
             return
         # A close that was answered with an error may have been carried out, and may have been in memory only.
-        if earlier.ending == "close" and self._was_read_anew(earlier, later):
-            if self._may_return(earlier, earlier.ending_sent_us):
-                return
+        is_unsure = earlier.ending == "close" and self._was_read_anew(earlier, later)
+        if is_unsure and self._may_return(earlier, earlier.ending_sent_us):
+            return
         if not self._may_come_by_undo(reader, earlier, later.served_us):
             self._violation(
                 f"item {earlier.put.number}, open on connection {earlier.connection.number} since {earlier.served_us},"

@@ -254,12 +254,7 @@ class Host:
         faulty = any(family in life.faulty_since for life in history.lives)
         if family in history.damaged | self.flipped or (faulty and "cannot be" in why):  # read, or opened
             return
-        # A queue that was deleted, and not synced, may be back after a power cut with some of its files gone already.
         was_cut = any(life.how == POWER_CUT or life.was_last for life in history.lives)
-        may_be_back = family in self.plan.wiped and any(life.modes[family].sync_ms != 0 for life in history.lives)
-        if was_cut and may_be_back and any(words in why for words in NAMES_LOST):
-            history.repaired.add(family)
-            return
         if was_cut and family in self._unsynced:
             history.repaired.add(family)  # a sync failed in an earlier life: what it covered is gone by now
             return

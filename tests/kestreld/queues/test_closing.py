@@ -199,8 +199,29 @@ def filled_during_a_sync(tmp_path: Path, files: LateFiles) -> Engine:
     return engine
 
 
-def test_a_journal_is_not_sealed_while_a_sync_of_its_full_segments_is_not_over(tmp_path: Path) -> None:
-    engine = filled_during_a_sync(tmp_path, LateFiles())
+def test_a_sync_that_the_stop_has_cut_short_is_made_up_for_by_that_of_the_file_system(tmp_path: Path) -> None:
+    """No thread may have begun it, so short is the time between a roll and the stop."""
+
+    class Listening(LateFiles):
+        synced: list[str] = []
+
+        def sync_file_system(self, fd: int) -> None:
+            self.synced.append("the file system")
+
+    files = Listening()
+    engine = filled_during_a_sync(tmp_path, files)
+    assert close(engine) == 0
+    assert files.synced == ["the file system"]
+    assert sealed(engine) == {"one"}
+    assert [path.name[:10] for path in engine.spool.glob("one.journal/*.live")] == ["0000000003"]
+
+
+def test_a_journal_elsewhere_is_not_sealed_while_a_sync_of_its_full_segments_is_not_over(tmp_path: Path) -> None:
+    class Elsewhere(LateFiles):
+        def is_covered(self, path: str, fd: int) -> bool:
+            return False
+
+    engine = filled_during_a_sync(tmp_path, Elsewhere())
     assert close(engine) == 1
     assert sealed(engine) == set()
 

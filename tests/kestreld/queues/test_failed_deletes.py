@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.errors import JournalFailed
-from tests.support.engine import Engine
+from tests.support.engine import Engine, LateFiles
 from tests.support.faulty_files import ALL, FaultyFiles
 
 OLD = [b"old and much longer than the new ones %d" % number for number in range(10)]
@@ -70,6 +70,36 @@ def test_a_delete_whatever_fails_in_it_has_happened_or_has_not_and_the_queue_tak
         engine.abandon()
         if not files.failed:
             return
+
+
+@pytest.mark.parametrize("keep_s", [0, 60])
+def test_of_a_deleted_journal_no_file_goes_before_its_folder_s_new_name_is_on_disk(tmp_path: Path, keep_s: int) -> None:
+    """A power cut may give the folder its old name back: the queue is there again then, and whole."""
+    done: list[str] = []
+
+    class Listening(LateFiles):
+        def sync_dir(self, path: str) -> None:
+            done.append("sync")
+
+        def unlink(self, path: str) -> None:
+            super().unlink(path)
+            if path.endswith(".seg"):
+                done.append("unlink")
+
+    files = Listening()
+    engine = Engine(tmp_path, files, max_journal_size_bytes=200, trash_ms=keep_s * 1000)
+    put(engine, OLD)
+    files.finish_background()
+    engine.collection.delete("work")
+    done.clear()
+    engine.clock.advance(keep_s * 1000 + 1)
+    engine.work(10)
+    assert done == []
+    files.finish_background()
+    engine.work(10)
+    assert done[0] == "sync"
+    assert "unlink" in done
+    assert list((tmp_path / ".trash").iterdir()) == []
 
 
 def test_what_was_open_at_a_delete_that_failed_can_be_confirmed(engine: Engine) -> None:
