@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from _thread import RLock
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, PENDING
 from contextlib import suppress
 from functools import partial
-from threading import Condition, Lock, RLock
+from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from kestreld.errors import KestrelError, QueueForked
@@ -18,18 +20,16 @@ _log: Final = logging.getLogger("kestreld.library")
 T = TypeVar("T")
 
 
-class _Condition(Condition):
-    """One whose lock is entered in C: where `__enter__` is Python, a signal handler that raises in it leaves the lock
-    taken.
+class _Condition(RLock):  # type: ignore[misc]  # final as typed only
+    """What an answer has for a future's condition: its lock. Nobody waits for it, but for a latch of his own.
+
+    It is entered in C: where `__enter__` is Python, a signal handler that raises in it leaves the lock taken.
     """
 
-    __slots__ = ("__enter__", "__exit__")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        lock = RLock()
-        super().__init__(lock)
-        self.__enter__ = lock.__enter__  # type: ignore[method-assign]
-        self.__exit__ = lock.__exit__  # type: ignore[method-assign]
+    def notify_all(self) -> None:
+        """Nobody waits."""
 
 
 class Answer(Future[T]):
@@ -49,8 +49,13 @@ class Answer(Future[T]):
         give_back_now: Callable[[Any], bool] | None = None,
         kept: set[Any] | None = None,
     ) -> None:
-        super().__init__()
-        self._condition = _Condition()
+        # Not left to the future, whose condition would cost as much as all the rest.
+        self._condition: Any = _Condition()
+        self._state = PENDING
+        self._result: T | None = None
+        self._exception: BaseException | None = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[Future[T]], object]] = []
         self._latches: list[Lock] = []  # of threads that wait
         self._own_calls: list[Callable[[Any], object]] = []
         self._give_back = give_back
@@ -60,7 +65,8 @@ class Answer(Future[T]):
         self._is_received = False
 
     def result(self, timeout: float | None = None) -> T:
-        self._wait(timeout)
+        if self._state != FINISHED:
+            self._wait(timeout)
         found = super().result()
         self._is_received = True
         return found
@@ -177,7 +183,8 @@ class Answer(Future[T]):
     ) -> "Answer[T]":
         """One that is there already."""
         answer = cls(give_back, now)
-        answer.set_result(value)
+        answer._result = value  # nobody knows it yet
+        answer._state = FINISHED
         return answer
 
     def return_found(self) -> None:
@@ -206,19 +213,17 @@ class Answer(Future[T]):
         for latch in self._latches:
             if latch.locked():
                 latch.release()
-        waiting: list[Callable[[Future[T]], object]] = self._done_callbacks  # type: ignore[attr-defined]
-        while waiting:
-            callback = waiting.pop(0)
+        while self._done_callbacks:
+            callback = self._done_callbacks.pop(0)
             try:
                 callback(self)
             except Exception:  # noqa: BLE001 - as of any future
                 _log.exception("a callback of %r has failed", self)
-        self._make_own_calls()
+        if self._own_calls:
+            self._make_own_calls()
 
     def tell_again(self) -> None:
         """It is settled; who did that may not have come to tell all who wait for it."""
-        with self._condition:
-            self._condition.notify_all()
         self._invoke_callbacks()
 
 

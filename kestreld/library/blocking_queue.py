@@ -72,7 +72,7 @@ class Consumer(Answer[T | None], Generic[T]):
 
     def hold(self) -> bool:
         """Whether it is the caller's now, to be given something or to be let go of."""
-        if self.is_forsaken:
+        if self._loop is not None and self.is_forsaken:
             afterwards.do(super().cancel)
             return False
         try:

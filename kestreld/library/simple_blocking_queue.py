@@ -94,7 +94,8 @@ class SimpleBlockingQueue(Generic[T]):
             return True
 
     def poll(self) -> T | None:
-        return self.poll_if(lambda item: True)
+        with self._lock:
+            return self._items.popleft() if self._items else None
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
         checks.function(predicate, "predicate")

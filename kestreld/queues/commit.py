@@ -88,7 +88,7 @@ class GroupCommit:
         self.clock = clock
         self.files = files
         self.wake: Callable[[], None] = lambda: None  # asks for a turn: there is something to commit
-        self.dirty: list[Queue] = []
+        self.dirty: list[Queue] = []  # to be committed; each adds itself
         self.rolling: list[Queue] = []  # their live segment is full: a new one is due after the replies
         self.sync_later: list[Queue] = []  # written, and to be synced within their sync_journal time
         self.failed: dict[Queue, JournalFailed] = {}  # since the last run began
@@ -100,9 +100,6 @@ class GroupCommit:
         self.sync_us_total = 0
         self.sync_us_max = 0
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
-
-    def add(self, queue: "Queue") -> None:
-        self.dirty.append(queue)
 
     def run(self) -> None:
         """Commit every dirty queue. What failed is in `failed` until the next run."""

@@ -136,7 +136,10 @@ class Handler:
                         data: bytes = next(commands)
                         queue = (target or self._target(command)).queue
                         if self.last_queue is not queue:
-                            self._touch(queue)
+                            if self.last_queue is None and not self.unsettled:
+                                self.last_queue = self.take_queue = queue
+                            else:
+                                self._touch(queue)
                         if queue.put(data):
                             out.append(STORED)
                         else:
@@ -149,7 +152,10 @@ class Handler:
                         if window and not reader.slow:
                             queue = reader.queue
                             if self.take_queue is not queue:
-                                self._may_take(queue)
+                                if self.last_queue is None and not self.unsettled:
+                                    self.last_queue = self.take_queue = queue
+                                else:
+                                    self._may_take(queue)
                             record = window.popleft()
                             if not queue.dirty:
                                 queue.touch()
@@ -604,7 +610,10 @@ class Handler:
         self.room_bytes = OUTPUT_BYTES_MAX
         if self.unsettled:
             self.unsettled = set()
-        self.turn_over()
+        # As turn_over does, without the call: each turn comes here.
+        self.last_queue = self.take_queue = None
+        if self.touched:
+            self.touched, self.starts = [], []
 
     def tickets(self) -> list[Ticket]:
         """The commits on their way to the disk that `out` has to wait for."""

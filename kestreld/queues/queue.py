@@ -311,7 +311,7 @@ class Queue:
     def touch(self) -> None:
         """Have this queue written at the end of the turn."""
         if not self.dirty:
-            self.commit_group.add(self)
+            self.commit_group.dirty.append(self)
             self.dirty = True  # last: one that is dirty and not in the group would never be written again
 
     def fold(self) -> None:

@@ -150,32 +150,28 @@ class Deadlines:
     """When the next waiter's patience ends. Served waiters stay in the heap until it has doubled, at the latest."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Waiter]] = []
+        self.heap: list[tuple[int, int, Waiter]] = []  # empty: nobody waits
         self._count = 0
         self._clear_out_at = IDLE_WAITERS_MAX
 
     def add(self, waiter: Waiter) -> None:
-        if len(self._heap) >= self._clear_out_at:
-            self._heap = [one for one in self._heap if not one[2].over]
-            heapify(self._heap)
-            self._clear_out_at = 2 * len(self._heap) + IDLE_WAITERS_MAX
+        if len(self.heap) >= self._clear_out_at:
+            self.heap = [one for one in self.heap if not one[2].over]
+            heapify(self.heap)
+            self._clear_out_at = 2 * len(self.heap) + IDLE_WAITERS_MAX
         self._count += 1
-        heappush(self._heap, (waiter.deadline_ms, self._count, waiter))
-
-    @property
-    def pending(self) -> bool:
-        return bool(self._heap)
+        heappush(self.heap, (waiter.deadline_ms, self._count, waiter))
 
     def next_at_ms(self) -> int | None:
         """The earliest deadline of a waiter that still waits; None when nobody does."""
-        while self._heap and self._heap[0][2].over:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self.heap and self.heap[0][2].over:
+            heappop(self.heap)
+        return self.heap[0][0] if self.heap else None
 
     def expire(self, now_ms: int) -> None:
         """Send every waiter whose deadline has come away with nothing."""
-        while self._heap and self._heap[0][0] <= now_ms:
-            waiter = heappop(self._heap)[2]
+        while self.heap and self.heap[0][0] <= now_ms:
+            waiter = heappop(self.heap)[2]
             if not waiter.over:
                 waiter.leave()
                 waiter.consumer.served(waiter, None)

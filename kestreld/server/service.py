@@ -154,7 +154,7 @@ class Service:
 
     def _run_turn(self, events: Events) -> None:
         self.turn.run(events)
-        if self.deadlines.pending:
+        if self.deadlines.heap:
             self._plan_deadline()
         if self.collection.commit.sync_later and not self._sync_planned:
             self._sync_due()

@@ -51,7 +51,8 @@ class Turn:
         for fd, mask in events:
             if mask != 1:
                 self._unusual(fd, mask)
-        self.deadlines.expire(self.clock.monotonic_ms)
+        if self.deadlines.heap:
+            self.deadlines.expire(self.clock.monotonic_ms)
         if self.ready:
             self._go_on()
         for fd, mask in events:
