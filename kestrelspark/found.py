@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -13,13 +14,13 @@ from urllib.parse import unquote
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, read_beginning, take_unfinished
 from kestreld.journal.kestrel_format import queue_of, replayed_files
 from kestreld.journal.kestrel_ops import Unreadable, op_end
-from kestreld.journal.records import FRAME_BYTES, ID_MAX, Checkpoint, Type, checked_end, read_checkpoint
-from kestreld.journal.segment import MAGIC, Header, decode_header, parse_segment_name
-from kestreld.journal.verify import is_live
+from kestreld.journal.marker import find_marker
+from kestreld.journal.records import ID_MAX, Checkpoint
+from kestreld.journal.segment import MAGIC, Header, parse_segment_name
 
-LOOK_BYTES: Final = 8192
 SLACK_MS: Final = 3_600_000  # clocks are set back now and then
 FOLDER_SUFFIX: Final = ".journal"
 _SERVER: Final = re.compile(r"server=([^/]+)")
@@ -67,8 +68,15 @@ class _Segment:
     number: int
     first_id: int
     size_bytes: int
-    header: Header | None
-    checkpoint: Checkpoint | None
+    beginning: Beginning
+
+    @property
+    def header(self) -> Header | None:
+        return self.beginning.header
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        return self.beginning.checkpoint
 
 
 @dataclass(slots=True, frozen=True)
@@ -185,37 +193,19 @@ def server_of(path: str) -> str:
 
 def _look_at(path: str) -> _Segment | None:
     """None: it was removed meanwhile."""
-    parsed = parse_segment_name(os.path.basename(path))
-    assert parsed is not None
     try:
         with open(path, "rb") as file:
-            start = file.read(LOOK_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
-            header, checkpoint = _beginning(start, path)
-            if checkpoint is None and size_bytes > LOOK_BYTES:
-                header, checkpoint = _beginning(start + file.read(_missing_bytes(start)), path)
+            beginning = read_beginning(path, size_bytes, lambda most: os.pread(file.fileno(), most, 0))
     except FileNotFoundError:
         return None
-    return _Segment(path, server_of(path), *parsed, size_bytes, header, checkpoint)
+    segment = beginning.segment
+    return _Segment(path, server_of(path), segment.number, segment.first_id, size_bytes, beginning)
 
 
-def _missing_bytes(start: bytes) -> int:
-    """How much more holds header and CHECKPOINT, if their lengths are true; no more than is sensible."""
-    header_bytes = int.from_bytes(start[12:16], "little")
-    body_bytes = int.from_bytes(start[header_bytes : header_bytes + 4], "little")
-    return min(max(header_bytes + FRAME_BYTES + body_bytes - len(start), 0) + LOOK_BYTES, 1 << 26)
-
-
-def _beginning(start: bytes, path: str) -> tuple[Header | None, Checkpoint | None]:
-    """Header and CHECKPOINT, as far as they are whole and true."""
-    try:
-        header, at = decode_header(start, path)
-    except JournalCorrupt:
-        return None, None
-    record_type, end = checked_end(start, at)
-    if record_type != Type.CHECKPOINT:
-        return header, None
-    return header, read_checkpoint(start[at + FRAME_BYTES : end])
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _queue_of(segment: _Segment) -> str:
@@ -244,10 +234,9 @@ def _sibling_journal_id(path: str) -> str:
     folder = os.path.dirname(path)
     for name in sorted(os.listdir(folder)):
         if parse_segment_name(name) is not None:
-            with open(f"{folder}/{name}", "rb") as file:
-                header, _ = _beginning(file.read(LOOK_BYTES), name)
-            if header is not None:
-                return str(header.journal_id)
+            segment = _look_at(f"{folder}/{name}")
+            if segment is not None and segment.header is not None:
+                return str(segment.header.journal_id)
     return folder
 
 
@@ -263,6 +252,7 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
     plain = {number: segment for number, segment in by_number.items() if not _is_compacted(segment)}
     journal_id = next((one.header.journal_id for one in by_number.values() if one.header is not None), None)
     newest = max(by_number)
+    live = _live_numbers(by_number[newest])
     for number in sorted(by_number):
         segment = by_number[number]
         originals: tuple[Original, ...] = ()
@@ -271,14 +261,14 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
             if number in replaced or all(one in plain for one in segment.header.replaced):
                 continue  # all that it holds is elsewhere
             originals = _originals(plain, segment)
-        follower = plain.get(number + 1)
+        follower = plain.get(number + 1) or plain.get(number + 2)  # one may be left free for a compacted segment
         if since_ms is not None and _ended_before(follower, since_ms - SLACK_MS):
             continue
         end = None
-        if follower is not None and follower.checkpoint is not None and not _is_compacted(segment):
-            end = follower.checkpoint.previous_bytes or None  # 0: a repair began anew with it
-            if end is not None and end > segment.size_bytes and segment.first_id == follower.first_id:
-                end = None  # nothing was put in it: it got no further than its CHECKPOINT, which was never synced
+        if follower is not None and number not in live and not _is_compacted(segment):
+            if is_empty(segment.beginning, follower.beginning):
+                continue
+            end = _counted_bytes(segment, follower)
         found.files.append(
             JournalFile(
                 segment.path,
@@ -291,13 +281,41 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
                 number,
                 end,
                 number == newest,
-                number == newest and is_live(FileLayer(), segment.path),
+                number in live,
                 originals,
                 _is_compacted(segment),
             )
         )
     if journal_id is not None:
         found.readers += _readers(by_number, journal_id)
+
+
+def _live_numbers(newest: _Segment) -> set[int]:
+    """Of the segment that its server goes on in, and of newer ones that were being made, which a start sets aside.
+
+    Only these may end in a torn tail. A closed one was whole when the next was begun. None are live in an archive.
+    """
+    folder, _, name = newest.path.rpartition("/")
+    names = sorted(filter(parse_segment_name, os.listdir(folder))) if folder.endswith(FOLDER_SUFFIX) else []
+    if not names or name != names[-1]:
+        return set()
+    if newest.beginning.problem is None:
+        return {newest.number}
+    live: set[int] = set()
+    segments = [segment for name in names if (segment := _look_at(f"{folder}/{name}")) is not None]
+    found = [segment.beginning for segment in segments]
+    with suppress(JournalCorrupt):  # then the last one is damaged
+        live.update(one.segment.number for one in take_unfinished(found, find_marker(os.listdir(folder)), _read))
+        live.update(one.segment.number for one in found[-1:])
+    return live
+
+
+def _counted_bytes(segment: _Segment, follower: _Segment) -> int | None:
+    """How much of a segment counts, None = all."""
+    try:
+        return counted_bytes(segment.beginning, follower.beginning, _read)
+    except FileNotFoundError:
+        return None  # it was archived meanwhile
 
 
 def _originals(plain: dict[int, _Segment], compacted: _Segment) -> tuple[Original, ...]:

@@ -7,11 +7,11 @@ else is corruption and stops this queue, never the others. Nothing older than a 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
+from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, look, open_segment, take_unfinished
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
 from kestreld.journal.marker import Marker, find_marker
@@ -34,16 +34,14 @@ from kestreld.journal.records import (
     merged,
     put_checksum,
     read_abort,
-    read_checkpoint,
     read_done,
     read_reader,
     read_sync,
     whole_records,
     why_bad,
 )
-from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Header, Segment, decode_header, parse_segment_name
+from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Segment, parse_segment_name
 
-HEAD_BYTES: Final = 8192  # of a segment: most have header and CHECKPOINT in them, small ones all they have
 Report = Callable[[str], None]
 
 
@@ -58,21 +56,6 @@ class Recovered:
     state: Checkpoint
     notes: list[str] = field(default_factory=list)
     is_sealed: bool = False
-
-
-@dataclass(slots=True)
-class _Found:
-    segment: Segment
-    header: Header
-    checkpoint: Checkpoint | None
-    checkpoint_end: int
-    problem: JournalCorrupt | None
-    content: bytes = b""  # all of it, where it is small
-    has_sync: bool = False  # it says that something was on disk
-    sealed_bytes: int = 0  # where the last SYNC ends that says so of all before it
-
-    def read(self, files: FileLayer) -> bytes:
-        return self.content or files.read_file(self.segment.path)
 
 
 @dataclass(slots=True)
@@ -141,8 +124,7 @@ def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
     for name in files.list_dir(journal.folder):
         parsed = parse_segment_name(name)
         if parsed is not None and parsed[0] >= known:
-            path = f"{journal.folder}/{name}"
-            found.append(_open_segment(files, Segment(parsed[0], parsed[1], path, files.size_bytes(path), 0)))
+            found.append(open_segment(files, f"{journal.folder}/{name}"))
     if not found:
         if journal.segments:
             raise JournalCorrupt(journal.live.path, 0, "the live segment is gone")
@@ -168,19 +150,9 @@ def survey(files: FileLayer, folder: str) -> Survey:
     """Read the journal in `folder` as a start does, changing nothing. Raises JournalCorrupt."""
     names = files.list_dir(folder)
     marker = find_marker(names)
-    found = _look(files, folder, names)
-    aside: list[Segment] = []
-    while found and found[-1].checkpoint is None:
-        last = found.pop()
-        _must_be_torn(files, last)
-        if marker is not None and last.segment.number <= marker.number and last.problem is not None:
-            raise JournalCorrupt(last.segment.path, last.problem.offset, f"{last.problem.reason}: {marker}")
-        if found and found[-1].header.replaced and last.problem is not None:
-            raise last.problem  # a compacted segment goes into place only behind a CHECKPOINT on disk
-        if not found and last.segment.number > 1 and last.problem is not None:
-            raise last.problem  # what stood before it went only once its CHECKPOINT was on disk
-        aside.append(last.segment)
-    stood_in_for = {number for one in found for number in one.header.replaced}
+    found = look(files, folder, names)
+    aside = [one.segment for one in take_unfinished(found, marker, files.read_file)]
+    stood_in_for = {number for one in found for number in one.replaced}
     replaced = [one.segment for one in found if one.segment.number in stood_in_for]
     found = [one for one in found if one.segment.number not in stood_in_for]
     last_number = found[-1].segment.number if found else 0
@@ -192,19 +164,18 @@ def survey(files: FileLayer, folder: str) -> Survey:
         if later.segment.number == earlier.segment.number:
             other = earlier.segment.path.rpartition("/")[2]
             raise JournalCorrupt(later.segment.path, 0, f"{other} has the same number: a file put there by hand?")
-        size_bytes = earlier.segment.used_bytes
-        used_bytes = _used_bytes(files, earlier, later)
-        if size_bytes < used_bytes or earlier.problem is not None:
-            if earlier.segment.first_id == later.segment.first_id:
-                # Nothing was put in it: it got no further than its CHECKPOINT, which was never synced.
-                used_bytes = earlier.segment.records_at
-            elif size_bytes < used_bytes:
-                raise JournalCorrupt(earlier.segment.path, size_bytes, f"the file ends here, not at byte {used_bytes}")
+        size_bytes, used_bytes = earlier.segment.used_bytes, counted_bytes(earlier, later, files.read_file)
+        if size_bytes < used_bytes:
+            raise JournalCorrupt(earlier.segment.path, size_bytes, f"the file ends here, not at byte {used_bytes}")
+        if earlier.problem is not None and size_bytes <= earlier.segment.records_at and not is_empty(earlier, later):
+            raise earlier.problem  # whoever reads it would meet neither its items nor damage
         earlier.segment.used_bytes = used_bytes
     newest = found[-1]
     assert newest.checkpoint is not None
+    assert newest.header is not None
     buffer = newest.read(files)
-    end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest).run(buffer)
+    replay = _Replay(newest.checkpoint, newest)
+    end = newest.segment.used_bytes = replay.run(buffer)
     _must_be_complete(files, folder, found, marker)
     header, segments = newest.header, [one.segment for one in found]
     return Survey(
@@ -219,8 +190,8 @@ def survey(files: FileLayer, folder: str) -> Survey:
         replaced,
         names,
         marker,
-        newest.has_sync,
-        newest.sealed_bytes == end == len(buffer),
+        replay.has_sync,
+        replay.sealed_bytes == end == len(buffer),
     )
 
 
@@ -229,7 +200,7 @@ def missing_words(first: int, last: int) -> str:
     return f"segment {first} is not there" if first == last else f"segments {first} to {last} are not there"
 
 
-def _must_be_complete(files: FileLayer, folder: str, found: list[_Found], marker: Marker | None) -> None:
+def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], marker: Marker | None) -> None:
     """Raise SegmentsMissing where one has gone that a reader needs. Of those `found` the newest has been replayed."""
     state, first = found[-1].checkpoint, found[0].segment
     assert state is not None
@@ -247,7 +218,7 @@ def _must_be_complete(files: FileLayer, folder: str, found: list[_Found], marker
             raise SegmentsMissing(folder, missing_words(first_missing, last_missing))
 
 
-def _end_id(files: FileLayer, found: _Found) -> int:
+def _end_id(files: FileLayer, found: Beginning) -> int:
     """The id that follows a segment's last item. Raises JournalCorrupt."""
     segment = found.segment
     if segment.compacted and found.checkpoint is not None:
@@ -260,95 +231,12 @@ def _end_id(files: FileLayer, found: _Found) -> int:
     return end_id
 
 
-def _used_bytes(files: FileLayer, earlier: _Found, later: _Found) -> int:
-    """How much was written to a segment that counts, as far as what stands behind it tells."""
-    segment, checkpoint = earlier.segment, later.checkpoint
-    if segment.compacted:
-        return segment.used_bytes
-    if checkpoint is not None:
-        if later.segment.number == segment.number + 1:
-            return checkpoint.previous_bytes
-        if checkpoint.previous_bytes == segment.used_bytes:
-            return segment.used_bytes  # a number was left free between them
-    # The CHECKPOINT that knows was never synced, and is lost.
-    return segment.used_bytes if earlier.problem is not None else _end_below(files, segment, later.segment.first_id)
-
-
-def _end_below(files: FileLayer, segment: Segment, end_id: int) -> int:
-    """Where the items of a segment with ids below `end_id` end. Behind them stands what a commit left that failed and
-    could not be cut off: its ids were given out again.
-    """
-    buffer = files.read_file(segment.path)
-    at, next_id = segment.records_at, segment.first_id
-    while at < len(buffer):
-        record_type, end = checked_end(buffer, at)
-        if not record_type and next_id < end_id:
-            return segment.used_bytes  # damage, to be found when it is read
-        if not record_type or (record_type == Type.PUT and PUT.unpack_from(buffer, at)[3] >= end_id):
-            break
-        if record_type == Type.PUT:
-            next_id = PUT.unpack_from(buffer, at)[3] + 1
-        at = end
-    return at
-
-
-def _look(files: FileLayer, folder: str, names: list[str]) -> list[_Found]:
-    """The segments of a folder in order, each with its header and CHECKPOINT where these are whole."""
-    found = []
-    for name in names:
-        parsed = parse_segment_name(name)
-        if parsed is not None:
-            path = f"{folder}/{name}"
-            segment = Segment(parsed[0], parsed[1], path, files.size_bytes(path), 0)
-            found.append(_open_segment(files, segment))
-    return found
-
-
-def _open_segment(files: FileLayer, segment: Segment) -> _Found:
-    fd = files.open_read(segment.path)
-    try:
-        start = files.read_at(fd, min(HEAD_BYTES, segment.used_bytes), 0)
-        stated_bytes = int.from_bytes(start[12:16], "little")
-        if len(start) < stated_bytes <= segment.used_bytes:
-            start = files.read_at(fd, stated_bytes + HEAD_BYTES, 0)  # a compacted segment may replace thousands
-        try:
-            header, header_bytes = decode_header(start, segment.path)
-        except JournalCorrupt as damage:
-            return _Found(segment, Header(0, segment.number, segment.first_id, 0, ""), None, 0, damage)
-        if header.segment != segment.number:
-            problem = JournalCorrupt(
-                segment.path, 0, f"the header says segment {header.segment}: a file renamed by hand?"
-            )
-            return _Found(segment, header, None, 0, problem)
-        segment.records_at = header_bytes
-        segment.compacted = bool(header.replaced)
-        body_bytes = int.from_bytes(start[header_bytes : header_bytes + 4], "little")
-        needed = header_bytes + 9 + body_bytes
-        if len(start) < needed <= segment.used_bytes:
-            start = files.read_at(fd, needed, 0)
-    finally:
-        files.close(fd)
-    record_type, end = checked_end(start, header_bytes)
-    if record_type != Type.CHECKPOINT:
-        reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
-        return _Found(segment, header, None, 0, JournalCorrupt(segment.path, header_bytes, reason))
-    checkpoint = read_checkpoint(start[header_bytes + 9 : end])
-    content = start if len(start) == segment.used_bytes else b""
-    return _Found(segment, header, checkpoint, end, None, content)
-
-
-def _must_be_torn(files: FileLayer, last: _Found) -> None:
-    """A newest segment without a whole CHECKPOINT is a cut-short roll only if nothing whole stands in it."""
-    buffer = last.read(files)
-    assert last.problem is not None
-    if next(find_whole_records(buffer, 1), None) is not None or "version" in last.problem.reason:
-        raise last.problem
-
-
 class _Replay:
     """A CHECKPOINT's state, and what the records after it make of it."""
 
-    def __init__(self, state: Checkpoint, newest: _Found) -> None:
+    def __init__(self, state: Checkpoint, newest: Beginning) -> None:
+        self.has_sync = False  # the journal says that something was on disk
+        self.sealed_bytes = 0  # where the last SYNC ends that says so of all before it
         self._state = state
         self._newest = newest
         self._readers = {reader.number: reader for reader in state.readers}
@@ -401,9 +289,9 @@ class _Replay:
                 self._change(change, joined)
             elif record_type == Type.SYNC:
                 covered_bytes = read_sync(body)
-                synced = self._newest.has_sync = covered_bytes > 0
+                synced = self.has_sync = covered_bytes > 0
                 if covered_bytes == at:
-                    self._newest.sealed_bytes = end
+                    self.sealed_bytes = end
             else:
                 self._take(record_type, body)
             at = end

@@ -1,6 +1,7 @@
 """Reading journals to see whether they are whole: of a stopped server or a running one, changing nothing."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 from kestreld.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
+from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, open_segment, take_unfinished
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.records import (
     FRAME_BYTES,
@@ -25,7 +27,7 @@ from kestreld.journal.records import (
     why_bad,
 )
 from kestreld.journal.recovery import missing_words, must_be_torn, survey
-from kestreld.journal.segment import decode_header, parse_segment_name
+from kestreld.journal.segment import parse_segment_name
 
 FOLDER_SUFFIX = ".journal"
 CANNOT_TELL: Final = -1
@@ -62,14 +64,28 @@ class SegmentReport:
 class _Contents:
     """What of a segment says which of its items are live, and whether the one before it is all there."""
 
-    number: int = 0
-    first_id: int = 0
+    number: int
+    first_id: int
     replaced: tuple[int, ...] = ()
-    previous_bytes: int | None = None  # of the segment before it, what was written; None where no CHECKPOINT says so
     put_before: int = 0  # items ever put, as its CHECKPOINT says
     synced: bool = False  # a SYNC record was met
     shared: list[Range] = field(default_factory=list)
     private: list[tuple[int, int]] = field(default_factory=list)  # item id, reader number
+
+
+@dataclass(slots=True)
+class _Folder:
+    """How the segments of a journal begin, by name, and what that says of them. One that cannot be opened is left out.
+
+    `live` is the one that a start goes on in, "" in an archive or where there is none. It sets `unfinished` ones aside.
+    """
+
+    beginnings: dict[str, Beginning] = field(default_factory=dict)
+    live: str = ""
+    unfinished: set[str] = field(default_factory=set)
+    counted_bytes: dict[str, int] = field(default_factory=dict)  # of closed ones that another stands behind
+    empty: set[str] = field(default_factory=set)  # nothing was ever put in them
+    stood_in_for: set[str] = field(default_factory=set)  # a compacted one has their items
 
 
 @dataclass(slots=True)
@@ -114,17 +130,6 @@ def archived_folders(files: FileLayer, archive: str, queue: str | None = None) -
                 yield decode_queue_name(name), f"{folder}/{journal_id}"
 
 
-def is_live(files: FileLayer, path: str) -> bool:
-    """Whether a segment is the one that its server writes to: the newest of a journal in a spool.
-
-    Only that one may end in a torn tail. A closed one was whole when the next was begun. Raises OSError.
-    """
-    folder, _, name = path.rpartition("/")
-    if not folder.endswith(FOLDER_SUFFIX):
-        return False
-    return name == max(filter(parse_segment_name, files.list_dir(folder)), default="")
-
-
 def verify_spool(
     files: FileLayer, spool: str, queue: str | None = None, known: Known = nothing_known
 ) -> Iterator[SegmentReport]:
@@ -144,18 +149,17 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
     except FileNotFoundError:
         return []
     names, marker = [name for name in all_names if parse_segment_name(name)], find_marker(all_names)
-    vouched = marker.number if marker is not None else 0
+    around = _look_around(files, folder, names, marker)
     reports: list[SegmentReport] = []
     contents: list[_Contents] = []
     readers = _Readers()
-    is_archived = not folder.endswith(FOLDER_SUFFIX)
     missing: list[tuple[int, str]] = []  # the number of the segment before which something is, and what
     previous: SegmentReport | None = None
     last_number, put_items = 0, CANNOT_TELL
     for name in names:
         report = SegmentReport(queue, f"{folder}/{name}")
-        found = _Contents()
-        number, before, put_before = (parse_segment_name(name) or (0, 0))[0], last_number, put_items
+        found = _Contents(*(parse_segment_name(name) or (0, 0)))
+        number, before, put_before = found.number, last_number, put_items
         # Numbers are left free for compacted segments: how many items were put tells whether this is one.
         may_miss = number > before + 1 and put_before != CANNOT_TELL
         # It says how much of a bad one before it counts.
@@ -167,15 +171,18 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
             continue
         try:
             buffer = files.read_file(report.path)
+            beginning = around.beginnings.get(name) or open_segment(files, report.path)
         except FileNotFoundError:
             continue  # a running server has let it go meanwhile
         except OSError as error:
             report.unreadable, report.reason, previous = True, (error.strerror or str(error)).lower(), None
         else:
-            is_live = name == names[-1] and not is_archived
-            _read_segment(report, buffer, found, readers, is_first=previous is None, is_live=is_live)
-            report.torn = report.torn and (report.records > 0 or number > vouched)
-            previous, put_items = report, report.put_items
+            report.size_bytes, found.replaced = len(buffer), beginning.replaced
+            if name in around.empty:
+                report.put_items = put_items = put_before
+            else:
+                _read_segment(report, buffer, beginning, around, found, readers, is_first=previous is None)
+                previous, put_items = report, report.put_items
             is_needed = marker is None or found.first_id > marker.floor
             if may_miss and is_needed and found.put_before > put_before:
                 missing.append((number, missing_words(before + 1, number - 1)))
@@ -184,13 +191,40 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
                 report.reason = "another segment has the same number"
         reports.append(report)
         contents.append(found)
-    _hold_to_what_was_written(reports, contents)
     _count_live(reports, contents, readers)
     stood_in_for = {number for found in contents for number in found.replaced}
     gone = [reason for number, reason in missing if number - 1 not in stood_in_for]
     if marker is not None and (reason := _missing_at_a_start(files, folder, names, marker)) not in ("", *gone):
         gone.append(reason)
     return reports + [SegmentReport(queue, folder, reason=reason, missing=True) for reason in gone]
+
+
+def _look_around(files: FileLayer, folder: str, names: list[str], marker: Marker | None) -> _Folder:
+    """What the segments say of one another, as a start sees it."""
+    around = _Folder()
+    for name in names:
+        with suppress(OSError):  # found when it is read, or let go of meanwhile
+            around.beginnings[name] = open_segment(files, f"{folder}/{name}")
+    found = list(around.beginnings.values())
+    if folder.endswith(FOLDER_SUFFIX) and names and names[-1] in around.beginnings:
+        left = list(found)
+        with suppress(JournalCorrupt, OSError):
+            for one in take_unfinished(left, marker, files.read_file):
+                around.unfinished.add(_name_of(one))
+            around.live = _name_of(left[-1]) if left else ""
+    numbers = {number for one in found for number in one.replaced}
+    around.stood_in_for = {_name_of(one) for one in found if one.segment.number in numbers}
+    plain = [one for one in found if not one.segment.compacted and _name_of(one) not in around.unfinished]
+    for earlier, later in pairwise(plain):
+        if is_empty(earlier, later):
+            around.empty.add(_name_of(earlier))
+        with suppress(OSError):
+            around.counted_bytes[_name_of(earlier)] = counted_bytes(earlier, later, files.read_file)
+    return around
+
+
+def _name_of(beginning: Beginning) -> str:
+    return beginning.segment.path.rpartition("/")[2]
 
 
 def _missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: Marker) -> str:
@@ -214,63 +248,39 @@ def _missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker:
 def _read_segment(
     report: SegmentReport,
     buffer: bytes,
+    beginning: Beginning,
+    around: _Folder,
     found: _Contents,
     readers: _Readers,
     *,
     is_first: bool,
-    is_live: bool,
 ) -> None:
-    report.size_bytes = len(buffer)
+    name = _name_of(beginning)
+    is_live, counted = name == around.live, around.counted_bytes.get(name, len(buffer))
+    written, buffer = buffer, buffer[:counted]  # what a failed commit left behind was never part of the journal
     try:
-        header, at = decode_header(buffer, report.path)
-        found.number, found.first_id, found.replaced = header.segment, header.first_id, header.replaced
-        record_type, end = checked_end(buffer, at)
-        if record_type != Type.CHECKPOINT:
-            reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
-            raise JournalCorrupt(report.path, at, reason)
-        checkpoint = read_checkpoint(buffer[at + FRAME_BYTES : end])
-        found.previous_bytes = checkpoint.previous_bytes
-        found.put_before = report.put_items = checkpoint.put_items
-        at = _read_records(report, buffer, at, found, readers, first=is_first)
-        if header.replaced:
-            report.put_items = checkpoint.put_items  # as at the start of the next one; its own items are old ones
+        if beginning.checkpoint is None:
+            raise beginning.problem or JournalCorrupt(report.path, 0, "it has no CHECKPOINT")
+        found.put_before = report.put_items = beginning.checkpoint.put_items
+        at = _read_records(report, buffer, beginning.segment.records_at, found, readers, first=is_first)
+        if found.replaced:
+            report.put_items = found.put_before  # as at the start of the next one; its own items are old ones
         if at < len(buffer):
-            code = checked_end(buffer, at)[1]
+            reason = why_bad(checked_end(buffer, at)[1])
             if is_live:
                 must_be_torn(buffer, at, report.path, synced=found.synced)
                 report.torn = bool(buffer[at:].strip(b"\0"))
             if report.torn or not is_live:
-                report.bad_offset, report.reason = at, why_bad(code)
+                report.bad_offset, report.reason = at, reason
             if report.torn and (whole := sum(1 for _ in find_whole_records(buffer, at + 1))):
-                report.reason = f"{why_bad(code)}, and {whole} whole records follow, which a repair would keep"
+                report.reason = f"{reason}, and {whole} whole records follow, which a repair would keep"
+        elif len(written) < counted and name not in around.stood_in_for:
+            report.bad_offset, report.reason = len(written), f"the file ends here, not at byte {counted}"
     except JournalCorrupt as problem:
         report.bad_offset, report.reason = problem.offset, problem.reason
-        # A newest segment in which nothing whole stands was cut short while it was made: a start sets it aside.
-        report.torn = is_live and not report.records and next(find_whole_records(buffer, 1), None) is None
+        report.torn = name in around.unfinished
     if report.bad_offset is not None:
         report.put_items = CANNOT_TELL
-
-
-def _hold_to_what_was_written(reports: list[SegmentReport], contents: list[_Contents]) -> None:
-    """A segment that is shorter than what the next one says was written to it has lost records, maybe whole ones.
-
-    And what a failed commit left behind that was never part of the journal.
-    """
-    stood_in_for = {number for found in contents for number in found.replaced}
-    for report, (found, following) in zip(reports, pairwise(contents), strict=False):
-        # What another than the next one says is not said of this one; a compacted one says nothing.
-        follows = following.number == found.number + 1 and not found.replaced
-        used_bytes = following.previous_bytes
-        if not used_bytes or not follows or report.unreadable:
-            continue
-        if report.bad_offset is not None:
-            if report.bad_offset >= used_bytes:
-                report.bad_offset, report.reason = None, None
-            continue
-        had_items = following.first_id > found.first_id  # else it got no further than its CHECKPOINT, never synced
-        if report.size_bytes < used_bytes and had_items and found.number not in stood_in_for:
-            report.bad_offset, report.put_items = report.size_bytes, CANNOT_TELL
-            report.reason = f"the file ends here, not at byte {used_bytes}"
 
 
 def _read_records(

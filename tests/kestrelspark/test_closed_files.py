@@ -197,3 +197,46 @@ def test_only_the_live_file_of_kestrels_may_be_cut_short(tmp_path: Path, name: s
     assert report.torn is not is_damage
     assert found == bad([report])
     assert (report.path in found) is is_damage
+
+
+@pytest.mark.parametrize("number", [2, 3], ids=["the next", "one number is free"])
+@pytest.mark.parametrize("cut_bytes", [0, 5], ids=["whole", "torn"])
+def test_ids_that_were_given_out_again_are_rows_once_though_the_checkpoint_that_says_so_is_lost(
+    tmp_path: Path, number: int, cut_bytes: int
+) -> None:
+    """A commit had failed, and could not be cut off; of the segment behind it a power cut took what was not synced."""
+    folder = tmp_path / "spool" / "work.journal"
+    path = write_segment(folder, 1, 1, puts(1, 5))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - cut_bytes])
+    unsynced = write_segment(folder, number, 4, [])
+    write_segment(folder, number + 1, 4, puts(4, 2))
+    unsynced.write_bytes(unsynced.read_bytes()[:100])
+    assert read([tmp_path / "spool"], Mode.FAILFAST) == ([1, 2, 3, 4, 5], [])
+
+
+def test_they_are_so_where_a_number_was_left_free(tmp_path: Path) -> None:
+    path = write_segment(tmp_path / CLOSED, 1, 1, puts(1, 3))
+    used_bytes = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b"".join(puts(4, 2)))
+    write_segment(tmp_path / CLOSED, 3, 4, puts(4, 2), previous_bytes=used_bytes)
+    assert read([tmp_path / "archive"], Mode.FAILFAST) == ([1, 2, 3, 4, 5], [])
+
+
+@pytest.mark.parametrize("size_bytes", [0, 30, 100])
+def test_a_segment_in_which_nothing_was_ever_put_may_have_lost_all_it_said(tmp_path: Path, size_bytes: int) -> None:
+    folder = tmp_path / "spool" / "work.journal"
+    write_segment(folder, 1, 1, puts(1, 3))
+    unsynced = write_segment(folder, 2, 4, [])
+    write_segment(folder, 3, 4, puts(4, 1))
+    unsynced.write_bytes(unsynced.read_bytes()[:size_bytes])
+    assert read([folder], Mode.FAILFAST) == ([1, 2, 3, 4], [])
+
+
+def test_the_segment_before_one_that_was_being_made_may_end_in_a_torn_tail(tmp_path: Path) -> None:
+    folder = tmp_path / "spool" / "work.journal"
+    path = write_segment(folder, 1, 1, puts(1, 3))
+    path.write_bytes(path.read_bytes()[:-7])
+    unfinished = write_segment(folder, 2, 4, [])
+    unfinished.write_bytes(unfinished.read_bytes()[:50])
+    assert read([folder], Mode.FAILFAST) == ([1, 2], [])
+    assert bad(verify_spool(FileLayer(), str(folder.parent))) == {}

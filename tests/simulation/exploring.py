@@ -37,6 +37,23 @@ class Findings:
 def every_crash(script: Script, sync_ms: int | None) -> Findings:
     """Killed at any change to the disk, and any disk that a power cut there may leave: each started from."""
     found = Findings()
+    for where, run, how, disk in _crashes(script, sync_ms):
+        found.add(where, run.verdict(disk, how))
+    return found
+
+
+def every_disagreement(script: Script, sync_ms: int | None) -> Findings:
+    """Of the same disks those on which verify finds a journal bad that works, or does not find one that is stopped."""
+    found = Findings()
+    for where, run, how, disk in _crashes(script, sync_ms):
+        bad = run.found_bad(disk)
+        stopped = run.stopped(disk, how)
+        found.add(where, [f"bad: {family}" for family in bad - stopped] + [f"stopped: {one}" for one in stopped - bad])
+    return found
+
+
+def _crashes(script: Script, sync_ms: int | None) -> Iterator[tuple[str, Scripted, str, Disk]]:
+    """Where it was, the run, how it ended, and a disk that is left of it."""
     judged: set[tuple[object, ...]] = set()
     is_over = False
     dies_at = 0
@@ -52,8 +69,7 @@ def every_crash(script: Script, sync_ms: int | None) -> Findings:
             key = (how, run.knowledge(), frozenset(disk.content().items()))
             if key not in judged:
                 judged.add(key)
-                found.add(f"{script.name}, {how} at change {dies_at}", run.verdict(disk, how))
-    return found
+                yield f"{script.name}, {how} at change {dies_at}", run, how, disk
 
 
 def left_by_a_crash(disk: Disk) -> Iterator[tuple[str, Disk]]:

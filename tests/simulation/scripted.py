@@ -1,10 +1,12 @@
 """A script on a server, and the server after it: with a disk that fails at one call, or after a crash at one call."""
 
-from collections.abc import MutableSequence, MutableSet
+from collections.abc import Iterator, MutableSequence, MutableSet
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 from kestreld.config import Config
+from kestreld.journal.verify import verify_journal
 from tests.simulation.checker import Checker
 from tests.simulation.client import Talk
 from tests.simulation.disk import Disk
@@ -111,10 +113,31 @@ class Scripted(Host):
         return puts, len(history.deliveries), ended, wiped, asked
 
     def verdict(self, disk: Disk, how: str) -> list[str]:
-        """What is wrong with what a start makes of that disk, left when the last server ended so.
+        """What is wrong with what a start makes of that disk, left when the last server ended so."""
+        with self._started_from(disk, how):
+            return Checker(self.history, self.plan.rules).violations()
 
-        The history is then as it was: there are other disks to judge.
-        """
+    def stopped(self, disk: Disk, how: str) -> set[str]:
+        """The families that a start on that disk stops, or whoever reads on until there is nothing left."""
+        before = set(self.history.stopped)
+        self.history.stopped.clear()
+        with self._started_from(disk, how):
+            stopped = set(self.history.stopped)
+        self.history.stopped.update(before)
+        return stopped
+
+    def found_bad(self, disk: Disk) -> set[str]:
+        """The families of which verify says so."""
+        bad = set()
+        for family in self.plan.families:
+            reports = verify_journal(ProcessFiles(disk), f"{SPOOL}/{family}.journal", family)
+            if any(one.missing or (one.bad_offset is not None and not one.torn) for one in reports):
+                bad.add(family)
+        return bad
+
+    @contextmanager
+    def _started_from(self, disk: Disk, how: str) -> Iterator[None]:
+        """The life after the last server's, which ended so. The history is then as it was."""
         mark = _Mark(self)
         self.history.lives[-1].how = how
         self.disk = disk
@@ -125,9 +148,8 @@ class Scripted(Host):
             pass
         if self.server is not None:
             self.end_life(KILLED)
-        found = Checker(self.history, self.plan.rules).violations()
+        yield
         mark.restore()
-        return found
 
 
 class _Mark:

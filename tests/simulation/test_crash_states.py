@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.simulation import planted
-from tests.simulation.exploring import MODES, SYNCED, every_crash
+from tests.simulation.exploring import MODES, SYNCED, every_crash, every_disagreement
 from tests.simulation.scripts import BY_NAME
 
 SHORT = ("put", "done", "roll", "fanout", "import", "move")
@@ -27,6 +27,21 @@ def test_after_a_crash_at_any_change_every_promise_holds(name: str) -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_so_it_does_in_every_mode_and_every_script(name: str, sync_ms: int | None) -> None:
     found = every_crash(BY_NAME[name], sync_ms)
+    print(f"\n{name}, sync_journal {sync_ms}: {found.tried} states")
+    assert found.bad == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sync_ms"),
+    [
+        ("roll", SYNCED),
+        ("fanout", None),
+        *(pytest.param(name, None, marks=pytest.mark.long) for name in ("roll", "compact", "delete", "repair")),
+    ],
+)
+@pytest.mark.timeout(900)
+def test_verify_finds_bad_what_a_start_stops_and_nothing_else(name: str, sync_ms: int | None) -> None:
+    found = every_disagreement(BY_NAME[name], sync_ms)
     print(f"\n{name}, sync_journal {sync_ms}: {found.tried} states")
     assert found.bad == []
 
