@@ -5,7 +5,6 @@ It knows bytes, item ids and segments. What the readers hold in memory, and what
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Final
 
 from kestreld.clock import Clock
@@ -36,6 +35,8 @@ class Journal:
         self.segments: list[Segment] = []
         self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
         self.failed_at_ms = 0
+        self.is_sync_failed = False  # why: nobody knows what of the live segment is on disk, and nobody asks again
+        self.sync_untold = False  # a sync failed, and the disk did not take the note of that for the next process
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
         self.unsynced = False  # something was written since the last sync
@@ -51,8 +52,8 @@ class Journal:
         self.begun_with: Checkpoint | None = None  # what the live segment begins with, if a number before it is free
         self.leftover: dict[int, Segment] = {}  # replaced by a compacted one, but their files have yet to go
         self.syncing = False  # a background sync is under way
-        self.unproven: list[str] = []  # full segments that an earlier process may not have put on disk
-        self.filled: list[int] = []  # descriptors, borrowed, of full segments that the next one covers
+        self.unproven: list[Segment] = []  # full ones that may not be on disk, and that the next sync opens by name
+        self.filled: dict[int, Segment] = {}  # full ones that it covers by descriptors, which are borrowed
         self._borrowed: dict[int, int] = {}  # descriptors in use by syncs elsewhere, and by how many
         self.sync_us = 0  # how long the last sync took
         self._write_fd = -1
@@ -155,10 +156,11 @@ class Journal:
         self.failed_at_ms = self.clock.monotonic_ms
         return self.failed
 
-    def start_segment(self, checkpoint: Checkpoint, skip: int = 0) -> None:
+    def start_segment(self, checkpoint: Checkpoint, skip: int = 0, filled: int = -1) -> None:
         """Go on in a new segment that begins with `checkpoint`. Raises JournalFailed and leaves all as it was.
 
-        `skip` numbers are left free before it, for a compacted segment.
+        `skip` numbers are left free before it, for a compacted segment. `filled` is a descriptor of the one before that
+        was borrowed for the next sync; -1 = none.
         """
         number = (self.live.number if self.segments else 0) + 1 + skip
         checkpoint.segment = number
@@ -172,12 +174,17 @@ class Journal:
         except OSError as error:
             must_be_the_systems(error)
             raise self._fail(error, "making a segment") from error
+        if filled >= 0:
+            self.filled[filled] = self.live
+        elif self.failed is not None and self.unsynced and not self.is_sync_failed:
+            self.unproven = [*self.unproven, self.live]  # a write failed: what stands before it counts
         self._close_write()
         self._write_fd = fd
         self.segments.append(Segment(number, checkpoint.next_id, path, len(data), len(header)))
         self.checkpoint_bytes = len(data)
         self.begun_with = checkpoint if skip else None
         self.failed = None
+        self.is_sync_failed = self.sync_untold = False
         self.unsynced = self.names_unsynced = True
         self._sync_note = -1
 
@@ -204,11 +211,11 @@ class Journal:
         """Put all written so far on disk, names included. Raises JournalFailed; never tried again on this segment."""
         started_us = self.clock.stopwatch_us()
         try:
-            for path in self.unproven:
-                self.files.sync_by_name(path)
-            while self.filled:
-                self.files.sync(self.filled[0])
-                self.give_back(self.filled.pop(0))
+            for segment in self.unproven:
+                self.files.sync_by_name(segment.path)
+            for fd in list(self.filled):
+                self.files.sync(fd)
+                self._let_go(fd)
             self._ensure_open()
             self.files.sync(self._write_fd)
             for folder in self.unsynced_folders():
@@ -237,7 +244,7 @@ class Journal:
         """A sync that covered the first `used_bytes` of segment `number` has succeeded."""
         self.sync_us = self.clock.stopwatch_us() - started_us
         self.synced_number = max(self.synced_number, number)
-        self.unproven = []
+        self.unproven = [segment for segment in self.unproven if segment.number >= number]
         if number != self.live.number:
             return
         self.names_unsynced = self.folder_unsynced = False
@@ -247,9 +254,19 @@ class Journal:
 
     def synced_with_all(self, started_us: int) -> None:
         """A sync of its whole file system has succeeded: nothing that was written so far is left out."""
-        while self.filled:
-            self.give_back(self.filled.pop())
+        for fd in list(self.filled):
+            self._let_go(fd)
         self.synced(self.live.number, self.live.used_bytes, started_us)
+
+    def leave_unproven(self) -> None:
+        """Full segments are not synced now: whoever does that next opens them by name."""
+        self.unproven = [*self.unproven, *self.filled.values()]
+        for fd in list(self.filled):
+            self._let_go(fd)
+
+    def _let_go(self, filled: int) -> None:
+        del self.filled[filled]
+        self.give_back(filled)
 
     # The marker
 
@@ -290,10 +307,20 @@ class Journal:
 
     def sync_failed(self, error: OSError) -> JournalFailed:
         """A sync has failed: what it covered may not be on disk. The segment is not appended to again."""
-        # Not by the next process either, to which the kernel gives all of it, and no error any more.
-        with suppress(OSError):  # it is there already, or the disk takes nothing
+        failure, self.is_sync_failed, self.sync_untold = self._fail(error, "sync"), True, True
+        self.tell_of_sync()
+        return failure
+
+    def tell_of_sync(self) -> None:
+        """Leave a note that a sync of the live segment has failed; where the disk refuses that, `sync_untold` stays."""
+        # The next process must not append to it either: the kernel gives it all of it, and no error any more.
+        try:
             self.files.close(self.files.create(self.live.path + UNSYNCED_MARK))
-        return self._fail(error, "sync")
+        except OSError as error:
+            must_be_the_systems(error)
+            self.sync_untold = not isinstance(error, FileExistsError)
+        else:
+            self.sync_untold = False
 
     def look(self) -> JournalFailed | None:
         """Whether the live segment's name still leads to what was written; if not, it is appended to no more."""
@@ -473,7 +500,7 @@ class Journal:
         Nor need those before it, unless it `is_proven`: nothing is synced behind segments that are not on disk.
         """
         self.checkpoint_bytes = checkpoint_bytes
-        self.unproven = [] if is_proven else [segment.path for segment in self.segments[:-1]]
+        self.unproven = [] if is_proven else self.segments[:-1]
         self.unsynced = self.names_unsynced = self.folder_unsynced = True
 
     def take_up(self, begun: list[Segment], used_bytes: int, checkpoint_bytes: int) -> None:

@@ -43,6 +43,9 @@ class Closing:
         """Sync, seal and close every journal, those of synced queues first."""
         leaving = [(queue, journal) for queue in queues if (journal := queue.journal) is not None and journal.segments]
         leaving.sort(key=lambda one: one[0].sync_ms is None)
+        for _, journal in leaving:
+            if journal.sync_untold:
+                journal.tell_of_sync()
         sound = [one for one in leaving if one[1].failed is None]
         waiting = [one for one in sound if _is_unsynced(one[1])]
         self._seal([one for one in sound if not _is_unsynced(one[1])])

@@ -232,8 +232,8 @@ class GroupCommit:
         unproven = journal.unproven
 
         def work() -> None:
-            for path in unproven:
-                self.files.sync_by_name(path)
+            for segment in unproven:
+                self.files.sync_by_name(segment.path)
             self.files.sync(fd)
             for folder in folders:
                 self.files.sync_dir(folder)

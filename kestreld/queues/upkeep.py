@@ -73,16 +73,12 @@ class Upkeep:
         The queue is idle. Raises JournalFailed, or OSError, and leaves all as it was.
         """
         filled = journal.borrow() if journal.unsynced else -1
-        is_begun = False
         try:
-            journal.start_segment(queue.checkpoint(), skip=int(queue.roll_wanted))
-            is_begun = True
+            journal.start_segment(queue.checkpoint(), int(queue.roll_wanted), filled)
         finally:
-            if filled >= 0 and not is_begun:
+            if filled >= 0 and filled not in journal.filled:
                 journal.give_back(filled)
         queue.roll_wanted = False
-        if filled >= 0:
-            journal.filled.append(filled)
         self._sync(queue, journal)
 
     # Syncs in the background
@@ -102,22 +98,29 @@ class Upkeep:
         if journal.syncing or not self._files.takes_calls:
             return
         journal.syncing = True
-        borrowed, journal.filled = journal.filled, []
-        number, used_bytes = journal.live.number, journal.live.used_bytes
+        # Full segments of earlier processes first, and by name: nothing of them is open.
+        left = [*[(-1, segment) for segment in journal.unproven], *journal.filled.items()]
+        borrowed, journal.filled = list(journal.filled), {}
+        live, used_bytes = journal.live, journal.live.used_bytes
+        number = live.number
         try:
             borrowed.append(journal.borrow())
+            left.append((borrowed[-1], live))
         except OSError as error:
             must_be_the_systems(error)
             number = 0  # the live one stays unsynced
             self._report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
         started_us = self._clock.stopwatch_us()
-        folders, unproven = journal.unsynced_folders(), journal.unproven
+        folders = journal.unsynced_folders()
+        done: list[Segment] = []
 
         def work() -> None:
-            for path in unproven:
-                self._files.sync_by_name(path)
-            for fd in list(borrowed):
-                self._files.sync(fd)
+            for fd, segment in list(left):
+                if fd < 0:
+                    self._files.sync_by_name(segment.path)
+                else:
+                    self._files.sync(fd)
+                done.append(segment)
             for folder in folders:
                 self._files.sync_dir(folder)
 
@@ -131,6 +134,8 @@ class Upkeep:
                 self.drop_dead(queue)
             else:
                 queue.room = -1
+                behind = left[len(done) + 1 :]  # what failed itself is not asked again
+                journal.unproven = [segment for _, segment in behind if segment is not live]
                 if journal.failed is None:
                     self._report(f"{queue.name}: {journal.sync_failed(error)}")
             if not journal.filled:
@@ -138,8 +143,7 @@ class Upkeep:
             if journal is queue.journal and journal.failed is None:
                 self._sync(queue, journal)
                 return
-            while journal.filled:
-                journal.give_back(journal.filled.pop())
+            journal.leave_unproven()
 
         is_under_way = False
         try:
@@ -147,6 +151,7 @@ class Upkeep:
             is_under_way = True
         finally:
             if not is_under_way:  # as far as is known: if it is, it finds nothing to do
+                left.clear()
                 journal.syncing = False
                 while borrowed:
                     journal.give_back(borrowed.pop())
@@ -183,6 +188,8 @@ class Upkeep:
                 else:
                     self.sync(queue)
                 self._compact_if_due(queue, journal)
+            if journal is not None and journal.sync_untold:
+                journal.tell_of_sync()
             if journal is not None and not (journal.is_marked or journal.failed or queue.stopped):
                 self._get_marked(queue, journal)
             self._collection.memory.look_at(queue)

@@ -236,11 +236,13 @@ class Checker(Excuses):
                 # Discarded, wiped, expired or taken unseen, and back after a crash: it did not wait in between.
                 was_gone = may_be_elsewhere or self._may_have_expired(reader, put) or self._may_be_lost(reader, life)
                 if put.answered_us >= 0 and (here or not was_gone):
-                    waits.extend(self._waits(put, deliveries, here, life))
+                    waits.extend(self._waits(reader, put, deliveries, here, life))
             self._check_passed_over(reader, life, waits, fresh)
             self._check_come_back_in_order(reader, life, own)
 
-    def _waits(self, put: Put, deliveries: list[Delivery], here: list[Delivery], life: Life) -> Iterator[_Wait]:
+    def _waits(
+        self, reader: str, put: Put, deliveries: list[Delivery], here: list[Delivery], life: Life
+    ) -> Iterator[_Wait]:
         """From when to when the item surely waited in a life."""
         sent_us, ready_us = max(put.sent_us, life.ready_us), max(put.answered_us, life.ready_us)
         if here:
@@ -249,11 +251,13 @@ class Checker(Excuses):
             yield _Wait(put, sent_us, ready_us, life.ended_us)
         limit, come_back = self._rules.max_retries.get(put.family), 0
         not_closed = [one for one in deliveries if one.kind == "open" and one.ending != "close"]
+        unheard = [request.sent_us for request in self._unanswered.get(reader, ()) if request.opens]
         for one, following in pairwise(here):
             if one.kind == "get" or one.ending == "close":
                 continue  # that could not be written down; when it came back, and what else before it, nobody was told
             come_back = not_closed.index(one) + 1 if one in not_closed else come_back
-            if limit is not None and come_back > limit:
+            unseen = sum(sent_us <= following.sent_us for sent_us in unheard)  # it may have been there, and come back
+            if limit is not None and come_back + unseen > limit:
                 continue  # it was on its way to another queue, until that failed
             over_us = one.connection.link.over_us
             if one.ending == "abort" and one.ending_answered_us >= 0:

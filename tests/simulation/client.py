@@ -258,7 +258,8 @@ class Talk:
             self._settle(request)
         if kind == "repair" and not answer.startswith((b"SOUND", b"NOT_FOUND")):
             self._history.stopped.add(request.reader.partition("+")[0])
-        if kind in ("read", "peek", "set") and answer != b"NOT_STORED\r\n":
+        # Only a put and a get make a queue: a look, a close or a flush is answered alike where there is none.
+        if (kind == "set" or request.takes) and answer != b"NOT_STORED\r\n":
             self._history.touched.setdefault(request.reader, []).append((self.connection.life, request.sent_us, now_us))
 
     def _complain(self, words: str) -> None:

@@ -1,0 +1,121 @@
+"""What follows a sync that failed: what is synced later, and what the next process is told."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kestreld.journal.segment import UNSYNCED_MARK
+from tests.support.engine import Engine, LateFiles
+
+
+class Disk(LateFiles):
+    """`synced` are the files whose syncs succeeded; of those in `bad` they fail. `is_full`: no file can be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: set[int] = set()
+        self.bad: set[int] = set()
+        self.is_full = False
+        self.refuses_writes = False
+
+    def sync(self, fd: int) -> None:
+        number = os.fstat(fd).st_ino
+        if number in self.bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self.synced.add(number)
+
+    def create(self, path: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().create(path)
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self.refuses_writes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().write(fd, data)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+def put(engine: Engine, times: int) -> None:
+    for _ in range(times):
+        engine.put("work", b"." * 100)
+        engine.end_turn()
+
+
+def inodes(engine: Engine) -> list[int]:
+    return [path.stat().st_ino for path in engine.segments("work")]
+
+
+def marks(engine: Engine) -> list[str]:
+    return [path.name[:10] for path in engine.spool.glob(f"work.journal/*{UNSYNCED_MARK}")]
+
+
+def test_full_segments_behind_the_one_whose_sync_failed_go_to_the_disk_with_the_next(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """The next segment's SYNC vouches for all before it: what nobody has asked the disk for must not be among that."""
+    engine = Engine(tmp_path, disk, max_journal_size_bytes=100)
+    put(engine, 4)
+    first, *filled, _ = inodes(engine)
+    disk.bad = {first}
+    while disk.under_way:
+        disk.finish_background()
+    assert "work: " in engine.log[0]
+    assert "sync failed" in engine.log[0]
+    disk.bad.clear()
+    engine.configure()
+    put(engine, 1)
+    engine.work(10)
+    while disk.under_way:
+        disk.finish_background()
+    assert set(filled) <= disk.synced
+    assert first not in disk.synced, "a sync that failed is not asked again"
+
+
+def test_what_stood_before_a_write_that_failed_goes_to_the_disk_with_the_next_segment(
+    tmp_path: Path, disk: Disk
+) -> None:
+    engine = Engine(tmp_path, disk)
+    put(engine, 1)
+    disk.refuses_writes = True
+    put(engine, 1)
+    disk.refuses_writes = False
+    engine.configure()
+    engine.upkeep.sync(engine.queue("work"))
+    disk.finish_background()
+    assert set(inodes(engine)) == disk.synced
+
+
+def test_the_note_of_a_failed_sync_that_the_disk_refused_is_left_as_soon_as_it_can_be(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """Without it the next process believes what the kernel shows it, which no power cut need leave."""
+    engine = Engine(tmp_path, disk)
+    put(engine, 1)
+    disk.bad = set(inodes(engine))
+    disk.is_full = True
+    engine.upkeep.sync(engine.queue("work"))
+    disk.finish_background()
+    engine.work(10)
+    assert marks(engine) == []
+    disk.is_full = False
+    engine.work(10)
+    assert marks(engine) == ["0000000001"]
+
+
+def test_it_is_left_at_a_stop_at_the_latest(tmp_path: Path, disk: Disk) -> None:
+    engine = Engine(tmp_path, disk)
+    put(engine, 1)
+    disk.bad = set(inodes(engine))
+    disk.is_full = True
+    engine.upkeep.sync(engine.queue("work"))
+    disk.finish_background()
+    disk.is_full = False
+    engine.collection.close()
+    assert marks(engine) == ["0000000001"]
