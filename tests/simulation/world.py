@@ -175,8 +175,9 @@ class World(Host):
             path, file = self._fate.choice(files)
             at = self._fate.randrange(len(file.data))
             file.flip(at * 8 + self._fate.randrange(8))
-            if ".journal/" in path:
-                self.history.damaged.add(family_of(path))
+            # One in the trash may be linked: it is a journal's too.
+            links = [link for link, linked in files if linked is file and ".journal/" in link]
+            self.history.damaged.update(family_of(link) for link in links)
             self.add("bits flipped")
             self.say(f"a bit flips in {path} at {at}")
 
