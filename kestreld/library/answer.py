@@ -72,7 +72,8 @@ class Answer(Future[T]):
         return found
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._wait(timeout)
+        if self._state != FINISHED:
+            self._wait(timeout)
         return super().exception()
 
     def _wait(self, timeout_s: float | None) -> None:

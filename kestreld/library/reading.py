@@ -318,19 +318,34 @@ class Reading:
             clock = spool.clock
             head = None if self.is_over else self._peek_now()
             left_ms = 1 if deadline_at_ms is None else deadline_at_ms - clock.wall_ms
-            seat = Seat(wait, self._left)
-            waiter = seat.waiter = Waiter(seat, reader, want, clock.monotonic_ms + left_ms)
-            self._waiting[wait] = waiter
-            spool.pending.add(wait)
-            wait.when_settled(self._waited)
+            until_ms = clock.monotonic_ms + left_ms
             if head is None and left_ms > 0 and not (self.is_over or reader.deleted):
+                waiter = self._seat(wait, want, until_ms)
                 reader.line.add(waiter)
                 if deadline_at_ms is not None:
                     spool.plan_deadline(waiter)
-            else:
-                waiter.over = True
-                wait.served(waiter, head)
+                spool.end_turn()
+                return
+            # Until this turn is over nobody else knows of it: where it is cut short, the item is nobody's.
+            wait.served(None, head)
             spool.end_turn()
+            if not wait.done():
+                self._seat(wait, want, until_ms).over = True
+            elif wait.item is not None:
+                self._is_handed_over(wait.item)
+
+    def _seat(self, wait: Wait, want: int, until_ms: int) -> Waiter:
+        """Keep account of one that is not settled yet."""
+        seat = Seat(wait, self._left)
+        waiter = seat.waiter = Waiter(seat, self.reader, want, until_ms)
+        self._waiting[wait] = waiter
+        self.spool.pending.add(wait)
+        wait.when_settled(self._waited)
+        return waiter
+
+    def _is_handed_over(self, item: QItem) -> None:
+        if self.opened.get(item.xid) == WAITS:
+            self.opened[item.xid] = 0
 
     def _left(self, waiter: Waiter) -> None:
         with suppress(KestrelError), self.spool.lock, self._turn:
@@ -342,8 +357,8 @@ class Reading:
             return
         if isinstance(waiter.consumer, Seat):
             waiter.consumer.settled()
-        if wait.item is not None and self.opened.get(wait.item.xid) == WAITS:
-            self.opened[wait.item.xid] = 0
+        if wait.item is not None:
+            self._is_handed_over(wait.item)
         if wait.cancelled():
             with self.spool.lock, self._turn:
                 self.reader.line.leave(waiter)

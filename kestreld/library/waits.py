@@ -74,7 +74,7 @@ class Wait(Answer[QItem | None]):
         self._worker = worker
         self._calls_back = calls_back
 
-    def served(self, waiter: Waiter, record: bytes | None) -> None:
+    def served(self, waiter: Waiter | None, record: bytes | None) -> None:
         if self.is_forsaken:
             afterwards.do(self.cancel)
         elif is_claimed(self):
