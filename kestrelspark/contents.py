@@ -1,5 +1,6 @@
 """A journal file's content in order: what was put, what became of items, and the stretches that cannot be read."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -7,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from kestreld.errors import JournalCorrupt
+from kestreld.journal.found_segments import records_in
 from kestreld.journal.kestrel_ops import (
     ADD,
     ADD_HEAD,
@@ -35,7 +37,8 @@ from kestreld.journal.records import (
     why_bad,
 )
 from kestreld.journal.recovery import must_be_torn
-from kestreld.journal.segment import decode_header
+from kestreld.journal.salvage import Salvage
+from kestreld.journal.segment import decode_header, parse_segment_name
 from kestrelspark.found import JournalFile
 from kestrelspark.scanning import Block, blocks
 
@@ -92,11 +95,12 @@ class Damage:
 
 @dataclass(slots=True)
 class Progress:
-    """What has been learned on the way through a file: readers' names, and how much was read."""
+    """What has been learned on the way through a file: readers' names, how much was read, the next item's id."""
 
     names: dict[int, str] = field(default_factory=dict)
     records: int = 0
     synced: bool = False
+    next_id: int = 0
 
 
 Piece = Puts | Endings | Damage
@@ -117,11 +121,12 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
     if file.end is not None and file.end < len(buffer):
         buffer = buffer[: file.end]  # what a failed commit left behind does not count
     end = len(buffer)
+    _, progress.next_id = parse_segment_name(os.path.basename(file.path)) or (0, 0)
     try:
         at = decode_header(buffer, file.path)[1]
     except JournalCorrupt as problem:
         is_torn = file.is_live and next(find_whole_records(buffer, 1), None) is None
-        at = _resume_at(buffer, 1)
+        at = _records_in(buffer, file)
         yield Damage(problem.offset, problem.reason, at - problem.offset, is_torn)
     else:
         record_type = checked_end(buffer, at)[0]
@@ -129,37 +134,73 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
             yield Damage(at, "the segment does not begin with a CHECKPOINT")
         if file.start > at:
             at = _read_before(buffer, at, min(file.start, end), progress)
-    while at < end:
-        for block in blocks(buffer, at, end):
-            at = block.end
-            yield from _pieces(buffer, block, progress)
-        if at < end:
-            damage = _damage_at(buffer, at, file, progress)
-            if damage is None:
-                return
-            yield damage
-            at += damage.size_bytes
+    for block in blocks(buffer, at, end):
+        at = block.end
+        yield from _pieces(buffer, block, progress)
+    if at < end:
+        yield from _salvaged(buffer, at, file, progress)
     if file.end is not None and end < file.end:
         yield Damage(end, f"the file ends here, not at byte {file.end}")
+
+
+def _records_in(buffer: bytes, file: JournalFile) -> int:
+    try:
+        return records_in(file.path, buffer, file.queue)
+    except JournalCorrupt:
+        return len(buffer)  # nobody knows what a later version says
 
 
 def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
     """Step over what does not count, noting readers' names; where it ends."""
     for block in blocks(buffer, at, end):
+        _note_ids(block, progress)
         _other_endings(buffer, block, progress)
         at = block.end
     return at
 
 
-def _damage_at(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> Damage | None:
-    """What is wrong where no whole record begins. None: only room that was taken in advance."""
-    reason = why_bad(checked_end(buffer, at)[1])
-    if not file.is_live:
-        return Damage(at, reason, _resume_at(buffer, at) - at)
+def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> Iterator[Piece]:
+    """What is there from the first bad record on: what a repair would find, unless it is a torn tail."""
+    if file.is_live:  # most are torn, or have room that was taken in advance: nothing need be looked for
+        damage = _damage(buffer, at, len(buffer), file, progress)
+        if damage is None or damage.is_torn:
+            yield from () if damage is None else (damage,)
+            return
+    whole_from = whole_to = at
+    salvage = Salvage(buffer, at, progress.next_id, file.end_id)
+    for record_type, start, end in salvage.pieces():
+        if record_type > 0:
+            whole_to = end
+        elif record_type == 0:
+            yield from _whole(buffer, whole_from, whole_to, progress)
+            damage = _damage(buffer, start, end, file, progress)
+            if damage is not None:
+                yield damage
+            if damage is None or damage.is_torn:
+                return
+            for record in salvage.readers:
+                change = read_reader(record[FRAME_BYTES:])
+                progress.names.setdefault(change.reader, change.name)
+            salvage.readers.clear()
+            whole_from = whole_to = end
+    yield from _whole(buffer, whole_from, whole_to, progress)
+
+
+def _whole(buffer: bytes, at: int, end: int, progress: Progress) -> Iterator[Piece]:
+    for block in blocks(buffer, at, end):
+        yield from _pieces(buffer, block, progress)
+
+
+def _damage(buffer: bytes, at: int, end: int, file: JournalFile, progress: Progress) -> Damage | None:
+    """What is wrong with a stretch that holds nothing whole. None: only room that was taken in advance."""
+    code = checked_end(buffer, at)[1]
+    reason = why_bad(code) if code < 0 else "out of place"
+    if not file.is_live or code >= 0:
+        return Damage(at, reason, end - at)
     try:
         must_be_torn(buffer, at, file.path, progress.synced)
     except JournalCorrupt as problem:
-        return Damage(at, problem.reason, _resume_at(buffer, at) - at)
+        return Damage(at, problem.reason, end - at)
     if not buffer[at:].strip(b"\0"):
         return None
     if whole := sum(1 for _ in find_whole_records(buffer, at + 1)):
@@ -168,19 +209,14 @@ def _damage_at(buffer: bytes, at: int, file: JournalFile, progress: Progress) ->
     return Damage(at, reason, len(buffer) - at, is_torn=True, left_out=whole)
 
 
-def _resume_at(buffer: bytes, bad_at: int) -> int:
-    """Where whole records go on: behind the bad one if its length is true, else where one is found."""
-    body_bytes = int.from_bytes(buffer[bad_at : bad_at + 4], "little")
-    behind = bad_at + FRAME_BYTES + body_bytes
-    if body_bytes and (behind == len(buffer) or (behind < len(buffer) and checked_end(buffer, behind)[0])):
-        return behind
-    for _, start, _ in find_whole_records(buffer, bad_at + 1):
-        return start
-    return len(buffer)
+def _note_ids(block: Block, progress: Progress) -> None:
+    if len(block.puts):
+        progress.next_id = int(block.puts["id"][-1]) + 1
 
 
 def _pieces(buffer: bytes, block: Block, progress: Progress) -> Iterator[Piece]:
     progress.records += block.records
+    _note_ids(block, progress)
     endings = _other_endings(buffer, block, progress)
     puts = block.puts
     if len(puts):

@@ -40,8 +40,9 @@ class JournalFile:
     """A file to read. Of a segment `end` is how many of its bytes count, None = all. `is_newest`: no later one was
     found; `is_live`: its server writes to it, or did when it died, so that its tail may be torn.
 
-    `originals` are segments that may hold some of a compacted one's items already. What an earlier run has read does
-    not count: the bytes before `start`, and of a compacted one the items before `from_id`.
+    `end_id` follows its last item's id, None = not known. `originals` are segments that may hold some of a compacted
+    one's items already. What an earlier run has read does not count: the bytes before `start`, and of a compacted one
+    the items before `from_id`.
     """
 
     path: str
@@ -59,6 +60,7 @@ class JournalFile:
     is_compacted: bool = False
     start: int = 0
     from_id: int = 0
+    end_id: int | None = None
 
 
 @dataclass(slots=True)
@@ -284,6 +286,7 @@ def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -
                 number in live,
                 originals,
                 _is_compacted(segment),
+                end_id=min((one.first_id for after, one in plain.items() if after > number), default=None),
             )
         )
     if journal_id is not None:

@@ -52,6 +52,15 @@ def find_segments(files: FileLayer, folder: str, queue: str) -> Iterator[FoundSe
             yield segment
 
 
+def records_in(path: str, content: bytes, queue: str) -> int:
+    """Where the records of a segment begin whose header is not whole. Raises JournalCorrupt where it is of a newer
+    kestreld.
+    """
+    segment = FoundSegment(path, *(parse_segment_name(path.rpartition("/")[2]) or (0, 0)), len(content))
+    _read_header(segment, content, queue)
+    return segment.records_at
+
+
 def read_segment(files: FileLayer, segment: FoundSegment) -> Generator[None, None, bytes]:
     """What counts of a segment, read in steps. Raises OSError."""
     fd = files.open_read(segment.path)

@@ -2,7 +2,8 @@
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +14,16 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-spark
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal.found_segments import find_segments
 from kestreld.journal.kestrel_ops import ADDX, Op, encode
 from kestreld.journal.kestrel_verify import verify_kestrel
-from kestreld.journal.records import sync_record
+from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Type, item_id, sync_record
+from kestreld.journal.salvage import Salvage
+from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import SegmentReport, verify_spool
 from kestrelspark.found import find
 from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
-from tests.support.damage import Sample
+from tests.support.damage import RECORDS, Sample
 from tests.support.segments import BEGIN_MS, puts, write_segment
 
 CLOSED: Final = "archive/work/1700000000000"
@@ -117,6 +121,41 @@ def test_each_flipped_bit_of_a_closed_segment_is_found_in_each_mode_and_where_jo
     tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     each_bit_is_found(tmp_path / place, None, caplog)
+
+
+def salvaged(path: Path, end_id: int) -> list[int]:
+    """The ids of the items that a repair finds in a segment."""
+    (segment,) = [one for one in find_segments(FileLayer(), str(path.parent), "work") if one.path == str(path)]
+    buffer = path.read_bytes()
+    pieces = Salvage(buffer, segment.records_at, segment.first_id, end_id).pieces()
+    return [item_id(buffer[start:end]) for record_type, start, end in pieces if record_type == Type.PUT]
+
+
+def each_flip_leaves_what_a_repair_finds(folder: Path, only_bytes: Callable[[bytes], Iterable[int]]) -> None:
+    closed = Closed(folder)
+    for path, following in pairwise(sorted(folder.glob("*.seg"))):
+        end_id = (parse_segment_name(following.name) or (0, 0))[1]
+        for at in only_bytes(path.read_bytes()):
+            for bit in range(at * 8, at * 8 + 8):
+                flip(path, bit)
+                (file,) = [one for one in find([str(closed.root)]).files if one.path == str(path)]
+                rows = [row for batch in batches([file], Wanted(("event", "id"))) for row in batch.to_pylist()]
+                assert [row["id"] for row in rows if row["event"] == "put"] == salvaged(path, end_id), f"{path} {bit}"
+                flip(path, bit)
+
+
+def test_items_within_a_damaged_item_are_no_rows_as_a_repair_takes_none_of_them_for_its_own(tmp_path: Path) -> None:
+    def frame(content: bytes) -> Iterable[int]:
+        at = content.find(RECORDS) - PUT_HEADER_BYTES
+        return range(at, at + FRAME_BYTES) if at > 0 else ()
+
+    each_flip_leaves_what_a_repair_finds(tmp_path / "spool" / "work.journal", frame)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_flipped_bit_of_a_closed_segment_leaves_the_rows_that_a_repair_finds(tmp_path: Path) -> None:
+    each_flip_leaves_what_a_repair_finds(tmp_path / "spool" / "work.journal", lambda content: range(len(content)))
 
 
 def synced_early(folder: Path, number: int = 1) -> tuple[Path, int]:
