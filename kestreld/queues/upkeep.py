@@ -113,9 +113,13 @@ class Upkeep:
         started_us = self._clock.stopwatch_us()
         folders = journal.unsynced_folders()
         done: list[Segment] = []
+        # Who has the descriptors: the disk thread that comes to it, or the turn, where that is cut short before.
+        owner: dict[str, str] = {}
 
         def work() -> None:
-            for fd, segment in list(left):
+            if owner.setdefault("is", "thread") != "thread":
+                return
+            for fd, segment in left:
                 if fd < 0:
                     self._files.sync_by_name(segment.path)
                 else:
@@ -124,10 +128,15 @@ class Upkeep:
             for folder in folders:
                 self._files.sync_dir(folder)
 
-        def finished(error: OSError | None) -> None:
+        def give_back() -> None:
             journal.syncing = False
             while borrowed:
                 journal.give_back(borrowed.pop())
+
+        def finished(error: OSError | None) -> None:
+            if owner["is"] != "thread":
+                return
+            give_back()
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self._collection.commit.mark(queue, journal)
@@ -150,11 +159,8 @@ class Upkeep:
             self._files.in_background(work, finished)
             is_under_way = True
         finally:
-            if not is_under_way:  # as far as is known: if it is, it finds nothing to do
-                left.clear()
-                journal.syncing = False
-                while borrowed:
-                    journal.give_back(borrowed.pop())
+            if not is_under_way and owner.setdefault("is", "turn") == "turn":
+                give_back()
 
     def sync_due(self) -> int | None:
         """Sync the journals whose sync_journal time has come; when the next is due, on the monotonic clock."""

@@ -94,7 +94,9 @@ class Checker(Excuses):
         is_unsure = earlier.ending == "close" and self._was_read_anew(earlier, later)
         if is_unsure and self._may_return(earlier, earlier.ending_sent_us):
             return
-        if not self._may_come_by_undo(reader, earlier, later.served_us):
+        # The one that was heard of later may have been the first, before the delete.
+        is_other_way = later.sent_us < earlier.served_us and self._may_come_by_undo(reader, later, earlier.served_us)
+        if not is_other_way and not self._may_come_by_undo(reader, earlier, later.served_us):
             self._violation(
                 f"item {earlier.put.number}, open on connection {earlier.connection.number} since {earlier.served_us},"
                 f" was delivered by {reader} to connection {later.connection.number} at {later.served_us}"

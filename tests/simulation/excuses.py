@@ -132,9 +132,11 @@ class Excuses:
 
         Or it is there twice, where a power cut took what was not synced of the flush, and left what was of the undo.
         """
-        if reader not in self._history.undone:
-            return False
-        return reader.partition("+")[0] in self._history.repaired or any(
+        family, undone = reader.partition("+")[0], self._history.undone
+        # What was put back for one reader alone others of its family get too, once a repair no longer knows that one.
+        if family in self._history.repaired and any(one.partition("+")[0] == family for one in undone):
+            return True
+        return reader in undone and any(
             wipe.deletes and delivery.sent_us <= self._wiped_until(wipe) and wipe.sent_us <= until_us
             for wipe in self._wipes[reader]
         )
