@@ -18,10 +18,10 @@ Finished = Callable[[OSError | None], None]
 
 
 def start(thread: Thread) -> None:
-    """Start a thread. Where a signal handler raises meanwhile `Thread.start` may raise a KeyError in its place."""
+    """Start a thread. Where a signal handler raises meanwhile `Thread.start` may raise an error of its own instead."""
     try:
         thread.start()
-    except KeyError as error:
+    except (KeyError, RuntimeError) as error:  # of its books, and of the lock of the event that it waits for
         raise error.__context__ or error from None
 
 

@@ -33,6 +33,7 @@ class Storm:
     queue: PersistentQueue
     raised: type[BaseException]
     alarms: int = 0
+    is_armed: bool = False
     added: set[bytes] = field(default_factory=set)
     unsure: set[bytes] = field(default_factory=set)  # adding them was cut short
     taken: list[bytes] = field(default_factory=list)
@@ -40,8 +41,9 @@ class Storm:
     over: threading.Event = field(default_factory=threading.Event)
 
     def ring(self, *_: object) -> None:
-        self.alarms += 1
-        raise self.raised("alarm")
+        if self.is_armed:  # not one that another thread was given, and hands over late
+            self.alarms += 1
+            raise self.raised("alarm")
 
     def consume(self) -> None:
         """In a thread that no signal ever interrupts, and which waits for items."""
@@ -56,6 +58,7 @@ class Storm:
         stage, xid = "adding", 0
         try:
             try:
+                self.is_armed = True
                 signal.setitimer(signal.ITIMER_REAL, self.chance.uniform(1e-5, 2e-3))
                 if self.queue.add(item):
                     self.added.add(item)
@@ -70,7 +73,8 @@ class Storm:
                     self.taken.append(found.data)
             finally:
                 with suppress(self.raised):
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    self.is_armed = False
+                self.is_armed = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except self.raised:
             if stage == "adding":
