@@ -167,6 +167,9 @@ def waits(
 ) -> dict[str, Waits]:
     """The best of the rounds of one kestreld, for what else runs only adds. `command` is that of `kestreld`."""
     admin_port = free_port()
+    command = (
+        f"{command or f'{sys.executable} -m kestreld'} --set max_queues=infinite"  # the probing client has one too
+    )
     server = Server(kestreld("kestreld", command, admin_port=admin_port), folder / "waits", sync=sync)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder / "waits", ignore_errors=True)
