@@ -249,6 +249,8 @@ class MemcacheParser:
         """The first bytes of the connection: 0, -1 when they are no text. Also any after the last: they are dropped."""
         if self._store is _OVER:
             return -1
+        if not data:
+            return 0
         self._store = None
         if data[:1] not in BINARY_MAGIC:
             return 0

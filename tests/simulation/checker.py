@@ -237,6 +237,7 @@ class Checker(Excuses):
                     fresh.append((here[0], put))
                 # Discarded, wiped, expired or taken unseen, and back after a crash: it did not wait in between.
                 was_gone = may_be_elsewhere or self._may_have_expired(reader, put) or self._may_be_lost(reader, life)
+                was_gone = was_gone or put in self._history.destroyed  # and is whole again where a power cut undid that
                 if put.answered_us >= 0 and (here or not was_gone):
                     waits.extend(self._waits(reader, put, deliveries, here, life))
             self._check_passed_over(reader, life, waits, fresh)
