@@ -258,6 +258,8 @@ class Checker(Excuses):
         for one, following in pairwise(here):
             if one.kind == "get" or one.ending == "close":
                 continue  # that could not be written down; when it came back, and what else before it, nobody was told
+            if (reader in self._rules.discards or self._wipes[reader]) and self._was_read_anew(one, following):
+                continue  # discarded or wiped in memory only, as the disk failed, and back since a repair
             come_back = not_closed.index(one) + 1 if one in not_closed else come_back
             unseen = sum(sent_us <= following.sent_us for sent_us in unheard)  # it may have been there, and come back
             if limit is not None and come_back + unseen > limit:
