@@ -26,7 +26,9 @@ from tests.support.daemon import READY, running_daemon
 from tests.support.wire import connected
 
 ROOT: Final = Path(__file__).parents[1]
-TOP_LEVEL_FILES: Final = frozenset({".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"})
+TOP_LEVEL_FILES: Final = frozenset(
+    {".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"}
+)
 TOP_LEVEL_FOLDERS: Final = frozenset(
     {".ci", "benchmarks", "completions", "docs", "kestrelctl", "kestreld", "kestrelspark", "packaging", "tests", "tui"}
 )
@@ -240,6 +242,14 @@ def test_top_level_holds_what_belongs_there() -> None:
     files = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.splitlines()
     assert {file for file in files if "/" not in file} - TOP_LEVEL_FILES == set()
     assert {file.partition("/")[0] for file in files if "/" in file} - TOP_LEVEL_FOLDERS == set()
+
+
+def test_the_files_that_contributors_are_sent_to_are_there() -> None:
+    named = set(
+        re.findall(r"`((?:kestreld|kestrelctl|kestrelspark|tui|tests|packaging)/[\w./]+)`", text("CONTRIBUTING.md"))
+    )
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 def test_first_use_in_the_readme_works_as_written(tmp_path: Path) -> None:
