@@ -12,7 +12,7 @@ from kestrelctl.output import say
 from kestrelctl.putting import PutItem, expiry_at_s, explain
 from kestrelctl.spools import held, kept_still, on_disk, shown
 from kestreld.clock import Clock
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.errors import NotImported
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel_export import export_spool

@@ -13,7 +13,7 @@ from kestrelctl.progress import progress
 from kestrelctl.repairs import RepairAnswer, Row, report_repair
 from kestrelctl.spools import held, kept_still, reading, server_runs, shown
 from kestreld.clock import Clock
-from kestreld.config import decode_queue_name
+from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel_format import queue_of

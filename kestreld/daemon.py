@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from kestreld import __version__
 from kestreld.clock import Clock
-from kestreld.config import Address, Config, LogFormat, exposure_reason
-from kestreld.config_file import find_config_path, load_file
+from kestreld.config.config import Address, Config, LogFormat, exposure_reason
+from kestreld.config.config_file import find_config_path, load_file
 from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from kestreld.clock import Clock, utc_text
-from kestreld.config import LogFormat
+from kestreld.config.config import LogFormat
 
 
 class Level(IntEnum):

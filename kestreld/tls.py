@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final, Never
 
 from kestreld import net
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 from kestreld.net import Connection

@@ -15,12 +15,12 @@ from typing import Final
 import pytest
 
 from kestreld import __version__
-from kestreld.config_file import load
+from kestreld.config.config_file import load
+from kestreld.config.settings import SETTINGS
+from kestreld.config.users import Right
 from kestreld.daemon import ExitCode
 from kestreld.files import FileLayer
 from kestreld.journal.records import Done, Reason, done_record, put_record
-from kestreld.settings import SETTINGS
-from kestreld.users import Right
 from tests.support.accounts import quick_hash
 from tests.support.daemon import READY, running_daemon
 from tests.support.wire import connected
@@ -246,7 +246,7 @@ def test_top_level_holds_what_belongs_there() -> None:
 
 def test_the_files_that_contributors_are_sent_to_are_there() -> None:
     named = set(
-        re.findall(r"`((?:kestreld|kestrelctl|kestrelspark|tui|tests|packaging)/[\w./]+)`", text("CONTRIBUTING.md"))
+        re.findall(r"`((?:kestreld|kestrelctl|kestrelspark|tui|tests|packaging)/[\w./]+)`", document("CONTRIBUTING.md"))
     )
     assert len(named) > 50
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

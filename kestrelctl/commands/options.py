@@ -10,7 +10,7 @@ from kestrelctl.access import parse_address
 from kestrelctl.contexts import SERVER_DEFAULT, Way, settle
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.output import OutputFormat
-from kestreld.units import parse_duration_ms, parse_size_bytes
+from kestreld.config.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrelctl.description.tree import Command, Kind
-from kestreld.settings import SETTINGS
-from kestreld.values import switch
+from kestreld.config.settings import SETTINGS
+from kestreld.config.values import switch
 
 
 @dataclass(frozen=True, slots=True)

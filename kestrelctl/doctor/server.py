@@ -13,8 +13,8 @@ from kestrelctl.doctor.findings import Finding, critical, fine, graded, unknown,
 from kestrelctl.exit_codes import Failure
 from kestrelctl.journals.times import written_span
 from kestrelctl.spools import on_disk
-from kestreld.config import Address, Config
-from kestreld.settings import queue_setting_lines
+from kestreld.config.config import Address, Config
+from kestreld.config.settings import queue_setting_lines
 
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient

@@ -9,7 +9,7 @@ from xxhash import xxh3_128_digest
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.journals.places import replaying
 from kestrelctl.spools import shown
-from kestreld.config import decode_queue_name
+from kestreld.config.config import decode_queue_name
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel_format import find_queues, queue_of, read_queue
 from kestreld.journal.known_readers import undone

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.spools import on_disk, reading
-from kestreld.config import encode_queue_name, queue_name_problem
-from kestreld.config_file import find_config_path, load_file
+from kestreld.config.config import encode_queue_name, queue_name_problem
+from kestreld.config.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.verify import archived_folders, journal_folders

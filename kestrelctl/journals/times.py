@@ -5,7 +5,7 @@ import re
 import time
 from typing import Final
 
-from kestreld.units import parse_duration_ms
+from kestreld.config.units import parse_duration_ms
 
 UTC: Final = datetime.UTC
 DAY_MS: Final = 86_400_000

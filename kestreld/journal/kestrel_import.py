@@ -12,7 +12,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from kestreld.clock import Clock
-from kestreld.config import Config, encode_queue_name, queue_name_problem
+from kestreld.config.config import Config, encode_queue_name, queue_name_problem
 from kestreld.errors import JournalCorrupt, JournalFailed, NotImported
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config import decode_queue_name
+from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder

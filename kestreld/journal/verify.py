@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from kestreld.config import decode_queue_name, encode_queue_name
+from kestreld.config.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
 from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, open_segment, take_unfinished

@@ -3,7 +3,7 @@
 docs/library.md says how they are used.
 """
 
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 from kestreld.library.answer import Answer
 from kestreld.library.blocking_queue import BlockingQueue, FullPolicy
 from kestreld.library.concurrent_blocking_queue import ConcurrentBlockingQueue

@@ -1,7 +1,7 @@
 """What the library's queues are made with, checked where it is given."""
 
 from kestreld import checks
-from kestreld.config import QueueConfig, queue_name_problem
+from kestreld.config.config import QueueConfig, queue_name_problem
 from kestreld.errors import BadQueueName
 
 

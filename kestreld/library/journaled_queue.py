@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from kestreld import checks
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 from kestreld.errors import ReaderUnknown
 from kestreld.library import spool as spools
 from kestreld.library.arguments import checked_config, checked_name

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kestreld import checks
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 from kestreld.library import spool as spools
 from kestreld.library.arguments import checked_config, checked_name
 from kestreld.library.deadline import checked_deadline

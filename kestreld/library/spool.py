@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from kestreld.clock import Clock
-from kestreld.config import Config, QueueConfig
+from kestreld.config.config import Config, QueueConfig
 from kestreld.disk_threads import ThreadedFiles, Work
 from kestreld.errors import JournalFailed, KestrelError, SpoolUnusable, ThreadDied
 from kestreld.files import FileLayer, must_be_the_systems

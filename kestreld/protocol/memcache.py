@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from kestreld.config import Compat
+from kestreld.config.config import Compat
 
 # Kinds, as plain ints: the handler compares one per command
 SET: Final = 0

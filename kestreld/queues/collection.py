@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config import Config, QueueConfig, decode_queue_name, encode_queue_name, queue_name_problem
+from kestreld.config.config import Config, QueueConfig, decode_queue_name, encode_queue_name, queue_name_problem
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade, TooManyQueues
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal

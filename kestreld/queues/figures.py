@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld import __version__
-from kestreld.config import Compat
+from kestreld.config.config import Compat
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader

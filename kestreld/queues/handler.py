@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from kestreld import __version__
-from kestreld.config import Compat
+from kestreld.config.config import Compat
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, KestrelError, QueueNotMade, TooManyQueues
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport

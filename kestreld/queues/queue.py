@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from xxhash import xxh3_64_intdigest
 
 from kestreld.clock import Clock
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import (

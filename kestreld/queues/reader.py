@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Container
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 from kestreld.journal.records import (
     Done,
     Kind,

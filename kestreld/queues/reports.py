@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Iterator
 from heapq import merge
 from typing import Final
 
-from kestreld.config import Compat
+from kestreld.config.config import Compat
+from kestreld.config.settings import queue_setting_lines
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.figures import Sees, adding_up, queue_figures, server_figures
-from kestreld.settings import queue_setting_lines
 from kestreld.stats import Figures, ServerStats
 
 PIECE_BYTES: Final = 1 << 16

@@ -4,7 +4,7 @@ The default reader, which has no name, is there until one with a name is. The fi
 what was put before is its to read. When the last one goes, the default reader is there again, at the journal's end.
 """
 
-from kestreld.config import queue_name_problem
+from kestreld.config.config import queue_name_problem
 from kestreld.errors import BadQueueName, JournalFailed, ReaderUnknown
 from kestreld.files import must_be_the_systems
 from kestreld.queues.collection import QueueCollection

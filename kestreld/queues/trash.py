@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config import decode_queue_name, encode_queue_name
+from kestreld.config.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal

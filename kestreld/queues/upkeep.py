@@ -6,7 +6,7 @@ Whatever may take long is a generator that gives way often, and is run in slices
 from collections.abc import Generator
 from typing import Final
 
-from kestreld.config import encode_queue_name
+from kestreld.config.config import encode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import must_be_the_systems
 from kestreld.journal.compaction import Compaction

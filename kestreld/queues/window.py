@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Range, Type, item_add_at_ms, item_id, item_oddities
 from kestreld.journal.segment import Segment

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kestreld.clock import Clock
+from kestreld.config.users import EVERY_QUEUE, Right, UserConfig, pattern_of
 from kestreld.passwords import NOBODYS, PasswordHash
 from kestreld.protocol import memcache as wire
 from kestreld.protocol.memcache import Command, Lines
-from kestreld.users import EVERY_QUEUE, Right, UserConfig, pattern_of
 
 # Whoever is logged in may send these; what the second tell is of the queues that he sees.
 _FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT})

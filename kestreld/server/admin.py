@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from kestreld import __version__
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade
 from kestreld.net import ListeningSocket
 from kestreld.queues.figures import server_figures

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kestreld import __version__
-from kestreld.config import PerQueue
+from kestreld.config.config import PerQueue
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import SYNC_BOUNDS_US
 from kestreld.queues.figures import Sees

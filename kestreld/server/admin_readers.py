@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from kestreld.config import queue_name_problem
+from kestreld.config.config import queue_name_problem
+from kestreld.config.users import Right
 from kestreld.journal.records import Kind
 from kestreld.queues.commit import Tally
 from kestreld.queues.queue import Queue
@@ -27,7 +28,6 @@ from kestreld.server.admin_answers import ID_DIGITS_MAX, Refused, as_json, numbe
 from kestreld.server.admin_journal import describe_journal
 from kestreld.server.admin_ranges import Ranges, check_readable, find_family, place_in
 from kestreld.server.admin_rows import shown_name
-from kestreld.users import Right
 
 if TYPE_CHECKING:
     from kestreld.server.admin import AdminListener

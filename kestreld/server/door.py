@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.net import Connection
 from kestreld.protocol.memcache import Lines, MemcacheParser
 from kestreld.queues.handler import Shop

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from kestreld.clock import Clock
-from kestreld.config import Config, exposure_reason
+from kestreld.config.config import Config, exposure_reason
+from kestreld.config.settings import needs_restart, until_restart
 from kestreld.errors import ConfigError
 from kestreld.machine import give_back_memory
 from kestreld.net import Events, ListeningSocket, Network
@@ -27,7 +28,6 @@ from kestreld.server.inflight import Inflight
 from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.turn import Turn
-from kestreld.settings import needs_restart, until_restart
 from kestreld.stats import ServerStats
 from kestreld.systemd import Notifier
 from kestreld.tls import server_context

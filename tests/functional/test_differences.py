@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from kestreld.config_file import load
+from kestreld.config.config_file import load
+from kestreld.config.settings import SETTINGS
 from kestreld.errors import ConfigError
 from kestreld.journal.kestrel_ops import ADDX, CONFIRM_REMOVE, REMOVE_TENTATIVE, UNREMOVE, Op, encode
-from kestreld.settings import SETTINGS
 from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from kestreld.config_file import load
+from kestreld.config.config_file import load
 from kestreld.journal.kestrel_ops import ADDX, Op, encode
 from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.queue_client import QueueClient

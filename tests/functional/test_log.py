@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.config import LogFormat
+from kestreld.config.config import LogFormat
 from kestreld.log import FromLibraries, Level, Log
 from tests.support.daemon import READY, ROOT, STOP_S
 from tests.support.process import environment

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kestreld.config import Compat
-from kestreld.config_file import load
+from kestreld.config.config import Compat
+from kestreld.config.config_file import load
+from kestreld.config.settings import needs_restart, queue_setting_lines
 from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.journal.kestrel_format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
 from kestreld.protocol.memcache import Lines
-from kestreld.settings import needs_restart, queue_setting_lines
 from tests.fuzz.forging import with_true_checksums
 from tests.support.clock import START_WALL_MS, FakeClock
 from tests.support.engine import Engine

@@ -14,9 +14,9 @@ from kestrelctl.description.files import generated
 from kestrelctl.description.tree import Command, kestrelctl_tree, kestreld_tree
 from kestrelctl.exit_codes import ExitCode
 from kestreld import __version__
+from kestreld.config.settings import SETTINGS
 from kestreld.daemon import ExitCode as DaemonExitCode
 from kestreld.journal.records import Type
-from kestreld.settings import SETTINGS
 
 ROOT: Final = Path(__file__).parents[2]
 MAN: Final = ROOT / "packaging" / "man"

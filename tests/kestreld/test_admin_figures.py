@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kestreld.config import Config, PerQueue, QueueConfig
+from kestreld.config.config import Config, PerQueue, QueueConfig
 from kestreld.files import FileLayer
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit

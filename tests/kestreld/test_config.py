@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestreld.config import (
+from kestreld.config.config import (
     Address,
     Compat,
     Config,
@@ -18,12 +18,12 @@ from kestreld.config import (
     encode_queue_name,
     queue_name_problem,
 )
-from kestreld.config_file import find_config_path, load, load_file
+from kestreld.config.config_file import find_config_path, load, load_file
+from kestreld.config.settings import SETTINGS, needs_restart, queue_setting_lines
+from kestreld.config.units import parse_duration_ms, parse_size_bytes, parse_whole_number
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 from kestreld.passwords import hash_password
-from kestreld.settings import SETTINGS, needs_restart, queue_setting_lines
-from kestreld.units import parse_duration_ms, parse_size_bytes, parse_whole_number
 
 PACKAGED = Path(__file__).parents[2] / "packaging" / "kestreld.yaml"
 SIZE_BYTES_MAX = 2**63 - 1

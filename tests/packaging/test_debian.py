@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from kestreld import __version__
-from kestreld.config_file import load
+from kestreld.config.config_file import load
 from tests.support.daemon import READY, ROOT, STOP_S
 from tests.support.process import environment
 from tests.support.queue_client import QueueClient

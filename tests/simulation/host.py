@@ -5,7 +5,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.errors import JournalFailed, SpoolUnusable
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import UNSYNCED_MARK

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from kestreld.config import Config, QueueConfig
+from kestreld.config.config import Config, QueueConfig
 from tests.simulation.excuses import Rules
 from tests.simulation.history import Mode
 

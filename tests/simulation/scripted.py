@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.journal.verify import verify_journal
 from tests.simulation.checker import Checker
 from tests.simulation.client import Talk

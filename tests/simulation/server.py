@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 
 from kestreld.clock import Clock
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.server.service import Service

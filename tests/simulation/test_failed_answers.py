@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kestreld.config import Config
+from kestreld.config.config import Config
 from tests.simulation.history import Mode
 from tests.simulation.host import Host
 from tests.simulation.network import Link

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kestreld.config import Config, QueueConfig
+from kestreld.config.config import Config, QueueConfig
 from kestreld.errors import JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.records import item_data

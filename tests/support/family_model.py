@@ -6,7 +6,7 @@ It knows no files, windows or commits; `FamilyModel.copy` is what a commit keeps
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kestreld.config import Compat
+from kestreld.config.config import Compat
 from kestreld.protocol import memcache
 from kestreld.protocol.memcache import Command, Lines, MemcacheParser
 

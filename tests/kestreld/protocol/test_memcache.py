@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kestreld.config import Compat
+from kestreld.config.config import Compat
 from kestreld.protocol import memcache
 from kestreld.protocol.memcache import Lines, MemcacheParser
 from tests.support.parsing import SMALL_LINE_BYTES, Shown, hangs_up, parse

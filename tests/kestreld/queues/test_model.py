@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kestreld.config import QueueConfig
+from kestreld.config.config import QueueConfig
 from kestreld.journal.records import item_add_at_ms, item_data, item_id, item_oddities
 from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import earliest_id

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from kestreld.config import Config
+from kestreld.config.config import Config
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from tests.support.clock import FakeClock

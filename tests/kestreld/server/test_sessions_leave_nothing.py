@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.clock import Clock
-from kestreld.config_file import load_file
+from kestreld.config.config_file import load_file
 from kestreld.files import FileLayer
 from kestreld.net import Network
 from kestreld.protocol.memcache import MemcacheParser

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from kestreld.config import Address, Compat, Config, LogFormat, PerQueue, QueueConfig, queue_name_problem
-from kestreld.values import (
+from kestreld.config.config import Address, Compat, Config, LogFormat, PerQueue, QueueConfig, queue_name_problem
+from kestreld.config.values import (
     BadValue,
     as_clients_send_it,
     count_from,
@@ -23,7 +23,7 @@ from kestreld.values import (
     text_of,
     unexpected,
 )
-from kestreld.yaml_tree import Kind, Node
+from kestreld.config.yaml_tree import Kind, Node
 
 LINE_BYTES_MAX: Final = 1024**2
 MAX_AGE_MS_MAX: Final = 36_500 * 86_400_000  # a century

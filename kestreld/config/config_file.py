@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kestreld.config import (
+from kestreld.config.config import (
     BUILT_IN,
     Address,
     Config,
@@ -16,12 +16,12 @@ from kestreld.config import (
     family_of,
     queue_name_problem,
 )
+from kestreld.config.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
+from kestreld.config.users import UserConfig, read_users
+from kestreld.config.values import BadValue, as_clients_send_it, usable_path
+from kestreld.config.yaml_tree import Entry, Kind, Node, Place, read_tree, read_value
 from kestreld.errors import ConfigError, ConfigProblem
 from kestreld.files import FileLayer
-from kestreld.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
-from kestreld.users import UserConfig, read_users
-from kestreld.values import BadValue, as_clients_send_it, usable_path
-from kestreld.yaml_tree import Entry, Kind, Node, Place, read_tree, read_value
 
 DEFAULT_QUEUE_PATH: Final = "~/.local/state/kestreld/spool"
 FILE_BYTES_MAX: Final = 1024**2

@@ -12,10 +12,10 @@ from enum import Enum
 from typing import Any, Final
 
 from kestreld import checks
+from kestreld.config.users import UserConfig
+from kestreld.config.values import usable_path
+from kestreld.config.yaml_tree import Place
 from kestreld.errors import ConfigProblem
-from kestreld.users import UserConfig
-from kestreld.values import usable_path
-from kestreld.yaml_tree import Place
 
 BUILT_IN: Final = "built-in defaults"
 QUEUE_FILE_NAME_BYTES_MAX: Final = 200  # leaves room for our suffixes in the 255 a file system allows

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from kestreld.units import WHOLE_NUMBER_MAX, parse_duration_ms, parse_size_bytes, parse_whole_number
-from kestreld.yaml_tree import Kind, Node
+from kestreld.config.units import WHOLE_NUMBER_MAX, parse_duration_ms, parse_size_bytes, parse_whole_number
+from kestreld.config.yaml_tree import Kind, Node
 
 TIMER_MS_MAX: Final = 2**31 - 1  # what epoll_wait(2) takes: 24 days
 

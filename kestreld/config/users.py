@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from kestreld.config.values import BadValue, as_clients_send_it, path_of, size_bytes_from, text_of
+from kestreld.config.yaml_tree import Entry, Kind, Node
 from kestreld.errors import ConfigProblem
 from kestreld.files import FileLayer
 from kestreld.passwords import PasswordHash
-from kestreld.values import BadValue, as_clients_send_it, path_of, size_bytes_from, text_of
-from kestreld.yaml_tree import Entry, Kind, Node
 
 SECRET_BYTES_MAX: Final = 4096
 
