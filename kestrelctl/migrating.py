@@ -15,9 +15,9 @@ from kestreld.clock import Clock
 from kestreld.config.config import Config
 from kestreld.errors import NotImported
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_export import export_spool
-from kestreld.journal.kestrel_format import KestrelItem, Unread, queue_of, read_queue
-from kestreld.journal.kestrel_import import KestrelImport, unread_words
+from kestreld.journal.kestrel.exporting import export_spool
+from kestreld.journal.kestrel.format import KestrelItem, Unread, queue_of, read_queue
+from kestreld.journal.kestrel.importing import KestrelImport, unread_words
 
 if TYPE_CHECKING:
     from kestrelctl.client import KestrelClient

@@ -16,8 +16,8 @@ from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_format import queue_of
-from kestreld.journal.kestrel_verify import verify_kestrel
+from kestreld.journal.kestrel.format import queue_of
+from kestreld.journal.kestrel.verify import verify_kestrel
 from kestreld.journal.marker import find_marker
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.recovery import recover

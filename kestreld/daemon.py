@@ -39,7 +39,7 @@ from kestreld.systemd import Notifier, PassedSocket, is_journal, passed_sockets
 from kestreld.tls import server_context
 
 if TYPE_CHECKING:
-    from kestreld.server.admin import AdminListener
+    from kestreld.server.admin.listener import AdminListener
 
 STDERR = 2
 INFLIGHT_BYTES = 1024**3
@@ -346,7 +346,7 @@ def listen_for_operators(service: Service, network: Network, config: Config, log
         log.say(Level.WARNING, "daemon", f"no admin port: {reason}")
         return None
     # aiohttp takes more time and memory than all the rest: clients of the data port are let in before.
-    from kestreld.server.admin import AdminListener
+    from kestreld.server.admin.listener import AdminListener
 
     return AdminListener(service, bound, is_tls=config.admin.tls, is_trusted=bound.is_private)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.found_segments import records_in
-from kestreld.journal.kestrel_ops import (
+from kestreld.journal.kestrel.ops import (
     ADD,
     ADD_HEAD,
     ADD_XID,
@@ -23,7 +23,7 @@ from kestreld.journal.kestrel_ops import (
     is_cut_short,
     op_end,
 )
-from kestreld.journal.kestrel_salvage import stretches
+from kestreld.journal.kestrel.salvage import stretches
 from kestreld.journal.records import (
     FRAME_BYTES,
     PUT_HEADER_BYTES,

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, read_beginning, take_unfinished
-from kestreld.journal.kestrel_format import queue_of, replayed_files
-from kestreld.journal.kestrel_ops import Unreadable, op_end
+from kestreld.journal.kestrel.format import queue_of, replayed_files
+from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.marker import find_marker
 from kestreld.journal.records import ID_MAX, Checkpoint
 from kestreld.journal.segment import MAGIC, Header, parse_segment_name

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kestreld.journal.kestrel_ops import (
+from kestreld.journal.kestrel.ops import (
     ADD,
     ADD_XID,
     ADDX,

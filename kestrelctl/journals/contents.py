@@ -11,7 +11,7 @@ from kestrelctl.journals.places import replaying
 from kestrelctl.spools import shown
 from kestreld.config.config import decode_queue_name
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_format import find_queues, queue_of, read_queue
+from kestreld.journal.kestrel.format import find_queues, queue_of, read_queue
 from kestreld.journal.known_readers import undone
 from kestreld.journal.record_reader import segment_records
 from kestreld.journal.records import (

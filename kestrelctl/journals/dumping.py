@@ -13,9 +13,9 @@ from kestrelctl.spools import shown
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.found_segments import find_segments
-from kestreld.journal.kestrel_format import queue_of
-from kestreld.journal.kestrel_ops import NAMES, decode
-from kestreld.journal.kestrel_salvage import stretches
+from kestreld.journal.kestrel.format import queue_of
+from kestreld.journal.kestrel.ops import NAMES, decode
+from kestreld.journal.kestrel.salvage import stretches
 from kestreld.journal.records import (
     FRAME_BYTES,
     Kind,

@@ -9,7 +9,7 @@ from kestreld.config.config import Config, QueueConfig, decode_queue_name, encod
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade, TooManyQueues
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
-from kestreld.journal.kestrel_import import import_at_start
+from kestreld.journal.kestrel.importing import import_at_start
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Kind, ReaderState, merged
 from kestreld.journal.recovery import recover

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.server.admin_metrics import OF_QUEUES
+from kestreld.server.admin.metrics import OF_QUEUES
 from tests.support.daemon import running_daemon
 
 PAGE = Path(__file__).parents[2] / "docs" / "admin.md"

@@ -12,7 +12,7 @@ import pytest
 from kestreld.config.config_file import load
 from kestreld.config.settings import SETTINGS
 from kestreld.errors import ConfigError
-from kestreld.journal.kestrel_ops import ADDX, CONFIRM_REMOVE, REMOVE_TENTATIVE, UNREMOVE, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, CONFIRM_REMOVE, REMOVE_TENTATIVE, UNREMOVE, Op, encode
 from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from kestreld.config.config_file import load
-from kestreld.journal.kestrel_ops import ADDX, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, Op, encode
 from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl

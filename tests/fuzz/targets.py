@@ -9,7 +9,7 @@ from kestreld.config.config import Compat
 from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart, queue_setting_lines
 from kestreld.errors import ConfigError, JournalCorrupt
-from kestreld.journal.kestrel_format import export_ops, read_queue
+from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
 from kestreld.protocol.memcache import Lines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.journal.kestrel_ops import ADDX, REMOVE_TENTATIVE_XID, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, REMOVE_TENTATIVE_XID, Op, encode
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl

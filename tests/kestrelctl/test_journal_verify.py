@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from kestreld.journal.kestrel_ops import ADDX, REMOVE, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, REMOVE, Op, encode
 from kestreld.journal.records import find_whole_records
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine

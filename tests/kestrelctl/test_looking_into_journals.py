@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.journal.kestrel_ops import ADDX, CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, Op, encode
 from kestreld.journal.records import PUT_HEADER_BYTES
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine

@@ -11,8 +11,8 @@ from kestreld.config.config import Config, PerQueue, QueueConfig
 from kestreld.files import FileLayer
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
-from kestreld.server.admin_metrics import render
-from kestreld.server.admin_rows import RowBook
+from kestreld.server.admin.metrics import render
+from kestreld.server.admin.rows import RowBook
 from kestreld.stats import ServerStats
 from tests.support.clock import FakeClock
 

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_format import find_queues, replayed_files
-from kestreld.journal.kestrel_salvage import stretches
+from kestreld.journal.kestrel.format import find_queues, replayed_files
+from kestreld.journal.kestrel.salvage import stretches
 from kestreld.journal.records import Reason, put_record, sync_record
 from tests.support.damage import Sample
 from tests.support.segments import BEGIN_MS, Row, got, plain_kestrel_rows, plain_rows, puts, write_segment

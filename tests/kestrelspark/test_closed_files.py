@@ -15,8 +15,8 @@ from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.found_segments import find_segments
-from kestreld.journal.kestrel_ops import ADDX, Op, encode
-from kestreld.journal.kestrel_verify import verify_kestrel
+from kestreld.journal.kestrel.ops import ADDX, Op, encode
+from kestreld.journal.kestrel.verify import verify_kestrel
 from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Type, item_id, sync_record
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import parse_segment_name

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_ops import ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
 from kestreld.journal.records import Reason, put_record
 from kestreld.journal.verify import verify_spool
 from kestrelspark.__main__ import main

@@ -4,7 +4,7 @@ import random
 from collections import deque
 from typing import Final
 
-from kestreld.journal.kestrel_ops import (
+from kestreld.journal.kestrel.ops import (
     ADDX,
     CONFIRM_REMOVE,
     CONTINUE,

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from kestrelctl.exit_codes import ExitCode
 from kestrelctl.journals.replaying import Pace
-from kestreld.journal.kestrel_ops import ADDX, REMOVE, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, REMOVE, Op, encode
 from kestreld.journal.records import put_record
 from kestrelspark.found import find
 from kestrelspark.in_order import COLUMNS, merged, source_batches, sources_of

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_ops import ADDX, REMOVE, Op, encode
+from kestreld.journal.kestrel.ops import ADDX, REMOVE, Op, encode
 from tests.simulation.history import START_WALL_MS, History, Put
 from tests.simulation.plan import IMPORTED, SPOOL, Plan
 from tests.simulation.requests import data_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kestreld.journal.kestrel_ops import (
+from kestreld.journal.kestrel.ops import (
     ADD,
     ADD_XID,
     ADDX,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.journal.kestrel_export import ExportedQueue, export_spool
-from kestreld.journal.kestrel_ops import ADDX, Op, decode
+from kestreld.journal.kestrel.exporting import ExportedQueue, export_spool
+from kestreld.journal.kestrel.ops import ADDX, Op, decode
 from kestreld.journal.records import item_data, item_times_ms
 from tests.support.clock import START_WALL_MS, FakeClock
 from tests.support.engine import Engine, QuickFiles

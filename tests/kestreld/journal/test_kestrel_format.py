@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_format import (
+from kestreld.journal.kestrel.format import (
     KestrelItem,
     KestrelQueue,
     export_ops,
     find_queues,
     read_queue,
 )
-from kestreld.journal.kestrel_ops import (
+from kestreld.journal.kestrel.ops import (
     ADD,
     ADD_XID,
     ADDX,

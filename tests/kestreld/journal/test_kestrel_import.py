@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.kestrel_import import files_imported
-from kestreld.journal.kestrel_ops import ADD, ADDX, REMOVE, REMOVE_TENTATIVE_XID, Op, encode
+from kestreld.journal.kestrel.importing import files_imported
+from kestreld.journal.kestrel.ops import ADD, ADDX, REMOVE, REMOVE_TENTATIVE_XID, Op, encode
 from kestreld.journal.records import item_oddities, item_times_ms
 from tests.support.clock import START_WALL_MS
 from tests.support.engine import Engine, QuickFiles

@@ -1,6 +1,6 @@
 """The HTTP listener: health, metrics, figures and the reader API (docs/admin.md).
 
-The only room with aiohttp, besides those it keeps for itself (`admin_*`): a server without the listener never loads it.
+The only room with aiohttp: a server without the listener never loads it.
 Connections are accepted in a turn, as those of the data port, and then belong to asyncio.
 """
 
@@ -25,11 +25,11 @@ from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNo
 from kestreld.net import ListeningSocket
 from kestreld.queues.figures import server_figures
 from kestreld.server.accounts import Account
-from kestreld.server.admin_answers import Refused, Share, as_text, in_slices, number_in, refusal, stream
-from kestreld.server.admin_metrics import CONTENT_TYPE, render
-from kestreld.server.admin_ranges import WAIT_MS_MAX, Ranges
-from kestreld.server.admin_readers import Readers
-from kestreld.server.admin_rows import COLUMNS, Row, RowBook
+from kestreld.server.admin.answers import Refused, Share, as_text, in_slices, number_in, refusal, stream
+from kestreld.server.admin.metrics import CONTENT_TYPE, render
+from kestreld.server.admin.ranges import WAIT_MS_MAX, Ranges
+from kestreld.server.admin.readers import Readers
+from kestreld.server.admin.rows import COLUMNS, Row, RowBook
 from kestreld.server.background import origin_of
 from kestreld.server.door import Entrance
 from kestreld.server.listener import BoundListener

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_format import find_queues, read_queue, replayed_files
-from kestreld.journal.kestrel_ops import is_cut_short, op_end
-from kestreld.journal.kestrel_salvage import stretches
+from kestreld.journal.kestrel.format import find_queues, read_queue, replayed_files
+from kestreld.journal.kestrel.ops import is_cut_short, op_end
+from kestreld.journal.kestrel.salvage import stretches
 from kestreld.journal.verify import Known, SegmentReport, nothing_known
 
 

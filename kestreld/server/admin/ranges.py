@@ -15,10 +15,10 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import RangeRead, earliest_id, waiting_in
 from kestreld.queues.reader import Reader
 from kestreld.server.accounts import Account
-from kestreld.server.admin_answers import HEADERS, ID_DIGITS_MAX, Refused, in_slices, number_in, refusal
+from kestreld.server.admin.answers import HEADERS, ID_DIGITS_MAX, Refused, in_slices, number_in, refusal
 
 if TYPE_CHECKING:
-    from kestreld.server.admin import AdminListener
+    from kestreld.server.admin.listener import AdminListener
 
 ITEMS_MAX: Final = 100_000
 ITEMS_DEFAULT: Final = 1000

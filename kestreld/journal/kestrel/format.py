@@ -1,6 +1,6 @@
 """Spools of the original Kestrel, 1.x and 2.x: a queue's files, what is in them, and a journal to hand back.
 
-Reads only; moving and removing is the importer's. The ops are kestrel_ops, damaged files kestrel_salvage.
+Reads only; moving and removing is the importer's. The ops are in `ops`, damaged files in `salvage`.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel_ops import (
+from kestreld.journal.kestrel.ops import (
     ADD,
     ADD_XID,
     ADDX,
@@ -26,7 +26,7 @@ from kestreld.journal.kestrel_ops import (
     decode,
     encode,
 )
-from kestreld.journal.kestrel_salvage import Damage, Stretch, stretches
+from kestreld.journal.kestrel.salvage import Damage, Stretch, stretches
 
 # <queue>  <queue>.<ms> (rotated)  <queue>.<ms>.pack (replaces those up to <ms>)  <queue>~~<ms> (unfinished)
 _FILE_NAME: Final = re.compile(r"([^.]+?)(?:\.([0-9]{1,18})(\.pack)?|~~([0-9]+))?", re.DOTALL)

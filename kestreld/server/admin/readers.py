@@ -24,13 +24,13 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import earliest_id
 from kestreld.queues.reader import Stream
 from kestreld.server.accounts import Account
-from kestreld.server.admin_answers import ID_DIGITS_MAX, Refused, as_json, number_in, refusal, stream
-from kestreld.server.admin_journal import describe_journal
-from kestreld.server.admin_ranges import Ranges, check_readable, find_family, place_in
-from kestreld.server.admin_rows import shown_name
+from kestreld.server.admin.answers import ID_DIGITS_MAX, Refused, as_json, number_in, refusal, stream
+from kestreld.server.admin.journal import describe_journal
+from kestreld.server.admin.ranges import Ranges, check_readable, find_family, place_in
+from kestreld.server.admin.rows import shown_name
 
 if TYPE_CHECKING:
-    from kestreld.server.admin import AdminListener
+    from kestreld.server.admin.listener import AdminListener
 
 STREAMS_MAX: Final = 256  # of a queue: each is in every CHECKPOINT
 UPKEEP_LOOK_S: Final = 0.02

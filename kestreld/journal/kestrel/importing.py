@@ -16,8 +16,8 @@ from kestreld.config.config import Config, encode_queue_name, queue_name_problem
 from kestreld.errors import JournalCorrupt, JournalFailed, NotImported
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder
-from kestreld.journal.kestrel_format import KestrelItem, Unread, find_queues, read_queue
-from kestreld.journal.kestrel_ops import Unreadable, op_end
+from kestreld.journal.kestrel.format import KestrelItem, Unread, find_queues, read_queue
+from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.records import (
     FRAME_BYTES,
     ImportedFile,

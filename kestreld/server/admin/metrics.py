@@ -13,7 +13,7 @@ from kestreld.config.config import PerQueue
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import SYNC_BOUNDS_US
 from kestreld.queues.figures import Sees
-from kestreld.server.admin_rows import AT, STEP_ROWS, Row, RowBook
+from kestreld.server.admin.rows import AT, STEP_ROWS, Row, RowBook
 from kestreld.stats import ServerStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -11,8 +11,8 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import Kind
 from kestreld.journal.segment import Segment
 from kestreld.queues.queue import Queue
-from kestreld.server.admin_answers import Refused, Share, in_slices
-from kestreld.server.admin_rows import shown_name
+from kestreld.server.admin.answers import Refused, Share, in_slices
+from kestreld.server.admin.rows import shown_name
 
 SEGMENTS_MAX: Final = 10_000  # in an answer, the newest of them
 PINNED_BY_MAX: Final = 8  # names for a segment: those furthest behind

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kestreld.journal.kestrel_ops import (
+from kestreld.journal.kestrel.ops import (
     ADD,
     ADDX,
     ADDX_HEAD,

@@ -13,7 +13,7 @@ from kestreld.config.config import decode_queue_name, encode_queue_name, queue_n
 from kestreld.errors import JournalCorrupt, KestrelError
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
-from kestreld.journal.kestrel_format import KestrelItem, export_ops, find_queues
+from kestreld.journal.kestrel.format import KestrelItem, export_ops, find_queues
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import (
     Kind,

@@ -1,0 +1,1 @@
+"""The HTTP port for operators: health, metrics, figures and the reader API (docs/admin.md)."""
