@@ -4,16 +4,16 @@ import os
 import sys
 from typing import NoReturn
 
-from kestrelctl import output
-from kestrelctl.exit_codes import ExitCode, Failure, Interrupted
-from kestrelctl.signals import catch_signals
+from kestrelctl.shell import output
+from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+from kestrelctl.shell.signals import catch_signals
 
 
 def main() -> NoReturn:
     """The console script."""
     if sys.argv[1:2] == ["__complete"]:
         # 30 ms instead of 100, and a signal simply ends it.
-        from kestrelctl.completing import complete
+        from kestrelctl.description.completing import complete
 
         sys.exit(complete(sys.argv[2:]))
     _occupy_closed_descriptors()

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from kestrelctl import output
 from kestrelctl.commands import (
     bench,
     check,
@@ -53,9 +52,10 @@ from kestrelctl.commands import (
     web,
 )
 from kestrelctl.commands.options import TIMEOUT_DEFAULT, said
-from kestrelctl.contexts import SERVER_DEFAULT, WAY_IN
-from kestrelctl.examples import epilog
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.description.examples import epilog
+from kestrelctl.remote.contexts import SERVER_DEFAULT, WAY_IN
+from kestrelctl.shell import output
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import __version__
 
 MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; what belongs to the verb of a `watch`

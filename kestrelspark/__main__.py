@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.examples import EXAMPLES
-from kestrelctl.exit_codes import Failure
+from kestrelctl.description.examples import EXAMPLES
 from kestrelctl.journals.replaying import Pace, parse_rate, parse_speed
-from kestrelctl.output import write_rows
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.output import write_rows
 from kestreld.errors import KestrelError
 from kestrelspark.failures import failure_in
 from kestrelspark.session import SparkMissing, session

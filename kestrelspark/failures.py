@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 CODES: Final = {
     "FileNotFoundError": ExitCode.TRY_AGAIN,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kestrelctl.exit_codes import ExitCode
+from kestrelctl.shell.exit_codes import ExitCode
 from kestreld.journal.segment import parse_segment_name
 from kestrelspark.found import JournalFile
 from kestrelspark.marks import Mark, Marks

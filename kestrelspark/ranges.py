@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.reader_api import Gone, ReaderApi, open_reader_api
+from kestrelctl.remote.reader_api import Gone, ReaderApi, open_reader_api
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES
 from kestrelspark.readers import ItemsLost, Place, complain
 from kestrelspark.rows import COLUMNS as EVENT_COLUMNS

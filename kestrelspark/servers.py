@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kestrelctl.access import Login, parse_address
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.remote.access import Login, parse_address
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.errors import KestrelError
 from kestrelspark.options import BadOption, flag, number, option, words
 

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, StructField, StructType
 
-from kestrelctl.access import Login
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import Failure
+from kestrelctl.remote.access import Login
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.shell.exit_codes import Failure
 from kestrelspark.options import BadOption, check_names, flag, number, option, words
 from kestrelspark.ranges import COLUMNS, IS_REPEAT, RangeOfIds, Wanted
 from kestrelspark.readers import Offsets, Place, Position, complain

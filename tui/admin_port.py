@@ -4,7 +4,7 @@ import http.client
 import json
 from typing import Any
 
-from kestrelctl.admin import AdminConnection, admin_connection
+from kestrelctl.remote.admin import AdminConnection, admin_connection
 
 
 class AdminLost(Exception):

@@ -14,7 +14,7 @@ from textual.app import App
 from textual.css.query import NoMatches
 from textual.message import Message
 
-from kestrelctl.exit_codes import Failure
+from kestrelctl.shell.exit_codes import Failure
 from tui.asking import Action, Asked, QueueDetails, act, ask_details
 from tui.board import Board
 from tui.export import export

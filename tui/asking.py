@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from kestrelctl.admin import path_of
-from kestrelctl.blocks import QueueBlock, parse_blocks
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import Failure
+from kestrelctl.remote.admin import path_of
+from kestrelctl.remote.blocks import QueueBlock, parse_blocks
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.shell.exit_codes import Failure
 from tui.admin_port import AdminLost, AdminPort, admin_port_of
 from tui.board import ServerState
 from tui.polling import StatsConnection

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kestrelctl.exit_codes import ExitCode, Failure, Interrupted
+from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
 from tui.app import Console
 from tui.plain import Wanted
 from tui.polling import pollers

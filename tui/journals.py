@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kestrelctl.admin import path_of
+from kestrelctl.remote.admin import path_of
 from tui.admin_port import AdminLost, AdminRefused
 from tui.asking import Asked
 
@@ -157,7 +157,7 @@ def _why_not(details: JournalDetails) -> str:
     if not details.folder:
         return "the server does not say where its journals are: that takes the right admin on the queue"
     # 40 ms, and only whoever asks for it needs it.
-    from kestrelctl.local_journals import is_here
+    from kestrelctl.journals.local_journals import is_here
 
     if not is_here(details.folder, details.journal_id):
         return f"{details.folder} cannot be read from here; run kestrelctl journal-verify on the server's machine"

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kestrelctl import output
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell import output
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.board import ALL_SERVERS, Board
 from tui.choosing import chosen, in_order
 from tui.figures import COLUMNS, Number, QueueRow, as_record, total

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.admin_port import AdminLost, admin_port_of
 from tui.feed import Feed
 from tui.snapshots import Outage, Snapshot, parse_dump

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any, Final
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.board import Board
 from tui.snapshots import KEYS, NOTHING, Figures, Outage, Snapshot
 

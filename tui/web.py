@@ -21,8 +21,9 @@ import textual_serve
 from aiohttp import web
 from textual_serve.server import Server
 
-from kestrelctl import access, output
-from kestrelctl.exit_codes import ExitCode, Failure, Interrupted
+from kestrelctl.remote import access
+from kestrelctl.shell import output
+from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
 
 WINDOWS_MAX: Final = 8
 SECRET_BYTES: Final = 16

@@ -6,7 +6,7 @@ from typing import Final
 from kestrelctl.bench.loop import Connection
 from kestrelctl.bench.trial import Trial
 from kestrelctl.bench.wire import EMPTY, Reply
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 # How far a putter that keeps to a rate may get ahead of the answers. Its times count from when a put was due.
 UNANSWERED_MAX: Final = 1000

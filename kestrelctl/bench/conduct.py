@@ -12,11 +12,11 @@ from enum import StrEnum
 from kestrelctl.bench import report as reports
 from kestrelctl.bench.load_tests import Fanout, LoadTest
 from kestrelctl.bench.trial import Trial
-from kestrelctl.blocks import text
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import STDERR, is_terminal, say, write_data
-from kestrelctl.signals import signals_held
+from kestrelctl.remote.blocks import text
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import STDERR, is_terminal, say, write_data
+from kestrelctl.shell.signals import signals_held
 
 
 class BenchFormat(StrEnum):

@@ -12,9 +12,9 @@ from contextlib import suppress
 from itertools import count, repeat
 from typing import Final
 
-from kestrelctl.access import open_socket
 from kestrelctl.bench.wire import Reply, ReplyParser
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.remote.access import open_socket
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 RECEIVE_BYTES: Final = 262_144
 MILLISECOND_NS: Final = 1_000_000

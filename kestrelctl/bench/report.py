@@ -9,8 +9,8 @@ from typing import Any, Final
 from kestrelctl.bench.ledger import Verdict
 from kestrelctl.bench.load_tests import LoadTest
 from kestrelctl.bench.trial import Trial
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import OutputFormat, write_rows
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import OutputFormat, write_rows
 
 LATENCY_COLUMNS: Final = ["latency", "count", "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us"]
 COMPARISON_COLUMNS: Final = ["figure", "old", "new", "ratio", "worse"]

@@ -12,7 +12,7 @@ from kestrelctl.bench.ledger import Ledger
 from kestrelctl.bench.loop import Connection, Loop
 from kestrelctl.bench.process import cpu_us
 from kestrelctl.bench.wire import EMPTY, Reply
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 if TYPE_CHECKING:
     from kestrelctl.bench.clients import Putter, Taker

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 # A line, or the items that stand before an END: () = there was none.
 Reply = bytes | tuple[bytes, ...]

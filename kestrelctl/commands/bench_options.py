@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kestrelctl.commands.options import duration_ms, one_server
-from kestrelctl.contexts import SERVER_DEFAULT
+from kestrelctl.remote.contexts import SERVER_DEFAULT
 
 if TYPE_CHECKING:
     from kestrelctl.bench.load_tests import LoadTest

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all, duration_ms, way_to
-from kestrelctl.exit_codes import Failure
-from kestrelctl.output import write_data
+from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.output import write_data
 
 
 class CheckFormat(StrEnum):
@@ -52,7 +52,7 @@ def check(
 
     Exit 0 all is well, 1 warning, 2 critical, 3 unknown: a wrong command line, or a server that lets nobody look.
     """
-    from kestrelctl.checking import Limits, as_json, as_nagios, as_prometheus, judge, unanswered
+    from kestrelctl.remote.checking import Limits, as_json, as_nagios, as_prometheus, judge, unanswered
 
     limits = Limits(items_warn, items_crit, oldest_warn, oldest_crit, waiters_min)
     wanted = queues or []

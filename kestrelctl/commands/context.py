@@ -6,11 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.blocks import Cell
 from kestrelctl.commands.options import FormatOption, NoHeadersOption, way_to
-from kestrelctl.contexts import WAY_IN, Context, check_name, checked, load, save
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import remark, write_record, write_rows
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.remote.contexts import WAY_IN, Context, check_name, checked, load, save
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark, write_record, write_rows
 
 COLUMNS: Final = ["context", "selected", "servers", "user", "tls", "admin_port"]
 
@@ -96,7 +96,7 @@ def context_show(
     else:
         way = way_to("")
         name = way.context
-        from kestrelctl import access
+        from kestrelctl.remote import access
 
         fields = {
             "servers": way.servers,

@@ -12,8 +12,8 @@ from kestrelctl.commands.options import (
     answer_ms,
     way_to,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import remark
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark
 
 
 def copy(
@@ -33,7 +33,7 @@ def copy(
 
     Exit 1 when there was nothing to copy, 77 when the server has no admin port, 80 or 81 when DST refused one.
     """
-    from kestrelctl.transfers import Transfer, copy_all
+    from kestrelctl.items.transfers import Transfer, copy_all
 
     transfer = Transfer(way_to(server), answer_ms(timeout), source, target, to, match, limit, rate or 0.0)
     copied = copy_all(transfer)

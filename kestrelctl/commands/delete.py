@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, YesOption, connect_all
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import confirm, remark
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import confirm, remark
 
 
 def delete(

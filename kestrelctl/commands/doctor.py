@@ -12,7 +12,7 @@ from kestrelctl.commands.options import (
     connect,
     one_server,
 )
-from kestrelctl.output import write_rows
+from kestrelctl.shell.output import write_rows
 
 
 def doctor(

@@ -1,7 +1,7 @@
 """kestrelctl dump-config"""
 
 from kestrelctl.commands.options import BlocksFormatOption, ServerOption, TimeoutOption, connect
-from kestrelctl.output import write_blocks
+from kestrelctl.shell.output import write_blocks
 
 
 def dump_config(output: BlocksFormatOption = None, server: ServerOption = "", timeout: TimeoutOption = "") -> None:

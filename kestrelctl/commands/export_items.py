@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_reader
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import remark
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark
 
 
 def export_items(
@@ -27,7 +27,7 @@ def export_items(
     Exit 1 when there is no such queue, 73 when FILE is there, or is of another queue, 77 when the server has no
     admin port.
     """
-    from kestrelctl.exporting import export
+    from kestrelctl.items.exporting import export
 
     if resume and file == "-":
         raise Failure(ExitCode.USAGE, "--resume is for a file")

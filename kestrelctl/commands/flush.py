@@ -3,7 +3,7 @@
 import os
 
 from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, YesOption, connect_all
-from kestrelctl.output import confirm, remark
+from kestrelctl.shell.output import confirm, remark
 
 
 def flush(queue: QueueArgument, yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:

@@ -1,7 +1,7 @@
 """kestrelctl flush-all"""
 
 from kestrelctl.commands.options import ServerOption, TimeoutOption, YesOption, connect_all
-from kestrelctl.output import confirm, remark
+from kestrelctl.shell.output import confirm, remark
 
 
 def flush_all(yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:

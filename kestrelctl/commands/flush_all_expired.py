@@ -1,7 +1,7 @@
 """kestrelctl flush-all-expired"""
 
 from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all
-from kestrelctl.output import write_data
+from kestrelctl.shell.output import write_data
 
 
 def flush_all_expired(server: ServerOption = "", timeout: TimeoutOption = "") -> None:

@@ -3,7 +3,7 @@
 import os
 
 from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_all
-from kestrelctl.output import write_data
+from kestrelctl.shell.output import write_data
 
 
 def flush_expired(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption = "") -> None:

@@ -18,9 +18,9 @@ from kestrelctl.commands.options import (
     WaitOption,
     connect_all,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.framing import Framing, choose
-from kestrelctl.taking import give_to_command, give_to_stdout, no_item, take_from_any
+from kestrelctl.items.framing import Framing, choose
+from kestrelctl.items.taking import give_to_command, give_to_stdout, no_item, take_from_any
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 
 def get(

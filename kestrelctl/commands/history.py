@@ -14,7 +14,7 @@ from kestrelctl.commands.options import (
     UntilOption,
     duration_ms,
 )
-from kestrelctl.output import OutputFormat, default_format, encoded, write_data, write_rows
+from kestrelctl.shell.output import OutputFormat, default_format, encoded, write_data, write_rows
 
 
 def history(

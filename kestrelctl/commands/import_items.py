@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect
-from kestrelctl.output import remark
+from kestrelctl.shell.output import remark
 
 
 def import_items(
@@ -26,7 +26,7 @@ def import_items(
 
     Exit 65 a line is no item, 66 no such file, 73 an import of FILE is unfinished, 80 or 81 the queue refused one.
     """
-    from kestrelctl.importing import Import
+    from kestrelctl.items.importing import Import
 
     importing = Import(file, queue)
     importing.run(connect(server, timeout), resume=resume)

@@ -14,7 +14,7 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect_reader,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 
 def items(
@@ -35,7 +35,7 @@ def items(
 
     Exit 1 when there is none, 77 when the server has no admin port.
     """
-    from kestrelctl.listing import matching, write_items
+    from kestrelctl.items.listing import matching, write_items
 
     api = connect_reader(server, timeout)
     found = matching(islice(api.waiting(queue), offset, None), grep)

@@ -12,7 +12,7 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect,
 )
-from kestrelctl.output import write_rows
+from kestrelctl.shell.output import write_rows
 
 
 class JournalFormat(StrEnum):
@@ -56,7 +56,7 @@ def journal_import(
     if (to is None) == (queue is None):
         raise typer.BadParameter("give either --to SPOOL or --queue QUEUE")
     # The journal's code is of no use to the other verbs.
-    from kestrelctl.migrating import IMPORT_COLUMNS, PUT_COLUMNS, import_into_server, import_offline
+    from kestrelctl.journals.migrating import IMPORT_COLUMNS, PUT_COLUMNS, import_into_server, import_offline
 
     if to is not None:
         rows, code = import_offline(source, to)
@@ -90,7 +90,7 @@ def journal_export(
     Exit 65 a journal is damaged and was left out, 66 no such spool or queue, 73 DIR has files of the queue, 75 a
     kestreld holds the spool.
     """
-    from kestrelctl.migrating import EXPORT_COLUMNS, export
+    from kestrelctl.journals.migrating import EXPORT_COLUMNS, export
 
     rows, code = export(spool, queue, to)
     write_rows(rows, EXPORT_COLUMNS, output, headers=not no_headers)

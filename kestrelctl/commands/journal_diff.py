@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import FormatOption, NoHeadersOption
-from kestrelctl.exit_codes import ExitCode
-from kestrelctl.output import write_rows
+from kestrelctl.shell.exit_codes import ExitCode
+from kestrelctl.shell.output import write_rows
 
 _PLACE = "SPOOL|FILE"
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import ArchiveOption, FormatOption, NoHeadersOption, SpoolOption
-from kestrelctl.exit_codes import ExitCode
-from kestrelctl.output import OutputFormat, default_format, write_row_stream
+from kestrelctl.shell.exit_codes import ExitCode
+from kestrelctl.shell.output import OutputFormat, default_format, write_row_stream
 
 
 def journal_dump(

@@ -1,7 +1,7 @@
 """kestrelctl journal explain-space"""
 
 from kestrelctl.commands.options import FormatOption, NoHeadersOption, QueueArgument, SpoolOption
-from kestrelctl.output import write_rows
+from kestrelctl.shell.output import write_rows
 
 
 def journal_explain_space(

@@ -16,7 +16,7 @@ from kestrelctl.commands.options import (
     SpoolOption,
     instant_ms,
 )
-from kestrelctl.framing import Framing, choose
+from kestrelctl.items.framing import Framing, choose
 
 
 def journal_peek(

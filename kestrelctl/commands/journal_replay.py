@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.blocks import Cell
 from kestrelctl.commands.options import (
     ArchiveOption,
     FormatOption,
@@ -19,8 +18,9 @@ from kestrelctl.commands.options import (
     connect,
     pattern,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import STDERR, is_terminal, write_rows
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import STDERR, is_terminal, write_rows
 
 
 def _speed(value: str) -> float:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import NoHeadersOption, duration_ms
-from kestrelctl.output import OutputFormat, say, write_data, write_rows
-from kestrelctl.repairs import REPAIR_COLUMNS
+from kestrelctl.journals.repairs import REPAIR_COLUMNS
+from kestrelctl.shell.output import OutputFormat, say, write_data, write_rows
 
 
 class VerifyFormat(StrEnum):
@@ -84,7 +84,7 @@ def journal_verify(
     if repair and (state is not None or since is not None or output == VerifyFormat.NAGIOS):
         raise typer.BadParameter("--repair reads everything: leave out --state, --since and -o nagios")
     # The journal's code is of no use to the other verbs.
-    from kestrelctl import verifying
+    from kestrelctl.journals import verifying
 
     since_at_ms = None if since is None else time.time_ns() // 1_000_000 - since
     if output == VerifyFormat.NAGIOS:

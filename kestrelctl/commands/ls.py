@@ -13,8 +13,8 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect_all,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import write_data, write_rows
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import write_data, write_rows
 
 COLUMNS: Final = ["queue", "items", "bytes", "waiters", "open_transactions"]
 

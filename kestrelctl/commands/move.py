@@ -12,8 +12,8 @@ from kestrelctl.commands.options import (
     answer_ms,
     way_to,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import remark
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark
 
 
 def move(
@@ -37,7 +37,7 @@ def move(
 
     Exit 1 when there was nothing to move, 77 when too many do not match, 80 or 81 when DST refused one.
     """
-    from kestrelctl.transfers import Transfer, move_all
+    from kestrelctl.items.transfers import Transfer, move_all
 
     transfer = Transfer(way_to(server), answer_ms(timeout), source, target, to, match, limit, rate or 0.0)
     moved = move_all(transfer)

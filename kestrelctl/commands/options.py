@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kestrelctl.access import parse_address
-from kestrelctl.contexts import SERVER_DEFAULT, Way, settle
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import OutputFormat
+from kestrelctl.remote.access import parse_address
+from kestrelctl.remote.contexts import SERVER_DEFAULT, Way, settle
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import OutputFormat
 from kestreld.config.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient
-    from kestrelctl.cluster import Cluster
-    from kestrelctl.reader_api import ReaderApi
+    from kestrelctl.remote.client import KestrelClient
+    from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.reader_api import ReaderApi
 
 said: Final[dict[str, str | bool]] = {}  # options of the whole program that the line has; filled by `verbs`
 TIMEOUT_DEFAULT: Final = "5s"
@@ -228,7 +228,7 @@ def answer_ms(timeout: str) -> int:
 def connect(server: str, timeout: str) -> "KestrelClient":
     """A client for the one server that the options name. It connects at its first command."""
     # pymemcache costs 40 ms: --help and journal-verify go without.
-    from kestrelctl.client import KestrelClient
+    from kestrelctl.remote.client import KestrelClient
 
     timeout_ms = answer_ms(timeout)
     return KestrelClient(one_server(server), timeout_ms)
@@ -236,7 +236,7 @@ def connect(server: str, timeout: str) -> "KestrelClient":
 
 def connect_all(server: str, timeout: str) -> "Cluster":
     """Clients for all servers that the options name."""
-    from kestrelctl.cluster import Cluster
+    from kestrelctl.remote.cluster import Cluster
 
     timeout_ms = answer_ms(timeout)
     return Cluster(way_to(server).servers, timeout_ms)
@@ -244,7 +244,7 @@ def connect_all(server: str, timeout: str) -> "Cluster":
 
 def connect_reader(server: str, timeout: str) -> "ReaderApi":
     """The reader API of the one server that the options name."""
-    from kestrelctl.reader_api import open_reader_api
+    from kestrelctl.remote.reader_api import open_reader_api
 
     timeout_ms = answer_ms(timeout)
     return open_reader_api(one_server(server), timeout_ms, way_to(server).admin_port)

@@ -15,9 +15,9 @@ from kestrelctl.commands.options import (
     WaitOption,
     connect_all,
 )
-from kestrelctl.framing import Framing, choose
-from kestrelctl.output import remark
-from kestrelctl.taking import give_to_stdout, no_item
+from kestrelctl.items.framing import Framing, choose
+from kestrelctl.items.taking import give_to_stdout, no_item
+from kestrelctl.shell.output import remark
 
 
 def peek(

@@ -14,9 +14,9 @@ from kestrelctl.commands.options import (
     connect_all,
     duration_ms,
 )
-from kestrelctl.framing import Framing, choose
-from kestrelctl.output import remark
-from kestrelctl.putting import expiry_s, explain, open_source, to_batches
+from kestrelctl.items.framing import Framing, choose
+from kestrelctl.items.putting import expiry_s, explain, open_source, to_batches
+from kestrelctl.shell.output import remark
 
 
 def put(

@@ -12,8 +12,8 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect_reader,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import remark, write_rows
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark, write_rows
 
 COLUMNS: Final = ["reader", "kind", "head", "behind", "items", "bytes", "open"]
 
@@ -71,7 +71,7 @@ def readers_create(
     The queue is made if it is not there. Exit 1 when the item is gone, 73 when there is a reader of that name, which
     stays where it is.
     """
-    from kestrelctl.reader_api import Gone
+    from kestrelctl.remote.reader_api import Gone
 
     try:
         made, is_new = connect_reader(server, timeout).create(queue, reader, at)

@@ -1,7 +1,7 @@
 """kestrelctl reload"""
 
 from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all
-from kestrelctl.output import remark, say
+from kestrelctl.shell.output import remark, say
 
 
 def reload(server: ServerOption = "", timeout: TimeoutOption = "") -> None:

@@ -12,9 +12,9 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import write_rows
-from kestrelctl.repairs import REPAIR_COLUMNS, report_repair
+from kestrelctl.journals.repairs import REPAIR_COLUMNS, report_repair
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import write_rows
 
 
 def repair(

@@ -15,7 +15,7 @@ from kestrelctl.commands.options import (
     duration_ms,
     size_bytes,
 )
-from kestrelctl.output import remark, write_record
+from kestrelctl.shell.output import remark, write_record
 
 retention = typer.Typer(help="Try limits on what really happened.", rich_markup_mode=None)
 

@@ -1,7 +1,7 @@
 """kestrelctl shutdown"""
 
 from kestrelctl.commands.options import ServerOption, TimeoutOption, YesOption, connect
-from kestrelctl.output import confirm, remark
+from kestrelctl.shell.output import confirm, remark
 
 
 def shutdown(yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:

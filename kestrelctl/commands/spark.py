@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 PROGRAM: Final = "kestrelctl spark"
 spark = typer.Typer(

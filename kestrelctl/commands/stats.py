@@ -4,7 +4,6 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.blocks import columns_of
 from kestrelctl.commands.options import (
     FormatOption,
     NoHeadersOption,
@@ -13,8 +12,9 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect_all,
 )
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import write_record, write_rows
+from kestrelctl.remote.blocks import columns_of
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import write_record, write_rows
 
 MAIN_COLUMNS: Final = [
     "queue",

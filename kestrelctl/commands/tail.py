@@ -15,7 +15,7 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect_reader,
 )
-from kestrelctl.framing import Framing, choose
+from kestrelctl.items.framing import Framing, choose
 
 
 def tail(
@@ -43,7 +43,7 @@ def tail(
 
     Exit 1 when there is no such queue or it is deleted, 77 when the server has no admin port.
     """
-    from kestrelctl import listing
+    from kestrelctl.items import listing
 
     framing = choose(Framing.LINES, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
     api = connect_reader(server, timeout)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl import output
 from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell import output
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 ServersOption = Annotated[
     list[str] | None,

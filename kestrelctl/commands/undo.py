@@ -3,8 +3,8 @@
 import os
 
 from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_all
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import remark
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark
 
 
 def undo(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption = "") -> None:

@@ -1,7 +1,7 @@
 """kestrelctl version"""
 
 from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all
-from kestrelctl.output import write_data
+from kestrelctl.shell.output import write_data
 
 
 def version(server: ServerOption = "", timeout: TimeoutOption = "") -> None:

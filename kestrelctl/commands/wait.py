@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import QueueArgument, ServerOption, connect_all, duration_ms
-from kestrelctl.output import remark
+from kestrelctl.shell.output import remark
 
 
 def wait(
@@ -34,7 +34,7 @@ def wait(
 
     Exit 124 when --timeout is over, 1 when there is no such queue.
     """
-    from kestrelctl.waiting import EMPTY, Awaited, wait_for
+    from kestrelctl.items.waiting import EMPTY, Awaited, wait_for
 
     if empty == (items is not None):
         raise typer.BadParameter("give either --empty or --items N")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kestrelctl.commands.options import duration_ms, said
-from kestrelctl.output import STDOUT, is_terminal, write_data
+from kestrelctl.shell.output import STDOUT, is_terminal, write_data
 
 CLEAR = b"\x1b[H\x1b[2J"
 SIGNAL_CODES = 128

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 
-from kestrelctl.access import PASSWORD_VARIABLE
 from kestrelctl.description.tree import Argument, Command, Option
-from kestrelctl.exit_codes import ExitCode
+from kestrelctl.remote.access import PASSWORD_VARIABLE
+from kestrelctl.shell.exit_codes import ExitCode
 from kestreld import __version__
 
 _CODE = re.compile(r"`([^`]+)`")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from kestrelctl.examples import EXAMPLES
+from kestrelctl.description.examples import EXAMPLES
 from kestrelctl.verbs import command_tree
 from tui.figures import COLUMNS
 from tui.themes import NAMES

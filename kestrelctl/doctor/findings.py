@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.checking import State
-from kestrelctl.exit_codes import ExitCode
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.remote.checking import State
+from kestrelctl.shell.exit_codes import ExitCode
 
 COLUMNS: Final = ["state", "check", "words", "advice"]
 

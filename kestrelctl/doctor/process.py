@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kestrelctl.access import parse_address
+from kestrelctl.remote.access import parse_address
 
 LISTENING: Final = "0A"
 PROC: Final = Path("/proc")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from kestrelctl.doctor import machine, server
 from kestrelctl.doctor.findings import Finding, critical, unknown, warning
 from kestrelctl.doctor.process import Process, find_process, is_local
-from kestrelctl.exit_codes import Failure
+from kestrelctl.shell.exit_codes import Failure
 from kestreld.config.config import Config
 from kestreld.config.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient
+    from kestrelctl.remote.client import KestrelClient
 
 
 class Round:

@@ -6,18 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kestrelctl import access
-from kestrelctl.access import parse_address
-from kestrelctl.blocks import QueueBlock, parse_blocks
 from kestrelctl.doctor.findings import Finding, critical, fine, graded, unknown, warning
-from kestrelctl.exit_codes import Failure
+from kestrelctl.journals.spools import on_disk
 from kestrelctl.journals.times import written_span
-from kestrelctl.spools import on_disk
+from kestrelctl.remote import access
+from kestrelctl.remote.access import parse_address
+from kestrelctl.remote.blocks import QueueBlock, parse_blocks
+from kestrelctl.shell.exit_codes import Failure
 from kestreld.config.config import Address, Config
 from kestreld.config.settings import queue_setting_lines
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient
+    from kestrelctl.remote.client import KestrelClient
 
 SKEW_S: Final = (2, 60)
 SHOWN_MAX: Final = 3

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from xxhash import xxh3_128_digest
 
-from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.journals.places import replaying
-from kestrelctl.spools import shown
+from kestrelctl.journals.spools import shown
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.config import decode_queue_name
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel.format import find_queues, queue_of, read_queue

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.framing import data_fields
+from kestrelctl.items.framing import data_fields
 from kestrelctl.journals.contents import Item, Queue
+from kestrelctl.remote.blocks import Cell
 
 COLUMNS: Final = ["queue", "change", "id_a", "id_b", "add_at_ms", "bytes"]
 ONLY_A, ONLY_B, CHANGED, REORDERED = "only in A", "only in B", "changed", "reordered"

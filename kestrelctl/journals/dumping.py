@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.framing import data_fields
+from kestrelctl.items.framing import data_fields
 from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_instant
-from kestrelctl.spools import shown
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.found_segments import find_segments

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.journals.events import Begun, Came, Gone, child_of, header_of, items, segment_events
 from kestrelctl.journals.places import Place
 from kestrelctl.journals.times import written_instant
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.records import Range, merged
 from kestrelspark.found import JournalFile
 

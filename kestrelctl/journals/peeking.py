@@ -2,14 +2,14 @@
 
 from itertools import islice
 
-from kestrelctl.blocks import Cell
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.framing import Framing, frame
+from kestrelctl.items.framing import Framing, frame
 from kestrelctl.journals.events import Came
 from kestrelctl.journals.past import Past
 from kestrelctl.journals.places import Place, replaying
 from kestrelctl.journals.times import written_instant
-from kestrelctl.output import say, write_data
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import say, write_data
 from kestreld.journal.records import item_data, item_oddities
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.spools import on_disk, reading
+from kestrelctl.journals.spools import on_disk, reading
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.config import encode_queue_name, queue_name_problem
 from kestreld.config.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError, JournalCorrupt

@@ -7,10 +7,10 @@ on faster where items fall away: the figures are the most that would have happen
 from dataclasses import dataclass
 from typing import Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.exit_codes import ExitCode, Failure
 from kestrelctl.journals.events import Begun, Came, Gone, child_of, events
 from kestrelctl.journals.places import Place, replaying
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.records import PUT_HEADER_BYTES, Reason
 
 DELIVERED: Final = (Reason.GOT, Reason.CONFIRMED, Reason.MOVED)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, Self
 
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import say
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import say
 from kestreld.journal.verify import CANNOT_TELL, SegmentReport
 
 VERSION: Final = 1

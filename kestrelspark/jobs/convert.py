@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelspark.batch import KestrelSource, partition_bytes
 from kestrelspark.found import JournalFile, packed
 from kestrelspark.found import find as find_files

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.items.putting import PutItem, expiry_at_s, expiry_s
 from kestrelctl.journals.replaying import Pace, due
-from kestrelctl.putting import PutItem, expiry_at_s, expiry_s
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelspark.batch import instant_ms
 from kestrelspark.found import find
 from kestrelspark.in_order import CODE, COLUMNS, Source, merged, source_batches, sources_of

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl import access
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import Failure
+from kestrelctl.remote import access
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.shell.exit_codes import Failure
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon

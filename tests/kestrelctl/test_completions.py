@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from kestrelctl import completing
+from kestrelctl.description import completing
 from kestrelctl.description.files import generated
 from kestrelctl.description.tree import kestrelctl_tree
 from tests.support.daemon import Daemon, running_daemon

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl.checking import State
 from kestrelctl.doctor.findings import Finding, exit_code, graded
 from kestrelctl.doctor.machine import space
+from kestrelctl.remote.checking import State
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import ROOT, Kestrelctl
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kestrelctl.exit_codes import ExitCode
+from kestrelctl.shell.exit_codes import ExitCode
 from tests.support.daemon import Daemon
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.shell import Kestrelctl

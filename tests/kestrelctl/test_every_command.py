@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from kestrelctl.description.tree import Command, Kind, kestrelctl_tree
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.verbs import command_tree, invoke
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import Kestrelctl
@@ -74,7 +74,7 @@ def each(commands: list[Command]) -> pytest.MarkDecorator:
 def test_every_help_ends_with_examples_that_kestrelctl_understands() -> None:
     program = command_tree()
     for command in COMMANDS:
-        assert command.examples, f"kestrelctl/examples.py has none of {command.words!r}"
+        assert command.examples, f"kestrelctl/description/examples.py has none of {command.words!r}"
         for example in command.examples:
             (words,) = [part for part in example.split(" | ") if part.startswith(f"kestrelctl {command.words}")]
             rest = shlex.split(words)[1:]

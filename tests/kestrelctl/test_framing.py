@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrelctl.blocks import parse_blocks
-from kestrelctl.exit_codes import Failure
-from kestrelctl.framing import SEPARATORS, Framing, frame, split
+from kestrelctl.items.framing import SEPARATORS, Framing, frame, split
+from kestrelctl.remote.blocks import parse_blocks
+from kestrelctl.shell.exit_codes import Failure
 
 REVERSIBLE = [Framing.LINES, Framing.NULL, Framing.LENGTH_PREFIXED]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl import taking
-from kestrelctl.client import KestrelClient
+from kestrelctl.items import taking
+from kestrelctl.remote.client import KestrelClient
 from tests.support.peer import Exchange, scripted_peer
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from kestrelctl.description.files import generated
 from kestrelctl.description.tree import Command, kestrelctl_tree, kestreld_tree
-from kestrelctl.exit_codes import ExitCode
+from kestrelctl.shell.exit_codes import ExitCode
 from kestreld import __version__
 from kestreld.config.settings import SETTINGS
 from kestreld.daemon import ExitCode as DaemonExitCode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl.putting import EXPIRY_RELATIVE_S_MAX, expiry_s
+from kestrelctl.items.putting import EXPIRY_RELATIVE_S_MAX, expiry_s
 from tests.support.shell import Kestrelctl
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.listing import follow
-from kestrelctl.reader_api import PAGE_ITEMS, ReaderApi, open_reader_api
+from kestrelctl.items.listing import follow
+from kestrelctl.remote.reader_api import PAGE_ITEMS, ReaderApi, open_reader_api
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.wire import connected
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from kestrelctl.checking import Limits, State, judge
-from kestrelctl.waiting import EMPTY, Awaited
+from kestrelctl.items.waiting import EMPTY, Awaited
+from kestrelctl.remote.checking import Limits, State, judge
 from tests.support.daemon import Daemon
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.shell import Kestrelctl

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.records import Reason
 from kestrelspark.jobs.convert import Added, Choice, convert, convert_new
 from kestrelspark.jobs.report import Report, report, rows

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
-from kestrelctl.exit_codes import ExitCode
 from kestrelctl.journals.replaying import Pace
+from kestrelctl.shell.exit_codes import ExitCode
 from kestreld.journal.kestrel.ops import ADDX, REMOVE, Op, encode
 from kestreld.journal.records import put_record
 from kestrelspark.found import find

@@ -9,7 +9,7 @@ from unittest import mock
 import textual.app
 from textual.pilot import Pilot
 
-from kestrelctl.client import KestrelClient
+from kestrelctl.remote.client import KestrelClient
 from tui.app import Console
 from tui.figures import COLUMNS, QueueRow
 from tui.plain import Wanted

@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from kestrelctl.client import KestrelClient
+from kestrelctl.remote.client import KestrelClient
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, type_in, until, until_true

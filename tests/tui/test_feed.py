@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl import access
+from kestrelctl.remote import access
 from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tests.tui.sights import figures, snapshot
 from tui.board import ALL_SERVERS, Board
 from tui.recording import Recorder, load

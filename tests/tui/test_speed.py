@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from kestrelctl.admin import AdminConnection
+from kestrelctl.remote.admin import AdminConnection
 from tests.tui.sights import drive, until
 from tui.admin_port import AdminPort
 from tui.app import Console

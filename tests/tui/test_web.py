@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tests.support.daemon import ROOT, Daemon
 from tests.support.process import environment
 from tests.tui.sights import put

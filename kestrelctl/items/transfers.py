@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from kestrelctl.client import KestrelClient
-from kestrelctl.contexts import Way
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.listing import matching
-from kestrelctl.moving import Expiries, Move, Pace, Pattern, put_paced, to_put
-from kestrelctl.output import remark
-from kestrelctl.reader_api import NotReadable, ReaderApi, open_reader_api
+from kestrelctl.items.listing import matching
+from kestrelctl.items.moving import Expiries, Move, Pace, Pattern, put_paced, to_put
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.remote.contexts import Way
+from kestrelctl.remote.reader_api import NotReadable, ReaderApi, open_reader_api
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from kestrelctl import access
-from kestrelctl.access import Login
+from kestrelctl.remote import access
+from kestrelctl.remote.access import Login
 
 if TYPE_CHECKING:
     import ssl

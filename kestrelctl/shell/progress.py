@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kestrelctl.output import STDERR, is_terminal
+from kestrelctl.shell.output import STDERR, is_terminal
 
 Advance = Callable[[int], object]
 

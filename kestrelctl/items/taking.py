@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from kestrelctl.exit_codes import ExitCode, Failure, Interrupted
-from kestrelctl.framing import Framing, frame
-from kestrelctl.output import STDOUT, is_terminal, wait_until_read, write_data
-from kestrelctl.signals import signals_held
+from kestrelctl.items.framing import Framing, frame
+from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+from kestrelctl.shell.output import STDOUT, is_terminal, wait_until_read, write_data
+from kestrelctl.shell.signals import signals_held
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient
-    from kestrelctl.cluster import Cluster
+    from kestrelctl.remote.client import KestrelClient
+    from kestrelctl.remote.cluster import Cluster
 
 # Kestrel 1.3 closes a connection that is idle for 60 s.
 KEEP_ALIVE_S: Final = 20

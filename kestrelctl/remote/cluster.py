@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from kestrelctl.blocks import QueueBlock
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import say
-from kestrelctl.putting import PutReport
-from kestrelctl.sums import sum_blocks
+from kestrelctl.items.putting import PutReport
+from kestrelctl.remote.blocks import QueueBlock
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.remote.sums import sum_blocks
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import say
 
 T = TypeVar("T")
 # Of several servers without an item each is waited at for so long, in turn.

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
-from kestrelctl.access import Login, go_by, parse_address
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.remote.access import Login, go_by, parse_address
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 SERVER_DEFAULT: Final = "127.0.0.1:22133"
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")

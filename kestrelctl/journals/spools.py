@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kestrelctl.blocks import text
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.remote.blocks import text
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.files import FileLayer
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.exit_codes import ExitCode
-from kestrelctl.output import say
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import ExitCode
+from kestrelctl.shell.output import say
 
 REPAIR_COLUMNS: Final = ["queue", "finding", "damages", "items", "lost_items", "kept_at"]
 MAY_BE_LOST: Final = "may be lost"  # what a damage says of items that nobody can count

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 
 class Framing(StrEnum):

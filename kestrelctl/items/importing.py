@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.framing import Framing, split
-from kestrelctl.item_lines import HEADER, VERSION, failing_to, fields_in, line_of, number_in
-from kestrelctl.output import STDIN, read_chunks
-from kestrelctl.progress import Advance, progress
-from kestrelctl.putting import PutItem, PutReport, expiry_at_s, explain
+from kestrelctl.items.framing import Framing, split
+from kestrelctl.items.item_lines import HEADER, VERSION, failing_to, fields_in, line_of, number_in
+from kestrelctl.items.putting import PutItem, PutReport, expiry_at_s, explain
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import STDIN, read_chunks
+from kestrelctl.shell.progress import Advance, progress
 
 BATCH_ITEMS: Final = 512
 BATCH_BYTES: Final = 4 * 1024**2

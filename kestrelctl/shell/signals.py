@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from kestrelctl.exit_codes import Interrupted
+from kestrelctl.shell.exit_codes import Interrupted
 
 _held: list[int] | None = None  # signals that came while they were held; None = they are not held
 

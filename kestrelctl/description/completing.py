@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kestrelctl import access
-from kestrelctl.access import open_socket
-from kestrelctl.contexts import load, settle
-from kestrelctl.exit_codes import Failure
+from kestrelctl.remote import access
+from kestrelctl.remote.access import open_socket
+from kestrelctl.remote.contexts import load, settle
+from kestrelctl.shell.exit_codes import Failure
 
 CONNECT_S: Final = 0.15
 ANSWER_S: Final = 0.3
@@ -78,7 +78,7 @@ def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
     # As long to load as all else together.
     from http.client import HTTPException
 
-    from kestrelctl.admin import admin_connection, path_of
+    from kestrelctl.remote.admin import admin_connection, path_of
 
     try:
         way = settle(_read_options(words))

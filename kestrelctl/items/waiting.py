@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from kestrelctl.cluster import Cluster
+    from kestrelctl.remote.cluster import Cluster
 
 _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "": operator.ge,

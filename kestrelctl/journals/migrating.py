@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from kestrelctl.blocks import Cell
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.output import say
-from kestrelctl.putting import PutItem, expiry_at_s, explain
-from kestrelctl.spools import held, kept_still, on_disk, shown
+from kestrelctl.items.putting import PutItem, expiry_at_s, explain
+from kestrelctl.journals.spools import held, kept_still, on_disk, shown
+from kestrelctl.remote.blocks import Cell
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import say
 from kestreld.clock import Clock
 from kestreld.config.config import Config
 from kestreld.errors import NotImported
@@ -20,7 +20,7 @@ from kestreld.journal.kestrel.format import KestrelItem, Unread, queue_of, read_
 from kestreld.journal.kestrel.importing import KestrelImport, unread_words
 
 if TYPE_CHECKING:
-    from kestrelctl.client import KestrelClient
+    from kestrelctl.remote.client import KestrelClient
 
 IMPORT_COLUMNS: Final = ["queue", "items", "bytes", "unread_bytes"]
 PUT_COLUMNS: Final = ["queue", "items", "expired", "unread_bytes"]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from kestrelctl import access
-from kestrelctl.access import Login, parse_address
-from kestrelctl.admin import AdminConnection, admin_connection, leaves_tls, path_of
-from kestrelctl.client import KestrelClient
-from kestrelctl.exit_codes import ExitCode, Failure
+from kestrelctl.remote import access
+from kestrelctl.remote.access import Login, parse_address
+from kestrelctl.remote.admin import AdminConnection, admin_connection, leaves_tls, path_of
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 PAGE_ITEMS: Final = 1000
 PAGE_BYTES: Final = 4 * 1024**2

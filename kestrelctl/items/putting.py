@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.framing import Framing, split
-from kestrelctl.output import STDIN, is_terminal, read_chunks
+from kestrelctl.items.framing import Framing, split
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import STDIN, is_terminal, read_chunks
 
 # Memcache counts expiry up to here from now, and larger numbers from 1970.
 EXPIRY_RELATIVE_S_MAX: Final = 999_999

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import IO, Any, Final
 
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.framing import data_fields
-from kestrelctl.item_lines import HEADER, VERSION, failing_to, fields_in, line_of
-from kestrelctl.output import write_data
-from kestrelctl.progress import Advance, progress
-from kestrelctl.reader_api import Item, ReaderApi
+from kestrelctl.items.framing import data_fields
+from kestrelctl.items.item_lines import HEADER, VERSION, failing_to, fields_in, line_of
+from kestrelctl.remote.reader_api import Item, ReaderApi
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import write_data
+from kestrelctl.shell.progress import Advance, progress
 
 LINES_AT_A_TIME: Final = 200
 LOOK_BACK_BYTES: Final = 64 * 1024

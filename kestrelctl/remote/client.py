@@ -19,11 +19,11 @@ from pymemcache.exceptions import (  # type: ignore[import-untyped]
     MemcacheUnknownError,
 )
 
-from kestrelctl.access import Login, open_socket, parse_address
-from kestrelctl.blocks import QueueBlock, parse_blocks, text
-from kestrelctl.exit_codes import ExitCode, Failure
-from kestrelctl.putting import PutItem, PutReport
-from kestrelctl.repairs import RepairAnswer
+from kestrelctl.items.putting import PutItem, PutReport
+from kestrelctl.journals.repairs import RepairAnswer
+from kestrelctl.remote.access import Login, open_socket, parse_address
+from kestrelctl.remote.blocks import QueueBlock, parse_blocks, text
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512

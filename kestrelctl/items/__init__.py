@@ -1,0 +1,1 @@
+"""Items on their way: read, put, taken, moved, written out, counted."""
