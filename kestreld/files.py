@@ -7,9 +7,10 @@ are never followed in the last component.
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from re import Pattern
 from typing import Final
@@ -74,6 +75,17 @@ class FileLayer:
 
     def exists(self, path: str) -> bool:
         return _found(os.lstat, path) is not None
+
+    def matching(self, pattern: str) -> list[str]:
+        """The absolute paths that a glob matches, or the one path that it is. Sorted."""
+        path = os.path.abspath(pattern)
+        return [path] if os.path.lexists(path) else sorted(glob.glob(path))
+
+    def files_below(self, folder: str) -> Iterator[str]:
+        """Every file in a folder and its folders, sorted. Hidden files and folders are skipped."""
+        for parent, folders, names in os.walk(folder):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            yield from (f"{parent}/{name}" for name in sorted(names) if not name.startswith("."))
 
     def real_path(self, path: str) -> str:
         """The one absolute path of a file or folder, links followed; it need not exist."""
@@ -266,6 +278,10 @@ class FileLayer:
         """Make `data` the whole content of a small open file."""
         os.ftruncate(fd, 0)
         os.pwrite(fd, data, 0)
+
+    def open_operators_file(self, path: str) -> int:
+        """Open for reading; as in `read_operators_file`, links are followed."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read_operators_file(self, path: str) -> bytes:
         """The content of a file that somebody else lays out, such as the configuration: links are followed."""

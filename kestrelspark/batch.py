@@ -28,8 +28,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from kestrelctl.journals.times import now_ms, parse_instant_ms
-from kestrelspark.found import JournalFile, find, packed
+from kestreld.journal.discovery import JournalFile, discover
 from kestrelspark.options import BadOption, check_names, flag, option, words
+from kestrelspark.packing import packed
 from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted, batches
 from kestrelspark.sink import batch_sink, stream_sink
 from kestrelspark.streaming import ItemReader, item_schema
@@ -138,7 +139,7 @@ class JournalReader(DataSourceReader):
         )
 
     def partitions(self) -> list[InputPartition]:
-        found = find(self._paths, self._queues, self._wanted.since_ms)
+        found = discover(self._paths, self._queues, self._wanted.since_ms)
         bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in found.files))
         return [FilePartition(files) for files in packed(found.files, bytes_max)]
 

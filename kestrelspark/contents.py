@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from kestreld.errors import JournalCorrupt
+from kestreld.journal.discovery import JournalFile
 from kestreld.journal.found_segments import records_in
 from kestreld.journal.kestrel.ops import (
     ADD,
@@ -39,7 +40,6 @@ from kestreld.journal.records import (
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import decode_header, parse_segment_name
-from kestrelspark.found import JournalFile
 from kestrelspark.scanning import Block, blocks
 
 # Rows name them; the order is theirs: those of DONE's Reason follow one another.

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from kestrelctl.shell.exit_codes import ExitCode
+from kestreld.journal.discovery import JournalFile
 from kestreld.journal.segment import parse_segment_name
-from kestrelspark.found import JournalFile
 from kestrelspark.marks import Mark, Marks
 from kestrelspark.rows import COLUMNS as KINDS
 from kestrelspark.rows import CORRUPT, VALUE, Mode, Wanted, file_batches, text_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kestreld.errors import JournalCorrupt
+from kestreld.journal.discovery import JournalFile
 from kestreld.journal.segment import decode_header
-from kestrelspark.found import JournalFile
 from kestrelspark.scanning import blocks
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from kestreld.errors import JournalCorrupt
+from kestreld.journal.discovery import JournalFile
 from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, Damage, Endings, Progress, Puts, contents
-from kestrelspark.found import JournalFile
 from kestrelspark.scanning import blocks
 
 ROWS_MAX: Final = 1 << 16

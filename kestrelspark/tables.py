@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from pyspark.sql.types import StructType
 
+from kestreld.journal.discovery import JournalFile
 from kestrelspark.batch import field_of
-from kestrelspark.found import JournalFile
 from kestrelspark.rows import Wanted, batches
 
 Pack = TypeVar("Pack")

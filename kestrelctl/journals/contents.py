@@ -11,6 +11,7 @@ from kestrelctl.journals.spools import shown
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.config import decode_queue_name
 from kestreld.files import FileLayer
+from kestreld.journal.discovery import JournalFile, discover
 from kestreld.journal.kestrel.format import find_queues, queue_of, read_queue
 from kestreld.journal.known_readers import undone
 from kestreld.journal.record_reader import segment_records
@@ -26,7 +27,6 @@ from kestreld.journal.records import (
 from kestreld.journal.recovery import survey
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX, archived_folders, journal_folders
-from kestrelspark.found import JournalFile, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Contents:
         folder, name = os.path.split(os.path.abspath(path))
         if os.path.isfile(path):
             if parse_segment_name(name) is not None:
-                self._put_all(find([path]).files)
+                self._put_all(discover([path]).files)
             elif (queue := queue_of(name)) is not None:
                 self._add_kestrel(folder, queue)
             else:
@@ -78,13 +78,13 @@ class Contents:
             for family, journal in journal_folders(self._files, path):
                 self._add_journal(journal, family)
             for _, journal in archived_folders(self._files, path):
-                self._put_all(find([journal]).files)
+                self._put_all(discover([journal]).files)
             for queue in find_queues(self._files, path)[0]:
                 self._add_kestrel(path, queue)
 
     def _add_journal(self, folder: str, family: str) -> None:
         if self._everything:
-            self._put_all(find([folder]).files)
+            self._put_all(discover([folder]).files)
             return
         found = survey(self._files, folder)
         if found.state is None:

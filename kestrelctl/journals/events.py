@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal.discovery import JournalFile
 from kestreld.journal.record_reader import HEADER_LOOK_BYTES, segment_records
 from kestreld.journal.records import (
     FRAME_BYTES,
@@ -23,7 +24,6 @@ from kestreld.journal.records import (
 )
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.segment import Header, decode_header
-from kestrelspark.found import JournalFile
 
 
 @dataclass(slots=True)

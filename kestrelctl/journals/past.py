@@ -7,8 +7,8 @@ from kestrelctl.journals.events import Begun, Came, Gone, child_of, header_of, i
 from kestrelctl.journals.places import Place
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.journal.discovery import JournalFile
 from kestreld.journal.records import Range, merged
-from kestrelspark.found import JournalFile
 
 
 @dataclass(slots=True)

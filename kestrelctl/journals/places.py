@@ -1,6 +1,6 @@
 """Where journals lie: the folders of a queue in a spool and in an archive, and the segments in them, in order.
 
-Which of them count, and how much of each, `kestrelspark.found` knows: it needs no Spark.
+Which of them count, and how much of each, `kestreld.journal.discovery` knows.
 """
 
 import os
@@ -14,8 +14,8 @@ from kestreld.config.config import encode_queue_name, queue_name_problem
 from kestreld.config.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal.discovery import JournalFile, discover
 from kestreld.journal.verify import archived_folders, journal_folders
-from kestrelspark.found import JournalFile, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Place:
                 folders += [folder for _, folder in journal_folders(files, self.spool, name)]
             if self.archive is not None:
                 folders += [folder for _, folder in archived_folders(files, self.archive, name)]
-            found = find(folders).files
+            found = discover(folders).files
         if not found:
             raise no_journal(str(self), queue)
         return sorted(found, key=lambda file: (file.journal_id or 0, file.number))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.journal.discovery import JournalFile, discover
 from kestrelspark.batch import KestrelSource, partition_bytes
-from kestrelspark.found import JournalFile, packed
-from kestrelspark.found import find as find_files
+from kestrelspark.packing import packed
 from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted
 from kestrelspark.runs import Runs, alone
 from kestrelspark.tables import events
@@ -67,7 +67,7 @@ def convert_new(
     what = {"queue": sorted(choice.queues), "values": with_values}
     with alone(target):
         runs = Runs(target, state, what)
-        files = find_files(paths, choice.queues).files
+        files = discover(paths, choice.queues).files
         fresh = runs.seen.fresh(spark, files)
         columns = tuple(name for name in COLUMNS if name != VALUE or with_values)
         count = write_pending(spark, runs, fresh, Wanted(columns, Mode((choice.mode or "PERMISSIVE").upper())))

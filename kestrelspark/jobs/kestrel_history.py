@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kestreld.journal.discovery import JournalFile
 from kestreld.journal.kestrel.ops import ADD, ADD_XID, ADDX, CONTINUE, Op, decode
 from kestreld.journal.kestrel.salvage import stretches
 from kestrelspark.contents import CONFIRMED_EVENT, EVENTS, GOT_EVENT
-from kestrelspark.found import JournalFile
 from kestrelspark.lifecycle import Beginning, Summary, Taken, beginnings, walk
 
 HISTORY_SCHEMA: Final = (

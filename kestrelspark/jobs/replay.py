@@ -13,8 +13,8 @@ import pyarrow as pa
 from kestrelctl.items.putting import PutItem, expiry_at_s, expiry_s
 from kestrelctl.journals.replaying import Pace, due
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.journal.discovery import discover
 from kestrelspark.batch import instant_ms
-from kestrelspark.found import find
 from kestrelspark.in_order import CODE, COLUMNS, Source, merged, source_batches, sources_of
 from kestrelspark.jobs.convert import Choice
 from kestrelspark.marks import Mark, Marks
@@ -86,7 +86,7 @@ def replay(spark: Any, paths: Sequence[str], choice: Choice, what: Replay) -> li
     wanted = Wanted(
         COLUMNS, what.mode, instant_ms(choice.since, "since"), instant_ms(choice.until, "until"), puts_only=True
     )
-    sources = sources_of(find(paths, choice.queues, wanted.since_ms).files)
+    sources = sources_of(discover(paths, choice.queues, wanted.since_ms).files)
     if not sources:
         return []
     if what.state:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kestreld.journal.discovery import Discovery, JournalFile, KnownReader, discover
 from kestreld.journal.records import FRAME_BYTES, Kind, Type, read_reader
 from kestrelspark.analysis import PERCENTILES, bucket_seconds
 from kestrelspark.batch import KestrelSource, instant_ms
-from kestrelspark.found import Found, JournalFile, KnownReader, find
 from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
 from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
@@ -49,7 +49,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     """
     since_ms, until_ms = instant_ms(choice.since, "since"), instant_ms(choice.until, "until")
     # Waits are between rows, so those before `since` are needed, too.
-    found = find(paths, choice.queues)
+    found = discover(paths, choice.queues)
     if state:
         native, readers = _kept(spark, choice, found, state)
     else:
@@ -85,7 +85,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     return Report(buckets, queues, bucket_s, first_ms, last_ms, notes)
 
 
-def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Found) -> Any | None:
+def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Discovery) -> Any | None:
     """Rows of SOURCE_SCHEMA, None where there are no journals of kestreld's."""
     if all(file.is_kestrel for file in found.files):
         return None
@@ -94,7 +94,7 @@ def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Found) -> A
     return source.options(**{name: value for name, value in options.items() if value}).load(list(paths))
 
 
-def _kept(spark: Any, choice: Choice, found: Found, state: str) -> tuple[Any | None, list[KnownReader]]:
+def _kept(spark: Any, choice: Choice, found: Discovery, state: str) -> tuple[Any | None, list[KnownReader]]:
     """The same rows of all runs so far, this one included, and the readers. Raises Failure."""
     with alone(state):
         runs = Runs(state, f"{state}/state.json", {"queue": sorted(choice.queues)})
@@ -111,7 +111,7 @@ def _mode(choice: Choice) -> Mode:
     return Mode((choice.mode or "PERMISSIVE").upper())
 
 
-def _damaged_in_kestrels(spark: Any, found: Found, mode: Mode) -> int:
+def _damaged_in_kestrels(spark: Any, found: Discovery, mode: Mode) -> int:
     """How many stretches of Kestrel's files are damaged. In FAILFAST the first fails."""
     files = [file for file in found.files if file.is_kestrel]
     count: int = spark.sparkContext.parallelize(files).map(lambda file: _count_damaged(file, mode)).sum()
@@ -123,7 +123,7 @@ def _count_damaged(file: JournalFile, mode: Mode) -> int:
     return sum(len(column) - column.null_count for column in corrupt)
 
 
-def _events(spark: Any, native: Any | None, found: Found) -> tuple[Any, list[str]]:
+def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list[str]]:
     """Rows of HISTORY_SCHEMA, from native and from Kestrel's journals, and what is to be said about them.
 
     A row of a damaged stretch has no event.
@@ -163,12 +163,12 @@ def _events(spark: Any, native: Any | None, found: Found) -> tuple[Any, list[str
     return events, notes
 
 
-def _newest(found: Found) -> list[JournalFile]:
+def _newest(found: Discovery) -> list[JournalFile]:
     return [file for file in found.files if not file.is_kestrel and file.is_newest]
 
 
 def _readers(
-    spark: Any, found: Found, changed: Sequence[JournalFile], known: Sequence[KnownReader]
+    spark: Any, found: Discovery, changed: Sequence[JournalFile], known: Sequence[KnownReader]
 ) -> list[KnownReader]:
     """The readers of every journal: `known` ones, those that CHECKPOINTs name, and those that came in `changed`."""
     readers = {_key(one): one for one in found.readers}

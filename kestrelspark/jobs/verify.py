@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kestrelctl.journals.verified import Verified
+from kestreld.journal.discovery import JournalFile, discover
 from kestrelspark.batch import MIB
 from kestrelspark.contents import Damage, Progress, contents
-from kestrelspark.found import JournalFile, find, packed
+from kestrelspark.packing import packed
 
 TASK_BYTES: Final = 64 * MIB  # a task says nothing until it is done, and a file or two is lost with a worker
 OK, TRUNCATED, CORRUPT, IO = 0, 1, 65, 74
@@ -54,7 +55,7 @@ def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: 
     """
     verdict = Verdict()
     with Verified(state) as verified:
-        files = [file for file in find(paths, queues).files if _is_cut(file) or verified(file.path) is None]
+        files = [file for file in discover(paths, queues).files if _is_cut(file) or verified(file.path) is None]
         verdict.passed_over = verified.passed_over
         packs = packed(files, TASK_BYTES)
         if packs:

@@ -14,6 +14,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-spark
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal.discovery import discover
 from kestreld.journal.found_segments import find_segments
 from kestreld.journal.kestrel.ops import ADDX, Op, encode
 from kestreld.journal.kestrel.verify import verify_kestrel
@@ -21,7 +22,6 @@ from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Type, item_i
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import SegmentReport, verify_spool
-from kestrelspark.found import find
 from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
 from tests.support.damage import RECORDS, Sample
 from tests.support.segments import BEGIN_MS, puts, write_segment
@@ -51,7 +51,7 @@ def read(paths: Iterable[Path], mode: Mode) -> tuple[list[int], list[str]]:
     """The ids of the items that were put, and what is said of damage."""
     ids: list[int] = []
     corrupt: list[str] = []
-    for batch in batches(find([str(path) for path in paths]).files, Wanted(("event", "id", CORRUPT), mode)):
+    for batch in batches(discover([str(path) for path in paths]).files, Wanted(("event", "id", CORRUPT), mode)):
         for row in batch.to_pylist():
             if row[CORRUPT] is not None:
                 corrupt.append(row[CORRUPT])
@@ -138,7 +138,7 @@ def each_flip_leaves_what_a_repair_finds(folder: Path, only_bytes: Callable[[byt
         for at in only_bytes(path.read_bytes()):
             for bit in range(at * 8, at * 8 + 8):
                 flip(path, bit)
-                (file,) = [one for one in find([str(closed.root)]).files if one.path == str(path)]
+                (file,) = [one for one in discover([str(closed.root)]).files if one.path == str(path)]
                 rows = [row for batch in batches([file], Wanted(("event", "id"))) for row in batch.to_pylist()]
                 assert [row["id"] for row in rows if row["event"] == "put"] == salvaged(path, end_id), f"{path} {bit}"
                 flip(path, bit)

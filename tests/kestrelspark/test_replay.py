@@ -11,9 +11,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from kestrelctl.journals.replaying import Pace
 from kestrelctl.shell.exit_codes import ExitCode
+from kestreld.journal.discovery import discover
 from kestreld.journal.kestrel.ops import ADDX, REMOVE, Op, encode
 from kestreld.journal.records import put_record
-from kestrelspark.found import find
 from kestrelspark.in_order import COLUMNS, merged, source_batches, sources_of
 from kestrelspark.jobs.convert import Choice
 from kestrelspark.jobs.replay import Outcome, Replay, replay
@@ -134,7 +134,7 @@ def test_queues_of_one_task_come_by_their_times_and_each_in_its_order(tmp_path: 
     write_segment(tmp_path / "b.journal", 1, 1, numbered(1, 300, every_ms=7), queue="b")
     set_back = [*numbered(1, 50, from_ms=3000), *numbered(51, 50)]
     write_segment(tmp_path / "c.journal", 1, 1, set_back, queue="c")
-    sources = sources_of(find([str(tmp_path)]).files)
+    sources = sources_of(discover([str(tmp_path)]).files)
     batches = merged([source_batches(one, Wanted(COLUMNS, puts_only=True), "") for one in sources])
     rows = [row for batch in batches for row in batch.select(["queue", "id", "add_time"]).to_pylist()]
     assert len(rows) == 2900

@@ -1,6 +1,7 @@
 """Which task reads which files."""
 
-from kestrelspark.found import JournalFile, packed
+from kestreld.journal.discovery import JournalFile
+from kestrelspark.packing import packed
 
 MB = 1_000_000
 

@@ -1,9 +1,6 @@
-"""Which files there are to read, what each of them belongs to, and how they are shared out among tasks."""
+"""Find the journal files under paths, in spools, archives and folders of them, and which bytes of each count."""
 
 import fnmatch
-import glob
-import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,10 +17,11 @@ from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.marker import find_marker
 from kestreld.journal.records import ID_MAX, Checkpoint
 from kestreld.journal.segment import MAGIC, Header, parse_segment_name
+from kestreld.journal.verify import FOLDER_SUFFIX
 
 SLACK_MS: Final = 3_600_000  # clocks are set back now and then
-FOLDER_SUFFIX: Final = ".journal"
 _SERVER: Final = re.compile(r"server=([^/]+)")
+_files: Final = FileLayer()
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,12 +97,12 @@ class KnownReader:
 
 
 @dataclass(slots=True)
-class Found:
+class Discovery:
     files: list[JournalFile] = field(default_factory=list)
     readers: list[KnownReader] = field(default_factory=list)
 
 
-def find(paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None = None) -> Found:
+def discover(paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None = None) -> Discovery:
     """The journal files under paths, which may be globs: spools, archives, folders of them, or single files.
 
     `queues` are names or patterns of queues, none = all. Segments that ended before `since_ms` are left out. Raises
@@ -120,7 +118,7 @@ def find(paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None 
                 segments.setdefault(_journal_of(segment), []).append(segment)
         elif (queue := queue_of(name)) is not None and _is_wanted(*_family(queue), queues):
             kestrel_files.setdefault((folder, queue), []).append((name, named))
-    found = Found()
+    found = Discovery()
     for journal in sorted(segments):
         _add_journal(found, segments[journal], since_ms)
     for (folder, queue), names in sorted(kestrel_files.items()):
@@ -128,46 +126,21 @@ def find(paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None 
     return found
 
 
-def packed(files: Sequence[JournalFile], bytes_max: int) -> list[list[JournalFile]]:
-    """The files in order, shared out evenly: about so many bytes together at most, a larger file alone.
-
-    More than one pack are an even number of them, as cores are, so that none of these waits for the last one.
-    """
-    total_bytes = sum(file.size_bytes for file in files)
-    count = max(math.ceil(total_bytes / bytes_max), 1)
-    if count > 1:
-        count += count % 2
-    packs: list[list[JournalFile]] = [[] for _ in range(count)]
-    before_bytes = 0
-    for file in files:
-        middle = before_bytes + file.size_bytes // 2
-        packs[middle * count // max(total_bytes, 1)].append(file)
-        before_bytes += file.size_bytes
-    return [pack for pack in packs if pack]
-
-
 # Walking
 
 
 def _walk(paths: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Every file under the paths once, and whether it was named itself. Names that begin with a dot are passed over."""
+    """Every file under the paths once, and whether it was named itself. Hidden files are skipped."""
     seen: set[str] = set()
     for pattern in paths:
-        local = os.path.abspath(pattern.removeprefix("file:"))
-        matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
+        matches = _files.matching(pattern.removeprefix("file:"))
         if not matches:
             raise FileNotFoundError(f"{pattern}: no such file or folder")
         for match in matches:
-            for path in [match] if os.path.isfile(match) else _files_in(match):
+            for path in [match] if _files.is_file(match) else _files.files_below(match):
                 if path not in seen:
                     seen.add(path)
                     yield path, path == match
-
-
-def _files_in(folder: str) -> Iterator[str]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (f"{parent}/{name}" for name in sorted(names) if not name.startswith("."))
 
 
 def _is_wanted(family: str, reader: str, queues: Sequence[str]) -> bool:
@@ -196,34 +169,32 @@ def server_of(path: str) -> str:
 def _look_at(path: str) -> _Segment | None:
     """None: it was removed meanwhile."""
     try:
-        with open(path, "rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            beginning = read_beginning(path, size_bytes, lambda most: os.pread(file.fileno(), most, 0))
+        fd = _files.open_operators_file(path)
+        try:
+            size_bytes = _files.size_bytes(path)
+            beginning = read_beginning(path, size_bytes, lambda most: _files.read_at(fd, most, 0))
+        finally:
+            _files.close(fd)
     except FileNotFoundError:
         return None
     segment = beginning.segment
     return _Segment(path, server_of(path), segment.number, segment.first_id, size_bytes, beginning)
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def _queue_of(segment: _Segment) -> str:
     """The header's queue, or the folder's: <queue>.journal in a spool, <queue>/<journal_id> in an archive."""
     if segment.header is not None:
         return segment.header.queue
-    folder, name = os.path.split(os.path.dirname(segment.path))
+    *_, folder, name, _ = ("", *segment.path.split("/"))
     if name.isdecimal():
-        name = os.path.basename(folder)
+        name = folder
     return unquote(name.removesuffix(FOLDER_SUFFIX), "latin-1")
 
 
 def _journal_of(segment: _Segment) -> str:
     """Equal for the segments of one journal, whether live or archived. Of one without a header its folder decides."""
     if segment.header is None:
-        journal_id = os.path.basename(os.path.dirname(segment.path))
+        journal_id = segment.path.split("/")[-2]
         if not journal_id.isdecimal():
             journal_id = _sibling_journal_id(segment.path)
     else:
@@ -233,8 +204,8 @@ def _journal_of(segment: _Segment) -> str:
 
 def _sibling_journal_id(path: str) -> str:
     """The journal that other segments in the folder say they are of."""
-    folder = os.path.dirname(path)
-    for name in sorted(os.listdir(folder)):
+    folder = path.rpartition("/")[0]
+    for name in _files.list_dir(folder):
         if parse_segment_name(name) is not None:
             segment = _look_at(f"{folder}/{name}")
             if segment is not None and segment.header is not None:
@@ -242,7 +213,7 @@ def _sibling_journal_id(path: str) -> str:
     return folder
 
 
-def _add_journal(found: Found, segments: list[_Segment], since_ms: int | None) -> None:
+def _add_journal(found: Discovery, segments: list[_Segment], since_ms: int | None) -> None:
     by_number: dict[int, _Segment] = {}
     for segment in segments:  # one that is being archived may be in both places
         other = by_number.get(segment.number)
@@ -299,7 +270,7 @@ def _live_numbers(newest: _Segment) -> set[int]:
     Only these may end in a torn tail. A closed one was whole when the next was begun. None are live in an archive.
     """
     folder, _, name = newest.path.rpartition("/")
-    names = sorted(filter(parse_segment_name, os.listdir(folder))) if folder.endswith(FOLDER_SUFFIX) else []
+    names = list(filter(parse_segment_name, _files.list_dir(folder))) if folder.endswith(FOLDER_SUFFIX) else []
     if not names or name != names[-1]:
         return set()
     if newest.beginning.problem is None:
@@ -308,7 +279,10 @@ def _live_numbers(newest: _Segment) -> set[int]:
     segments = [segment for name in names if (segment := _look_at(f"{folder}/{name}")) is not None]
     found = [segment.beginning for segment in segments]
     with suppress(JournalCorrupt):  # then the last one is damaged
-        live.update(one.segment.number for one in take_unfinished(found, find_marker(os.listdir(folder)), _read))
+        live.update(
+            one.segment.number
+            for one in take_unfinished(found, find_marker(_files.list_dir(folder)), _files.read_operators_file)
+        )
         live.update(one.segment.number for one in found[-1:])
     return live
 
@@ -316,7 +290,7 @@ def _live_numbers(newest: _Segment) -> set[int]:
 def _counted_bytes(segment: _Segment, follower: _Segment) -> int | None:
     """How much of a segment counts, None = all."""
     try:
-        return counted_bytes(segment.beginning, follower.beginning, _read)
+        return counted_bytes(segment.beginning, follower.beginning, _files.read_operators_file)
     except FileNotFoundError:
         return None  # it was archived meanwhile
 
@@ -389,10 +363,10 @@ def _kestrel_files(folder: str, queue: str, names: list[tuple[str, bool]]) -> It
     here = {name for name, _ in names}
     family, child = _family(queue)
     files = []
-    for name in replayed_files(FileLayer(), folder, queue):
+    for name in replayed_files(_files, folder, queue):
         if name in here:
             path = f"{folder}/{name}"
-            size_bytes, is_live = os.path.getsize(path), name == queue
+            size_bytes, is_live = _files.size_bytes(path), name == queue
             files.append(
                 JournalFile(path, server_of(path), family, child, size_bytes, is_kestrel=True, is_live=is_live)
             )
@@ -402,8 +376,11 @@ def _kestrel_files(folder: str, queue: str, names: list[tuple[str, bool]]) -> It
 
 def _begins_with_op(path: str) -> bool:
     """Whether a file's first bytes may be Kestrel's, as far as one can tell."""
-    with open(path, "rb") as file:
-        start = file.read(1 << 20)
+    fd = _files.open_operators_file(path)
+    try:
+        start = _files.read_at(fd, 1 << 20, 0)
+    finally:
+        _files.close(fd)
     if not start or start.startswith(MAGIC):
         return False
     try:
