@@ -4,22 +4,19 @@ import asyncio
 import gc
 import os
 import signal
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from textual.app import App
 from textual.css.query import NoMatches
 from textual.message import Message
 
 from kestrelctl.shell.exit_codes import Failure
-from tui.asking import Action, Asked, QueueDetails, act, ask_details
-from tui.board import Board
+from tui.asking import Action, act
+from tui.base import BaseConsole
 from tui.export import export
 from tui.formats import printable, span
-from tui.journals import Check, JournalDetails, ask_journal, check_journal
 from tui.keys import CONSOLE_KEYS, bindings
 from tui.palette import Offers
 from tui.plain import Wanted
@@ -31,13 +28,14 @@ from tui.screens.journal import Journal
 from tui.screens.overview import Overview
 from tui.screens.questions import Confirmation, Question
 from tui.snapshots import Outage, Snapshot
+from tui.table import QueueTable
 from tui.themes import NAMES, THEMES
 
 GARBAGE_MIN: Final = 100_000
 INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 
 
-class Console(App[None]):
+class Console(BaseConsole):
     TITLE = "kestrelctl top"
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar = {Offers}  # Textual's own would draw a picture that fetches fonts
@@ -48,27 +46,6 @@ class Console(App[None]):
         """What a server said."""
 
         news: Snapshot | Outage
-
-    @dataclass
-    class Answers(Message):
-        """What servers said of one queue."""
-
-        screen: Details
-        answers: list[QueueDetails]
-
-    @dataclass
-    class JournalAnswers(Message):
-        """What servers said of one journal."""
-
-        screen: Journal
-        answers: list[JournalDetails]
-
-    @dataclass
-    class JournalChecks(Message):
-        """What its files were found to be, by server."""
-
-        screen: Journal
-        checks: dict[str, Check]
 
     def __init__(
         self,
@@ -83,18 +60,16 @@ class Console(App[None]):
         player: Player | None = None,
     ) -> None:
         """With a `player` it shows a recording, and there are no pollers."""
-        super().__init__()
-        self.player = player
-        addresses = player.servers if player is not None else [poller.address for poller in pollers]
-        self.board = Board(addresses)
-        self.view = self.board.views[0]
-        self.interval_ms = interval_ms
-        self.is_paused = False
-        self.is_read_only = is_read_only
-        self.recorder = recorder
+        super().__init__(
+            player.servers if player is not None else [poller.address for poller in pollers],
+            interval_ms=interval_ms,
+            timeout_ms=timeout_ms,
+            is_read_only=is_read_only,
+            recorder=recorder,
+            player=player,
+        )
         self.stopped_by: int | None = None  # a signal
         self._started_by = os.getppid()
-        self._timeout_ms = timeout_ms
         self._pollers = pollers
         self._threads: list[PollThread] = []
         self._heard_of: set[str] = set()
@@ -102,10 +77,6 @@ class Console(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = theme_name
-
-    def now_ms(self) -> int:
-        """The wall clock, or the time a recording has come to."""
-        return self.player.at_ms if self.player is not None else time.time_ns() // 1_000_000
 
     def on_mount(self) -> None:
         # A look makes thousands of rows and drops as many, without a cycle: looking for some was a third of a tick.
@@ -185,64 +156,13 @@ class Console(App[None]):
 
     # Looking
 
+    def on_queue_table_opened(self, event: QueueTable.Opened) -> None:
+        self.open_queue(event.queue)
+
     def open_queue(self, queue: str) -> None:
         if isinstance(self.screen, Details):
             self.pop_screen()
         self.push_screen(Details(queue))
-
-    def ask_details(self, screen: Details) -> None:
-        """In a thread; the answers come as a message."""
-        if self.player is not None:
-            return
-        servers = [server for server in self.board.servers_in(self.view) if server.outage is None]
-        asked = [
-            (
-                Asked.of(server, self._timeout_ms),
-                [row.queue for row in server.rows if row.queue.startswith(f"{screen.queue}+")],
-            )
-            for server in servers
-        ]
-
-        def ask() -> None:
-            answers = [ask_details(server, screen.queue, children) for server, children in asked]
-            self.post_message(self.Answers(screen, answers))
-
-        self.run_worker(ask, thread=True, exclusive=True, group="details")
-
-    def on_console_answers(self, message: Answers) -> None:
-        if message.screen in self.screen_stack:
-            message.screen.show_answers(message.answers)
-
-    def ask_journal(self, screen: Journal) -> None:
-        """In a thread, as the details."""
-        if self.player is not None:
-            return
-        servers = [Asked.of(server, self._timeout_ms) for server in self.board.servers_in(self.view)]
-
-        def ask() -> None:
-            self.post_message(self.JournalAnswers(screen, [ask_journal(server, screen.queue) for server in servers]))
-
-        self.run_worker(ask, thread=True, exclusive=True, group="journal")
-
-    def check_journal(self, screen: Journal) -> None:
-        """In a thread, and given up when the screen is left."""
-
-        def is_given_up() -> bool:
-            return not self.is_running or screen not in self.screen_stack
-
-        def check() -> None:
-            checks = {answer.server: check_journal(answer, screen.queue, is_given_up) for answer in screen.answers}
-            self.post_message(self.JournalChecks(screen, checks))
-
-        self.run_worker(check, thread=True, group="check")
-
-    def on_console_journal_answers(self, message: JournalAnswers) -> None:
-        if message.screen in self.screen_stack:
-            message.screen.show_answers(message.answers)
-
-    def on_console_journal_checks(self, message: JournalChecks) -> None:
-        if message.screen in self.screen_stack:
-            message.screen.show_checks(message.checks)
 
     def action_journal(self) -> None:
         queue = self._current_queue()
@@ -316,7 +236,7 @@ class Console(App[None]):
         def act_on_servers() -> None:
             for server in servers:
                 try:
-                    words, is_bad = act(server, self._timeout_ms, action, queue), False
+                    words, is_bad = act(server, self.timeout_ms, action, queue), False
                 except Failure as failure:
                     words, is_bad = failure.words, True
                 self.call_from_thread(self.say, words, is_bad=is_bad)

@@ -1,15 +1,14 @@
 """What the command palette offers: queues, and what the keys do."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
+from tui.base import BaseConsole
 from tui.formats import printable
 from tui.keys import CONSOLE_KEYS, OVERVIEW_KEYS, Key
-
-if TYPE_CHECKING:
-    from tui.app import Console
+from tui.table import QueueTable
 
 QUEUES_OFFERED_MAX: Final = 10
 NOT_OFFERED: Final = ("app.command_palette", "clear")
@@ -35,8 +34,8 @@ class Offers(Provider):
                 yield Hit(score, matcher.highlight(key.meaning), self._doing(key), help=f"key {key.shown}")
 
     @property
-    def _console(self) -> "Console":
-        return cast("Console", self.app)
+    def _console(self) -> BaseConsole:
+        return cast(BaseConsole, self.app)
 
     def _names(self) -> list[str]:
         return [row.queue for row in self._console.board.rows(self._console.view)]
@@ -46,29 +45,11 @@ class Offers(Provider):
         known = {name: key for key in (*CONSOLE_KEYS, *OVERVIEW_KEYS) if (name := key.action) not in NOT_OFFERED}
         return [key for name, key in known.items() if self._console.check_action(_bare(name), ())]
 
-    def _opening(self, name: str) -> "_Opening":
-        return _Opening(self._console, name)
+    def _opening(self, name: str) -> Callable[[], object]:
+        return lambda: self._console.post_message(QueueTable.Opened(name))
 
-    def _doing(self, key: Key) -> "_Doing":
-        return _Doing(self._console, key.action)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    console: "Console"
-    queue: str
-
-    def __call__(self) -> None:
-        self.console.open_queue(self.queue)
-
-
-@dataclass(frozen=True, slots=True)
-class _Doing:
-    console: "Console"
-    action: str
-
-    async def __call__(self) -> None:
-        await self.console.run_action(self.action, self.console.screen)
+    def _doing(self, key: Key) -> Callable[[], object]:
+        return lambda: self._console.run_action(key.action, self._console.screen)
 
 
 def _bare(action: str) -> str:

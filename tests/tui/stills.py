@@ -1,7 +1,7 @@
 """A console with figures that are always the same, for pictures of its screens."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tests.tui.sights import figures
@@ -11,8 +11,6 @@ from tui.journals import Check, JournalDetails, read_check, read_journal
 from tui.plain import Wanted
 from tui.polling import pollers
 from tui.recording import Player
-from tui.screens.details import Details
-from tui.screens.journal import Journal
 from tui.snapshots import Figures, Outage, Snapshot
 
 NOW_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00:00 UTC
@@ -167,20 +165,19 @@ class StillConsole(Console):
     def now_ms(self) -> int:
         return self.player.at_ms if self.player is not None else NOW_MS
 
-    def ask_details(self, screen: Details) -> None:
-        screen.call_later(screen.show_answers, [DETAILS])
+    def details_of(self, queue: str) -> Callable[[], list[QueueDetails]]:
+        return lambda: [DETAILS]
 
-    def ask_journal(self, screen: Journal) -> None:
-        screen.call_later(screen.show_answers, self._journals())
+    def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
+        journals = [read_journal(NORTH, JOURNAL)]
+        if len(self.board.servers) > 1:
+            journals.append(JournalDetails(SOUTH, failure="it has no admin port"))
+        return lambda: journals
 
-    def _journals(self) -> list[JournalDetails]:
-        known = [read_journal(NORTH, JOURNAL)]
-        return (
-            known if len(self.board.servers) == 1 else [*known, JournalDetails(SOUTH, failure="it has no admin port")]
-        )
-
-    def check_journal(self, screen: Journal) -> None:
-        screen.call_later(screen.show_checks, {NORTH: Check(NOW_MS, *read_check(CHECKED))})
+    def check_journals(
+        self, queue: str, journals: Sequence[JournalDetails], is_given_up: Callable[[], bool]
+    ) -> dict[str, Check]:
+        return {NORTH: Check(NOW_MS, *read_check(CHECKED))}
 
 
 def still(*servers: str, is_read_only: bool = False, theme: str = "dark") -> StillConsole:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import Static
+
+from tui.base import ConsoleScreen
 
 
 class Box(VerticalScroll):
@@ -19,7 +20,7 @@ class Box(VerticalScroll):
     """
 
 
-class BoxScreen(Screen[None]):
+class BoxScreen(ConsoleScreen):
     """A screen of boxes: one of them has the keys, and can have the whole screen."""
 
     ALLOW_IN_MAXIMIZED_VIEW = "Footer"

@@ -1,7 +1,7 @@
 """Everything about one queue: its last minutes, its readers, its settings and its first items."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -17,9 +17,6 @@ from tui.keys import DETAIL_KEYS, bindings
 from tui.plots import largest, plot
 from tui.screens.boxes import Box, BoxScreen, put_lines
 from tui.screens.waiting import waiting_text, waiting_title
-
-if TYPE_CHECKING:
-    from tui.app import Console
 
 SPANS_LOOKS: Final = (60, LOOKS_MAX)
 PLOTS: Final = (
@@ -46,10 +43,6 @@ class Details(BoxScreen):
         self.answers: list[QueueDetails] = []  # one for each server of the view
         self._form = ItemForm.TEXT
         self._looks = SPANS_LOOKS[0]
-
-    @property
-    def console(self) -> "Console":
-        return cast("Console", self.app)
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")
@@ -122,7 +115,7 @@ class Details(BoxScreen):
     # Keys
 
     def action_ask(self) -> None:
-        self.console.ask_details(self)
+        self.console.ask(self, "details", self.console.details_of(self.queue), self.show_answers)
 
     def action_next_form(self) -> None:
         forms = list(ItemForm)

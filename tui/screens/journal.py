@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from textual.app import ComposeResult
 from textual.widgets import Footer, Static
@@ -11,9 +11,6 @@ from tui.formats import count, printable, size
 from tui.journals import Check, JournalDetails, Reader, Segment
 from tui.keys import JOURNAL_KEYS, bindings
 from tui.screens.boxes import Box, BoxScreen, put_lines
-
-if TYPE_CHECKING:
-    from tui.app import Console
 
 SEGMENTS_SHOWN_MAX: Final = 1000
 UNREAD: Final = "·"
@@ -34,10 +31,6 @@ class Journal(BoxScreen):
         self.answers: list[JournalDetails] = []  # one for each server of the view
         self.checks: dict[str, Check] = {}  # by server
         self.is_checking = False
-
-    @property
-    def console(self) -> "Console":
-        return cast("Console", self.app)
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")
@@ -111,13 +104,20 @@ class Journal(BoxScreen):
     # Keys
 
     def action_ask(self) -> None:
-        self.console.ask_journal(self)
+        self.console.ask(self, "journal", self.console.journals_of(self.queue), self.show_answers)
 
     def action_check(self) -> None:
         if self.answers and not self.is_checking:
             self.is_checking = True
-            self.console.check_journal(self)
+            self.console.ask(self, "check", self._check, self.show_checks)
             self.show()
+
+    def _check(self) -> dict[str, Check]:
+        """In a thread, and given up when the screen is left."""
+        console = self.console
+        return console.check_journals(
+            self.queue, self.answers, lambda: not console.is_running or self not in console.screen_stack
+        )
 
 
 def _verdict(check: Check | None) -> list[str]:

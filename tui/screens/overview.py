@@ -1,11 +1,11 @@
 """The first screen: totals, the health of each server, and the table of queues."""
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from textual.app import ComposeResult
-from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
+from tui.base import ConsoleScreen
 from tui.board import ALL_SERVERS
 from tui.choosing import chosen, in_order
 from tui.figures import COLUMNS, QueueRow
@@ -15,13 +15,10 @@ from tui.screens.boxes import put_lines
 from tui.summaries import health_line, totals_line
 from tui.table import QueueTable
 
-if TYPE_CHECKING:
-    from tui.app import Console
-
 SERVER_LINES_MAX: Final = 5
 
 
-class Overview(Screen[None]):
+class Overview(ConsoleScreen):
     BINDINGS = bindings(OVERVIEW_KEYS)
     DEFAULT_CSS = """
     Overview Static { text-wrap: nowrap; text-overflow: ellipsis; }
@@ -38,10 +35,6 @@ class Overview(Screen[None]):
         super().__init__()
         self.filter_words = words
         self.sort_column, self.descending = sort, descending
-
-    @property
-    def console(self) -> "Console":
-        return cast("Console", self.app)
 
     @property
     def table(self) -> QueueTable:
@@ -148,9 +141,6 @@ class Overview(Screen[None]):
         views = self.console.board.views
         self.console.view = views[(views.index(self.console.view) + 1) % len(views)]
         self.show()
-
-    def on_queue_table_opened(self, event: QueueTable.Opened) -> None:
-        self.console.open_queue(event.queue)
 
     def on_queue_table_head_clicked(self, event: QueueTable.HeadClicked) -> None:
         self.sort_by(event.column)

@@ -1,0 +1,81 @@
+"""The console as its screens and the command palette know it: what it shows, and who asks servers for them."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from textual.app import App
+from textual.screen import Screen
+
+from tui.asking import Asked, QueueDetails, ask_details
+from tui.board import Board
+from tui.journals import Check, JournalDetails, ask_journal, check_journal
+from tui.recording import Player, Recorder
+
+Answer = TypeVar("Answer")
+
+
+class BaseConsole(App[None]):
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        interval_ms: int,
+        timeout_ms: int,
+        is_read_only: bool,
+        recorder: Recorder | None,
+        player: Player | None,
+    ) -> None:
+        """With a `player` it shows a recording, and asks nobody."""
+        super().__init__()
+        self.board = Board(addresses)
+        self.view = self.board.views[0]
+        self.interval_ms = interval_ms
+        self.timeout_ms = timeout_ms
+        self.is_paused = False
+        self.is_read_only = is_read_only
+        self.recorder = recorder
+        self.player = player
+
+    def now_ms(self) -> int:
+        """The wall clock, or the time a recording has come to."""
+        return self.player.at_ms if self.player is not None else time.time_ns() // 1_000_000
+
+    def details_of(self, queue: str) -> Callable[[], list[QueueDetails]]:
+        """To be called in a thread: asks every server of the view that answers."""
+        asked = [
+            (
+                Asked.of(server, self.timeout_ms),
+                [row.queue for row in server.rows if row.queue.startswith(f"{queue}+")],
+            )
+            for server in self.board.servers_in(self.view)
+            if server.outage is None
+        ]
+        return lambda: [ask_details(server, queue, children) for server, children in asked]
+
+    def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
+        """As `details_of`."""
+        servers = [Asked.of(server, self.timeout_ms) for server in self.board.servers_in(self.view)]
+        return lambda: [ask_journal(server, queue) for server in servers]
+
+    def check_journals(
+        self, queue: str, journals: Sequence[JournalDetails], is_given_up: Callable[[], bool]
+    ) -> dict[str, Check]:
+        """Read their files; what was found, by server. Takes long."""
+        return {journal.server: check_journal(journal, queue, is_given_up) for journal in journals}
+
+    def ask(self, screen: Screen[Any], group: str, call: Callable[[], Answer], show: Callable[[Answer], None]) -> None:
+        """Make the call in a thread, and show what it returns if the screen is still there. Not in a replay."""
+
+        def show_if_there(answer: Answer) -> None:
+            if screen in self.screen_stack:
+                show(answer)
+
+        if self.player is None:
+            self.run_worker(lambda: self.call_later(show_if_there, call()), thread=True, exclusive=True, group=group)
+
+
+class ConsoleScreen(Screen[None]):
+    @property
+    def console(self) -> BaseConsole:
+        return cast(BaseConsole, self.app)
