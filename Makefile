@@ -9,6 +9,12 @@ COMPILED := .venv-compiled
 SPARK := .venv-spark
 JAVA := "$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
 
+# Who does not want what Python compiles among the sources has it where Python is: compiling takes longer than running.
+ifdef PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV)/bytecode)
+endif
+
 MAKEFLAGS += --no-print-directory
 .PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-spark bench-report completions man test-spark report
 

@@ -1,8 +1,16 @@
 """Property tests try the same examples at each run, so that a change is what makes one fail; `make prove` looks for
-others (`--hypothesis-profile search`).
+others (`--hypothesis-profile search`). A run ends with the processor time of each folder's tests.
 """
 
+import os
+from collections import Counter
+from collections.abc import Generator, Iterator
+from typing import Final
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support import forked
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile(
@@ -14,3 +22,38 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+
+WORTH_TELLING_S: Final = 30
+_spent_s: Counter[str] = Counter()
+_seen_s = 0.0
+
+
+@pytest.fixture
+def installed_programs() -> Iterator[None]:
+    """kestreld and kestrelctl start as they do for users: for tests of starts, of what is imported, and of signals."""
+    before, forked.is_wanted = forked.is_wanted, False
+    yield
+    forked.is_wanted = before
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a phase of a test took, with the children that ended in it; the first one's, all that came before."""
+    global _seen_s
+    report = yield
+    seen_s, _seen_s = _seen_s, sum(os.times()[:4])
+    report.cpu_s = _seen_s - seen_s
+    report.is_first = not seen_s
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Here and, of what workers did, in the process that they report to."""
+    folder = "collection" if report.is_first else "/".join(report.nodeid.split("::")[0].split("/")[:-1])
+    _spent_s[folder] += report.cpu_s
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _spent_s.total() > WORTH_TELLING_S:
+        told = "".join(f"{cpu_s:6.0f} s  {folder}\n" for folder, cpu_s in _spent_s.most_common() if cpu_s >= 1)
+        terminalreporter.write(f"processor time, {_spent_s.total():.0f} s in all:\n{told}")

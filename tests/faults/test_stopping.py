@@ -17,6 +17,8 @@ from tests.support.load import WRITERS, Load
 from tests.support.queue_client import QueueClient
 from tests.support.strace import injected
 
+pytestmark = pytest.mark.usefixtures("installed_programs")
+
 EXITS_S: Final = 5.0
 PIPELINED: Final = 500
 

@@ -26,6 +26,8 @@ from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl
 from tests.support.wire import HungUp
 
+pytestmark = pytest.mark.usefixtures("installed_programs")
+
 WRITERS: Final = 4
 READERS: Final = 2
 PATIENCE_S: Final = 20

@@ -337,6 +337,7 @@ def test_it_listens_on_several_addresses(tmp_path: Path) -> None:
 # Stopping
 
 
+@pytest.mark.usefixtures("installed_programs")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_with_every_answer_given(tmp_path: Path, number: int) -> None:
     with running_daemon(tmp_path) as daemon:
@@ -381,6 +382,7 @@ def test_a_signal_that_comes_as_soon_as_it_is_ready_is_heard(tmp_path: Path) -> 
             daemon.start()
 
 
+@pytest.mark.usefixtures("installed_programs")
 def test_it_stops_at_once_when_told_twice(tmp_path: Path) -> None:
     """A client that does not read its answer holds the first up for a little."""
     with running_daemon(tmp_path) as daemon:

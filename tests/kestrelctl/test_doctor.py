@@ -20,8 +20,8 @@ MACHINE = {"clock synchronised", "disk space", "disk latency"}  # as this one ha
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Daemon]:
-    """With an admin port and a queue."""
+def watched(tmp_path: Path, installed_programs: None) -> Iterator[Daemon]:
+    """With an admin port and a queue; the doctor reads its command line."""
     config = "queues: {work: {max_items: 7}}\n"
     with running_daemon(tmp_path / "daemon", config=config, admin="127.0.0.1:0") as daemon:
         yield daemon

@@ -12,6 +12,8 @@ from tests.support.daemon import Daemon
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 
+pytestmark = pytest.mark.usefixtures("installed_programs")
+
 
 def test_help_has_the_table_of_exit_codes(kestrelctl: Kestrelctl) -> None:
     shown = kestrelctl("--help")

@@ -39,6 +39,7 @@ def test_on_an_empty_queue_no_command_runs(kestrelctl: Kestrelctl, queue: str) -
     assert (got.code, got.out) == (124, b"")
 
 
+@pytest.mark.usefixtures("installed_programs")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_an_interrupted_run_stops_all_the_command_started_and_gives_the_item_back(
     kestrelctl: Kestrelctl, queue: str, number: int, code: int

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from tests.support import forked
 from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ class Daemon:
     def start(self) -> None:
         """Returns once it listens. A restart listens on the same address."""
         assert self.process is None, "already running"
-        self.process = subprocess.Popen(
+        self.process = forked.Launched(
             self.command(), cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None
@@ -86,16 +87,7 @@ class Daemon:
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run kestreld as it is run here, with further arguments, to its end: a start that does not succeed."""
-        command = [*self.command(), *arguments]
-        return subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=STOP_S,
-        )
+        return forked.run([*self.command(), *arguments], None, STOP_S, cwd=ROOT, env=environment(), text=True)
 
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None

@@ -1,20 +1,19 @@
 """What a process runs in, and what the kernel says about it."""
 
 import os
-import tempfile
+import sys
 from pathlib import Path
 from typing import Final
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_bytecode: Final = tempfile.TemporaryDirectory(prefix="kestreld-bytecode-")  # goes when the tests are over
 
 
 def environment() -> dict[str, str]:
-    """The caller's, without settings of ours. If Python may not keep what it compiles, it does so outside the tree."""
+    """The caller's, without settings of ours. If Python may not keep what it compiles, it does so beside itself."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("KESTREL")}
     if variables.pop("PYTHONDONTWRITEBYTECODE", ""):  # a start compiles for longer than it runs
-        variables["PYTHONPYCACHEPREFIX"] = _bytecode.name
+        variables["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "bytecode"))
     return variables
 
 

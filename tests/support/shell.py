@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.support import forked
 from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ class Kestrelctl:
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """A run to look at while it lasts. Its stdin and stdout are pipes."""
-        return subprocess.Popen(
+        return forked.Launched(
             [sys.executable, "-m", "kestrelctl", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -59,7 +60,5 @@ class Kestrelctl:
         )
 
     def _run(self, command: list[str], stdin: bytes, variables: dict[str, str]) -> Outcome:
-        run = subprocess.run(
-            command, input=stdin, capture_output=True, env={**self.environment, **variables}, timeout=RUN_S
-        )
+        run = forked.run(command, stdin, RUN_S, env={**self.environment, **variables})
         return Outcome(run.returncode, run.stdout, run.stderr.decode())
