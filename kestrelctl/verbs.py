@@ -51,7 +51,7 @@ from kestrelctl.commands import (
     watch,
     web,
 )
-from kestrelctl.commands.options import TIMEOUT_DEFAULT, said
+from kestrelctl.commands.options import TIMEOUT_DEFAULT, line_options
 from kestrelctl.description.examples import epilog
 from kestrelctl.remote.contexts import SERVER_DEFAULT, WAY_IN
 from kestrelctl.shell import output
@@ -139,12 +139,12 @@ def before_the_verb(
         "timeout": timeout,
     }
     values |= {"tls": tls, "ca": ca, "cert": cert, "key": key}
-    said.clear()
+    line_options.clear()
     for name, value in values.items():
         source = context.get_parameter_source("named" if name == "context" else name)
         # What the environment says is asked for when it is known which context there is.
         if source is not None and source.name == "COMMANDLINE":
-            said[name] = value
+            line_options[name] = value
 
 
 app.command("put")(put.put)
@@ -250,7 +250,7 @@ def _said_behind_the_verb(option: Any, taken: Set[str]) -> Any:
 
 def _note(context: typer.Context, parameter: typer.CallbackParam, value: str | bool) -> None:
     if value:
-        said["context" if parameter.name == "named" else str(parameter.name)] = value
+        line_options["context" if parameter.name == "named" else str(parameter.name)] = value
 
 
 def _verbs_among(arguments: Sequence[str]) -> Set[str] | None:

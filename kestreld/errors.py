@@ -167,3 +167,19 @@ class ServerUnfit(ServerRefused):
     def is_of_queue(self) -> bool:
         """Whether only this queue's journal is the trouble."""
         return self.reason.startswith(("journal ", "corrupt "))
+
+
+class LoginRefused(ServerUnfit):
+    """A server did not accept a user or their password."""
+
+
+class UnexpectedReply(ServerUnfit):
+    """What replied does not speak the protocol: it is not a Kestrel server."""
+
+
+class UnknownCommand(ServerRefused):
+    """A server does not know the command: it is older than its client, or another kind of server."""
+
+    def __init__(self, address: str, command: str) -> None:
+        super().__init__(address, f"it does not know {command}")
+        self.command = command

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from kestrelctl.description.examples import EXAMPLES
 from kestrelctl.journals.replaying import Pace, parse_rate, parse_speed
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.shell.exit_codes import Failure
 from kestrelctl.shell.output import write_rows
+from kestreld.client.blocks import Cell
 from kestreld.errors import KestrelError
 from kestrelspark.failures import failure_in
 from kestrelspark.session import SparkMissing, session

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kestrelctl.remote.access import Login
 from kestrelctl.remote.reader_api import Gone, ReaderApi, open_reader_api
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.access import Login
 from kestreld.errors import KestrelError
 from kestrelspark.servers import Servers, ServerTrouble
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kestrelctl.remote.access import Login, parse_address
+from kestrelctl.remote.access import login_of, parse_address
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.access import Login
 from kestreld.errors import KestrelError
 from kestrelspark.options import BadOption, flag, number, option, words
 
@@ -61,7 +62,7 @@ class Servers:
 
     def login(self) -> Login:
         """Of its own for each who connects: a worker has the sources of several users."""
-        return Login(self.user, self.password_file, self.tls, self.ca, self.cert, self.key)
+        return login_of(self.user, self.password_file, tls=self.tls, ca=self.ca, cert=self.cert, key=self.key)
 
 
 def servers_in(options: Mapping[str, str]) -> Servers:

@@ -11,9 +11,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType, TimestampType
 from xxhash import xxh3_64_intdigest
 
-from kestrelctl.items.putting import PutItem, PutReport, expiry_at_s, expiry_s
+from kestrelctl.items.putting import PutReport, expiry_at_s, expiry_s
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.items import PutItem
 from kestrelspark.options import BadOption, check_names, flag, number, option
 from kestrelspark.servers import OPTIONS as SERVER_OPTIONS
 from kestrelspark.servers import PASSING, Patience, Servers, servers_in

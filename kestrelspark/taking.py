@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, StructField, StructType
 
-from kestrelctl.remote.access import Login
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.access import Login
 from kestrelspark.options import BadOption, check_names, flag, number, option, words
 from kestrelspark.ranges import COLUMNS, IS_REPEAT, RangeOfIds, Wanted
 from kestrelspark.readers import Offsets, Place, Position, complain
@@ -77,7 +77,7 @@ class Taker:
         for server in self.servers.addresses():
             client = self._connect(server)
             try:
-                blocks = client.queue_stats()
+                blocks = client.all_queue_stats()
             except Failure as failure:
                 self._note(server, failure)
                 continue

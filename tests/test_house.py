@@ -45,8 +45,8 @@ MAY_IMPORT: Final = {
     "tempfile": (),
     "io": (),
     "mmap": (),
-    "socket": ("client/sockets.py", "net.py", "systemd.py"),
-    "select": ("client/sockets.py", "net.py"),
+    "socket": ("client/access.py", "net.py", "systemd.py"),
+    "select": ("client/access.py", "net.py"),
     "selectors": ("server/loop.py",),
     "time": ("clock.py",),
     "datetime": (),
@@ -104,6 +104,35 @@ def test_the_system_is_reached_through_its_doors_only() -> None:
         if module in MAY_IMPORT and not path.removeprefix("kestreld/").startswith(MAY_IMPORT[module] or ("-",))
     ]
     assert trespasses == []
+
+
+# Who else than the client and the server's side makes sockets or reads from them, and why.
+MAY_TOUCH_SOCKETS: Final = {
+    "kestreld/systemd.py": "takes over sockets that systemd listens on, and tells it that the server is ready",
+    "kestreld/tls.py": "the server's side of TLS",
+    "kestrelctl/bench/loop.py": "many connections of the client's at once; their replies go through its parser",
+    "kestrelctl/description/completing.py": "shows what has come by 300 ms of a reply that may be half",
+    "kestrelctl/doctor/process.py": "binds one to see whether an address is of this machine",
+    "tui/web.py": "listens for browsers",
+}
+
+
+def test_only_the_client_speaks_to_servers() -> None:
+    makes = {"socket", "create_connection", "create_server", "fromfd", "socketpair", "SocketType"}
+    found = set()
+    for package in ("kestreld", "kestrelctl", "kestrelspark", "tui"):
+        for path, tree in sources(package):
+            for node in ast.walk(tree):
+                is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                makes_one = is_call and ast.unparse(node.func.value) == "socket" and node.func.attr in makes
+                reads_one = isinstance(node, ast.Attribute) and node.attr in {"recv", "recv_into", "makefile"}
+                imports_names = isinstance(node, ast.ImportFrom) and node.module in ("socket", "pymemcache")
+                parses = isinstance(node, ast.Constant) and node.value in (b"VALUE ", b"STORED\r\n")
+                if makes_one or reads_one or imports_names or parses:
+                    found.add(path)
+            assert "pymemcache" not in {name for _, name in imports(tree)}, path
+    rooms = ("kestreld/client/", "kestreld/server/", "kestreld/protocol/", "kestreld/queues/", "kestreld/net.py")
+    assert {path for path in found if not path.startswith(rooms)} == set(MAY_TOUCH_SOCKETS)
 
 
 def test_only_the_file_layer_opens_files() -> None:

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from kestrelctl.remote.admin import AdminConnection, admin_connection
+from kestreld.client.access import Login
 
 
 class AdminLost(Exception):
@@ -50,7 +51,7 @@ def _reason(content: bytes) -> str:
     return str(said.get("error", "")) if isinstance(said, dict) else ""
 
 
-def admin_port_of(address: str, admin: str, timeout_ms: int) -> AdminPort | None:
+def admin_port_of(address: str, admin: str, timeout_ms: int, login: Login) -> AdminPort | None:
     """The admin port at `admin` of the server at `address`. None = it cannot be reached from here."""
-    connection = admin_connection(address, admin, timeout_ms)
+    connection = admin_connection(address, admin, timeout_ms, login)
     return AdminPort(connection) if connection is not None else None

@@ -12,7 +12,9 @@ from typing import ClassVar, Final
 from textual.css.query import NoMatches
 from textual.message import Message
 
+from kestrelctl.remote.client import NOBODY
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.access import Login
 from tui.asking import Action, act
 from tui.base import BaseConsole
 from tui.export import export
@@ -54,6 +56,7 @@ class Console(BaseConsole):
         *,
         interval_ms: int,
         timeout_ms: int,
+        login: Login = NOBODY,
         is_read_only: bool = False,
         theme_name: str = NAMES[0],
         recorder: Recorder | None = None,
@@ -64,6 +67,7 @@ class Console(BaseConsole):
             player.servers if player is not None else [poller.address for poller in pollers],
             interval_ms=interval_ms,
             timeout_ms=timeout_ms,
+            login=login,
             is_read_only=is_read_only,
             recorder=recorder,
             player=player,
@@ -236,7 +240,7 @@ class Console(BaseConsole):
         def act_on_servers() -> None:
             for server in servers:
                 try:
-                    words, is_bad = act(server, self.timeout_ms, action, queue), False
+                    words, is_bad = act(server, self.timeout_ms, self.login, action, queue), False
                 except Failure as failure:
                     words, is_bad = failure.words, True
                 self.call_from_thread(self.say, words, is_bad=is_bad)

@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kestrelctl.remote.admin import path_of
-from kestrelctl.remote.blocks import QueueBlock, parse_blocks
-from kestrelctl.remote.client import KestrelClient
+from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.access import Login
+from kestreld.client.blocks import QueueBlock, parse_blocks
 from tui.admin_port import AdminLost, AdminPort, admin_port_of
 from tui.board import ServerState
-from tui.polling import StatsConnection
 
 WAITING_ITEMS_MAX: Final = 50
 WAITING_BYTES_MAX: Final = 256 * 1024
@@ -57,17 +57,18 @@ class Asked:
     address: str
     admin: str  # its admin port, "" when it has none
     timeout_ms: int
+    login: Login = NOBODY
 
     @classmethod
-    def of(cls, server: ServerState, timeout_ms: int) -> "Asked":
+    def of(cls, server: ServerState, timeout_ms: int, login: Login) -> "Asked":
         counters = server.snapshot.counters if server.snapshot is not None else {}
-        return cls(server.address, str(counters.get("admin", "")), timeout_ms)
+        return cls(server.address, str(counters.get("admin", "")), timeout_ms, login)
 
     def admin_port(self) -> AdminPort:
         """Raises AdminLost with words for whoever looks."""
         if not self.admin:
             raise AdminLost("it has no admin port")
-        port = admin_port_of(self.address, self.admin, self.timeout_ms)
+        port = admin_port_of(self.address, self.admin, self.timeout_ms, self.login)
         if port is None:
             raise AdminLost(f"its admin port {self.admin} cannot be reached from here")
         return port
@@ -78,7 +79,7 @@ def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetai
     details = QueueDetails(asked.address)
     names = [queue, *children]
 
-    def ask_head(client: StatsConnection) -> None:
+    def ask_head(client: KestrelClient) -> None:
         try:
             details.items = _waiting_items(asked, queue)
         except AdminLost as lost:
@@ -86,18 +87,18 @@ def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetai
             head = client.peek(os.fsencode(queue))
             details.items = [WaitingItem(head)] if head is not None else []
 
-    def ask_figures(client: StatsConnection) -> None:
-        blocks = parse_blocks(client.dump_stats_of([os.fsencode(name) for name in names]))
+    def ask_figures(client: KestrelClient) -> None:
+        blocks = parse_blocks(client.dump_stats([os.fsencode(name) for name in names]))
         # An old Kestrel describes all of its queues.
         details.figures = {str(block["queue"]): block for block in blocks if block["queue"] in names}
 
-    def ask_settings(client: StatsConnection) -> None:
+    def ask_settings(client: KestrelClient) -> None:
         blocks = parse_blocks(client.dump_config())
         details.settings = next((block for block in blocks if block["queue"] == queue), {})
 
     for ask in (ask_head, ask_figures, ask_settings):
         # An old Kestrel closes the connection on what it does not know.
-        client = StatsConnection(asked.address, asked.timeout_ms)
+        client = KestrelClient(asked.address, asked.timeout_ms, asked.login)
         try:
             ask(client)
         except Failure as failure:
@@ -125,9 +126,9 @@ def _item(said: dict[str, Any]) -> WaitingItem:
     return WaitingItem(data, said["id"], *times, said.get("flags", 0), said.get("is_open", False))
 
 
-def act(address: str, timeout_ms: int, action: Action, queue: str) -> str:
+def act(address: str, timeout_ms: int, login: Login, action: Action, queue: str) -> str:
     """Do it; what there is to say of it. Raises Failure."""
-    client = KestrelClient(address, timeout_ms)
+    client = KestrelClient(address, timeout_ms, login)
     try:
         match action:
             case Action.FLUSH:

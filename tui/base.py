@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 from textual.app import App
 from textual.screen import Screen
 
+from kestreld.client.access import Login
 from tui.asking import Asked, QueueDetails, ask_details
 from tui.board import Board
 from tui.journals import Check, JournalDetails, ask_journal, check_journal
@@ -22,6 +23,7 @@ class BaseConsole(App[None]):
         *,
         interval_ms: int,
         timeout_ms: int,
+        login: Login,
         is_read_only: bool,
         recorder: Recorder | None,
         player: Player | None,
@@ -32,6 +34,7 @@ class BaseConsole(App[None]):
         self.view = self.board.views[0]
         self.interval_ms = interval_ms
         self.timeout_ms = timeout_ms
+        self.login = login
         self.is_paused = False
         self.is_read_only = is_read_only
         self.recorder = recorder
@@ -45,7 +48,7 @@ class BaseConsole(App[None]):
         """To be called in a thread: asks every server of the view that answers."""
         asked = [
             (
-                Asked.of(server, self.timeout_ms),
+                Asked.of(server, self.timeout_ms, self.login),
                 [row.queue for row in server.rows if row.queue.startswith(f"{queue}+")],
             )
             for server in self.board.servers_in(self.view)
@@ -55,7 +58,7 @@ class BaseConsole(App[None]):
 
     def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
         """As `details_of`."""
-        servers = [Asked.of(server, self.timeout_ms) for server in self.board.servers_in(self.view)]
+        servers = [Asked.of(server, self.timeout_ms, self.login) for server in self.board.servers_in(self.view)]
         return lambda: [ask_journal(server, queue) for server in servers]
 
     def check_journals(

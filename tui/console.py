@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+from kestreld.client.access import Login
 from tui.app import Console
 from tui.plain import Wanted
 from tui.polling import pollers
@@ -12,6 +13,7 @@ from tui.themes import NAMES
 
 def run_console(
     addresses: Sequence[str],
+    login: Login,
     wanted: Wanted,
     *,
     interval_ms: int,
@@ -33,10 +35,11 @@ def run_console(
             words = f"cannot record to {record}: {(error.strerror or str(error)).lower()}"
             raise Failure(ExitCode.CANNOT_CREATE, words) from error
     console = Console(
-        [] if player is not None else pollers(addresses, timeout_ms, interval_ms),
+        [] if player is not None else pollers(addresses, timeout_ms, interval_ms, login),
         wanted,
         interval_ms=player.interval_ms if player is not None else interval_ms,
         timeout_ms=timeout_ms,
+        login=login,
         is_read_only=is_read_only,
         theme_name=theme or NAMES[0],
         recorder=recorder,

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kestrelctl.remote.client import KestrelClient
-from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.remote.client import NOBODY, KestrelClient
+from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.access import Login
 from tui.admin_port import AdminLost, admin_port_of
 from tui.feed import Feed
 from tui.snapshots import Outage, Snapshot, parse_dump
@@ -15,47 +16,17 @@ BACK_OFF_MS_MAX: Final = 30_000
 # `stats` repeats every queue. With more queues than this the server's own counters are asked for now and then only.
 QUEUES_FEW: Final = 200
 COUNTERS_EVERY_MS: Final = 10_000
-RECEIVE_BYTES: Final = 1 << 20
-
-
-class StatsConnection(KestrelClient):
-    """A connection that takes the answer to DUMP_STATS whole: line by line it is ten times as much work."""
-
-    def dump_stats(self) -> bytes:
-        return self.dump_stats_of([])
-
-    def dump_stats_of(self, queues: Sequence[bytes]) -> bytes:
-        """Of these queues, or of all when there are none."""
-        with self._answering():
-            self._ensure_connected()
-            self.sock.sendall(b" ".join([b"dump_stats", *queues]) + b"\r\n")
-            answer = bytearray()
-            while not _is_whole(answer):
-                received = self.sock.recv(RECEIVE_BYTES)
-                if not received:
-                    raise ConnectionResetError(0, "closed before it answered")
-                answer += received
-        if not answer.startswith((b"queue '", b"END")):
-            words = answer.split(b"\r\n", 1)[0].decode("utf-8", "replace")
-            raise Failure(ExitCode.REFUSED, f"no answer to dump_stats but {words!r}")
-        return bytes(answer)
-
-
-def _is_whole(answer: bytearray) -> bool:
-    """Whether it ends: with END after the blocks, or after one line of refusal."""
-    if answer.endswith(b"END\r\n"):
-        return len(answer) == 5 or answer.endswith(b"\nEND\r\n")
-    return answer.endswith(b"\n") and b"ERROR" in answer[:64] and not answer.startswith(b"queue '")
 
 
 class Poller:
     """Looks at one server. It connects again after an outage."""
 
-    def __init__(self, address: str, timeout_ms: int, interval_ms: int) -> None:
+    def __init__(self, address: str, timeout_ms: int, interval_ms: int, login: Login = NOBODY) -> None:
         self.address = address
         self.interval_ms = interval_ms
         self._timeout_ms = timeout_ms
-        self._client: StatsConnection | None = None
+        self._login = login
+        self._client: KestrelClient | None = None
         self._failures = 0
         self._counters: dict[str, int | str] = {}
         self._counted_at_ms = 0
@@ -83,7 +54,7 @@ class Poller:
                 feed, now_ms = self._feed, _wall_ms()
                 return Snapshot(self.address, now_ms, _clock_ms(), feed.queues, feed.counters, now_ms - feed.now_ms)
         if self._client is None:
-            self._client = StatsConnection(self.address, self._timeout_ms)
+            self._client = KestrelClient(self.address, self._timeout_ms, self._login)
             self._counted_at_ms = 0
         is_first = not self._counted_at_ms
         answer = self._client.dump_stats()
@@ -93,7 +64,7 @@ class Poller:
             self._counters = self._client.server_stats()
             self._counted_at_ms = clock_ms
         if is_first and "admin" in self._counters:
-            port = admin_port_of(self.address, str(self._counters["admin"]), self._timeout_ms)
+            port = admin_port_of(self.address, str(self._counters["admin"]), self._timeout_ms, self._login)
             self._feed = Feed(port) if port is not None else None
         return Snapshot(self.address, now_ms, clock_ms, queues, self._counters)
 
@@ -130,8 +101,8 @@ class PollThread(threading.Thread):
         self._poller.close()
 
 
-def pollers(addresses: Sequence[str], timeout_ms: int, interval_ms: int) -> list[Poller]:
-    return [Poller(address, timeout_ms, interval_ms) for address in addresses]
+def pollers(addresses: Sequence[str], timeout_ms: int, interval_ms: int, login: Login = NOBODY) -> list[Poller]:
+    return [Poller(address, timeout_ms, interval_ms, login) for address in addresses]
 
 
 def _wall_ms() -> int:

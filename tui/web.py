@@ -21,9 +21,10 @@ import textual_serve
 from aiohttp import web
 from textual_serve.server import Server
 
-from kestrelctl.remote import access
+from kestrelctl.remote.access import PASSWORD_VARIABLE
 from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+from kestreld.client.access import Login
 
 WINDOWS_MAX: Final = 8
 SECRET_BYTES: Final = 16
@@ -108,10 +109,10 @@ def _file(path: Path) -> Handler:
     return answer
 
 
-def serve(listen: str, options: Sequence[str]) -> None:
+def serve(listen: str, options: Sequence[str], login: Login) -> None:
     """Until a signal comes, which is raised as Interrupted. `options` are those of `kestrelctl top`. Raises Failure."""
     bound = bind(listen)
-    command = [sys.executable, "-m", "kestrelctl", *_access(), "top", *options]
+    command = [sys.executable, "-m", "kestrelctl", *_access(login), "top", *options]
     host, port = bound.getsockname()[:2]
     number = asyncio.run(_serve(ConsoleServer(f"exec {shlex.join(command)}", host, port), bound))
     raise Interrupted(number)
@@ -157,10 +158,9 @@ def bind(listen: str) -> socket.socket:
         raise Failure(ExitCode.IO, f"--listen {listen}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _access() -> list[str]:
+def _access(login: Login) -> list[str]:
     """How we get into servers, for the consoles to do so too. A password goes by the environment."""
-    given = access.given
-    pairs = (("--user", given.user), ("--ca", given.ca), ("--cert", given.cert), ("--key", given.key))
-    if given.user:
-        os.environ[access.PASSWORD_VARIABLE] = os.fsdecode(given.password)
-    return [*(word for pair in pairs if pair[1] for word in pair), *(["--tls"] if given.tls else [])]
+    pairs = (("--user", login.user), ("--ca", login.ca), ("--cert", login.cert), ("--key", login.key))
+    if login.user:
+        os.environ[PASSWORD_VARIABLE] = os.fsdecode(login.secret)
+    return [*(word for pair in pairs if pair[1] for word in pair), *(["--tls"] if login.tls else [])]

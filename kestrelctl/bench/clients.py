@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kestrelctl.bench.loop import Connection
+from kestrelctl.bench.loop import LoadConnection
 from kestrelctl.bench.trial import Trial
-from kestrelctl.bench.wire import EMPTY, Reply
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.replies import EMPTY, Reply
 
 # How far a putter that keeps to a rate may get ahead of the answers. Its times count from when a put was due.
 UNANSWERED_MAX: Final = 1000
@@ -159,7 +159,7 @@ class Taker:
         self._sent_ns = 0
         self._waits_ms = 0
         self._stopping = False
-        self._connection: Connection = trial.connect()
+        self._connection: LoadConnection = trial.connect()
         self.found_empty_ns = 0  # when the last get was sent that found nothing
         self.is_stopped = False
 

@@ -8,15 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Final
 
 from kestrelctl.bench import report as reports
 from kestrelctl.bench.load_tests import Fanout, LoadTest
 from kestrelctl.bench.trial import Trial
-from kestrelctl.remote.blocks import text
+from kestrelctl.remote.access import parse_address
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import STDERR, is_terminal, say, write_data
 from kestrelctl.shell.signals import signals_held
+from kestreld.client.access import Login, open_socket
+from kestreld.client.blocks import text
+
+PROBE_S: Final = 1.0
 
 
 class BenchFormat(StrEnum):
@@ -30,6 +35,7 @@ class Conditions:
 
     address: str
     timeout_ms: int
+    login: Login
     flush: bool
     seed: int | None  # None = a new one
     server_pid: int | None  # None = unknown
@@ -49,6 +55,7 @@ def conduct(test: LoadTest, conditions: Conditions) -> ExitCode:
     trial = Trial(
         conditions.address,
         conditions.timeout_ms,
+        conditions.login,
         seed=seed,
         item_bytes=test.item_bytes,
         server_pid=conditions.server_pid or _pid_behind(conditions.address),
@@ -92,9 +99,9 @@ def _check_queue(queue: bytes) -> None:
 
 def _missing(queues: list[bytes], conditions: Conditions) -> list[bytes]:
     """Those of `queues` that the server does not have yet. None of them if it does not say which it has."""
-    client = KestrelClient(conditions.address, conditions.timeout_ms)
+    client = KestrelClient(conditions.address, conditions.timeout_ms, conditions.login)
     try:
-        there = {block["queue"] for block in client.queue_stats()}
+        there = {block["queue"] for block in client.all_queue_stats()}
     except Failure as failure:
         if failure.code == ExitCode.UNREACHABLE:
             raise
@@ -105,7 +112,7 @@ def _missing(queues: list[bytes], conditions: Conditions) -> list[bytes]:
 
 
 def _delete(queues: list[bytes], conditions: Conditions) -> None:
-    client = KestrelClient(conditions.address, conditions.timeout_ms)
+    client = KestrelClient(conditions.address, conditions.timeout_ms, conditions.login)
     try:
         for queue in queues:
             client.delete_queue(queue)
@@ -117,14 +124,14 @@ def _delete(queues: list[bytes], conditions: Conditions) -> None:
 
 def _pid_behind(address: str) -> int | None:
     """The process that listens on a Unix socket. None = not a Unix socket, or nobody does."""
-    if not address.startswith("unix:"):
+    at = parse_address(address)
+    if not at.path:
         return None
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(address.removeprefix("unix:"))
+    try:
+        with open_socket(at, PROBE_S) as probe:
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except OSError:  # the trial will say it better
-            return None
+    except OSError:  # the trial will say it better
+        return None
     pid: int = struct.unpack("3i", credentials)[0]
     return pid or None
 

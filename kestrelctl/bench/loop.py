@@ -12,9 +12,13 @@ from contextlib import suppress
 from itertools import count, repeat
 from typing import Final
 
-from kestrelctl.bench.wire import Reply, ReplyParser
-from kestrelctl.remote.access import open_socket
+from kestrelctl.remote.access import parse_address, tls_context
+from kestrelctl.remote.client import failure_of
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.access import Login, connect
+from kestreld.client.connection import reason_of
+from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
+from kestreld.errors import KestrelError, ServersAway
 
 RECEIVE_BYTES: Final = 262_144
 MILLISECOND_NS: Final = 1_000_000
@@ -32,7 +36,7 @@ class Loop:
         self.timeout_ns = timeout_ms * 1_000_000  # how long a server may take to answer
         self.now_ns = time.monotonic_ns()
         self.selector = selectors.EpollSelector()
-        self.connections: set[Connection] = set()
+        self.connections: set[LoadConnection] = set()
         self.on_look: Callable[[], None] = lambda: None  # called every LOOK_NS
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_numbers = count()
@@ -83,10 +87,10 @@ class Loop:
         self.selector.close()
 
 
-class Connection:
+class LoadConnection:
     """One connection: requests go out at once, each reply goes to whoever asked for it."""
 
-    def __init__(self, loop: Loop, address: str) -> None:
+    def __init__(self, loop: Loop, address: str, login: Login) -> None:
         self._loop = loop
         self._address = address
         self._parser = ReplyParser()
@@ -94,7 +98,7 @@ class Connection:
         self._wait_ns = 0
         self._answer_by_ns = 0
         self._unsent = b""
-        self._socket = _connect(address, loop.timeout_ns / 1e9)
+        self._socket = _connect(address, login, loop.timeout_ns / 1e9)
         loop.connections.add(self)
         loop.selector.register(self._socket, selectors.EVENT_READ, self)
 
@@ -172,9 +176,14 @@ class Connection:
             raise Failure(ExitCode.UNREACHABLE, f"{self._address} closed the connection")
         now_ns = self._loop.read_clock()
         waiting = self._waiting
-        for reply in self._parser.feed(data):
+        try:
+            replies = self._parser.feed(data)
+        except UnparsableReply as error:
+            words = f"{self._address} is not a Kestrel server: it replied {str(error)!r}"
+            raise Failure(ExitCode.PROTOCOL, words) from error
+        for reply in replies:
             if not waiting:
-                raise Failure(ExitCode.PROTOCOL, f"{self._address} answered unasked: {reply!r}")
+                raise Failure(ExitCode.PROTOCOL, f"unexpected reply from {self._address}: {reply!r}")
             waiting.popleft()(reply)
         self._answer_by_ns = now_ns + self._loop.timeout_ns + self._wait_ns
 
@@ -183,11 +192,16 @@ class Connection:
         return Failure(ExitCode.UNREACHABLE, f"connection to {self._address} lost: {reason}")
 
 
-def _connect(address: str, timeout_s: float) -> socket.socket:
+def _connect(address: str, login: Login, timeout_s: float) -> socket.socket:
+    if login.uses_tls(parse_address(address)):
+        tls_context(login)
     try:
-        connected = open_socket(address, timeout_s)
+        connected = connect(address, login, timeout_s)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise Failure(ExitCode.UNREACHABLE, f"cannot reach {address}: {reason}") from error
+        problem = ServersAway({address: reason_of(error)})
+        problem.__cause__ = error
+        raise failure_of(problem, round(timeout_s * 1000)) from error
+    except KestrelError as problem:
+        raise failure_of(problem, round(timeout_s * 1000)) from problem
     connected.setblocking(False)
     return connected

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 from kestrelctl.bench.items import ItemMaker
 from kestrelctl.bench.latencies import Latencies
 from kestrelctl.bench.ledger import Ledger
-from kestrelctl.bench.loop import Connection, Loop
+from kestrelctl.bench.loop import LoadConnection, Loop
 from kestrelctl.bench.process import cpu_us
-from kestrelctl.bench.wire import EMPTY, Reply
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.access import Login
+from kestreld.client.replies import EMPTY, Reply
 
 if TYPE_CHECKING:
     from kestrelctl.bench.clients import Putter, Taker
@@ -29,6 +30,7 @@ class Trial:
         self,
         address: str,
         timeout_ms: int,
+        login: Login,
         *,
         seed: int,
         item_bytes: int,
@@ -37,6 +39,7 @@ class Trial:
     ) -> None:
         """`fanout`: the queues that every item has to arrive in. Empty = each item goes to one queue."""
         self.address = address
+        self._login = login
         self.random = random.Random(seed)
         self.loop = Loop(timeout_ms)
         self.destinations = {queue: number for number, queue in enumerate(fanout)}
@@ -62,8 +65,8 @@ class Trial:
         self._started_ns = self.loop.read_clock()
         self.loop.on_look = self._look
 
-    def connect(self) -> Connection:
-        return Connection(self.loop, self.address)
+    def connect(self) -> LoadConnection:
+        return LoadConnection(self.loop, self.address, self._login)
 
     def new_reader(self) -> int:
         self._readers += 1

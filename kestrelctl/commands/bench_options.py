@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import duration_ms, one_server
+from kestrelctl.commands.options import duration_ms, way_to_one
 from kestrelctl.remote.contexts import SERVER_DEFAULT
 
 if TYPE_CHECKING:
@@ -127,9 +127,11 @@ def conduct_test(
     if host is not None or port is not None:
         default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
         server = f"{host or default_host}:{port or default_port}"
+    way = way_to_one(server)
     conditions = Conditions(
-        address=server if host is not None or port is not None else one_server(server),
+        address=way.servers[0],
         timeout_ms=max(1, duration_ms(timeout)),
+        login=way.login,
         flush=not no_flush,
         seed=seed,
         server_pid=pid,

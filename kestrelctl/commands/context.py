@@ -7,10 +7,11 @@ from typing import Annotated, Final
 import typer
 
 from kestrelctl.commands.options import FormatOption, NoHeadersOption, way_to
-from kestrelctl.remote.blocks import Cell
+from kestrelctl.remote.access import password_file_of
 from kestrelctl.remote.contexts import WAY_IN, Context, check_name, checked, load, save
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark, write_record, write_rows
+from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["context", "selected", "servers", "user", "tls", "admin_port"]
 
@@ -96,13 +97,9 @@ def context_show(
     else:
         way = way_to("")
         name = way.context
-        from kestrelctl.remote import access
-
-        fields = {
-            "servers": way.servers,
-            "admin_port": way.admin_port,
-            **{option: getattr(access.given, option) for option in WAY_IN},
-        }
+        fields = {"servers": way.servers, "admin_port": way.admin_port}
+        fields |= {option: getattr(way.login, option) for option in WAY_IN if option != "password_file"}
+        fields["password_file"] = password_file_of(way.login)
     record: dict[str, Cell] = {"context": name, "servers": ",".join(fields.pop("servers"))}
     record |= {key: _cell(value) for key, value in fields.items() if value not in ("", None, False)}
     write_record(record, output, headers=not no_headers)

@@ -9,8 +9,8 @@ from kestrelctl.commands.options import (
     NoHeadersOption,
     ServerOption,
     TimeoutOption,
-    connect,
-    one_server,
+    answer_ms,
+    way_to_one,
 )
 from kestrelctl.shell.output import write_rows
 
@@ -41,9 +41,11 @@ def doctor(
     """
     from kestrelctl.doctor.findings import COLUMNS, exit_code
     from kestrelctl.doctor.rounds import Round
+    from kestrelctl.remote.client import KestrelClient
 
-    address = one_server(server)
-    round_ = Round(connect(address, timeout), address, config, spool)
+    way = way_to_one(server)
+    client = KestrelClient(way.servers[0], answer_ms(timeout), way.login)
+    round_ = Round(client, way.servers[0], way.login, config, spool)
     findings = list(round_.findings())
     write_rows([finding.row() for finding in findings], COLUMNS, output, headers=not no_headers)
     if round_.unreachable is not None:

@@ -1,8 +1,8 @@
 """kestrelctl dump-stats"""
 
 from kestrelctl.commands.options import BlocksFormatOption, PerServerOption, ServerOption, TimeoutOption, connect_all
-from kestrelctl.remote.blocks import render_blocks
 from kestrelctl.shell.output import write_blocks
+from kestreld.client.blocks import render_blocks
 
 
 def dump_stats(

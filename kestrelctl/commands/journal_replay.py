@@ -18,9 +18,9 @@ from kestrelctl.commands.options import (
     connect,
     pattern,
 )
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import STDERR, is_terminal, write_rows
+from kestreld.client.blocks import Cell
 
 
 def _speed(value: str) -> float:

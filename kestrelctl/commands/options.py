@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kestrelctl.remote.cluster import Cluster
     from kestrelctl.remote.reader_api import ReaderApi
 
-said: Final[dict[str, str | bool]] = {}  # options of the whole program that the line has; filled by `verbs`
+line_options: Final[dict[str, str | bool]] = {}  # those of the whole program that were given; filled by `verbs`
 TIMEOUT_DEFAULT: Final = "5s"
 SPAN_MS_MAX: Final = 10 * 366 * 86_400_000
 
@@ -79,7 +79,7 @@ def other_server(value: str) -> str:
 
 def _server_on_the_line(context: typer.Context, value: str) -> str:
     """ "" = it names none."""
-    return value or str(said.get("server", ""))
+    return value or str(line_options.get("server", ""))
 
 
 def queue_name(value: str) -> str:
@@ -205,46 +205,46 @@ PerServerOption = Annotated[
 
 def way_to(server: str) -> Way:
     """The servers that the line means; `server` is the one it names, "" = none. Raises Failure."""
-    return settle(said | {"server": server} if server else said)
+    return settle(line_options | {"server": server} if server else line_options)
 
 
-def one_server(server: str) -> str:
-    """The address where a command is for one server only. Raises Failure when it means several."""
+def way_to_one(server: str) -> Way:
+    """As `way_to` where a command is for one server only. Raises Failure when it means several."""
     way = way_to(server)
     if len(way.servers) > 1:
         words = f"context {way.context} has {len(way.servers)} servers and this is for one: choose it with -s"
         raise Failure(ExitCode.USAGE, words)
-    return way.servers[0]
+    return way
 
 
 def answer_ms(timeout: str) -> int:
     """How long a server may take to answer."""
     timeout_ms = duration_ms(timeout)
     if timeout_ms == 0:
-        raise typer.BadParameter("--timeout 0 leaves the server no time to answer")
+        raise typer.BadParameter("--timeout must be greater than 0")
     return timeout_ms
 
 
 def connect(server: str, timeout: str) -> "KestrelClient":
     """A client for the one server that the options name. It connects at its first command."""
-    # pymemcache costs 40 ms: --help and journal-verify go without.
+    # --help and journal-verify go without.
     from kestrelctl.remote.client import KestrelClient
 
-    timeout_ms = answer_ms(timeout)
-    return KestrelClient(one_server(server), timeout_ms)
+    timeout_ms, way = answer_ms(timeout), way_to_one(server)
+    return KestrelClient(way.servers[0], timeout_ms, way.login)
 
 
 def connect_all(server: str, timeout: str) -> "Cluster":
     """Clients for all servers that the options name."""
     from kestrelctl.remote.cluster import Cluster
 
-    timeout_ms = answer_ms(timeout)
-    return Cluster(way_to(server).servers, timeout_ms)
+    timeout_ms, way = answer_ms(timeout), way_to(server)
+    return Cluster(way.servers, timeout_ms, way.login)
 
 
 def connect_reader(server: str, timeout: str) -> "ReaderApi":
     """The reader API of the one server that the options name."""
     from kestrelctl.remote.reader_api import open_reader_api
 
-    timeout_ms = answer_ms(timeout)
-    return open_reader_api(one_server(server), timeout_ms, way_to(server).admin_port)
+    timeout_ms, way = answer_ms(timeout), way_to_one(server)
+    return open_reader_api(way.servers[0], timeout_ms, way.admin_port, way.login)

@@ -12,9 +12,9 @@ from kestrelctl.commands.options import (
     TimeoutOption,
     connect_all,
 )
-from kestrelctl.remote.blocks import columns_of
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import write_record, write_rows
+from kestreld.client.blocks import columns_of
 
 MAIN_COLUMNS: Final = [
     "queue",

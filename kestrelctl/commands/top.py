@@ -1,11 +1,13 @@
 """kestrelctl top"""
 
 import os
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to
+from kestrelctl.remote.contexts import Way
 from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
@@ -45,12 +47,12 @@ def top(
     docs/console.md has the keys; ? shows them in the console. Figures a server does not give are blank. A first look
     is not printed: rates need two.
     """
-    # pymemcache is in these, and Textual in `console`: other verbs go without.
+    # The client is in these, and Textual in `console`: other verbs go without.
     from tui.plain import Wanted, run_plain
 
     column, descending = sort_of(sort)
     interval_ms, timeout_ms = spans_ms(interval, timeout)
-    addresses = addresses_of(server)
+    way = way_to_all(server)
     if plain or json or once or number is not None:
         if replay is not None or record is not None:
             raise typer.BadParameter("--record and --replay are for the console")
@@ -58,15 +60,18 @@ def top(
 
         looks = 1 if once else number
         run_plain(
-            pollers(addresses, timeout_ms, interval_ms), Wanted(filter, column, descending, json, looks), interval_ms
+            pollers(way.servers, timeout_ms, interval_ms, way.login),
+            Wanted(filter, column, descending, json, looks),
+            interval_ms,
         )
         return
     if not _can_draw():
-        raise Failure(ExitCode.USAGE, "the console needs a terminal; --plain and --json do without")
+        raise Failure(ExitCode.USAGE, "the console requires a terminal; use --plain or --json")
     from tui.console import run_console
 
     run_console(
-        addresses,
+        way.servers,
+        way.login,
         Wanted(filter, column, descending),
         interval_ms=interval_ms,
         timeout_ms=timeout_ms,
@@ -77,10 +82,10 @@ def top(
     )
 
 
-def addresses_of(server: list[str] | None) -> list[str]:
-    """The servers to look at, each once: those of the line, or of the context. The way in is the same for all."""
+def way_to_all(server: list[str] | None) -> Way:
+    """The servers to look at, each once: those of the line, or of the context. The login is the same for all."""
     way = way_to((server or [""])[0])
-    return list(dict.fromkeys(server or way.servers))
+    return replace(way, servers=tuple(dict.fromkeys(server or way.servers)))
 
 
 def sort_of(sort: str) -> tuple[str, bool]:

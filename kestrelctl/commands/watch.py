@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import duration_ms, said
+from kestrelctl.commands.options import duration_ms, line_options
 from kestrelctl.shell.output import STDOUT, is_terminal, write_data
 
 CLEAR = b"\x1b[H\x1b[2J"
@@ -32,7 +32,9 @@ def watch(
     if interval_ms == 0:
         raise typer.BadParameter("--interval must be more than nothing")
     # The options of the whole program that stand before `watch` are meant for the verb.
-    line = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in said.items()]
+    line = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in line_options.items()
+    ]
     line += words
     while True:
         if is_terminal(STDOUT):

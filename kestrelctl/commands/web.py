@@ -11,9 +11,9 @@ from kestrelctl.commands.top import (
     ServersOption,
     SortOption,
     ThemeOption,
-    addresses_of,
     sort_of,
     spans_ms,
+    way_to_all,
 )
 
 
@@ -40,7 +40,8 @@ def web(
     sort_of(sort)
     spans_ms(interval, timeout)
     options = ["--interval", interval, "--filter", filter, "--sort", sort, "--timeout", timeout]
-    for address in addresses_of(server):
+    way = way_to_all(server)
+    for address in way.servers:
         options += ["--server", address]
     if theme is not None:
         options += ["--theme", theme]
@@ -49,4 +50,4 @@ def web(
     # aiohttp and what draws in browsers: no other verb needs them.
     from tui.web import serve
 
-    serve(listen, options)
+    serve(listen, options, way.login)

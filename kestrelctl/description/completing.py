@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kestrelctl.remote import access
-from kestrelctl.remote.access import open_socket
+from kestrelctl.remote.access import needs_terminal
 from kestrelctl.remote.contexts import load, settle
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.access import Login, connect
+from kestreld.errors import KestrelError
 
 CONNECT_S: Final = 0.15
 ANSWER_S: Final = 0.3
@@ -58,13 +59,13 @@ def _queues(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
         way = settle(_read_options(words))
     except Failure:
         return []
-    if access.given.needs_terminal:
+    if needs_terminal(way.login):
         return []
     items: dict[bytes, int | None] = {}
     for server in way.servers:
         try:
-            answer = _dump(server, until_s)
-        except (OSError, Failure):
+            answer = _dump(server, way.login, until_s)
+        except (OSError, Failure, KestrelError):
             continue
         counts = dict(_BLOCK.findall(answer))
         for name in _NAME.findall(answer):
@@ -82,14 +83,14 @@ def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
 
     try:
         way = settle(_read_options(words))
-        if access.given.needs_terminal:
+        if needs_terminal(way.login):
             return []
-        admin = _admin_port(way.servers[0])
-        connection = admin_connection(way.servers[0], admin, int(CONNECT_S * 1000)) if admin else None
+        admin = _admin_port(way.servers[0], way.login)
+        connection = admin_connection(way.servers[0], admin, int(CONNECT_S * 1000), way.login) if admin else None
         if connection is None:
             return []
         answer, content = connection.ask("GET", path_of(_queue_among(words)))
-    except (OSError, Failure, HTTPException):
+    except (OSError, Failure, KestrelError, HTTPException):
         return []
     if answer.status != 200:
         return []
@@ -105,9 +106,9 @@ def _queue_among(words: Sequence[str]) -> str:
     return behind[0] if behind else ""
 
 
-def _admin_port(server: str) -> str:
+def _admin_port(server: str, login: Login) -> str:
     """Where the server says it is; "" = it does not."""
-    with open_socket(server, CONNECT_S) as connected:
+    with connect(server, login, CONNECT_S) as connected:
         connected.sendall(b"stats\r\n")
         heard = b""
         # The server's own figures come first.
@@ -147,10 +148,10 @@ def _option_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield TEXT_OPTIONS[word[:2]], word[2:]
 
 
-def _dump(server: str, until_s: float) -> bytes:
+def _dump(server: str, login: Login, until_s: float) -> bytes:
     """All of dump_stats, or as much as comes in time."""
     chunks: list[bytes] = []
-    with open_socket(server, CONNECT_S) as connected:
+    with connect(server, login, CONNECT_S) as connected:
         connected.sendall(b"dump_stats\r\n")
         while (left_s := until_s - time.monotonic()) > 0:
             connected.settimeout(left_s)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.remote.checking import State
 from kestrelctl.shell.exit_codes import ExitCode
+from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["state", "check", "words", "advice"]
 

@@ -32,11 +32,11 @@ class Process:
 
 def is_local(address: str) -> bool:
     """Whether a server is on this machine."""
-    place = parse_address(address)
-    if isinstance(place, str):
+    at = parse_address(address)
+    if at.path:
         return True
     with suppress(OSError):
-        for *_, where in socket.getaddrinfo(place[0], None, type=socket.SOCK_STREAM):
+        for *_, where in socket.getaddrinfo(at.host, None, type=socket.SOCK_STREAM):
             with socket.socket(socket.AF_INET6 if ":" in str(where[0]) else socket.AF_INET) as probe, suppress(OSError):
                 probe.bind((where[0], 0))
                 return True
@@ -55,17 +55,16 @@ def find_process(address: str) -> Process | None:
 
 def _listening(address: str) -> Iterator[str]:
     """Inodes of the sockets that listen on the address."""
-    place = parse_address(address)
-    if isinstance(place, str):
-        path = place.removeprefix("unix:")
+    at = parse_address(address)
+    if at.path:
         for line in _lines(PROC / "net" / "unix"):
-            if line.endswith(f" {path}") and line.split()[3] == "00010000":
+            if line.endswith(f" {at.path}") and line.split()[3] == "00010000":
                 yield line.split()[6]
         return
     for table in ("tcp", "tcp6"):
         for line in _lines(PROC / "net" / table)[1:]:
             fields = line.split()
-            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == place[1]:
+            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == at.port:
                 yield fields[9]
 
 

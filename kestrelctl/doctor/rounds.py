@@ -8,6 +8,7 @@ from kestrelctl.doctor import machine, server
 from kestrelctl.doctor.findings import Finding, critical, unknown, warning
 from kestrelctl.doctor.process import Process, find_process, is_local
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.access import Login
 from kestreld.config.config import Config
 from kestreld.config.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 class Round:
     """One look. `config` and `spool` are what the command line names, None = what the server's process uses."""
 
-    def __init__(self, client: "KestrelClient", address: str, config: str | None, spool: str | None) -> None:
+    def __init__(
+        self, client: "KestrelClient", address: str, login: Login, config: str | None, spool: str | None
+    ) -> None:
         self._client = client
         self._address = address
+        self._login = login
         self._config = config
         self._spool = spool
         self.unreachable: Failure | None = None
@@ -47,7 +51,7 @@ class Round:
         elif config is None:
             yield unknown("config", "which file the server reads is not known", "--config FILE names it")
         if config is not None:
-            yield server.admin(config.admin, process.admin if process is not None else None)
+            yield server.admin(config.admin, process.admin if process is not None else None, self._login)
         yield from self._machine(process, config)
 
     def _load(self, process: Process | None) -> Config:

@@ -1,7 +1,6 @@
 """What the server itself says: its version, its queues, its clock, its settings, its admin port."""
 
 import http.client
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -9,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 from kestrelctl.doctor.findings import Finding, critical, fine, graded, unknown, warning
 from kestrelctl.journals.spools import on_disk
 from kestrelctl.journals.times import written_span
-from kestrelctl.remote import access
-from kestrelctl.remote.access import parse_address
-from kestrelctl.remote.blocks import QueueBlock, parse_blocks
+from kestrelctl.remote.access import parse_address, tls_context
+from kestrelctl.remote.admin import AdminConnection
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.access import Login
+from kestreld.client.blocks import QueueBlock, parse_blocks
 from kestreld.config.config import Address, Config
 from kestreld.config.settings import queue_setting_lines
 
@@ -30,7 +30,7 @@ def ask(client: "KestrelClient", config: Config | None) -> Iterator[Finding]:
     now_s = time.time()
     version, uptime_s = figures.get("version", "of no known version"), figures.get("uptime", 0)
     yield fine("server", f"kestreld {version} answers, up for {written_span(int(uptime_s) * 1000)}")
-    yield from _queues(client.queue_stats())
+    yield from _queues(client.all_queue_stats())
     yield _clock(figures.get("time"), now_s)
     if config is not None:
         yield drift(config, parse_blocks(client.dump_config()))
@@ -75,7 +75,7 @@ def drift(config: Config, blocks: Sequence[QueueBlock]) -> Finding:
     return fine("config", f"what {config.source} says of queues is in force")
 
 
-def admin(configured: Address | None, address: str | None) -> Finding:
+def admin(configured: Address | None, address: str | None, login: Login) -> Finding:
     """Whether the admin port answers that the server is ready. `address` is where the server says it is."""
     if configured is None and address is None:
         return fine("admin port", "off")
@@ -86,7 +86,7 @@ def admin(configured: Address | None, address: str | None) -> Finding:
         return unknown("admin port", "the server chose it, and where it is cannot be seen")
     address = address or str(configured)
     try:
-        status, said = _get(address, "/readyz")
+        status, said = _get(address, "/readyz", login)
     except (OSError, http.client.HTTPException, Failure) as error:
         advice = "is it taken by another program? the server's log says so; listen.admin names another"
         return critical("admin port", f"{address} does not answer: {error}", advice)
@@ -96,21 +96,13 @@ def admin(configured: Address | None, address: str | None) -> Finding:
     return critical("admin port", f"{address} answers {status}: {said}", advice)
 
 
-def _get(address: str, path: str) -> tuple[int, str]:
+def _get(address: str, path: str, login: Login) -> tuple[int, str]:
     """Raises OSError, HTTPException, Failure."""
-    place = parse_address(address)
-    if isinstance(place, str):
-        connection = http.client.HTTPConnection("localhost", timeout=ADMIN_TIMEOUT_S)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(ADMIN_TIMEOUT_S)
-        connection.sock.connect(place.removeprefix("unix:"))
-    elif address.startswith("tls:"):
-        connection = http.client.HTTPSConnection(*place, timeout=ADMIN_TIMEOUT_S, context=access.given.tls_context)
-    else:
-        connection = http.client.HTTPConnection(*place, timeout=ADMIN_TIMEOUT_S)
+    at = parse_address(address)
+    context = tls_context(login) if at.tls else None
+    connection = AdminConnection(at.host or "localhost", at.port, at.path, ADMIN_TIMEOUT_S, context, Login())
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read(1000).decode("utf-8", "replace").strip()
+        answer, content = connection.ask("GET", path)
+        return answer.status, content[:1000].decode("utf-8", "replace").strip()
     finally:
         connection.close()

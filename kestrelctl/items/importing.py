@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 from kestrelctl.items.framing import Framing, split
 from kestrelctl.items.item_lines import HEADER, VERSION, failing_to, fields_in, line_of, number_in
-from kestrelctl.items.putting import PutItem, PutReport, expiry_at_s, explain
+from kestrelctl.items.putting import PutReport, expiry_at_s, explain
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import STDIN, read_chunks
 from kestrelctl.shell.progress import Advance, progress
+from kestreld.client.items import PutItem
 
 BATCH_ITEMS: Final = 512
 BATCH_BYTES: Final = 4 * 1024**2
@@ -50,7 +51,7 @@ class Import:
 
     def run(self, client: KestrelClient, *, resume: bool) -> None:
         """Raises Failure; the items before it are stored."""
-        client.reach()  # there may be nothing to put
+        client.connect()  # there may be nothing to put
         if self.path == "-":
             if resume:
                 raise Failure(ExitCode.USAGE, "--resume is for a file")

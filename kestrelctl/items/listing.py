@@ -7,10 +7,10 @@ from itertools import islice
 from typing import Final
 
 from kestrelctl.items.framing import Framing, data_fields, frame
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.remote.reader_api import Gone, Item, ReaderApi
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import OutputFormat, default_format, reader_has_gone, say, write_data, write_rows
+from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "text"]
 ROWS_AT_A_TIME: Final = 500

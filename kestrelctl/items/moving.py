@@ -8,11 +8,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from kestrelctl.items.putting import PutItem, expiry_at_s, explain
-from kestrelctl.remote.client import KestrelClient, OpenItem
+from kestrelctl.items.putting import expiry_at_s, explain
+from kestrelctl.remote.client import KestrelClient
 from kestrelctl.remote.reader_api import Gone, Item, NotReadable, ReaderApi
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.signals import signals_held
+from kestreld.client.items import OpenItem, PutItem
 
 # Each item that `move --match` passes over is held open on a connection of its own until the end.
 PASSED_OVER_MAX: Final = 100

@@ -4,22 +4,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
 from kestrelctl.items.framing import Framing, split
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import STDIN, is_terminal, read_chunks
-
-# Memcache counts expiry up to here from now, and larger numbers from 1970.
-EXPIRY_RELATIVE_S_MAX: Final = 999_999
-
-
-class PutItem(NamedTuple):
-    """An item to put. `expire_s` as on the wire: see `expiry_s`."""
-
-    data: bytes
-    expire_s: int = 0
-    flags: int = 0
+from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
 
 
 @dataclass(slots=True)

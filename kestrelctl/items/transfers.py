@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from kestrelctl.items.listing import matching
@@ -40,7 +41,10 @@ class Transfer:
         return None if self.limit is None else self.limit - done
 
     def reader(self, address: str) -> ReaderApi:
-        return open_reader_api(address, self.timeout_ms, self.way.admin_port)
+        return open_reader_api(address, self.timeout_ms, self.way.admin_port, self.way.login)
+
+    def connect(self, address: str) -> KestrelClient:
+        return KestrelClient(address, self.timeout_ms, self.way.login)
 
 
 def copy_all(transfer: Transfer) -> int:
@@ -49,7 +53,7 @@ def copy_all(transfer: Transfer) -> int:
     for address, to in transfer.servers():
         found = matching(transfer.reader(address).waiting(transfer.source), transfer.match)
         items = to_put(islice(found, transfer.left(copied)))
-        copied += put_paced(KestrelClient(to, transfer.timeout_ms), transfer.target, items, pace)
+        copied += put_paced(transfer.connect(to), transfer.target, items, pace)
     return copied
 
 
@@ -60,11 +64,9 @@ def move_all(transfer: Transfer) -> int:
     pace, moved = Pace(transfer.rate_s), 0
     for address, to in transfer.servers():
         expiries = _expiries(transfer, address)
-
-        def connect(address: str = address) -> KestrelClient:
-            return KestrelClient(address, transfer.timeout_ms)
-
-        move = Move(connect, transfer.source, connect(to), transfer.target, expiries)
+        move = Move(
+            partial(transfer.connect, address), transfer.source, transfer.connect(to), transfer.target, expiries
+        )
         try:
             move.run(transfer.match, transfer.left(moved), pace)
         except Failure as failure:

@@ -7,7 +7,7 @@ from typing import Final
 
 from kestrelctl.items.framing import data_fields
 from kestrelctl.journals.contents import Item, Queue
-from kestrelctl.remote.blocks import Cell
+from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["queue", "change", "id_a", "id_b", "add_at_ms", "bytes"]
 ONLY_A, ONLY_B, CHANGED, REORDERED = "only in A", "only in B", "changed", "reordered"

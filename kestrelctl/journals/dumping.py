@@ -8,8 +8,8 @@ from kestrelctl.items.framing import data_fields
 from kestrelctl.journals.places import Place, replaying
 from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_instant
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.blocks import Cell
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.found_segments import find_segments

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from kestrelctl.items.putting import PutItem, expiry_at_s, explain
+from kestrelctl.items.putting import expiry_at_s, explain
 from kestrelctl.journals.spools import held, kept_still, on_disk, shown
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say
+from kestreld.client.blocks import Cell
+from kestreld.client.items import PutItem
 from kestreld.clock import Clock
 from kestreld.config.config import Config
 from kestreld.errors import NotImported

@@ -7,9 +7,9 @@ from kestrelctl.journals.events import Came
 from kestrelctl.journals.past import Past
 from kestrelctl.journals.places import Place, replaying
 from kestrelctl.journals.times import written_instant
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say, write_data
+from kestreld.client.blocks import Cell
 from kestreld.journal.records import item_data, item_oddities
 
 

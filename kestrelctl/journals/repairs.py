@@ -1,25 +1,15 @@
 """What a repair found and made, offline or by a server, as words, a row and an exit code."""
 
-from dataclasses import dataclass, field
 from typing import Final
 
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.shell.exit_codes import ExitCode
 from kestrelctl.shell.output import say
+from kestreld.client.blocks import Cell
+from kestreld.client.items import RepairAnswer
 
 REPAIR_COLUMNS: Final = ["queue", "finding", "damages", "items", "lost_items", "kept_at"]
 MAY_BE_LOST: Final = "may be lost"  # what a damage says of items that nobody can count
 Row = dict[str, Cell]
-
-
-@dataclass(slots=True)
-class RepairAnswer:
-    """`items` are those that some reader has yet to get; `kept_at` is "" when nothing was changed."""
-
-    damages: list[str] = field(default_factory=list)
-    items: int = 0
-    lost: int = 0
-    kept_at: str = ""
 
 
 def report_repair(queue: str, answer: RepairAnswer) -> tuple[Row, ExitCode]:

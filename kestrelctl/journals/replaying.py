@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from kestrelctl.items.putting import PutItem, expiry_s, explain
+from kestrelctl.items.putting import expiry_s, explain
 from kestrelctl.items.taking import KEEP_ALIVE_S
 from kestrelctl.journals.events import Came, child_of, items
 from kestrelctl.journals.places import Place, replaying
 from kestrelctl.shell.exit_codes import Failure, Interrupted
 from kestrelctl.shell.output import say
 from kestrelctl.shell.progress import progress
+from kestreld.client.items import PutItem
 from kestreld.journal.records import item_data, item_expire_at_ms, item_flags
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Final
 
 from kestrelctl.journals.events import Begun, Came, Gone, child_of, events
 from kestrelctl.journals.places import Place, replaying
-from kestrelctl.remote.blocks import Cell
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.blocks import Cell
 from kestreld.journal.records import PUT_HEADER_BYTES, Reason
 
 DELIVERED: Final = (Reason.GOT, Reason.CONFIRMED, Reason.MOVED)

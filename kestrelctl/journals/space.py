@@ -7,7 +7,7 @@ from typing import Final
 from kestrelctl.journals.places import folder_of, replaying
 from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_span
-from kestrelctl.remote.blocks import Cell
+from kestreld.client.blocks import Cell
 from kestreld.files import FileLayer
 from kestreld.journal.record_reader import segment_records
 from kestreld.journal.records import Kind, Range, ReaderState, Type, item_add_at_ms, item_id, item_oddities

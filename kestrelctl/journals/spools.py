@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kestrelctl.remote.blocks import text
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.blocks import text
 from kestreld.files import FileLayer
 
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from kestrelctl.journals.places import checked_name
-from kestrelctl.journals.repairs import RepairAnswer, Row, report_repair
+from kestrelctl.journals.repairs import Row, report_repair
 from kestrelctl.journals.spools import held, kept_still, reading, server_runs, shown
 from kestrelctl.journals.verified import Verified
 from kestrelctl.remote.checking import State, nagios_line
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import encoded, say
 from kestrelctl.shell.progress import progress
+from kestreld.client.items import RepairAnswer
 from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed

@@ -4,12 +4,11 @@ import base64
 import http.client
 import ipaddress
 import os
-import socket
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from kestrelctl.remote import access
-from kestrelctl.remote.access import Login
+from kestrelctl.remote.access import parse_address, tls_context
+from kestreld.client.access import Login, ServerAddress, open_socket
 
 if TYPE_CHECKING:
     import ssl
@@ -18,10 +17,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})
 
 
 class AdminConnection(http.client.HTTPConnection):
-    """To a host and port or a Unix socket, with TLS if there is a context. It connects when it has to, and again.
-
-    `login` None = the command line's.
-    """
+    """To a host and port or a Unix socket, with TLS if there is a context. It connects when it has to, and again."""
 
     def __init__(
         self,
@@ -30,19 +26,18 @@ class AdminConnection(http.client.HTTPConnection):
         path: str,
         timeout_s: float,
         context: "ssl.SSLContext | None",
-        login: Login | None = None,
+        login: Login,
     ) -> None:
         super().__init__(host, port, timeout=timeout_s)
         self._path = path
         self._context = context
-        self._login = access.given if login is None else login
+        self._login = login
         self._headers = {"Host": "localhost"}
 
     def connect(self) -> None:
         if self._path:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(self._path)
+            assert self.timeout is not None
+            self.sock = open_socket(ServerAddress(path=self._path), self.timeout)
             return
         super().connect()
         if self._context is not None:
@@ -55,7 +50,7 @@ class AdminConnection(http.client.HTTPConnection):
     def ask(self, method: str, path: str, wait_ms: int = 0) -> tuple[http.client.HTTPResponse, bytes]:
         """The answer and what is in it; it may take `wait_ms` longer. Raises OSError or HTTPException."""
         if self._login.user and "Authorization" not in self._headers:
-            token = base64.b64encode(self._login.user.encode() + b":" + self._login.password).decode("ascii")
+            token = base64.b64encode(self._login.user.encode() + b":" + self._login.secret).decode("ascii")
             self._headers["Authorization"] = f"Basic {token}"
         if self.sock is not None and self.timeout is not None:
             self.sock.settimeout(self.timeout + wait_ms / 1000)
@@ -64,21 +59,20 @@ class AdminConnection(http.client.HTTPConnection):
         return answer, answer.read()
 
 
-def admin_connection(address: str, admin: str, timeout_ms: int, login: Login | None = None) -> AdminConnection | None:
+def admin_connection(address: str, admin: str, timeout_ms: int, login: Login) -> AdminConnection | None:
     """To the server at `address` whose admin port is at `admin`. None = it cannot be reached from here.
 
     A password that goes to the memcache port by TLS does not go to another one without.
     """
-    login = access.given if login is None else login
-    own = access.parse_address(address)
+    own = parse_address(address)
     is_tls = admin.startswith("tls:")
     timeout_s = timeout_ms / 1000
     if admin.startswith("unix:"):
         path = admin.removeprefix("unix:")
-        return AdminConnection("localhost", 0, path, timeout_s, None, login) if isinstance(own, str) else None
+        return AdminConnection("localhost", 0, path, timeout_s, None, login) if own.path else None
     host, _, port = admin.removeprefix("tls:").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    own_host = "127.0.0.1" if isinstance(own, str) else own[0]
+    own_host = own.host or "127.0.0.1"
     if host in _ANY:
         reached = own_host
     elif host == own_host or (_is_loopback(host) and _is_loopback(own_host)):
@@ -87,7 +81,7 @@ def admin_connection(address: str, admin: str, timeout_ms: int, login: Login | N
         return None
     if leaves_tls(login, address, is_tls=is_tls) and not _is_loopback(reached):
         return None
-    context = login.tls_context if is_tls else None
+    context = tls_context(login) if is_tls else None
     connection = AdminConnection(reached, int(port), "", timeout_s, context, login)
     connection.call_it(admin.removeprefix("tls:"))
     return connection
@@ -100,7 +94,7 @@ def path_of(queue: str, *parts: str) -> str:
 
 def leaves_tls(login: Login, address: str, *, is_tls: bool) -> bool:
     """Whether a password would be seen on this way and not on the one to `address`."""
-    return bool(login.user) and not is_tls and login.asks_for_tls(address)
+    return bool(login.user) and not is_tls and login.uses_tls(parse_address(address))
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from kestrelctl.remote.blocks import QueueBlock
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.blocks import QueueBlock
 
 SHOWN_FINDINGS_MAX: Final = 5
 # The server is there, but will not say how it is: nobody needs to be woken for a wrong password.

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from kestrelctl.items.putting import PutReport
-from kestrelctl.remote.blocks import QueueBlock
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.remote.sums import sum_blocks
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say
+from kestreld.client.access import Login
+from kestreld.client.blocks import QueueBlock
 
 T = TypeVar("T")
 # Of several servers without an item each is waited at for so long, in turn.
@@ -23,8 +24,8 @@ class Cluster:
     One of several that fails is named on stderr, and the others do what they can; `end` says so in the exit code.
     """
 
-    def __init__(self, addresses: Sequence[str], timeout_ms: int) -> None:
-        self.clients = [KestrelClient(address, timeout_ms) for address in addresses]
+    def __init__(self, addresses: Sequence[str], timeout_ms: int, login: Login) -> None:
+        self.clients = [KestrelClient(address, timeout_ms, login) for address in addresses]
         self.is_one = len(self.clients) == 1
         self._failure: Failure | None = None
 
@@ -56,7 +57,7 @@ class Cluster:
 
     def queue_rows(self, *, per_server: bool = False) -> list[QueueBlock]:
         """The figures of those that answer, added up, or for each server with its address as `server`."""
-        answers = self.each(KestrelClient.queue_stats)
+        answers = self.each(KestrelClient.all_queue_stats)
         if not per_server:
             return sum_blocks([blocks for _, blocks in answers])
         return [
@@ -65,7 +66,7 @@ class Cluster:
 
     def queue_stats(self) -> list[QueueBlock]:
         """The figures of all together. Raises the failure of the first that does not answer."""
-        return sum_blocks([client.queue_stats() for client in self.clients])
+        return sum_blocks([client.all_queue_stats() for client in self.clients])
 
     # Any of them
 
@@ -74,7 +75,7 @@ class Cluster:
         for client in self._in_any_order():
             if not self.is_one:
                 try:
-                    client.reach()
+                    client.connect()
                 except Failure as failure:
                     self._note(failure)
                     continue

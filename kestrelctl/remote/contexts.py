@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
-from kestrelctl.remote.access import Login, go_by, parse_address
+from kestrelctl.remote.access import login_of, parse_address
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.access import Login
 
 SERVER_DEFAULT: Final = "127.0.0.1:22133"
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-WAY_IN: Final = tuple(each.name for each in fields(Login))
+WAY_IN: Final = ("user", "password_file", "tls", "ca", "cert", "key")
 _TRUE: Final = ("1", "true", "t", "yes", "y", "on")
 
 
@@ -52,6 +53,7 @@ class Way:
     """Where a command goes."""
 
     servers: tuple[str, ...]
+    login: Login
     context: str = ""  # "" = none
     admin_port: int | None = None
 
@@ -64,27 +66,27 @@ def file_path() -> str:
 # Which one it is
 
 
-def settle(said: Mapping[str, str | bool]) -> Way:
-    """The servers of a command line, of whose options `said` has those that were given.
+def settle(options: Mapping[str, str | bool]) -> Way:
+    """The servers of a command line, of whose options these were given, and the login for all of them.
 
-    What the line, else the context, else the environment says of the way in is in `given` then. A server on the line
-    goes without a context, unless the line names one. Raises Failure.
+    What the line does not say of the login the context says, else the environment. A server on the line goes without a
+    context, unless the line names one. Raises Failure.
     """
-    server = str(said.get("server") or "")
-    name = str(said.get("context") or ("" if server else os.environ.get("KESTRELCTL_CONTEXT", "")))
+    server = str(options.get("server") or "")
+    name = str(options.get("context") or ("" if server else os.environ.get("KESTRELCTL_CONTEXT", "")))
     from_environment = os.environ.get("KESTRELCTL_SERVER", "")
     context = None
     if name or not (server or from_environment):
         contexts = load()
         name = name or contexts.selected
         context = contexts.find(name) if name else None
-    way_in: dict[str, Any] = {o: said.get(o) or getattr(context, o, "") or _from_environment(o) for o in WAY_IN}
-    go_by(Login(**way_in))
+    way_in: dict[str, Any] = {o: options.get(o) or getattr(context, o, "") or _from_environment(o) for o in WAY_IN}
+    login = login_of(**way_in)
     if server:
-        return Way((server,), name, context.admin_port if context is not None else None)
+        return Way((server,), login, name, context.admin_port if context is not None else None)
     if context is not None:
-        return Way(context.servers, name, context.admin_port)
-    return Way((from_environment or SERVER_DEFAULT,))
+        return Way(context.servers, login, name, context.admin_port)
+    return Way((from_environment or SERVER_DEFAULT,), login)
 
 
 def _from_environment(option: str) -> str | bool:

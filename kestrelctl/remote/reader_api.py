@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from kestrelctl.remote import access
-from kestrelctl.remote.access import Login, parse_address
+from kestrelctl.remote.access import parse_address
 from kestrelctl.remote.admin import AdminConnection, admin_connection, leaves_tls, path_of
-from kestrelctl.remote.client import KestrelClient
+from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.access import Login
 
 PAGE_ITEMS: Final = 1000
 PAGE_BYTES: Final = 4 * 1024**2
@@ -162,14 +162,8 @@ def _item(said: Mapping[str, Any]) -> Item:
     )
 
 
-def open_reader_api(
-    address: str, timeout_ms: int, admin_port: int | None = None, login: Login | None = None
-) -> ReaderApi:
-    """For the server at `address`; `admin_port` None = it says itself where that is, `login` None = the command line's.
-
-    Raises Failure if it has none.
-    """
-    login = access.given if login is None else login
+def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None, login: Login = NOBODY) -> ReaderApi:
+    """For the server at `address`; `admin_port` None = it says itself where that is. Raises Failure if it has none."""
     client = KestrelClient(address, timeout_ms, login)
     counters = client.server_stats()
     client.close()
@@ -194,7 +188,7 @@ def _connect(address: str, port: int, admin: str, timeout_ms: int, login: Login)
     is_tls = admin.startswith("tls:")
     if leaves_tls(login, address, is_tls=is_tls):
         raise NotReadable(f"the admin port of {address} is without TLS: the password is not sent there")
-    host = "127.0.0.1" if isinstance(own, str) else own[0]
+    host = own.host or "127.0.0.1"
     connection = admin_connection(f"{host}:1", f"{'tls:' if is_tls else ''}{host}:{port}", timeout_ms, login)
     assert connection is not None
     if admin and not admin.startswith("unix:"):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kestrelctl.remote.blocks import Cell, QueueBlock
+from kestreld.client.blocks import Cell, QueueBlock
 
 # A sum of ages would mean nothing: the largest counts. Of states it is the worst.
 LARGEST: Final = frozenset({"age", "oldest_ms", "sync_us", "journal_failed", "stopped"})

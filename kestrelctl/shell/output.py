@@ -17,8 +17,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
-from kestrelctl.remote.blocks import Cell, columns_of, parse_blocks
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.blocks import Cell, columns_of, parse_blocks
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 READ_CHUNK_BYTES: Final = 256 * 1024

@@ -1,28 +1,18 @@
 """Several kestrelds that do not know each other, used as one: an item goes to any of them and comes from any."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
-from threading import Event
 from types import TracebackType
-from typing import Final, TypeVar
 
 from kestreld import checks
+from kestreld.client.access import Login, ServerAddress
 from kestreld.client.connection import Connection
+from kestreld.client.pool import ServerPool
 from kestreld.client.queue import ClusterQueue
-from kestreld.client.server import Server, Waiting, event_in_child, now_ms
-from kestreld.client.sockets import Login, Place
-from kestreld.errors import ConnectionLost, ServersAway, ServerUnfit
-from kestreld.forks import restart_in_child
-
-T = TypeVar("T")
-# While all are empty each is waited at for so long, in turn; where there is only one there is nothing to miss.
-WAIT_TURN_MS: Final = 250
-WAIT_ROUND_MS: Final = 1000
-WAIT_ALONE_MS: Final = 10_000
-PAUSE_MS: Final = 20  # before servers that hang up at once are asked again
+from kestreld.client.server import Server
 
 
-class KestrelCluster:
+class KestrelCluster(ServerPool):
     """A client of kestrelds. Threads may share it, and so may forked processes: each has connections of its own.
 
     Servers that are away are left out and tried again, more rarely with each time. Every operation raises ServersAway
@@ -47,9 +37,7 @@ class KestrelCluster:
 
         Raises ValueError for an address that is none, OSError for files of certificates that cannot be used.
         """
-        self.patience_ms = checks.span_ms(patience_ms, "patience_ms")
-        self._is_chance_ours = chance is None
-        self._chance = chance if chance is not None else Random()
+        patience_ms = checks.span_ms(patience_ms, "patience_ms")
         words = {"user": user, "password": password, "ca": ca, "cert": cert, "key": key}
         for what, word in words.items():
             checks.text(word, what, may_be_empty=True)
@@ -62,20 +50,15 @@ class KestrelCluster:
         addresses = [checks.text(address, "a server", may_be_empty=True) for address in dict.fromkeys(servers)]
         if not addresses:
             raise ValueError("a cluster has at least one server")
-        places = [Place.parse(address) for address in addresses]
-        if login.wants_tls or any(place.tls for place in places):
-            login.load_files()
-        self._servers = [Server(address, login, timeout_ms, self._chance) for address in addresses]
-        self._closed = Event()
-        self.waiting = Waiting()
-        restart_in_child(self)
-
-    def after_fork(self) -> None:
-        """Connections are the servers' matter. Children that go on with the same chance would do the same things."""
-        self._closed = event_in_child(self._closed)
-        self.waiting.after_fork()
-        if self._is_chance_ours:
-            self._chance.seed()
+        parsed = [ServerAddress.parse(address) for address in addresses]
+        for address, at in zip(addresses, parsed, strict=True):
+            if at.path and not at.path.startswith("/"):  # would be another one in another working directory
+                raise ValueError(f"{address!r} is not a server; write HOST:PORT, tls:HOST:PORT or unix:/PATH")
+        if login.uses_tls(ServerAddress()) or any(at.tls for at in parsed):
+            _ = login.context
+        own = chance if chance is not None else Random()
+        made = [Server(address, login, timeout_ms, own) for address in addresses]
+        super().__init__(made, patience_ms, own, is_chance_ours=chance is None)
 
     def queue(self, name: str) -> ClusterQueue:
         """Raises BadQueueName."""
@@ -85,17 +68,6 @@ class KestrelCluster:
         """The counters of each server that can be reached, by address. Raises ServersAway when none can be."""
         return self.each(Connection.server_stats)[0]
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed.is_set()
-
-    def close(self) -> None:
-        """Let go of all servers. Those who wait get nothing; open reads can still be confirmed."""
-        self._closed.set()
-        self.waiting.end()
-        for server in self._servers:
-            server.close()
-
     def __enter__(self) -> "KestrelCluster":
         return self
 
@@ -103,124 +75,3 @@ class KestrelCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    # What queues do with the servers
-
-    def each(self, do: Callable[[Connection], T]) -> tuple[dict[str, T], dict[str, str]]:
-        """What each server says, and why others do not, by address. Raises ServersAway when none can be reached."""
-        patience = Patience(self)
-        while not self.is_closed:
-            answers: dict[str, T] = {}
-            reasons: dict[str, str] = {}
-            refusals: dict[str, ServerUnfit] = {}
-            for server in self._servers:
-                try:
-                    answers[server.address] = server.asked(do)
-                except ServersAway as away:
-                    reasons |= away.reasons
-                except ConnectionLost as lost:
-                    reasons[server.address] = str(lost)
-                except ServerUnfit as unfit:
-                    refusals[server.address] = unfit
-            if answers:
-                return answers, reasons | reasons_of(refusals)
-            patience.spend(reasons, refusals)
-        raise self._closed_by_us()
-
-    def put(self, key: bytes, data: bytes, expire_s: int) -> bool:
-        """To a random server that takes it. False = all that can be reached are full.
-
-        Raises ServersAway when it is nowhere, ConnectionLost when it may be somewhere.
-        """
-        patience = Patience(self)
-        while not self.is_closed:
-            reasons: dict[str, str] = {}
-            refusals: dict[str, ServerUnfit] = {}
-            for server in self._in_any_order():
-                try:
-                    if server.asked(lambda connection: connection.put(key, data, expire_s)):
-                        return True
-                except ServersAway as away:
-                    reasons |= away.reasons
-                except ServerUnfit as unfit:
-                    refusals[server.address] = unfit
-            if len(reasons) + len(refusals) < len(self._servers):
-                return False
-            patience.spend(reasons, refusals)
-        raise self._closed_by_us()
-
-    def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
-        """What the first server has that has anything; `fetch` waits there for some ms. None = the time is over.
-
-        All are asked in any order; if none has anything, each is waited at in turn. `wait_ms` None = for ever. Raises
-        ServersAway.
-        """
-        until_ms = None if wait_ms is None else now_ms() + wait_ms
-        patience, turn_ms = Patience(self, until_ms), 0
-        while not self.is_closed:
-            reasons: dict[str, str] = {}
-            refusals: dict[str, ServerUnfit] = {}
-            for server in self._in_any_order():
-                left_ms = turn_ms if until_ms is None else max(0, min(turn_ms, until_ms - now_ms()))
-                try:
-                    found = fetch(server, left_ms)
-                except ServersAway as away:
-                    reasons |= away.reasons
-                except ConnectionLost as lost:  # nothing is lost: what it has set aside for us returns
-                    reasons[server.address] = str(lost)
-                except ServerUnfit as unfit:
-                    refusals[server.address] = unfit
-                else:
-                    if found is not None:
-                        return found
-            if self._closed.is_set():
-                break
-            asked = len(self._servers) - len(reasons) - len(refusals)
-            if not asked:
-                patience.spend(reasons, refusals)
-                continue
-            patience.renew()
-            if until_ms is not None and now_ms() >= until_ms:
-                return None
-            turn_ms = min(WAIT_TURN_MS, WAIT_ROUND_MS // asked) if len(self._servers) > 1 else WAIT_ALONE_MS
-        return None
-
-    def _closed_by_us(self) -> ServersAway:
-        return ServersAway({server.address: "the cluster is closed" for server in self._servers})
-
-    def _in_any_order(self) -> list[Server]:
-        return self._chance.sample(self._servers, len(self._servers))
-
-    def pause(self, most_ms: int) -> None:
-        """Until a server that is away is to be tried again, or the cluster is closed; not longer than `most_ms`."""
-        next_at_ms = min(server.next_try_at_ms for server in self._servers)
-        self._closed.wait(max(PAUSE_MS, min(next_at_ms - now_ms(), most_ms)) / 1000)
-
-
-def reasons_of(refusals: dict[str, ServerUnfit]) -> dict[str, str]:
-    return {address: refusal.reason for address, refusal in refusals.items()}
-
-
-class Patience:
-    """How long one operation goes on asking while all servers are away."""
-
-    def __init__(self, cluster: KestrelCluster, until_ms: int | None = None) -> None:
-        """Not beyond `until_ms` on the monotonic clock, if there is such an end."""
-        self._cluster = cluster
-        self._until_ms = until_ms
-        self.renew()
-
-    def renew(self) -> None:
-        """A server was there."""
-        self._end_ms = now_ms() + self._cluster.patience_ms
-        if self._until_ms is not None:
-            self._end_ms = min(self._end_ms, self._until_ms)
-
-    def spend(self, reasons: dict[str, str], refusals: dict[str, ServerUnfit]) -> None:
-        """Returns when it is worth asking again. Raises ServersAway at its end, and at once what all have refused."""
-        if not reasons:
-            raise next(iter(refusals.values()))
-        left_ms = self._end_ms - now_ms()
-        if left_ms <= 0:
-            raise ServersAway(reasons | reasons_of(refusals))
-        self._cluster.pause(left_ms)

@@ -1,177 +1,377 @@
-"""One connection to a kestreld, on pymemcache. What an answer means is decided here."""
+"""One connection to a kestreld or an old Kestrel, and the commands on it. What a reply means is decided here."""
 
-from collections.abc import Iterator
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
-
-from pymemcache import Client  # type: ignore[import-untyped]
-from pymemcache.exceptions import (  # type: ignore[import-untyped]
-    MemcacheClientError,
-    MemcacheError,
-    MemcacheIllegalInputError,
-    MemcacheUnexpectedCloseError,
-    MemcacheUnknownCommandError,
-    MemcacheUnknownError,
-)
+from typing import Final
 
 from kestreld import checks
-from kestreld.client.sockets import Login, connect, hang_up, is_quiet
-from kestreld.errors import BadQueueName, ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
+from kestreld.client.access import RECEIVE_BYTES, Login, Socket, connect, hang_up, is_quiet
+from kestreld.client.blocks import QueueBlock, parse_blocks, text
+from kestreld.client.items import OpenItem, PutItem, RepairAnswer
+from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
+from kestreld.errors import (
+    BadQueueName,
+    ConnectionLost,
+    KestrelError,
+    ServerRefused,
+    ServersAway,
+    ServerUnfit,
+    UnexpectedReply,
+    UnknownCommand,
+)
 from kestreld.forks import restart_in_child
 
 WAIT_MS_MAX: Final = 3_600_000  # of one command; whoever waits longer asks again
+REPAIR_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
+BLOCK_RECEIVE_BYTES: Final = 1 << 20
+CLOSED: Final = "it closed the connection"
+_ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
+QUEUE_BYTES_MAX: Final = 250
+_UNSENDABLE: Final = re.compile(rb"[\s\0/]")
+_BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
 
 
-class Connection(Client):  # type: ignore[misc]
-    """It connects once: an open read is gone with its connection, over a new one a close would look like success."""
+class Connection:
+    """It connects once: an open read is gone with its connection, over a new one a close would look like success.
 
-    sock: Any  # None once it has ended
+    Methods raise KestrelErrors: ServersAway and LoginRefused where they connect first, ConnectionLost where the server
+    did not answer, ServerRefused for its refusals. All but an answer to a put also end the connection.
+    """
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
-        """Connects. Raises ServersAway or ServerUnfit."""
-        super().__init__(("", 0), default_noreply=False, allow_unicode_keys=True)
-        self._address = address
+        """Connects with `connect`, or at the first command."""
+        self.address = address
+        self._login = login
         self._timeout_ms = timeout_ms
-        self._why_closed = "it closed the connection"
+        self._socket: Socket | None = None
+        self._has_connected = False
+        self._why_closed = CLOSED
+        self._parser = ReplyParser()
+        self._replies: deque[Reply] = deque()
         restart_in_child(self)
-        try:
-            self.sock = connect(address, login, timeout_ms / 1000)
-        except OSError as error:
-            raise ServersAway({address: _why(error)}) from error
 
-    def _connect(self) -> None:
-        """pymemcache's hook: what was connected is not any more."""
-        raise MemcacheUnexpectedCloseError
+    def failure_of(self, problem: KestrelError) -> Exception:
+        """What is raised for it: a program with errors of its own gives those."""
+        return problem
+
+    def connect(self) -> None:
+        """Now, unless it is connected. Raises ServersAway, LoginRefused or UnexpectedReply."""
+        with self._talking():
+            pass
 
     def after_fork(self) -> None:
         """It is the parent's, which is gone for the server only once nobody else has the connection open."""
-        self._why_closed = "it is a connection from before a fork, the parent's"
+        self._has_connected, self._why_closed = True, "it is a connection from before a fork, the parent's"
         self.close()
+
+    def close(self) -> None:
+        connected, self._socket = self._socket, None
+        if connected is not None:
+            connected.close()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._socket is not None
 
     @property
     def is_usable(self) -> bool:
         """Whether the server, as far as can be told, is still at the other end."""
-        return self.sock is not None and is_quiet(self.sock)
+        return self._socket is not None and is_quiet(self._socket)
 
     def hang_up(self) -> None:
         """End whatever another thread waits for on it."""
-        if (sock := self.sock) is not None:
-            hang_up(sock)
+        if (connected := self._socket) is not None:
+            hang_up(connected)
 
-    def check(self) -> None:
-        """Returns when the server answers."""
-        with self._answering():
-            self.version()
+    # Items
 
-    def put(self, queue: bytes, data: bytes, expire_s: int) -> bool:
-        """False = the queue is full. `expire_s` as on the wire."""
-        with self._answering():
-            return bool(self.set(queue, data, expire_s))
+    def put(self, queue: bytes, data: bytes, expire_s: int = 0) -> bool:
+        """False = the queue is full, or the item too large. `expire_s` as on the wire."""
+        key = self._key(queue)
+        with self._talking():
+            self._send(b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(data), data))
+            reply = self._reply()
+            if isinstance(reply, bytes) and reply.startswith(b"SERVER_ERROR journal ") and not self._goes_on():
+                # Nobody knows whether the item is there, so that no other server may be given it.
+                raise ServerRefused(self.address, text(reply.partition(b" ")[2]))
+            return self._is_stored(reply)
 
-    def fetch(self, key: bytes, wait_ms: int = 0) -> bytes | None:
-        """What `get` of a queue with options gives, waiting there. None = nothing."""
-        if wait_ms > 0:
-            key += b"/t=%d" % wait_ms
-        with self._answering(wait_ms):
-            item: bytes | None = self.get(key)
-            return item
+    def put_each(self, queue: bytes, items: Sequence[PutItem]) -> Iterator[bool | KestrelError]:
+        """Send all, then yield what became of each: as `put`, or why it was refused. Stop there to send no more.
 
-    def flush(self, queue: bytes) -> None:
-        self._ask(b"flush " + queue, b"END")
+        Their answers have to fit into the socket's buffers: neither side may wait for the other to read.
+        """
+        key = self._key(queue)
+        sets = [b"set %b %d %d %d\r\n%b\r\n" % (key, flags, age, len(data), data) for data, age, flags in items]
+        with self._talking():
+            self._send(b"".join(sets))
+        for _ in items:
+            with self._talking():
+                reply = self._reply()
+            try:
+                is_stored: bool | KestrelError = self._is_stored(reply)
+            except KestrelError as refusal:
+                is_stored = refusal
+            yield is_stored
 
-    def delete_queue(self, queue: bytes) -> bool:
-        """False = there was none; with `compat: kestrel-1` a server does not say."""
-        return self._ask(b"delete " + queue, b"DELETED", b"NOT_FOUND", b"END") != b"NOT_FOUND"
-
-    def server_stats(self) -> dict[str, int | str]:
-        """The server's own counters, by name."""
-        with self._answering():
-            counters: dict[bytes, Any] = self.stats()
-        return {
-            _text(name): _text(value) if isinstance(value, bytes) else value
-            for name, value in counters.items()
-            if not name.startswith(b"queue_")
-        }
-
-    def queue_stats(self, queue: bytes) -> dict[str, int | str]:
-        """A queue's counters, by name; empty where there is no such queue."""
-        with self._answering():
-            (block,) = self._misc_cmd([b"dump_stats " + queue + b"\r\n"], b"dump_stats", False, end_tokens=b"END\r\n")
-        # With `compat: kestrel-1` a server tells of all queues.
-        ours = _text(block).partition(f"queue '{_text(queue)}' {{")[2].partition("\n}")[0]
-        pairs = [line.strip().partition("=") for line in ours.splitlines() if "=" in line]
-        return {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
-
-    def _ask(self, command: bytes, *answers: bytes) -> bytes:
-        with self._answering():
-            answer: bytes = self._misc_cmd([command + b"\r\n"], command.split()[0], False)[0]
-            if answer not in answers:
-                raise MemcacheUnknownError(answer)
-            return answer
-
-    def _extract_value(
-        self,
-        expect_cas: bool,
-        line: bytes,
-        buf: bytes,
-        remapped_keys: dict[bytes, bytes],
-        prefixed_keys: list[bytes],
-    ) -> tuple[bytes, bytes, bytes]:
-        """pymemcache's hook: with `compat: kestrel-1` the queue alone comes back where it was asked with options."""
-        fields = line.split()
-        (key,) = prefixed_keys
-        if len(fields) != 4 or fields[1].split(b"/")[0] != key.split(b"/")[0] or not fields[3].isdigit():
-            raise MemcacheUnknownError(line)
-        fields[1] = key
-        value: tuple[bytes, bytes, bytes] = super()._extract_value(
-            expect_cas, b" ".join(fields), buf, remapped_keys, prefixed_keys
-        )
-        return value
-
-    def _raise_errors(self, line: bytes, name: bytes) -> None:
-        """pymemcache's hook. A connection that ends with this answer has it in place of one that nobody knows."""
-        if name == b"set" and line.startswith(b"SERVER_ERROR journal ") and not self._goes_on():
-            raise MemcacheClientError(line.partition(b" ")[2])
-        super()._raise_errors(line, name)
+    def _is_stored(self, reply: Reply) -> bool:
+        if reply == b"STORED":
+            return True
+        if reply == b"NOT_STORED":
+            return False
+        raise self._refusal(reply, b"set")
 
     def _goes_on(self) -> bool:
         try:
-            self.sock.sendall(b"version\r\n")
-            return bool(self.sock.recv(1))
-        except OSError:
+            self._send(b"version\r\n")
+            self._reply()
+        except (OSError, KestrelError):
             return False
+        return True
+
+    def fetch(self, queue: bytes, options: bytes = b"", wait_ms: int = 0) -> bytes | None:
+        """What `get` of a queue with options gives, waiting there. None = nothing."""
+        item = self.fetch_item(queue, options, wait_ms)
+        return None if item is None else item.data
+
+    def fetch_item(
+        self, queue: bytes, options: bytes = b"", wait_ms: int = 0, *, with_id: bool = False
+    ) -> OpenItem | None:
+        """As `fetch`, with its flags, and its id where that is asked for, which an old Kestrel does not know."""
+        key = self._key(queue) + (b"/t=%d" % wait_ms if wait_ms > 0 else b"") + options
+        with self._talking(wait_ms):
+            self._send(b"%b %b\r\n" % (b"gets" if with_id else b"get", key))
+            reply = self._reply()
+            if isinstance(reply, bytes):
+                raise self._refusal(reply, b"get")
+            if not reply:
+                return None
+            header = self._parser.header.split(b" ")
+            # An old Kestrel, or `compat: kestrel-1`, echoes the queue alone where it was asked with options.
+            is_ours = header[1].split(b"/")[0] == queue
+            numbers = header[2:]
+            if len(reply) > 1 or not is_ours or len(numbers) != 2 + with_id or not all(map(bytes.isdigit, numbers)):
+                raise UnexpectedReply(self.address, text(self._parser.header))
+            return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
+
+    def open_item(self, queue: bytes, *, close: bool = False, with_id: bool = False) -> OpenItem | None:
+        """Take the head item and hold it open, having confirmed the open item if `close`. None = there is none."""
+        return self.fetch_item(queue, b"/close/open" if close else b"/open", with_id=with_id)
+
+    def open_read(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
+        """Take the head item and hold it open. None = there is none."""
+        return self.fetch(queue, b"/open", wait_ms)
+
+    def close_and_open(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
+        """Confirm the open item and open the next. None = there is none."""
+        return self.fetch(queue, b"/close/open", wait_ms)
+
+    def close_read(self, queue: bytes) -> None:
+        """Confirm the open item: it is gone for good."""
+        self.fetch(queue, b"/close")
+
+    def abort_read(self, queue: bytes) -> None:
+        """Give the open item back to the head of the queue; a lost connection has done so by itself."""
+        if self.is_connected:
+            self.fetch(queue, b"/abort")
+
+    def peek(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
+        """The head item, left where it is. None = there is none."""
+        return self.fetch(queue, b"/peek", wait_ms)
+
+    def keep_alive(self) -> None:
+        """Show an old Kestrel's idle time-out that this connection is in use."""
+        self.server_version()
+
+    # Queues and the server
+
+    def flush(self, queue: bytes) -> None:
+        """Discard the items of a queue."""
+        self._ask(b"flush " + self._key(queue), b"END")
+
+    def flush_all_queues(self) -> None:
+        self._ask(b"flush_all", b"OK", b"Flushed all queues.")
+
+    def flush_expired(self, queue: bytes) -> int:
+        """Remove a queue's expired items now; how many there were."""
+        return int(self._match(b"flush_expired " + self._key(queue), rb"\d+")[0])
+
+    def flush_all_expired(self) -> int:
+        return int(self._match(b"flush_all_expired", rb"\d+")[0])
+
+    def delete_queue(self, queue: bytes) -> bool:
+        """False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
+        return self._ask(b"delete " + self._key(queue), b"DELETED", b"NOT_FOUND", b"END") != b"NOT_FOUND"
+
+    def undo(self, queue: bytes) -> tuple[int, int] | None:
+        """Bring back what the latest flush or delete dropped: items back, and items left. None = there is nothing."""
+        counts = self._match(b"undo " + self._key(queue), rb"NOT_FOUND|UNDONE (\d+) (\d+)", REPAIR_MS)
+        return None if counts[1] is None else (int(counts[1]), int(counts[2]))
+
+    def repair_queue(self, queue: bytes) -> RepairAnswer | None:
+        """Have the server check the journal of a queue, and build it anew if it is damaged. None = no such queue."""
+        answer, key = RepairAnswer(), self._key(queue)
+        with self._talking(REPAIR_MS):
+            self._send(b"repair %b\r\n" % key)
+            while (line := self._line(b"repair")).startswith(b"DAMAGE "):
+                answer.damages.append(text(line.removeprefix(b"DAMAGE ")))
+            if line == b"NOT_FOUND":
+                return None
+            if done := re.fullmatch(rb"REPAIRED (\d+) (\d+) (.*)", line):
+                answer.items, answer.lost, answer.kept_at = int(done[1]), int(done[2]), text(done[3])
+            elif line != b"SOUND":
+                raise UnexpectedReply(self.address, text(line))
+        return answer
+
+    def reload(self) -> str:
+        """Have the server read its configuration again. What it says beside "done", or ""."""
+        return text(self._match(b"reload", rb"Reloaded config\.(.*)")[1].strip())
+
+    def server_version(self) -> str:
+        return text(self._match(b"version", rb"VERSION (.*)")[1])
+
+    def shut_down(self) -> None:
+        """Stop the server; returns once it has closed the connection."""
+        with self._talking():
+            self._send(b"shutdown\r\n")
+            with suppress(ConnectionLost, ConnectionResetError):
+                raise UnexpectedReply(self.address, text(self._line(b"shutdown")))
+
+    # Figures
+
+    def server_stats(self) -> dict[str, int | str]:
+        """The server's own counters, by name."""
+        counters: dict[str, int | str] = {}
+        for line in self._block(b"stats").splitlines():
+            _, name, value = (line + b"  ").split(b" ", 2)
+            if name and not name.startswith(b"queue_"):
+                value = value[:-2]
+                counters[text(name)] = _number_or_text(value) if name != b"version" else text(value)
+        return counters
+
+    def dump_stats(self, queues: Iterable[bytes] = ()) -> bytes:
+        """The counters of these queues, or of all when there are none, in the server's own blocks.
+
+        An old Kestrel, or `compat: kestrel-1`, always tells of all.
+        """
+        return self._block(b" ".join([b"dump_stats", *queues]))
+
+    def queue_stats(self, queue: bytes) -> dict[str, int | str]:
+        """A queue's counters, by name; empty where there is no such queue."""
+        found = next((one for one in self.all_queue_stats([queue]) if one["queue"] == text(queue)), {})
+        return {name: value for name, value in found.items() if name != "queue"}
+
+    def all_queue_stats(self, queues: Iterable[bytes] = ()) -> list[QueueBlock]:
+        # Not from `stats`: in `queue_a_total_items` it is anyone's guess where the name ends.
+        return parse_blocks(self.dump_stats(queues))
+
+    def dump_config(self) -> bytes:
+        """The settings of every queue, in the server's own blocks."""
+        return self._block(b"dump_config")
+
+    # One command and its reply
+
+    def _key(self, queue: bytes) -> bytes:
+        """The name, once it cannot be mistaken for options or for the end of the command."""
+        if not queue or len(queue) > QUEUE_BYTES_MAX or _UNSENDABLE.search(queue):
+            words = f"it is empty, longer than {QUEUE_BYTES_MAX} bytes, or has a blank or a / in it"
+            raise self.failure_of(BadQueueName(f"{text(queue)!r} is not a queue name: {words}"))
+        return queue
+
+    def _ask(self, command: bytes, *answers: bytes) -> bytes:
+        return bytes(self._match(command, b"|".join(map(re.escape, answers)))[0])
+
+    def _match(self, command: bytes, expected: bytes, wait_ms: int = 0) -> "re.Match[bytes]":
+        """The reply of one line, which the pattern has to match."""
+        with self._talking(wait_ms):
+            self._send(command + b"\r\n")
+            line = self._line(command.split()[0])
+            found = re.fullmatch(expected, line)
+            if found is None:
+                raise UnexpectedReply(self.address, text(line))
+            return found
+
+    def _line(self, verb: bytes) -> bytes:
+        """The next line, raised if it is an error. An END stands for itself."""
+        reply = self._reply()
+        if reply == ():
+            return b"END"
+        if isinstance(reply, tuple) or reply.startswith(_ERRORS):
+            raise self._refusal(reply, verb)
+        return reply
+
+    def _block(self, command: bytes) -> bytes:
+        """All lines up to END, without it. Taken as a whole, as it may be long: line by line is ten times the work."""
+        with self._talking():
+            self._send(command + b"\r\n")
+            answer = bytearray()
+            while not answer.endswith(b"END\r\n") or not (len(answer) == 5 or answer.endswith(b"\nEND\r\n")):
+                answer += self._received(BLOCK_RECEIVE_BYTES)
+                line, eol, _ = answer[:1000].partition(b"\n")
+                if eol and line.strip() and not line.startswith(_BLOCK_STARTS):
+                    raise self._refusal(bytes(line.rstrip(b"\r")), command)
+        return bytes(answer[:-5]).replace(b"\r\n", b"\n")
+
+    def _send(self, request: bytes) -> None:
+        if self._socket is None:
+            raise ConnectionLost(self.address, self._why_closed)
+        self._socket.sendall(request)
+
+    def _received(self, most_bytes: int) -> bytes:
+        data = self._socket.recv(most_bytes) if self._socket is not None else b""
+        if not data:
+            raise ConnectionLost(self.address, self._why_closed)
+        return data
+
+    def _reply(self) -> Reply:
+        while not self._replies:
+            try:
+                self._replies += self._parser.feed(self._received(RECEIVE_BYTES))
+            except UnparsableReply as error:
+                raise UnexpectedReply(self.address, str(error)) from error
+        return self._replies.popleft()
 
     @contextmanager
-    def _answering(self, wait_ms: int = 0) -> Iterator[None]:
-        """Allow the server `wait_ms` beyond the time-out. What goes wrong ends the connection."""
-        if self.sock is not None:
-            with suppress(OSError):  # ended by another thread: it shows below
-                self.sock.settimeout((self._timeout_ms + wait_ms) / 1000)
+    def _talking(self, wait_ms: int = 0) -> Iterator[None]:
+        """Connected; the server may take `wait_ms` beyond the time-out. What goes wrong ends the connection."""
         try:
+            if self._socket is None and not self._has_connected:
+                self._connect()
+            if (connected := self._socket) is not None:
+                with suppress(OSError):  # ended by another thread: it shows below
+                    connected.settimeout((self._timeout_ms + wait_ms) / 1000)
             yield
-        except (MemcacheError, OSError) as error:
+        except (KestrelError, OSError) as error:
             self.close()
-            raise self._problem(error) from error
+            problem = error if isinstance(error, KestrelError) else ConnectionLost(self.address, reason_of(error))
+            problem.__cause__ = error if problem is not error else error.__cause__
+            raised = self.failure_of(problem)
+            raise raised from (problem.__cause__ if raised is problem else problem)
 
-    def _problem(self, error: MemcacheError | OSError) -> KestrelError:
-        said = _text(error.args[0]) if error.args and isinstance(error.args[0], bytes) else str(error)
-        match error:
-            case MemcacheUnexpectedCloseError():
-                return ConnectionLost(self._address, self._why_closed)
-            case OSError():
-                return ConnectionLost(self._address, _why(error))
-            case MemcacheIllegalInputError():
-                return BadQueueName(said)
-            case MemcacheUnknownCommandError():
-                return ServerRefused(self._address, f"it does not know {said}")
-            case MemcacheClientError():
-                return ServerRefused(self._address, said)
-            case _:
-                return ServerUnfit(self._address, said)
+    def _connect(self) -> None:
+        self._has_connected = True
+        try:
+            self._socket = connect(self.address, self._login, self._timeout_ms / 1000)
+        except OSError as error:
+            raise ServersAway({self.address: reason_of(error)}) from error
+
+    def _refusal(self, reply: Reply, verb: bytes) -> ServerRefused:
+        if isinstance(reply, tuple):
+            return UnexpectedReply(self.address, text(self._parser.header) if reply else "END")
+        reason = text(reply.partition(b" ")[2] or reply)
+        if reply.startswith(b"CLIENT_ERROR"):
+            return ServerRefused(self.address, reason)
+        if reply.startswith(b"SERVER_ERROR"):
+            return ServerUnfit(self.address, reason)
+        if reply.startswith(b"ERROR"):
+            return UnknownCommand(self.address, text(verb))
+        return UnexpectedReply(self.address, text(reply))
 
 
 def sendable(data: bytes, expiry: int) -> bytes:
-    """An item as it is sent. Raises TypeError for what is none, of which memcache would send the text."""
+    """An item as it is sent. Raises TypeError for anything but bytes."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"an item is bytes, not {type(data).__name__}")
     checks.whole(expiry, "an expiry", -checks.FAR_MS)  # what is past is of no use
@@ -186,9 +386,13 @@ def queue_key(name: str) -> bytes:
     return key
 
 
-def _why(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """What the system says of it, as words in the middle of a line."""
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+def _number_or_text(value: bytes) -> int | str:
+    try:
+        return int(value)
+    except ValueError:
+        return text(value)

@@ -2,18 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
 
 from kestreld import checks
 from kestreld.client.connection import Connection, queue_key, sendable
+from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
+from kestreld.client.pool import ServerPool
 from kestreld.client.server import OpenRead, Server
 from kestreld.clock import Clock
 from kestreld.errors import ServersAway
-
-if TYPE_CHECKING:
-    from kestreld.client.cluster import KestrelCluster
-
-EXPIRY_RELATIVE_S_MAX: Final = 999_999  # memcache counts up to here from now, and larger numbers from 1970
 
 
 class ClusterQueue:
@@ -22,11 +18,11 @@ class ClusterQueue:
     Threads may share it. `wait_ms` 0 = do not wait, None = wait for ever.
     """
 
-    def __init__(self, cluster: "KestrelCluster", name: str) -> None:
+    def __init__(self, servers: ServerPool, name: str) -> None:
         """Raises BadQueueName."""
         self.name = name
         self._key = queue_key(name)
-        self._cluster = cluster
+        self._servers = servers
 
     # Putting
 
@@ -38,7 +34,7 @@ class ClusterQueue:
         data = sendable(data, expire_s)
         if expire_s > EXPIRY_RELATIVE_S_MAX:
             expire_s += Clock().wall_ms // 1000
-        return self._cluster.put(self._key, data, expire_s)
+        return self._servers.put(self._key, data, expire_s)
 
     # Getting
 
@@ -55,7 +51,7 @@ class ClusterQueue:
 
     def peek(self, wait_ms: int | None = 0) -> bytes | None:
         """A head item of any server, which stays. None when there is none."""
-        return self._cluster.first(self._peek_at, _checked(wait_ms))
+        return self._servers.first(self._peek_at, _checked(wait_ms))
 
     @contextmanager
     def read(self, wait_ms: int | None = 0) -> Iterator[bytes | None]:
@@ -82,7 +78,7 @@ class ClusterQueue:
             opened.close_in_hand()
 
     def _open(self, wait_ms: int | None) -> OpenRead | None:
-        return self._cluster.first(self._open_at, _checked(wait_ms))
+        return self._servers.first(self._open_at, _checked(wait_ms))
 
     def _open_at(self, server: Server, wait_ms: int) -> OpenRead | None:
         return server.opened(self._key, lambda connection: self._fetch(connection, b"/open", wait_ms))
@@ -92,19 +88,19 @@ class ClusterQueue:
 
     def _fetch(self, connection: Connection, option: bytes, wait_ms: int) -> bytes | None:
         if not wait_ms:
-            return connection.fetch(self._key + option)
-        with self._cluster.waiting.on(connection):
-            return connection.fetch(self._key + option, wait_ms)
+            return connection.fetch(self._key, option)
+        with self._servers.waiting.on(connection):
+            return connection.fetch(self._key, option, wait_ms)
 
     # The whole queue
 
     def flush(self) -> None:
         """Drop the waiting items on all servers. Raises ServersAway, having done so on the others."""
-        self._everywhere(self._cluster.each(lambda connection: connection.flush(self._key))[1])
+        self._everywhere(self._servers.each(lambda connection: connection.flush(self._key))[1])
 
     def delete(self) -> bool:
         """Drop the queue on all servers. False = there was none. Raises ServersAway, having done so on the others."""
-        deleted, reasons = self._cluster.each(lambda connection: connection.delete_queue(self._key))
+        deleted, reasons = self._servers.each(lambda connection: connection.delete_queue(self._key))
         self._everywhere(reasons)
         return any(deleted.values())
 
@@ -114,7 +110,7 @@ class ClusterQueue:
 
     def stats(self) -> dict[str, dict[str, int | str]]:
         """Its counters on each server that can be reached, by address; empty where there is no such queue."""
-        return self._cluster.each(lambda connection: connection.queue_stats(self._key))[0]
+        return self._servers.each(lambda connection: connection.queue_stats(self._key))[0]
 
 
 def _checked(wait_ms: float | None) -> int | None:

@@ -9,8 +9,8 @@ from threading import Event, Lock, Thread
 from typing import Final, TypeVar
 from weakref import ref
 
+from kestreld.client.access import Login
 from kestreld.client.connection import Connection
-from kestreld.client.sockets import Login
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
@@ -73,8 +73,10 @@ class Server:
                 connection.close()
             if self._problem is not None:
                 raise self._problem()
+        connection = Connection(self.address, self._login, self._timeout_ms)
         try:
-            return Connection(self.address, self._login, self._timeout_ms)
+            connection.connect()
+            return connection
         except ServersAway as away:
             self._leave_out(partial(ServersAway, away.reasons), away.reasons[self.address])
             raise
@@ -110,20 +112,19 @@ class Server:
 
     def is_back(self) -> bool:
         """Try it, after a while the next time if it is not."""
-        connection: Connection | None = None
+        connection = Connection(self.address, self._login, self._timeout_ms)
         try:
-            connection = Connection(self.address, self._login, self._timeout_ms)
-            connection.check()
+            connection.server_version()
         except (ServersAway, ServerUnfit, ConnectionLost):
             with self._lock:
                 self._plan(2 * self._delay_ms)
             return False
         except ServerRefused:  # to tell its version; it is there
-            connection = None
+            pass
         with self._lock:
             self._problem = None
         _log.info("%s is back", self.address)
-        if connection is not None:
+        if connection.is_connected:
             self.give_back(connection)
         return True
 
@@ -262,7 +263,7 @@ class OpenRead:
     def _end(self, option: bytes) -> None:
         ended = False
         try:
-            self._connection.fetch(self._key + option)
+            self._connection.fetch(self._key, option)
             ended = True
         except KestrelError as problem:
             self._server.note(problem)

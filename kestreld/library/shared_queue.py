@@ -234,7 +234,7 @@ class SharedQueue:
     def _fetch(self, waiting: Waiting, want: int, wait_ms: int) -> QItem | None:
         def fetch(connection: Connection, option: bytes) -> bytes | None:
             with waiting.on(connection):
-                return connection.fetch(self._key + option, wait_ms)
+                return connection.fetch(self._key, option, wait_ms)
 
         if want == PEEK:
             seen = self._spool.use(lambda server: server.asked(lambda there: fetch(there, b"/peek")))

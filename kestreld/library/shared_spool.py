@@ -10,9 +10,9 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Final, TypeVar
 
+from kestreld.client.access import Login
 from kestreld.client.connection import Connection
 from kestreld.client.server import Server, event_in_child, now_ms
-from kestreld.client.sockets import Login
 from kestreld.errors import ServersAway, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.forks import restart_in_child
@@ -119,8 +119,9 @@ class SharedSpool:
         for address in (f"unix:{self.path}/{SOCKET}", *addresses):
             if address.startswith("unix:"):
                 login = Login()
+                connection = Connection(address, login, TIMEOUT_MS)
                 try:
-                    connection = Connection(address, login, TIMEOUT_MS)
+                    connection.connect()
                 except ServersAway:
                     continue
                 server = Server(address, login, TIMEOUT_MS)

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from kestrelctl.items.putting import PutItem, expiry_at_s, expiry_s
+from kestrelctl.items.putting import expiry_at_s, expiry_s
 from kestrelctl.journals.replaying import Pace, due
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.items import PutItem
 from kestreld.journal.discovery import discover
 from kestrelspark.batch import instant_ms
 from kestrelspark.in_order import CODE, COLUMNS, Source, merged, source_batches, sources_of

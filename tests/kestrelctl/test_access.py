@@ -154,13 +154,13 @@ def test_a_login_is_a_value_of_its_own(guarded: Daemon, tmp_path: Path) -> None:
     """Two at a time in one process, and a password that is replaced is read by the next login."""
     (tmp_path / "alice").write_text("all of it")
     (tmp_path / "bob").write_text("wrong")
-    alice, bob = (access.Login(user, str(tmp_path / user)) for user in ("alice", "bob"))
+    alice, bob = (access.login_of(user, str(tmp_path / user)) for user in ("alice", "bob"))
     KestrelClient(guarded.address, 5000, alice).put(b"b1", b"x")
     with pytest.raises(Failure, match="refused bob"):
         KestrelClient(guarded.address, 5000, bob).put(b"b1", b"x")
     (tmp_path / "bob").write_text("bob")
-    KestrelClient(guarded.address, 5000, access.Login("bob", str(tmp_path / "bob"))).put(b"b1", b"x")
-    assert KestrelClient(guarded.address, 5000, alice).get(b"b1") == b"x"
+    KestrelClient(guarded.address, 5000, access.login_of("bob", str(tmp_path / "bob"))).put(b"b1", b"x")
+    assert KestrelClient(guarded.address, 5000, alice).fetch(b"b1") == b"x"
 
 
 def test_a_password_that_is_typed_is_asked_for_once_by_each_login(
@@ -177,7 +177,7 @@ def test_a_password_that_is_typed_is_asked_for_once_by_each_login(
         monkeypatch.setattr("sys.stdin", stdin)
         monkeypatch.setattr("getpass.getpass", typed)
         monkeypatch.delenv(access.PASSWORD_VARIABLE, raising=False)
-        alice, bob = access.Login("alice"), access.Login("bob")
+        alice, bob = access.login_of("alice"), access.login_of("bob")
         for login in (alice, bob, alice, bob):
             KestrelClient(guarded.address, 5000, login).put(b"b1", b"x")
     os.close(terminal)
@@ -187,6 +187,7 @@ def test_a_password_that_is_typed_is_asked_for_once_by_each_login(
 @needs_openssl
 def test_each_login_trusts_its_own_authority(tmp_path: Path) -> None:
     trusted = [
-        access.Login(ca=str(Authority(tmp_path, name).certificate)).tls_context.get_ca_certs() for name in ("a", "b")
+        access.tls_context(access.login_of(ca=str(Authority(tmp_path, name).certificate))).get_ca_certs()
+        for name in ("a", "b")
     ]
     assert trusted[0] != trusted[1]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kestrelctl.bench.items import ItemMaker
 from kestrelctl.bench.latencies import Latencies
-from kestrelctl.bench.wire import ReplyParser
+from kestreld.client.replies import ReplyParser
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import Kestrelctl, Outcome
 from tests.support.tampering import tampering_proxy

@@ -139,5 +139,5 @@ def test_the_hot_verbs_import_nothing_that_is_slow_to_start(kestrelctl: Kestrelc
         check=True,
     )
     imported = set(re.findall(r"\| +([a-z_0-9]+)(?:\.|$)", run.stderr.decode(), re.MULTILINE))
-    assert "pymemcache" in imported
-    assert not imported & {"rich", "yaml", "asyncio", "textual", "pydantic", "xxhash"}
+    assert "kestreld" in imported
+    assert not imported & {"rich", "yaml", "asyncio", "textual", "pydantic", "xxhash", "pymemcache", "ssl"}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrelctl.items.framing import SEPARATORS, Framing, frame, split
-from kestrelctl.remote.blocks import parse_blocks
 from kestrelctl.shell.exit_codes import Failure
+from kestreld.client.blocks import parse_blocks
 
 REVERSIBLE = [Framing.LINES, Framing.NULL, Framing.LENGTH_PREFIXED]
 

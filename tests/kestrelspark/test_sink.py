@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
-from kestrelctl.items.putting import PutItem
+from kestreld.client.items import PutItem
 from kestrelspark.readers import Fleet
 from kestrelspark.servers import Servers
 from kestrelspark.sink import Outlet

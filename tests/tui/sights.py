@@ -9,7 +9,8 @@ from unittest import mock
 import textual.app
 from textual.pilot import Pilot
 
-from kestrelctl.remote.client import KestrelClient
+from kestrelctl.remote.client import NOBODY, KestrelClient
+from kestreld.client.access import Login
 from tui.app import Console
 from tui.figures import COLUMNS, QueueRow
 from tui.plain import Wanted
@@ -21,8 +22,8 @@ INTERVAL_MS: Final = 100
 Driving = Callable[[Pilot[None]], Awaitable[None]]
 
 
-def put(address: str, queue: str, *items: bytes) -> None:
-    client = KestrelClient(address, 5000)
+def put(address: str, queue: str, *items: bytes, login: Login = NOBODY) -> None:
+    client = KestrelClient(address, 5000, login)
     for item in items:
         client.put(queue.encode(), item)
     client.close()

@@ -24,7 +24,7 @@ from tui.themes import NAMES
 
 def items_of(address: str) -> dict[str, int]:
     client = KestrelClient(address, 5000)
-    found = {str(block["queue"]): int(block["items"]) for block in client.queue_stats()}
+    found = {str(block["queue"]): int(block["items"]) for block in client.all_queue_stats()}
     client.close()
     return found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kestrelctl.remote import access
+from kestrelctl.remote.client import NOBODY
 from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
@@ -81,7 +82,7 @@ def test_without_the_right_to_the_admin_port_the_memcache_port_serves(daemon: Da
     put(daemon.address, "work", b"hello")
     poller = Poller(daemon.address, 5000, 1000)
     look(poller)
-    nobody = admin_port_of(daemon.address, "127.0.0.1:1", 5000)
+    nobody = admin_port_of(daemon.address, "127.0.0.1:1", 5000, NOBODY)
     assert nobody is not None
     poller._feed = Feed(nobody)
     assert look(poller).queues["work"][0] == 1
@@ -91,10 +92,10 @@ def test_without_the_right_to_the_admin_port_the_memcache_port_serves(daemon: Da
 def test_users_log_in_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = f"users: {{alice: {{password: '{quick_hash('pw')}', rights: {{'*': all}}}}}}\n"
     with running_daemon(tmp_path, config=config, admin="127.0.0.1:0") as daemon:
-        monkeypatch.setattr(access, "given", access.Login("alice"))
         monkeypatch.setenv(access.PASSWORD_VARIABLE, "pw")
-        put(daemon.address, "work", b"hello")
-        poller = Poller(daemon.address, 5000, 1000)
+        login = access.login_of("alice")
+        put(daemon.address, "work", b"hello", login=login)
+        poller = Poller(daemon.address, 5000, 1000, login)
         look(poller)
         assert look(poller).queues["work"][0] == 1
         assert poller._feed is not None
@@ -116,10 +117,9 @@ def test_users_log_in_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_an_admin_port_of_another_machine_s_own_is_not_tried(address: str, admin: str, reached: bool) -> None:
-    assert (admin_port_of(address, admin, 1000) is not None) == reached
+    assert (admin_port_of(address, admin, 1000, NOBODY) is not None) == reached
 
 
 def test_a_password_does_not_leave_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "given", access.Login("alice"))
     monkeypatch.setenv(access.PASSWORD_VARIABLE, "pw")
-    assert admin_port_of("tls:10.0.0.1:22134", "10.0.0.1:2223", 1000) is None
+    assert admin_port_of("tls:10.0.0.1:22134", "10.0.0.1:2223", 1000, access.login_of("alice")) is None

@@ -8,6 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from kestrelctl.remote.admin import AdminConnection
+from kestrelctl.remote.client import NOBODY
 from tests.tui.sights import drive, until
 from tui.admin_port import AdminPort
 from tui.app import Console
@@ -95,7 +96,7 @@ def test_a_tick_with_5000_queues_is_cheap(
 ) -> None:
     app = Console([Poller("a:1", 1000, 60_000)], Wanted(), interval_ms=60_000, timeout_ms=1000)
     app._pollers = []
-    feed = Feed(AdminPort(AdminConnection("", 0, "", 1, None)))
+    feed = Feed(AdminPort(AdminConnection("", 0, "", 1, None, NOBODY)))
     costs_ms = []
 
     async def driving(pilot: Pilot[None]) -> None:

@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Footer, Static
 
-from kestrelctl.remote.blocks import Cell
+from kestreld.client.blocks import Cell
 from tui.asking import QueueDetails
 from tui.figures import QueueRow
 from tui.formats import count, printable, rate, size, span

@@ -1,24 +1,31 @@
-"""Memcache answers, from bytes that come in any pieces."""
+"""Memcache replies, from bytes that come in any pieces: the only place where they are taken apart."""
 
 from typing import Final
 
-from kestrelctl.shell.exit_codes import ExitCode, Failure
-
+LINE_BYTES_MAX: Final = 65_536  # before its end; no reply is as long
 # A line, or the items that stand before an END: () = there was none.
 Reply = bytes | tuple[bytes, ...]
 EMPTY: Final[Reply] = ()
+
+
+class UnparsableReply(Exception):
+    """This is not the protocol: the line that it shows in."""
+
+    def __init__(self, line: bytes) -> None:
+        super().__init__(line[:80].decode("utf-8", "backslashreplace"))
 
 
 class ReplyParser:
     """Push bytes with `feed`, which gives back the replies that are complete by then."""
 
     def __init__(self) -> None:
+        self.header = b""  # of the item that was last: VALUE <key> <flags> <bytes>, and its id where it was asked for
         self._pieces: list[bytes] = []
         self._missing_bytes = 0  # of an item that has begun: no need to look before they are there
         self._items: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Reply]:
-        """Raises Failure when it is not the protocol."""
+        """Raises UnparsableReply."""
         self._pieces.append(data)
         self._missing_bytes -= len(data)
         if self._missing_bytes > 0:
@@ -28,12 +35,17 @@ class ReplyParser:
         at = 0
         while (eol := buffer.find(b"\r\n", at)) >= 0:
             if buffer.startswith(b"VALUE ", at):
-                end = eol + 2 + _size_bytes(buffer[at:eol])
+                header = buffer[at:eol]
+                size = header[header.rindex(b" ") + 1 :] if header.count(b" ") == 3 else _size(header)
+                if not size.isdigit():
+                    raise UnparsableReply(header)
+                end = eol + 2 + int(size)
                 if len(buffer) < end + 2:
                     self._missing_bytes = end + 2 - len(buffer)
                     break
+                self.header = header
                 if not buffer.startswith(b"\r\n", end):
-                    raise _not_the_protocol(buffer[at:eol])
+                    raise UnparsableReply(header)
                 self._items.append(buffer[eol + 2 : end])
                 at = end + 2
                 continue
@@ -42,21 +54,18 @@ class ReplyParser:
                 replies.append(tuple(self._items))
                 self._items.clear()
             elif self._items:
-                raise _not_the_protocol(line)
+                raise UnparsableReply(line)
             else:
                 replies.append(line)
             at = eol + 2
+        else:
+            if len(buffer) - at > LINE_BYTES_MAX:
+                raise UnparsableReply(buffer[at:])
         self._pieces = [buffer[at:]]
         return replies
 
 
-def _size_bytes(line: bytes) -> int:
-    """Of `VALUE <key> <flags> <bytes>`."""
-    size = line[line.rindex(b" ") + 1 :]
-    if not size.isdigit():
-        raise _not_the_protocol(line)
-    return int(size)
-
-
-def _not_the_protocol(line: bytes) -> Failure:
-    return Failure(ExitCode.PROTOCOL, f"the server does not speak Kestrel's protocol, it answered {line[:80]!r}")
+def _size(header: bytes) -> bytes:
+    """Where an id stands behind it."""
+    fields = header.split(b" ")
+    return fields[3] if len(fields) == 5 else b""

@@ -1,0 +1,144 @@
+"""How to get into a server: its address, TLS, and a user with their password. The client's only door to sockets."""
+
+import re
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
+from kestreld.errors import LoginRefused, UnexpectedReply
+
+if TYPE_CHECKING:
+    import ssl
+
+PORT_DEFAULT: Final = 22133
+Socket = socket.socket
+RECEIVE_BYTES: Final = 65_536
+UNAUTHENTICATED: Final = b"CLIENT_ERROR unauthenticated"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server listens: host and port, or a Unix socket where `path` is not empty."""
+
+    host: str = ""
+    port: int = PORT_DEFAULT
+    path: str = ""
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, address: str) -> "ServerAddress":
+        """`HOST`, `HOST:PORT`, `[IPV6]:PORT`, `tls:` before any of them, or `unix:PATH`. Raises ValueError."""
+        if address.startswith("unix:") and address != "unix:":
+            return cls(path=address.removeprefix("unix:"))
+        found = re.fullmatch(r"(?:tls:)?(?:\[([^\[\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", address)
+        port = int(found[3]) if found is not None and found[3] else PORT_DEFAULT
+        if found is None or not 0 < port < 65536:
+            raise ValueError(f"{address!r} is not a server; write HOST:PORT, tls:HOST:PORT or unix:/PATH")
+        return cls(found[1] or found[2], port, tls=address.startswith("tls:"))
+
+
+@dataclass(frozen=True)
+class Login:
+    """How connections get in; "" = not given. TLS is used where an address or any of these asks for it.
+
+    A password that is a function is asked for at each login, and only if the server requires one.
+    """
+
+    user: str = ""
+    password: str | Callable[[], bytes] = field(default="", repr=False)
+    tls: bool = False
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    @property
+    def secret(self) -> bytes:
+        return self.password.encode() if isinstance(self.password, str) else self.password()
+
+    def uses_tls(self, address: ServerAddress) -> bool:
+        return not address.path and bool(address.tls or self.tls or self.ca or self.cert)
+
+    @cached_property
+    def context(self) -> "ssl.SSLContext":
+        """Raises OSError for files that cannot be read or do not belong together."""
+        # 15 ms that those without TLS need not wait.
+        import ssl
+
+        context = ssl.create_default_context(cafile=self.ca or None)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key or None)
+        return context
+
+
+def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
+    """A connection, without TLS and login. Raises OSError."""
+    if not address.path:
+        connected = socket.create_connection((address.host, address.port), timeout_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.settimeout(timeout_s)
+        connected.connect(address.path)
+    except OSError:
+        connected.close()
+        raise
+    return connected
+
+
+def connect(server: str, login: Login, timeout_s: float) -> socket.socket:
+    """A connection that commands can be sent on. Raises OSError, LoginRefused or UnexpectedReply."""
+    address = ServerAddress.parse(server)
+    connected = open_socket(address, timeout_s)
+    is_in = False
+    try:
+        if login.uses_tls(address):
+            connected = login.context.wrap_socket(connected, server_hostname=address.host)
+        if login.user:
+            _log_in(connected, server, login)
+        is_in = True
+    finally:
+        if not is_in:
+            connected.close()
+    return connected
+
+
+def _log_in(connected: socket.socket, server: str, login: Login) -> None:
+    """memcached's login in text. Where no login is required, the password would become an item: ask first."""
+    try:
+        if _ask(connected, b"version\r\n") != UNAUTHENTICATED:
+            return
+        token = b"%b %b" % (login.user.encode("utf-8", "surrogateescape"), login.secret)
+        answer = _ask(connected, b"set login 0 0 %d\r\n%b\r\n" % (len(token), token))
+    except UnparsableReply as error:
+        raise UnexpectedReply(server, str(error)) from error
+    if answer != b"STORED":
+        words = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else "an item"
+        raise LoginRefused(server, f"{login.user}: {words.removeprefix('CLIENT_ERROR ')}")
+
+
+def _ask(connected: socket.socket, request: bytes) -> Reply:
+    connected.sendall(request)
+    parser = ReplyParser()
+    while data := connected.recv(RECEIVE_BYTES):
+        if replies := parser.feed(data):
+            return replies[0]
+    raise ConnectionResetError(0, "closed before it answered")
+
+
+def is_quiet(connected: socket.socket) -> bool:
+    """Whether nothing has come that nobody asked for: no end, no words of farewell."""
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return not poll.poll(0)
+
+
+def hang_up(connected: socket.socket) -> None:
+    """End a connection that another thread is using."""
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,32 @@
+"""What goes to a server and what comes back, as values."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+EXPIRY_RELATIVE_S_MAX: Final = 999_999  # memcache counts up to here from now, and larger numbers from 1970
+
+
+class PutItem(NamedTuple):
+    """An item to put. `expire_s` as on the wire: see EXPIRY_RELATIVE_S_MAX; 0 = never."""
+
+    data: bytes
+    expire_s: int = 0
+    flags: int = 0
+
+
+class OpenItem(NamedTuple):
+    """An item that is held open."""
+
+    data: bytes
+    flags: int
+    id: int  # 0 = the server does not say
+
+
+@dataclass(slots=True)
+class RepairAnswer:
+    """`items` are those that some reader has yet to get; `kept_at` is "" when nothing was changed."""
+
+    damages: list[str] = field(default_factory=list)
+    items: int = 0
+    lost: int = 0
+    kept_at: str = ""

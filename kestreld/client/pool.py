@@ -1,0 +1,168 @@
+"""Servers that do not know each other, used as one: any of them, all of them, and how long to keep asking."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from threading import Event
+from typing import Final, TypeVar
+
+from kestreld.client.connection import Connection
+from kestreld.client.server import Server, Waiting, event_in_child, now_ms
+from kestreld.errors import ConnectionLost, ServersAway, ServerUnfit
+from kestreld.forks import restart_in_child
+
+T = TypeVar("T")
+# While all are empty each is waited at for so long, in turn; where there is only one there is nothing to miss.
+WAIT_TURN_MS: Final = 250
+WAIT_ROUND_MS: Final = 1000
+WAIT_ALONE_MS: Final = 10_000
+PAUSE_MS: Final = 20  # before servers that hang up at once are asked again
+
+
+class ServerPool:
+    """Threads may share it, and so may forked processes."""
+
+    def __init__(self, servers: Sequence[Server], patience_ms: int, chance: Random, *, is_chance_ours: bool) -> None:
+        self.patience_ms = patience_ms
+        self.waiting = Waiting()
+        self._servers = servers
+        self._chance = chance
+        self._is_chance_ours = is_chance_ours
+        self._closed = Event()
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Connections are the servers' matter. Children that go on with the same chance would do the same things."""
+        self._closed = event_in_child(self._closed)
+        self.waiting.after_fork()
+        if self._is_chance_ours:
+            self._chance.seed()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """Let go of all servers. Those who wait get nothing; open reads can still be confirmed."""
+        self._closed.set()
+        self.waiting.end()
+        for server in self._servers:
+            server.close()
+
+    def each(self, do: Callable[[Connection], T]) -> tuple[dict[str, T], dict[str, str]]:
+        """What each server says, and why others do not, by address. Raises ServersAway when none can be reached."""
+        patience = Patience(self)
+        while not self.is_closed:
+            answers: dict[str, T] = {}
+            reasons: dict[str, str] = {}
+            refusals: dict[str, ServerUnfit] = {}
+            for server in self._servers:
+                try:
+                    answers[server.address] = server.asked(do)
+                except ServersAway as away:
+                    reasons |= away.reasons
+                except ConnectionLost as lost:
+                    reasons[server.address] = str(lost)
+                except ServerUnfit as unfit:
+                    refusals[server.address] = unfit
+            if answers:
+                return answers, reasons | reasons_of(refusals)
+            patience.spend(reasons, refusals)
+        raise self._closed_by_us()
+
+    def put(self, key: bytes, data: bytes, expire_s: int) -> bool:
+        """To a random server that takes it. False = all that can be reached are full.
+
+        Raises ServersAway when it is nowhere, ConnectionLost when it may be somewhere.
+        """
+        patience = Patience(self)
+        while not self.is_closed:
+            reasons: dict[str, str] = {}
+            refusals: dict[str, ServerUnfit] = {}
+            for server in self._in_any_order():
+                try:
+                    if server.asked(lambda connection: connection.put(key, data, expire_s)):
+                        return True
+                except ServersAway as away:
+                    reasons |= away.reasons
+                except ServerUnfit as unfit:
+                    refusals[server.address] = unfit
+            if len(reasons) + len(refusals) < len(self._servers):
+                return False
+            patience.spend(reasons, refusals)
+        raise self._closed_by_us()
+
+    def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
+        """What the first server has that has anything; `fetch` waits there for some ms. None = the time is over.
+
+        All are asked in any order; if none has anything, each is waited at in turn. `wait_ms` None = for ever. Raises
+        ServersAway.
+        """
+        until_ms = None if wait_ms is None else now_ms() + wait_ms
+        patience, turn_ms = Patience(self, until_ms), 0
+        while not self.is_closed:
+            reasons: dict[str, str] = {}
+            refusals: dict[str, ServerUnfit] = {}
+            for server in self._in_any_order():
+                left_ms = turn_ms if until_ms is None else max(0, min(turn_ms, until_ms - now_ms()))
+                try:
+                    found = fetch(server, left_ms)
+                except ServersAway as away:
+                    reasons |= away.reasons
+                except ConnectionLost as lost:  # nothing is lost: what it has set aside for us returns
+                    reasons[server.address] = str(lost)
+                except ServerUnfit as unfit:
+                    refusals[server.address] = unfit
+                else:
+                    if found is not None:
+                        return found
+            if self._closed.is_set():
+                break
+            asked = len(self._servers) - len(reasons) - len(refusals)
+            if not asked:
+                patience.spend(reasons, refusals)
+                continue
+            patience.renew()
+            if until_ms is not None and now_ms() >= until_ms:
+                return None
+            turn_ms = min(WAIT_TURN_MS, WAIT_ROUND_MS // asked) if len(self._servers) > 1 else WAIT_ALONE_MS
+        return None
+
+    def _closed_by_us(self) -> ServersAway:
+        return ServersAway({server.address: "the cluster is closed" for server in self._servers})
+
+    def _in_any_order(self) -> list[Server]:
+        return self._chance.sample(self._servers, len(self._servers))
+
+    def pause(self, most_ms: int) -> None:
+        """Until a server that is away is to be tried again, or the cluster is closed; not longer than `most_ms`."""
+        next_at_ms = min(server.next_try_at_ms for server in self._servers)
+        self._closed.wait(max(PAUSE_MS, min(next_at_ms - now_ms(), most_ms)) / 1000)
+
+
+def reasons_of(refusals: dict[str, ServerUnfit]) -> dict[str, str]:
+    return {address: refusal.reason for address, refusal in refusals.items()}
+
+
+class Patience:
+    """How long one operation goes on asking while all servers are away."""
+
+    def __init__(self, pool: ServerPool, until_ms: int | None = None) -> None:
+        """Not beyond `until_ms` on the monotonic clock, if there is such an end."""
+        self._pool = pool
+        self._until_ms = until_ms
+        self.renew()
+
+    def renew(self) -> None:
+        """A server was there."""
+        self._end_ms = now_ms() + self._pool.patience_ms
+        if self._until_ms is not None:
+            self._end_ms = min(self._end_ms, self._until_ms)
+
+    def spend(self, reasons: dict[str, str], refusals: dict[str, ServerUnfit]) -> None:
+        """Returns when it is worth asking again. Raises ServersAway at its end, and at once what all have refused."""
+        if not reasons:
+            raise next(iter(refusals.values()))
+        left_ms = self._end_ms - now_ms()
+        if left_ms <= 0:
+            raise ServersAway(reasons | reasons_of(refusals))
+        self._pool.pause(left_ms)
