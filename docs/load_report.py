@@ -76,7 +76,7 @@ def _put_orders(client: Client, chance: random.Random) -> None:
 
 def _put_tickets(client: Client, chance: random.Random) -> None:
     """Nobody takes them: they expire."""
-    client.set("tickets", b"ticket", expire=1)
+    client.set("pending_commits", b"ticket", expire=1)
     time.sleep(chance.random() / 100)
 
 

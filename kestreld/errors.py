@@ -37,7 +37,7 @@ class ConfigProblem:
 
 
 class ConfigError(KestrelError):
-    """The configuration cannot be used: the operator's to mend. Lists every problem found, not the first."""
+    """The configuration cannot be used: the operator must correct it. Lists every problem found, not the first."""
 
     def __init__(self, problems: list[ConfigProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -110,14 +110,14 @@ class TooManyQueues(QueueNotMade):
 
 
 class QueueNotOpen(KestrelError):
-    """A queue of the library was used before it was opened: the program's to mend."""
+    """A queue of the library was used before it was opened: a programming error."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"{queue}: not open yet; call setup() first")
 
 
 class QueueForked(KestrelError):
-    """A queue of the library was used in a child of the process that opened it: the program's to mend."""
+    """A queue of the library was used in a child of the process that opened it: a programming error."""
 
     def __init__(self, queue: str) -> None:
         advice = "open it again in the child, or share it with open_shared"

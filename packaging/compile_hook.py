@@ -22,7 +22,7 @@ MODULES = [
     "kestreld/queues/window.py",
     "kestreld/queues/reader.py",
     "kestreld/queues/queue.py",
-    "kestreld/queues/alone.py",
+    "kestreld/queues/fast_path.py",
     "kestreld/queues/commit.py",
     "kestreld/queues/handler.py",
     "kestreld/library/item.py",

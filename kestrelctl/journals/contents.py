@@ -21,7 +21,7 @@ from kestreld.journal.records import (
     Type,
     item_data,
     item_id,
-    item_oddities,
+    item_optional_fields,
     item_times_ms,
 )
 from kestreld.journal.recovery import survey
@@ -99,7 +99,7 @@ class Contents:
             queue = self.queues[shown(name)] = Queue(found.journal_id)
             waiting = _Within(ranges)
             for record in puts:
-                if item_oddities(record)[2] in (0, number) and item_id(record) in waiting:
+                if item_optional_fields(record)[2] in (0, number) and item_id(record) in waiting:
                     queue.items.append(self._item(record))
 
     def _put_all(self, files: Iterable[JournalFile]) -> None:
@@ -123,7 +123,7 @@ class Contents:
 
     def _item(self, record: bytes) -> Item:
         data, (add_at_ms, expire_at_ms) = item_data(record), item_times_ms(record)
-        flags = item_oddities(record)[1]
+        flags = item_optional_fields(record)[1]
         kept = data if self._with_values else None
         return Item(item_id(record), add_at_ms, expire_at_ms, flags, len(data), xxh3_128_digest(data), kept)
 

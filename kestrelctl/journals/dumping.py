@@ -24,7 +24,7 @@ from kestreld.journal.records import (
     checked_end,
     item_data,
     item_id,
-    item_oddities,
+    item_optional_fields,
     item_times_ms,
     read_abort,
     read_checkpoint,
@@ -126,7 +126,7 @@ class Dump:
         match record_type:
             case Type.PUT:
                 add_at_ms, expire_at_ms = item_times_ms(record)
-                _, flags, only = item_oddities(record)
+                _, flags, only = item_optional_fields(record)
                 row: Row = {"queue": names.of(only), "id": item_id(record), "at_ms": add_at_ms}
                 return row | self._item(item_data(record), expire_at_ms, flags)
             case Type.DONE:

@@ -17,7 +17,7 @@ from kestreld.journal.records import (
     Type,
     item_add_at_ms,
     item_id,
-    item_oddities,
+    item_optional_fields,
     read_checkpoint,
     read_done,
     read_reader,
@@ -100,7 +100,7 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
     header = header_of(file)
     for record_type, record in _records(file):
         if record_type == Type.PUT:
-            only = item_oddities(record)[2]
+            only = item_optional_fields(record)[2]
             put_id = item_id(record)
             if number is not None and (only == number or (only == 0 and put_id >= at_id)):
                 yield Came(put_id, item_add_at_ms(record), record)

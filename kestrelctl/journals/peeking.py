@@ -10,7 +10,7 @@ from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say, write_data
 from kestreld.client.blocks import Cell
-from kestreld.journal.records import item_data, item_oddities
+from kestreld.journal.records import item_data, item_optional_fields
 
 
 def write_waiting(
@@ -35,7 +35,7 @@ def write_waiting(
 
 def _details(item: Came) -> dict[str, Cell]:
     """What is known beside its data, where it has any."""
-    expire_at_ms, flags, _ = item_oddities(item.record)
+    expire_at_ms, flags, _ = item_optional_fields(item.record)
     known: dict[str, Cell] = {"id": item.item_id, "at_ms": item.at_ms}
     if expire_at_ms:
         known["expire_at_ms"] = expire_at_ms

@@ -10,7 +10,7 @@ from kestrelctl.journals.times import written_span
 from kestreld.client.blocks import Cell
 from kestreld.files import FileLayer
 from kestreld.journal.record_reader import segment_records
-from kestreld.journal.records import Kind, Range, ReaderState, Type, item_add_at_ms, item_id, item_oddities
+from kestreld.journal.records import Kind, Range, ReaderState, Type, item_add_at_ms, item_id, item_optional_fields
 from kestreld.journal.recovery import Survey, survey
 from kestreld.journal.segment import Segment
 
@@ -108,4 +108,4 @@ def _puts(segment: Segment) -> Iterator[_Put]:
     for found in segment_records(FileLayer(), segment.path, segment.used_bytes):
         if found is not None and found[0] == Type.PUT:
             record = found[1]
-            yield _Put(item_id(record), item_add_at_ms(record), len(record), item_oddities(record)[2])
+            yield _Put(item_id(record), item_add_at_ms(record), len(record), item_optional_fields(record)[2])

@@ -14,7 +14,7 @@ from typing import Any, Final
 from kestreld import checks
 from kestreld.config.users import UserConfig
 from kestreld.config.values import usable_path
-from kestreld.config.yaml_tree import Place
+from kestreld.config.yaml_tree import SourceLocation
 from kestreld.errors import ConfigProblem
 
 BUILT_IN: Final = "built-in defaults"
@@ -161,7 +161,7 @@ class Config:
     defaults: QueueConfig = QueueConfig()
     queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # name -> QueueConfig field -> value
     source: str = BUILT_IN
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # field -> where it is set
+    places: Mapping[str, SourceLocation] = field(default_factory=dict, compare=False)  # field -> where it is set
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -175,7 +175,7 @@ class Config:
 
     def problem(self, field: str, reason: str) -> ConfigProblem:
         """A mistake found after reading, at the place where the field was set."""
-        return self.places.get(field, Place(self.source)).problem(reason)
+        return self.places.get(field, SourceLocation(self.source)).problem(reason)
 
     def exposed(self) -> Address | None:
         """An address that other machines can reach and where nobody has to show who he is; None when there is none."""

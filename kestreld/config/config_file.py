@@ -19,7 +19,7 @@ from kestreld.config.config import (
 from kestreld.config.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
 from kestreld.config.users import UserConfig, read_users
 from kestreld.config.values import BadValue, as_clients_send_it, usable_path
-from kestreld.config.yaml_tree import Entry, Kind, Node, Place, read_tree, read_value
+from kestreld.config.yaml_tree import Entry, Kind, Node, SourceLocation, read_tree, read_value
 from kestreld.errors import ConfigError, ConfigProblem
 from kestreld.files import FileLayer
 
@@ -91,7 +91,7 @@ class _Draft:
         self.values: dict[str, Any] = {}
         self.users: dict[str, UserConfig] = {}
         self.queues: dict[str, dict[str, Any]] = {"": {}}
-        self._places: dict[tuple[str, str], Place] = {}  # (queue, field) -> where it is set
+        self._places: dict[tuple[str, str], SourceLocation] = {}  # (queue, field) -> where it is set
         self._problems: dict[ConfigProblem, None] = {}  # a set in order: aliases show one mistake many times
         self._bad_fields: set[str] = set()
         self._is_whole = True  # False where a file was no YAML: what it says is unknown
@@ -137,7 +137,7 @@ class _Draft:
     def _read_override(self, override: str) -> None:
         """`a.b=value` is the mapping {a: {b: value}}, read over what is already there."""
         key, equals, text = override.partition("=")
-        place = Place(f"--set {key}")
+        place = SourceLocation(f"--set {key}")
         if not equals:
             self._problem(place, "expected KEY=VALUE, such as queues.work.max_items=5")
             return
@@ -151,7 +151,7 @@ class _Draft:
         try:
             self.values["queue_path"] = usable_path(DEFAULT_QUEUE_PATH)
         except ValueError as error:
-            self._problem(Place(self.source), f"queue_path: {error}; set queue_path")
+            self._problem(SourceLocation(self.source), f"queue_path: {error}; set queue_path")
 
     def _read_top(self, node: Node) -> None:
         for key, entry in self._entries(node).items():
@@ -222,7 +222,7 @@ class _Draft:
             reason = f"unknown setting {key!r}"
         self._problem(entry.place, reason)
 
-    def _problem(self, place: Place, reason: str) -> None:
+    def _problem(self, place: SourceLocation, reason: str) -> None:
         self._problems[place.problem(reason)] = None
 
     # What settings mean together.
@@ -285,7 +285,7 @@ class _Draft:
                 graph[queue] = [to, *children.get(to, ())]
         return graph
 
-    def _origin(self, queue: str, name: str) -> Place:
+    def _origin(self, queue: str, name: str) -> SourceLocation:
         """Where the value that holds for a queue is set: by itself, its parent or for all."""
         owner = next(owner for owner in (queue, family_of(queue), "") if (owner, name) in self._places)
         return self._places[owner, name]

@@ -41,7 +41,7 @@ _KINDS: Final = {f"{_YAML}{tag}": kind for kind, tags in _TAGS.items() for tag i
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SourceLocation:
     """Where something stands; line and column from 1, 0 = not in a file."""
 
     source: str
@@ -56,7 +56,7 @@ class Place:
 class Node:
     """A value of the tree: `text` of a scalar, `items` of a list, `entries` of a mapping."""
 
-    place: Place
+    place: SourceLocation
     kind: Kind
     text: str = ""
     items: list["Node"] = field(default_factory=list)
@@ -80,22 +80,22 @@ class Node:
 class Entry:
     """One line of a mapping: where its key stands, and the value."""
 
-    place: Place
+    place: SourceLocation
     node: Node
 
 
 def read_tree(text: str, source: str) -> tuple[Node | None, list[ConfigProblem]]:
     """The tree of a file's text, None where nothing can be made of it, and what is wrong with it."""
-    tree = _Tree(lambda mark: Place(source, mark.line + 1, mark.column + 1))
+    tree = _Tree(lambda mark: SourceLocation(source, mark.line + 1, mark.column + 1))
     try:
         loader = yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        place = Place(source, line, error.position - text.rfind("\n", 0, error.position))
+        place = SourceLocation(source, line, error.position - text.rfind("\n", 0, error.position))
         return None, [place.problem(f"YAML: the character {chr(error.character)!r} cannot stand here")]
     try:
         root = loader.get_single_node()
-        return (tree.node(root) if root is not None else Node(Place(source), Kind.NULL)), tree.problems
+        return (tree.node(root) if root is not None else Node(SourceLocation(source), Kind.NULL)), tree.problems
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark or loader.get_mark()
         reasons = [reason for reason in (error.context, error.problem) if reason]
@@ -103,10 +103,10 @@ def read_tree(text: str, source: str) -> tuple[Node | None, list[ConfigProblem]]
         mark, reasons = loader.get_mark(), [str(error)]
     except RecursionError:
         mark, reasons = loader.get_mark(), ["nested too deeply"]
-    return None, [Place(source, mark.line + 1, mark.column + 1).problem(f"YAML: {', '.join(reasons)}")]
+    return None, [SourceLocation(source, mark.line + 1, mark.column + 1).problem(f"YAML: {', '.join(reasons)}")]
 
 
-def read_value(text: str, place: Place) -> tuple[Node, list[ConfigProblem]]:
+def read_value(text: str, place: SourceLocation) -> tuple[Node, list[ConfigProblem]]:
     """The tree of a value given at one place. What is no YAML, such as `[::1]:22133`, is plain text."""
     tree = _Tree(lambda _: place)
     try:
@@ -119,7 +119,7 @@ def read_value(text: str, place: Place) -> tuple[Node, list[ConfigProblem]]:
 class _Tree:
     """Turns PyYAML's nodes into ours, each once however many aliases lead to it."""
 
-    def __init__(self, place_of: Callable[[yaml.Mark], Place]) -> None:
+    def __init__(self, place_of: Callable[[yaml.Mark], SourceLocation]) -> None:
         self.problems: list[ConfigProblem] = []
         self._place_of = place_of
         self._made: dict[int, Node] = {}

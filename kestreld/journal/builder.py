@@ -16,7 +16,7 @@ from kestreld.journal.records import (
     Kind,
     ReaderState,
     item_id,
-    item_oddities,
+    item_optional_fields,
 )
 
 WRITE_BYTES: Final = 1 << 20
@@ -77,7 +77,7 @@ class JournalBuilder:
     def _count(self, record: bytes, added: int) -> None:
         state = self._state
         size = len(record) - PUT_HEADER_BYTES
-        only = item_oddities(record)[2]
+        only = item_optional_fields(record)[2]
         for reader in state.readers:
             if reader.kind == Kind.STREAM or only not in (0, reader.number):
                 continue

@@ -13,7 +13,7 @@ from kestreld.journal.segment import Header, decode_header, encode_header, parse
 READ_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4096
 HEADER_LOOK_BYTES: Final = 512
-CHECKPOINT_LOOK_BYTES: Final = 4096  # a longer one is not mended
+CHECKPOINT_LOOK_BYTES: Final = 4096  # a longer one is not corrected
 
 
 @dataclass(slots=True)
@@ -101,24 +101,24 @@ def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
     record_type, end = checked_end(start, segment.records_at)
     if record_type == Type.CHECKPOINT:
         checkpoint = read_checkpoint(start[segment.records_at + FRAME_BYTES : end])
-    elif (mended := _mended_checkpoint(start, segment.records_at)) is not None:
-        checkpoint = mended
+    elif (corrected := _corrected_checkpoint(start, segment.records_at)) is not None:
+        checkpoint = corrected
     else:
         return
     if checkpoint.segment == segment.number:
         segment.checkpoint = checkpoint
 
 
-def _mended_checkpoint(start: bytes, at: int) -> Checkpoint | None:
+def _corrected_checkpoint(start: bytes, at: int) -> Checkpoint | None:
     """The CHECKPOINT at `at` if all that is wrong with it is one bit: it alone may say what a reader is called."""
     look = start[at : at + CHECKPOINT_LOOK_BYTES]
     if len(look) < FRAME_BYTES or (look[FRAME_BYTES - 1] ^ Type.CHECKPOINT).bit_count() > 1:
         return None
     size_bytes = FRAME_BYTES + int.from_bytes(look[:4], "little")
-    for mended in one_bit_off(look, range(min(size_bytes, len(look)) * 8)):
-        record_type, end = checked_end(mended, 0)
+    for corrected in one_bit_off(look, range(min(size_bytes, len(look)) * 8)):
+        record_type, end = checked_end(corrected, 0)
         if record_type == Type.CHECKPOINT:
-            return read_checkpoint(mended[FRAME_BYTES:end])
+            return read_checkpoint(corrected[FRAME_BYTES:end])
     return None
 
 
@@ -129,7 +129,7 @@ def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:
         if "version" in problem.reason:
             raise
         segment.problem = problem.reason
-        segment.header, segment.records_at = _mended_header(start, segment.path)
+        segment.header, segment.records_at = _corrected_header(start, segment.path)
     if segment.header is None:
         guess = len(encode_header(Header(0, segment.number, segment.first_id, 0, queue)))
         segment.records_at = _first_record(start, guess, segment.number)
@@ -138,12 +138,12 @@ def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:
         segment.number, segment.first_id = segment.header.segment, segment.header.first_id
 
 
-def _mended_header(start: bytes, path: str) -> tuple[Header | None, int]:
+def _corrected_header(start: bytes, path: str) -> tuple[Header | None, int]:
     """The header if all that is wrong with it is one bit."""
     look = start[:HEADER_LOOK_BYTES]
-    for mended in one_bit_off(look, range(len(look) * 8)):
+    for corrected in one_bit_off(look, range(len(look) * 8)):
         try:
-            return decode_header(mended, path)
+            return decode_header(corrected, path)
         except JournalCorrupt:
             continue
     return None, 0

@@ -85,7 +85,7 @@ RECORD_BYTES_MAX: Final = _U32 - 64
 
 _ID: Final = struct.Struct("<Q")
 _TIMES: Final = struct.Struct("<QQ")
-_ODD: Final = struct.Struct("<QII")
+_OPTIONAL_FIELDS: Final = struct.Struct("<QII")
 
 
 def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only_reader: int, data: bytes) -> bytes:
@@ -124,14 +124,14 @@ def item_times_ms(record: bytes) -> tuple[int, int]:
     return add_at_ms, expire_at_ms
 
 
-def item_oddities(record: bytes) -> tuple[int, int, int]:
+def item_optional_fields(record: bytes) -> tuple[int, int, int]:
     """Expiry (0 = never), flags and only_reader (0 = all): the three that most items do not have."""
-    expire_at_ms, flags, only_reader = _ODD.unpack_from(record, 25)
+    expire_at_ms, flags, only_reader = _OPTIONAL_FIELDS.unpack_from(record, 25)
     return expire_at_ms, flags, only_reader
 
 
 def item_flags(record: bytes) -> int:
-    return item_oddities(record)[1]
+    return item_optional_fields(record)[1]
 
 
 def item_data(record: bytes) -> bytes:

@@ -30,7 +30,7 @@ from kestreld.journal.records import (
     Type,
     checked_end,
     find_whole_records,
-    item_oddities,
+    item_optional_fields,
     merged,
     put_checksum,
     read_abort,
@@ -344,7 +344,7 @@ def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) ->
             break
         if record_type == Type.PUT:
             puts -= 1
-            if item_oddities(buffer[at : at + PUT_HEADER_BYTES])[2] == 0:
+            if item_optional_fields(buffer[at : at + PUT_HEADER_BYTES])[2] == 0:
                 items += 1
                 data_bytes += end - at - PUT_HEADER_BYTES
         at = end

@@ -220,9 +220,9 @@ class Salvage:
         record = self._buffer[at:end]
         if len(record) not in READER_BYTES or (record[8] ^ Type.READER).bit_count() > 1:
             return
-        for mended in one_bit_off(record, range(32, len(record) * 8)):
-            if checked_end(mended, 0)[0] == Type.READER:
-                self.readers.append(mended)
+        for corrected in one_bit_off(record, range(32, len(record) * 8)):
+            if checked_end(corrected, 0)[0] == Type.READER:
+                self.readers.append(corrected)
                 return
 
 

@@ -97,8 +97,8 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
 class Segment:
     """A segment in use. `used_bytes` is what counts of the file; records start at `records_at`.
 
-    A `compacted` one stands in for others. `marks` are (item id, offset) now and then, so that reading from an id need
-    not start at the beginning; before `mark_at` there is no need of one more.
+    A `compacted` one stands in for others. `seek_points` are (item id, offset) now and then, so that reading from an
+    id need not start at the beginning; before `mark_at` there is no need of one more.
     """
 
     number: int
@@ -106,19 +106,19 @@ class Segment:
     path: str
     used_bytes: int
     records_at: int
-    marks: list[tuple[int, int]] = field(default_factory=list)
+    seek_points: list[tuple[int, int]] = field(default_factory=list)
     compacted: bool = False
     mark_at: int = 0
 
     def mark(self, next_put_id: int, offset: int) -> None:
         """Remember that the PUT of `next_put_id`, if in this segment, is at `offset` or later."""
-        last = self.marks[-1][1] if self.marks else self.records_at
+        last = self.seek_points[-1][1] if self.seek_points else self.records_at
         if offset - last >= MARK_EVERY_BYTES:
-            self.marks.append((next_put_id, offset))
+            self.seek_points.append((next_put_id, offset))
             last = offset
         self.mark_at = last + MARK_EVERY_BYTES
 
     def offset_before(self, item_id: int) -> int:
         """A record's offset from which reading meets `item_id` soon."""
-        at = bisect_right(self.marks, (item_id, 1 << 63))
-        return self.marks[at - 1][1] if at else self.records_at
+        at = bisect_right(self.seek_points, (item_id, 1 << 63))
+        return self.seek_points[at - 1][1] if at else self.records_at

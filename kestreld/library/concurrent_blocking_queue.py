@@ -27,7 +27,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         checks.instance(full_policy, FullPolicy, "full_policy")
         self._full_policy = full_policy
         limit = checked_limit(max_items)
-        self._room = None if limit is None else Semaphore(limit)
+        self._free_slots = None if limit is None else Semaphore(limit)
         self._above: deque[None] = deque()  # a note for each item there is no room for: those that were given back
         self._items: deque[T] = deque()
         self._line: deque[ref[Consumer[T]]] = deque()
@@ -41,22 +41,22 @@ class ConcurrentBlockingQueue(Generic[T]):
     def put(self, item: T) -> bool:
         if item is None:
             raise TypeError("None cannot be an item: it says that there is none")
-        if self._is_closed or not self._make_room():
+        if self._is_closed or not self._claim_slot():
             return False
         self._items.append(item)
         if self._line:
             self._bring_together()
         return True
 
-    def _make_room(self) -> bool:
+    def _claim_slot(self) -> bool:
         """Have room for one more item, whose it is then; False when there is none."""
-        if self._room is None:
+        if self._free_slots is None:
             return True
-        while not self._room.acquire(blocking=False):
+        while not self._free_slots.acquire(blocking=False):
             if self._full_policy is FullPolicy.REFUSE_PUTS:
                 return False
             if self._take() is not None:
-                self._free_room()
+                self._release_slot()
         return True
 
     def _take(self) -> T | None:
@@ -66,17 +66,17 @@ class ConcurrentBlockingQueue(Generic[T]):
         except IndexError:
             return None
 
-    def _free_room(self) -> None:
-        if self._room is None:
+    def _release_slot(self) -> None:
+        if self._free_slots is None:
             return
         try:
             self._above.pop()
         except IndexError:
-            self._room.release()
+            self._free_slots.release()
 
     def _return(self, item: T) -> None:
         """It is the head again, above the limit if need be, or somebody else's who waits."""
-        if self._room is not None and not self._room.acquire(blocking=False):
+        if self._free_slots is not None and not self._free_slots.acquire(blocking=False):
             self._above.append(None)
         self._items.appendleft(item)
         self._bring_together()
@@ -85,7 +85,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         """`_return` above the limit, where nobody waits: whoever counts the room may be who is interrupted here."""
         if any(map(is_waiting, self._line.copy())):
             return False
-        if self._room is not None:
+        if self._free_slots is not None:
             self._above.append(None)
         self._items.appendleft(item)
         self._bring_together()
@@ -126,7 +126,7 @@ class ConcurrentBlockingQueue(Generic[T]):
                 consumer.let_go()
                 return
             self._line.popleft()
-            self._free_room()
+            self._release_slot()
             consumer.set_result(item)
 
     def _clear_out(self) -> None:
@@ -139,7 +139,7 @@ class ConcurrentBlockingQueue(Generic[T]):
     def poll(self) -> T | None:
         item = self._take()
         if item is not None:
-            self._free_room()
+            self._release_slot()
         return item
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
@@ -153,7 +153,7 @@ class ConcurrentBlockingQueue(Generic[T]):
                 return None
             taken = self._take()
             if taken is item:
-                self._free_room()
+                self._release_slot()
                 return item
             if taken is not None:
                 self._items.appendleft(taken)  # it has become the head since

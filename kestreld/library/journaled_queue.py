@@ -10,10 +10,10 @@ from kestreld.errors import ReaderUnknown
 from kestreld.library import spool as spools
 from kestreld.library.arguments import checked_config, checked_name
 from kestreld.library.forked import refuse_in_child
+from kestreld.library.futures import CommitFuture
 from kestreld.library.journal_reader import ErrorHandler, ExpiredHandler, JournalReader
 from kestreld.library.journaled_blocking_queue import JournaledBlockingQueue, TransactionalJournaledBlockingQueue
 from kestreld.library.persistent_queue import log
-from kestreld.library.waits import Hold
 from kestreld.queues.reader import Reader
 
 T = TypeVar("T")
@@ -97,19 +97,19 @@ class JournaledQueue:
                 if name in self._queue.readers or self._queue.is_idle:
                     found, hold = self._reader(name, config)
                     break
-                landing = Hold(self._queue.ticket)
+                landing = CommitFuture(self._queue.pending_commit)
             landing.exception()  # those whose commit it is are told of a failure
         if hold is not None:
             hold.result()
         found.handle(error_handler, on_expired)
         return found
 
-    def _reader(self, name: str, config: QueueConfig | None) -> tuple[JournalReader, Hold | None]:
+    def _reader(self, name: str, config: QueueConfig | None) -> tuple[JournalReader, CommitFuture | None]:
         if config is not None and name:
             self._spool.configure(f"{self.name}+{name}", config)
         elif config is not None:
             self._spool.configure(self.name, config)
-        reader = self._spool.succession.reader(self._queue, name)
+        reader = self._spool.lifecycle.reader(self._queue, name)
         hold = self._spool.end_turn(self._queue)
         if reader not in self._readers:
             self._readers[reader] = JournalReader(self._spool, reader)
@@ -121,11 +121,11 @@ class JournaledQueue:
         Those who wait there get None. With the last one, the default reader is there again, at the tail.
         """
         checks.text(name, "the name of a reader", may_be_empty=True)
-        return self._change(lambda: self._spool.succession.drop(self._queue, name))
+        return self._change(lambda: self._spool.lifecycle.drop(self._queue, name))
 
     def erase(self) -> None:
         """Drop every reader and the journal, and close."""
-        self._change(lambda: self._spool.succession.erase(self._queue))
+        self._change(lambda: self._spool.lifecycle.erase(self._queue))
         self.close()
 
     def _change(self, change: Callable[[], bool | None]) -> bool:

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary, ref
 
 from kestreld.errors import KestrelError
 from kestreld.journal.records import item_id
+from kestreld.library.ack_on_receive import AckOnReceive
 from kestreld.library.answer import Answer, Derived
+from kestreld.library.futures import CommitFuture, ItemFuture, Seat
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
-from kestreld.library.taking import Taking
-from kestreld.library.waits import Hold, Seat, Wait
-from kestreld.queues.alone import take_alone
+from kestreld.queues.fast_path import take_fast
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 
@@ -51,7 +51,7 @@ class Reading:
         self.is_over = False
         self._turn = spool.turn(reader.queue)
         self.opened: dict[int, int] = {}  # xid -> the thread that has yet to hand it over; 0 = somebody has it
-        self._waiting: WeakKeyDictionary[Wait, Waiter] = WeakKeyDictionary()
+        self._waiting: WeakKeyDictionary[ItemFuture, Waiter] = WeakKeyDictionary()
         self._kept: set[Any] = set()  # answers that are awaited or have callbacks
         self.on_its_way: dict[int, int] = {}  # thread -> the open read that it may have yet to hand over; 0 = none
         self._at_risk: list[bytes] = []  # items without a journal that this turn moves between window and open reads
@@ -71,7 +71,7 @@ class Reading:
                 return None
             is_over = False
             try:
-                if want == TAKE and not spool.crowded and (record := take_alone(reader)) is not None:
+                if want == TAKE and not spool.crowded and (record := take_fast(reader)) is not None:
                     if spool.commit.rolling:
                         spool.end_turn()
                     is_over = True
@@ -183,12 +183,12 @@ class Reading:
             hold.result()
         return True
 
-    def _close_now(self, xid: int) -> Hold | None:
+    def _close_now(self, xid: int) -> CommitFuture | None:
         del self.opened[xid]
         self.reader.close(xid)
         return self.spool.end_turn(self.reader.queue)
 
-    def _abort_now(self, xid: int, *, has_failed: bool) -> Hold | None:
+    def _abort_now(self, xid: int, *, has_failed: bool) -> CommitFuture | None:
         spool, reader = self.spool, self.reader
         self._note_risk([xid])
         del self.opened[xid]
@@ -244,9 +244,9 @@ class Reading:
             elif reader.deleted or self.is_over or wait.is_abandoned:
                 wait.forget_item()
                 wait.settle(None)
-            elif wait.ticket is not None:
-                if not wait.ticket.pending:
-                    wait.released(wait.ticket.failure)
+            elif wait.pending_commit is not None:
+                if not wait.pending_commit.pending:
+                    wait.released(wait.pending_commit.failure)
             elif wait.has_item(waiter.want, self.opened, is_waiting, reader):
                 wait.settle(None)
             else:
@@ -278,7 +278,7 @@ class Reading:
 
     # Waiting
 
-    def wait(self, deadline_at_ms: int | None, want: int) -> Wait:
+    def wait(self, deadline_at_ms: int | None, want: int) -> ItemFuture:
         """Take the item that is there, or join the line until then (None = for ever).
 
         Its callbacks may be called with the lock held.
@@ -287,7 +287,7 @@ class Reading:
         self._begin(wait, deadline_at_ms, want)
         return wait
 
-    def _make_wait(self, want: int, *, calls_back: bool) -> Wait:
+    def _make_wait(self, want: int, *, calls_back: bool) -> ItemFuture:
         def take(record: bytes) -> QItem:
             taken = self._fetch_now(want) if want != OPEN else self._open_now(WAITS)
             assert taken is not None
@@ -295,7 +295,7 @@ class Reading:
 
         spool, give_back = self.spool, self._give_back if want == OPEN else None
         queue, ended = self.reader.queue, spool.served.append
-        return Wait(queue, take, ended, spool.worker, give_back, self._kept, calls_back=calls_back)
+        return ItemFuture(queue, take, ended, spool.worker, give_back, self._kept, calls_back=calls_back)
 
     def _give_back(self, item: QItem) -> None:
         """Nobody has had it: it is the head again, and no error is counted. It does not wait for the disk."""
@@ -303,7 +303,7 @@ class Reading:
             if item.xid in self.opened:
                 self._abort_now(item.xid, has_failed=False)
 
-    def _begin(self, wait: Wait, deadline_at_ms: int | None, want: int) -> None:
+    def _begin(self, wait: ItemFuture, deadline_at_ms: int | None, want: int) -> None:
         has_begun = False
         try:
             self._join(wait, deadline_at_ms, want)
@@ -312,7 +312,7 @@ class Reading:
             if not has_begun:
                 wait.abandon()
 
-    def _join(self, wait: Wait, deadline_at_ms: int | None, want: int) -> None:
+    def _join(self, wait: ItemFuture, deadline_at_ms: int | None, want: int) -> None:
         spool, reader = self.spool, self.reader
         with spool.lock, self._turn:
             clock = spool.clock
@@ -321,7 +321,7 @@ class Reading:
             until_ms = clock.monotonic_ms + left_ms
             if head is None and left_ms > 0 and not (self.is_over or reader.deleted):
                 waiter = self._seat(wait, want, until_ms)
-                reader.line.add(waiter)
+                reader.wait_queue.add(waiter)
                 if deadline_at_ms is not None:
                     spool.plan_deadline(waiter)
                 spool.end_turn()
@@ -334,7 +334,7 @@ class Reading:
             elif wait.item is not None:
                 self._is_handed_over(wait.item)
 
-    def _seat(self, wait: Wait, want: int, until_ms: int) -> Waiter:
+    def _seat(self, wait: ItemFuture, want: int, until_ms: int) -> Waiter:
         """Keep account of one that is not settled yet."""
         seat = Seat(wait, self._left)
         waiter = seat.waiter = Waiter(seat, self.reader, want, until_ms)
@@ -349,7 +349,7 @@ class Reading:
 
     def _left(self, waiter: Waiter) -> None:
         with suppress(KestrelError), self.spool.lock, self._turn:
-            self.reader.line.leave(waiter)
+            self.reader.wait_queue.leave(waiter)
 
     def _waited(self, wait: Any) -> None:
         waiter = self._waiting.pop(wait, None)
@@ -361,7 +361,7 @@ class Reading:
             self._is_handed_over(wait.item)
         if wait.cancelled():
             with self.spool.lock, self._turn:
-                self.reader.line.leave(waiter)
+                self.reader.wait_queue.leave(waiter)
 
     def receive(self, deadline_at_ms: int, want: int) -> QItem | None:
         """`fetch`, waiting for an item until then."""
@@ -396,10 +396,12 @@ class Reading:
     def answer_taken(self, deadline_at_ms: int | None, made: Callable[[QItem], T]) -> Answer[T | None]:
         """`answer` of an item that is done once somebody has it."""
         wait = self.wait(deadline_at_ms, OPEN)
-        taken = Taking(wait, made, lambda item: self.end_read(item.xid, is_done=True), self.close_async, self._kept)
+        taken = AckOnReceive(
+            wait, made, lambda item: self.end_read(item.xid, is_done=True), self.close_async, self._kept
+        )
         return self._settled_soon(wait, taken)
 
-    def _settled_soon(self, wait: Wait, answer: Derived[QItem, T]) -> Derived[QItem, T]:
+    def _settled_soon(self, wait: ItemFuture, answer: Derived[QItem, T]) -> Derived[QItem, T]:
         if wait.done():
             answer.settle()
         else:
@@ -459,7 +461,7 @@ class Reading:
     def _evict_now(self) -> None:
         for wait, waiter in list(self._waiting.items()):
             if not waiter.over:
-                self.reader.line.leave(waiter)
+                self.reader.wait_queue.leave(waiter)
                 wait.served(waiter, None)
 
     @property
@@ -472,13 +474,13 @@ class Reading:
     def __len__(self) -> int:
         """Items that wait; open reads do not count."""
         with self.spool.lock, self._turn:
-            self.reader.queue.fold()
+            self.reader.queue.flush_counters()
             return self.reader.items
 
     def figures(self) -> ReaderFigures:
         with self.spool.lock, self._turn:
             reader = self.reader
-            reader.queue.fold()
+            reader.queue.flush_counters()
             return ReaderFigures(
                 items=reader.items,
                 data_bytes=reader.data_bytes,
@@ -490,7 +492,7 @@ class Reading:
                 expired_items=reader.expired_items,
                 discarded_items=reader.discarded,
                 age_ms=reader.age_ms if reader.items else 0,
-                waiters=reader.line.waiting,
+                waiters=reader.wait_queue.waiting,
             )
 
     # The end

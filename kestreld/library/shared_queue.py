@@ -103,7 +103,7 @@ class SharedQueue:
         In a transaction it is set aside only, until `confirm_remove` or `unremove` with its xid, or until this
         process or the server dies.
         """
-        return self._receive(0, _taking(transaction))
+        return self._receive(0, _fetch_mode(transaction))
 
     def remove_all(self, limit: int) -> list[QItem]:
         """Take up to `limit` items, one by one."""
@@ -133,7 +133,7 @@ class SharedQueue:
 
     def remove_receive(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove`, waiting for an item until then."""
-        return self._receive(checked_deadline(deadline_at_ms), _taking(transaction))
+        return self._receive(checked_deadline(deadline_at_ms), _fetch_mode(transaction))
 
     def peek_receive(self, deadline_at_ms: int) -> QItem | None:
         """`peek`, waiting for an item until then."""
@@ -141,7 +141,7 @@ class SharedQueue:
 
     def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
         """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
-        self._react(checked_deadline(deadline_at_ms), _taking(transaction), checks.function(react, "react"))
+        self._react(checked_deadline(deadline_at_ms), _fetch_mode(transaction), checks.function(react, "react"))
 
     def peek_react(self, deadline_at_ms: int, react: Callable[[QItem | None], object]) -> None:
         """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
@@ -149,7 +149,7 @@ class SharedQueue:
 
     async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
-        want = _taking(transaction)
+        want = _fetch_mode(transaction)
         item = await self._wait(checked_deadline(deadline_at_ms), OPEN, None)
         if item is None or want == OPEN:
             return item
@@ -279,7 +279,7 @@ class SharedQueue:
         return int(stats.get("items", 0))
 
 
-def _taking(transaction: bool) -> int:
+def _fetch_mode(transaction: bool) -> int:
     return OPEN if checks.switch(transaction, "transaction") else TAKE
 
 

@@ -20,23 +20,23 @@ from kestreld.forks import call_in_child
 from kestreld.journal.verify import FOLDER_SUFFIX
 from kestreld.library.answer import Answer
 from kestreld.library.forked import dead_lock, forked_lock
+from kestreld.library.futures import CommitFuture, ItemFuture
 from kestreld.library.turns import Turn, User
-from kestreld.library.waits import Hold, Wait
 from kestreld.library.worker import Worker
-from kestreld.queues.alone import put_alone
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
+from kestreld.queues.fast_path import put_fast
+from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from kestreld.queues.renewal import cut_short, renew
 from kestreld.queues.slices import Slices
-from kestreld.queues.succession import Succession
 from kestreld.queues.trash import TRASH
-from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines, Waiter
 from kestreld.spool_lock import LOCK, check_spool, take_lock
 
-UPKEEP_MS: Final = 1000
+MAINTENANCE_MS: Final = 1000
 SLICE_US: Final = 2000  # long work lets others at the engine after this
 SLICE_PAUSE_MS: Final = 1
 
@@ -66,7 +66,7 @@ class Spool:
         self._held = -1
         self.cut_short: Queue | str | None = None  # whose turn was, or EVERY
         self.readings: dict[User, None] = {}  # those in use
-        self.served: list[Wait] = []  # waits that this turn has ended
+        self.served: list[ItemFuture] = []  # waits that this turn has ended
         self.failed: dict[Queue, JournalFailed] = {}  # in this turn
         self.deadlines = Deadlines()
         self._deadline_at_ms: int | None = None
@@ -86,11 +86,11 @@ class Spool:
             raise SpoolUnusable(self.path, f"cannot be read: {error}") from error
         self.crowded = self.collection.crowded
         self.slices = Slices(self.clock, self._work_soon)
-        self.upkeep = Upkeep(self.collection, self.slices)
-        self.succession = Succession(self.collection, self.upkeep)
+        self.maintenance = Maintenance(self.collection, self.slices)
+        self.lifecycle = ReaderLifecycle(self.collection, self.maintenance)
         with self.lock, self.turn(None):
             self.end_turn()
-        self.worker.at(self.clock.monotonic_ms + UPKEEP_MS, self._look_after)
+        self.worker.at(self.clock.monotonic_ms + MAINTENANCE_MS, self._look_after)
         self.is_open = True
 
     def refuse(self) -> None:
@@ -120,11 +120,13 @@ class Spool:
     def adopt_family(self, name: str, config: QueueConfig, archive_path: str | None) -> Queue:
         """A queue with all its readers, made if need be. Raises as `adopt`, and SpoolUnusable for another archive."""
         if archive_path is not None:
-            if self.upkeep.archive_path not in (None, archive_path):
-                raise SpoolUnusable(self.path, f"archives in {self.upkeep.archive_path} already, not in {archive_path}")
-            self.upkeep.archive_path = archive_path
+            if self.maintenance.archive_path not in (None, archive_path):
+                raise SpoolUnusable(
+                    self.path, f"archives in {self.maintenance.archive_path} already, not in {archive_path}"
+                )
+            self.maintenance.archive_path = archive_path
         self.configure(name, config)
-        queue = self.succession.family(name)
+        queue = self.lifecycle.family(name)
         self.end_turn(queue)
         return queue
 
@@ -135,7 +137,7 @@ class Spool:
             for _ in self.collection.configure(replace(known, queues=queues)):
                 pass
 
-    def end_turn(self, queue: Queue | None = None) -> Hold | None:
+    def end_turn(self, queue: Queue | None = None) -> CommitFuture | None:
         """Commit what was done. What is returned is to be waited for, without the lock, before telling anybody.
 
         Raises JournalFailed when nothing was done to `queue` because it could not be written.
@@ -146,7 +148,7 @@ class Spool:
             if commit.failed:
                 self.failed.update(commit.failed)
         if commit.rolling:
-            self.upkeep.after_turn()
+            self.maintenance.after_turn()
         if commit.sync_later and not self._sync_planned:
             self._sync_due()
         if self.served:
@@ -157,11 +159,11 @@ class Spool:
             if queue in failed:
                 raise renewed(failed[queue])
         if queue is not None:
-            ticket = queue.ticket
-            if ticket is not None and ticket.pending:
-                hold = Hold(ticket)
+            pending_commit = queue.pending_commit
+            if pending_commit is not None and pending_commit.pending:
+                hold = CommitFuture(pending_commit)
             elif queue in self.collection.crowded and not self.worker.is_current:  # which is what makes room
-                hold = Hold(None)
+                hold = CommitFuture(None)
                 self.collection.crowded[queue].append(hold.released)
         if hold is not None:
             self.pending.add(hold)
@@ -170,12 +172,12 @@ class Spool:
     def _tell(self) -> None:
         """Those whose wait is over: at once, or as soon as the commit that ends it is on disk."""
         for wait in self.served:
-            ticket = wait.queue.ticket if wait.item is not None else None
+            pending_commit = wait.queue.pending_commit if wait.item is not None else None
             if wait.item is not None and wait.queue in self.failed:
                 wait.settle(self.failed[wait.queue])
-            elif ticket is not None and ticket.pending:
-                wait.ticket = ticket
-                ticket.holders.append(wait)
+            elif pending_commit is not None and pending_commit.pending:
+                wait.pending_commit = pending_commit
+                pending_commit.observers.append(wait)
             else:
                 wait.settle(None)
         self.served.clear()  # and not a new one: those who wait add themselves to this
@@ -200,7 +202,7 @@ class Spool:
             users = [user for user in self.readings if user.reader.queue is queue]
             waiters = [(user.reader, waiter) for user in users for waiter in user.resume(is_waiting)]
             for reader in queue.readers.values():
-                reader.line.begin_again([waiter for of, waiter in waiters if of is reader])
+                reader.wait_queue.begin_again([waiter for of, waiter in waiters if of is reader])
             queue.wake()
         self._sync_planned, self._deadline_at_ms = False, None
         self._plan_deadline()
@@ -223,7 +225,7 @@ class Spool:
                 return False  # closed meanwhile, or deleted
             is_over = False
             try:
-                if not (expire_at_ms or only is not None or self.crowded) and put_alone(queue, data):
+                if not (expire_at_ms or only is not None or self.crowded) and put_fast(queue, data):
                     if self.commit.rolling:
                         self.end_turn()
                     is_over = True
@@ -273,7 +275,7 @@ class Spool:
             self.worker.at(next_at_ms, self._deadline_due)
 
     def _sync_due(self) -> None:
-        next_at_ms = self.upkeep.sync_due()
+        next_at_ms = self.maintenance.sync_due()
         self._sync_planned = next_at_ms is not None
         if next_at_ms is not None:
             self.worker.at(max(next_at_ms, self.clock.monotonic_ms + 1), self._sync_now)
@@ -295,9 +297,9 @@ class Spool:
     def _look_after(self) -> None:
         """Once a second: dead segments, compaction, the trash."""
         with self.lock, self.turn(None):
-            self.upkeep.start_round()
+            self.maintenance.start_round()
             self.end_turn()
-            self.worker.at(self.clock.monotonic_ms + UPKEEP_MS, self._look_after)
+            self.worker.at(self.clock.monotonic_ms + MAINTENANCE_MS, self._look_after)
 
     def _work_soon(self) -> None:
         self.worker.soon(self._work)
@@ -347,12 +349,12 @@ class Spool:
         while self.problem is None and (hold := self._last_hold()) is not None:
             hold.exception()  # a commit that fails has been reported
 
-    def _last_hold(self) -> Hold | None:
+    def _last_hold(self) -> CommitFuture | None:
         with self.closing_lock, self.turn(None):
             self.end_turn()
             for queue in self.collection.families.values():
-                if queue.ticket is not None and queue.ticket.pending:
-                    hold = Hold(queue.ticket)
+                if queue.pending_commit is not None and queue.pending_commit.pending:
+                    hold = CommitFuture(queue.pending_commit)
                     self.pending.add(hold)
                     return hold
         return None

@@ -154,7 +154,7 @@ def not_text(line: bytes) -> str:
     return f"no command begins with the byte 0x{line[0]:02x}"
 
 
-class Lines:
+class CommandCache:
     """Command lines already parsed. Bounded: cleared when full, and whenever what a line means may have changed."""
 
     def __init__(self) -> None:
@@ -181,13 +181,13 @@ class MemcacheParser:
 
     def __init__(
         self,
-        lines: Lines,
+        cache: CommandCache,
         compat: Compat = Compat.NONE,
         line_bytes_max: int = 8192,
         item_bytes_max: Any = None,
         check: Any = None,
     ) -> None:
-        self._lines = lines
+        self._cache = cache
         self._compat = compat
         self._strict = compat is Compat.KESTREL_1
         self._line_bytes_max = line_bytes_max
@@ -235,7 +235,7 @@ class MemcacheParser:
             data = self._rest + data
             self._rest = b""
         elif len(data) < SHORT_LINE_BYTES:
-            command = self._lines.whole.get(data)  # a line and nothing else: all that most consumers send at a time
+            command = self._cache.whole.get(data)  # a line and nothing else: all that most consumers send at a time
             if command is not None and command.data_bytes < 0:
                 return [command]
         if at == 0 and not self._has_line_ends:
@@ -263,7 +263,7 @@ class MemcacheParser:
         """The commands that `data` begins with, as long as they are known ones and their data holds no line end: one
         split finds them all. With them where the first other one begins, -1 when there is none.
         """
-        texts = self._lines.texts
+        texts = self._cache.texts
         pieces: list[Any] = data.split(b"\r\n")  # become the batch, each line giving way to its command
         rest: bytes = pieces.pop()
         at, end = 0, len(pieces)
@@ -293,7 +293,7 @@ class MemcacheParser:
 
     def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
         """Add the commands of `data` from `at` on, each looked at closely, and keep what is unfinished."""
-        whole = self._lines.whole
+        whole = self._cache.whole
         find = data.find
         while True:
             eol = find(b"\n", at) + 1
@@ -380,7 +380,7 @@ class MemcacheParser:
         if not text and self._check is None:
             return self._unknown(), -1  # a flood of nothing costs little
         head, _, size_word = text.rpartition(b" ")
-        known = self._lines.stores.get(head)
+        known = self._cache.stores.get(head)
         if known is not None and size_word.isdigit() and len(size_word) < 10:
             size = int(size_word)
             limit = known.data_bytes
@@ -398,14 +398,14 @@ class MemcacheParser:
         return command, command.data_bytes
 
     def _remember(self, line: bytes, text: bytes, head: bytes, command: Command) -> None:
-        lines = self._lines
-        if len(lines.whole) >= LINES_CACHED_MAX or len(lines.stores) >= LINES_CACHED_MAX:
-            lines.clear()
+        cache = self._cache
+        if len(cache.whole) >= LINES_CACHED_MAX or len(cache.stores) >= LINES_CACHED_MAX:
+            cache.clear()
         if len(line) > 512:
             return
-        lines.whole[line] = command
+        cache.whole[line] = command
         if command.kind <= SET_WITH or command.data_bytes < 0:
-            lines.texts[text] = command
+            cache.texts[text] = command
         # With more words on the line its last one is not the length.
         if command.kind <= SET_WITH and line.count(b" ") == 4:
             template = Command(command.kind)
@@ -416,7 +416,7 @@ class MemcacheParser:
                 command.flags,
             )
             template.data_bytes = min(self._limit(command.name), 10**9)
-            lines.stores[head] = template
+            cache.stores[head] = template
 
     def _limit(self, name: str) -> int:
         limit = self._item_bytes_max(name) if self._item_bytes_max is not None else None

@@ -19,7 +19,7 @@ class Closing:
     """Journals that are let go of, until the stopwatch says `until_us`; None = there is time for all.
 
     `fd` is of the spool's file system, and was open before anything was written: an error that was met since in writing
-    back is reported to it, whoever else has been told. Without it each journal is synced alone.
+    back is reported to it, whoever else has been told. Without it each journal is synced separately.
     """
 
     def __init__(
@@ -49,21 +49,21 @@ class Closing:
         sound = [one for one in leaving if one[1].failed is None]
         waiting = [one for one in sound if _is_unsynced(one[1])]
         self._seal([one for one in sound if not _is_unsynced(one[1])])
-        alone: Leaving = []
+        separately: Leaving = []
         together: Leaving = []
         for one in waiting:
             if self._is_covered(one[1]):
                 together.append(one)
             elif not one[1].syncing:
-                alone.append(one)
+                separately.append(one)
             else:
                 # Full segments, whose sync nobody has heard the end of: one of the journal alone leaves them out.
                 self.left += 1
         if len(together) == 1 and not together[0][1].syncing:
-            alone, together = [*together, *alone], []  # that waits for nothing else that is being written there
+            separately, together = [*together, *separately], []  # waits for no other writes
         if together:
             self._sync_together(together, [one for one in sound if _is_unsynced(one[1])])
-        self._sync_alone(alone)
+        self._sync_separately(separately)
         if self.left:
             self._report(f"stopping: no time to sync and seal {self.left} of {len(leaving)} journals: as after a kill")
         for _, journal in leaving if not self._is_late else ():  # else the end of the process closes them sooner
@@ -100,7 +100,7 @@ class Closing:
             journal.synced_with_all(started_us)
         self._seal(journals)
 
-    def _sync_alone(self, journals: Leaving) -> None:
+    def _sync_separately(self, journals: Leaving) -> None:
         for at, (queue, journal) in enumerate(journals):
             if self._is_late:
                 self.left += len(journals) - at

@@ -188,7 +188,7 @@ class QueueCollection:
         if reader is None:
             return False
         queue = reader.queue
-        queue.fold()
+        queue.flush_counters()
         failure = None
         if len(queue.readers) == 1:
             failure = self._remove_journal(queue, name, self.trash.note(reader, DELETE))
@@ -261,7 +261,7 @@ class QueueCollection:
         """Expire heads, but only of what was there when the sweep began: moved items may come back to be swept."""
         queue = reader.queue
         if queue.dirty:
-            queue.fold()
+            queue.flush_counters()
         left = reader.items
         while queue.stopped is None and not reader.deleted:
             limit = min(left, SWEPT_AT_ONCE)
@@ -300,8 +300,8 @@ class QueueCollection:
             if is_other:
                 queue.configure(self.config.for_queue(queue.name))
             if is_other_memory:
-                queue.room = -1
-            while _has_failed(queue) and queue.flight is not None:
+                queue.put_budget = -1
+            while _has_failed(queue) and queue.syncing_commit is not None:
                 yield WAITS  # what is on its way to the disk belongs to the segment that is to be left behind
             if _has_failed(queue):
                 try:
@@ -457,7 +457,7 @@ class QueueCollection:
         for known in state.readers:
             if known.kind == Kind.STREAM:
                 stream = Stream(known.name, known.number, known.at_id)
-                stream.head, stream.ended = known.head, known.ended
+                stream.head, stream.ended_items = known.head, known.ended
                 queue.streams[known.name] = stream
             else:
                 self._restore_reader(queue, known, is_lost)
@@ -468,7 +468,7 @@ class QueueCollection:
         reader = queue.readers.get(known.name)
         if reader is None:
             reader = Reader(queue, known.name, known.number, known.at_id, self.config.for_queue(name))
-        reader.ended, reader.retries = known.ended, known.retries
+        reader.ended_items, reader.retries = known.ended, known.retries
         opened = [len(record) - ITEM_HEADER_BYTES for one, record in reader.open.items() if not is_lost(one)]
         if known.items > len(opened):
             assert queue.journal is not None

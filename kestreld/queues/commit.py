@@ -1,7 +1,7 @@
 """The commit at the end of a turn: each dirty queue is written once, before any reply that depends on it leaves.
 
 Where sync_journal says so the reply also waits for the disk. One sync of a journal is under way at a time; what comes
-meanwhile gathers and is written when it is over. Whoever waits for a commit holds its `Ticket`.
+meanwhile gathers and is written when it is over. Whoever waits for a commit holds its `PendingCommit`.
 """
 
 from bisect import bisect_left
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 SYNC_BOUNDS_US: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
 
 
-class Holder(Protocol):
+class CommitObserver(Protocol):
     """Somebody whose answers wait for commits to be on disk; told of each whether it has failed to get there."""
 
     def released(self, failure: JournalFailed | None) -> None: ...
 
 
-class Ticket:
+class PendingCommit:
     """One commit of a synced queue: pending until it is on disk, or has failed to get there."""
 
-    __slots__ = ("failure", "flying", "holders", "pending")
+    __slots__ = ("failure", "is_syncing", "observers", "pending")
 
     def __init__(self) -> None:
         self.pending = True
-        self.flying = False  # its sync is under way
+        self.is_syncing = False  # its sync is under way
         self.failure: JournalFailed | None = None
-        self.holders: list[Holder] = []
+        self.observers: list[CommitObserver] = []
 
 
 class Tally:
@@ -50,9 +50,9 @@ class Tally:
         self.failure: JournalFailed | None = None
         self.settled = settled
 
-    def wait_for(self, ticket: Ticket) -> None:
+    def wait_for(self, pending_commit: PendingCommit) -> None:
         self.pending += 1
-        ticket.holders.append(self)
+        pending_commit.observers.append(self)
 
     def released(self, failure: JournalFailed | None) -> None:
         self.failure = self.failure or failure
@@ -61,20 +61,20 @@ class Tally:
             self.settled()
 
 
-class Flight:
+class PendingSync:
     """What puts one commit on disk, and who is told how that went. `fd` is the journal's, of the segment at `path`."""
 
-    __slots__ = ("fd", "finished", "path", "ticket", "work")
+    __slots__ = ("fd", "finished", "path", "pending_commit", "work")
 
     def __init__(
         self,
-        ticket: Ticket,
+        pending_commit: PendingCommit,
         fd: int,
         path: str,
         work: Callable[[], None],
         finished: Callable[[OSError | None], None],
     ) -> None:
-        self.ticket = ticket
+        self.pending_commit = pending_commit
         self.fd = fd
         self.path = path
         self.work = work
@@ -93,9 +93,9 @@ class GroupCommit:
         self.sync_later: list[Queue] = []  # written, and to be synced within their sync_journal time
         self.failed: dict[Queue, JournalFailed] = {}  # since the last run began
         self.moving: list[Queue] = []  # items have left them for queues whose commits are not on disk yet
-        self.tickets = 0  # pending ones
+        self.pending_commits = 0  # pending ones
         self.together = False  # sync the whole file system rather than several journals
-        self.flights: list[Flight] = []  # what this run has to sync
+        self.pending_syncs: list[PendingSync] = []  # what this run has to sync
         self.syncs = 0
         self.sync_us_total = 0
         self.sync_us_max = 0
@@ -107,15 +107,15 @@ class GroupCommit:
             self.failed = {}
         dirty, self.dirty = self.dirty, []
         for queue in dirty:
-            if queue.flight is not None:
+            if queue.syncing_commit is not None:
                 if queue.dirty:  # not one that is here twice, for it has left a failed segment behind in this turn
                     self._gather(queue)
             else:
                 self._commit(queue)
             if queue.moving and queue not in self.moving:
                 self.moving.append(queue)
-        if self.flights:
-            self._take_off()
+        if self.pending_syncs:
+            self._start_syncs()
         if self.moving:
             self._settle_moves(self.moving)
 
@@ -127,24 +127,24 @@ class GroupCommit:
             return
         if queue.journal is not None and queue.journal.segments:
             self._plan(queue, queue.journal)
-        if queue.ticket is not None and queue.flight is None:
-            self._release(queue.ticket, None)  # what gathered came to nothing, or the queue has gone
-            queue.ticket = None
+        if queue.pending_commit is not None and queue.syncing_commit is None:
+            self._release(queue.pending_commit, None)  # what gathered came to nothing, or the queue has gone
+            queue.pending_commit = None
 
     def _gather(self, queue: "Queue") -> None:
         """Leave a queue dirty while its last commit is on its way to the disk."""
-        if queue.ticket is queue.flight:
-            queue.ticket = self._new_ticket()
+        if queue.pending_commit is queue.syncing_commit:
+            queue.pending_commit = self._new_commit()
 
-    def _new_ticket(self) -> Ticket:
-        self.tickets += 1
-        return Ticket()
+    def _new_commit(self) -> PendingCommit:
+        self.pending_commits += 1
+        return PendingCommit()
 
     def _plan(self, queue: "Queue", journal: Journal) -> None:
         """What a written commit leaves to do: a sync now or in a while, a segment to roll."""
         full = queue.stopped is None and queue.wants_segment(journal)
         if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
-            self._launch(queue, journal, roll=full)
+            self._plan_sync(queue, journal, roll=full)
             return
         if full:
             self.rolling.append(queue)
@@ -164,9 +164,9 @@ class GroupCommit:
     def _fail(self, queue: "Queue", failure: JournalFailed) -> None:
         self.failed[queue] = failure
         queue.report(f"{queue.name}: {failure}")
-        if queue.ticket is not None:
-            self._release(queue.ticket, failure)
-            queue.ticket = None
+        if queue.pending_commit is not None:
+            self._release(queue.pending_commit, failure)
+            queue.pending_commit = None
 
     def forget_turn(self, queue: "Queue") -> None:
         """A turn of this queue was cut short. What it has written is on disk, or on its way there, when this returns.
@@ -174,24 +174,24 @@ class GroupCommit:
         What had gathered for the next commit is undone: whoever waits for that is told so.
         """
         self.failed.pop(queue, None)
-        for planned in [one for one in self.flights if one.ticket is queue.flight]:
-            self.flights.remove(planned)
+        for planned in [one for one in self.pending_syncs if one.pending_commit is queue.syncing_commit]:
+            self.pending_syncs.remove(planned)
             if queue.journal is not None:
                 queue.journal.give_back(planned.fd)
         for of_turn in (self.dirty, self.moving, self.rolling):
             while queue in of_turn:
                 of_turn.remove(queue)
-        if queue.ticket is None and queue.flight is None and queue.sync_ms != 0:
+        if queue.pending_commit is None and queue.syncing_commit is None and queue.sync_ms != 0:
             return
         failure = JournalFailed(queue.name, "a turn was cut short by an exception")
-        gathering, flight = queue.ticket, queue.flight
-        if flight is None or not flight.flying:
+        gathering, pending_sync = queue.pending_commit, queue.syncing_commit
+        if pending_sync is None or not pending_sync.is_syncing:
             problem = self._sync_now(queue)
-            queue.forget_flight()
-            if flight is not None:
-                self._release(flight, problem)
-        queue.ticket = queue.flight
-        if gathering is not None and gathering is not flight:
+            queue.forget_syncing()
+            if pending_sync is not None:
+                self._release(pending_sync, problem)
+        queue.pending_commit = queue.syncing_commit
+        if gathering is not None and gathering is not pending_sync:
             self._release(gathering, failure)
 
     def sync_within(self, queue: "Queue") -> None:
@@ -214,19 +214,19 @@ class GroupCommit:
 
     # On the way to the disk
 
-    def _launch(self, queue: "Queue", journal: Journal, *, roll: bool) -> None:
-        """Sync what was just written, elsewhere; its ticket is released when that is over."""
+    def _plan_sync(self, queue: "Queue", journal: Journal, *, roll: bool) -> None:
+        """Sync what was just written, elsewhere; its commit is released when that is over."""
         started_us = self.clock.stopwatch_us()
-        ticket = queue.ticket or self._new_ticket()
-        queue.ticket = queue.flight = ticket
-        queue.flight_head = queue.lowest_head() if len(journal.segments) > 1 else 0
+        pending_commit = queue.pending_commit or self._new_commit()
+        queue.pending_commit = queue.syncing_commit = pending_commit
+        queue.syncing_head = queue.lowest_head() if len(journal.segments) > 1 else 0
         # As this commit leaves it: what gathers meanwhile belongs to the next.
         checkpoint = queue.checkpoint() if roll else None
         try:
             fd = journal.borrow()
         except OSError as error:
             must_be_the_systems(error)
-            self._landed(queue, journal, ticket, error)
+            self._sync_finished(queue, journal, pending_commit, error)
             return
         number, used_bytes, folders = journal.live.number, journal.live.used_bytes, journal.unsynced_folders()
         unproven = journal.unproven
@@ -245,37 +245,37 @@ class GroupCommit:
                 self._count_sync(journal.sync_us)
                 if checkpoint is not None and journal is queue.journal:
                     self._roll(queue, journal, checkpoint)
-            self._landed(queue, journal, ticket, error)
+            self._sync_finished(queue, journal, pending_commit, error)
             if error is None and journal.wants_mark:
                 self.mark(queue, journal)
 
-        self.flights.append(Flight(ticket, fd, journal.live.path, work, finished))
+        self.pending_syncs.append(PendingSync(pending_commit, fd, journal.live.path, work, finished))
 
-    def _take_off(self) -> None:
-        flights, self.flights = self.flights, []
-        covered: list[Flight] = []
-        is_together = self.together and len(flights) > 1
-        for flight in flights:
-            if is_together and self._is_covered(flight, flights[0].fd):
-                covered.append(flight)
+    def _start_syncs(self) -> None:
+        pending_syncs, self.pending_syncs = self.pending_syncs, []
+        covered: list[PendingSync] = []
+        is_together = self.together and len(pending_syncs) > 1
+        for pending_sync in pending_syncs:
+            if is_together and self._is_covered(pending_sync, pending_syncs[0].fd):
+                covered.append(pending_sync)
             else:
-                self.files.in_background(flight.work, flight.finished)
-                flight.ticket.flying = True
+                self.files.in_background(pending_sync.work, pending_sync.finished)
+                pending_sync.pending_commit.is_syncing = True
         if not covered:
             return
 
         def finished(error: OSError | None) -> None:
-            for flight in covered:
-                flight.finished(error)
+            for pending_sync in covered:
+                pending_sync.finished(error)
 
         fd = covered[0].fd  # open since before it was written to: a failure to write back is reported to it
         self.files.in_background(lambda: self.files.sync_file_system(fd), finished)
-        for flight in covered:
-            flight.ticket.flying = True
+        for pending_sync in covered:
+            pending_sync.pending_commit.is_syncing = True
 
-    def _is_covered(self, flight: Flight, fd: int) -> bool:
+    def _is_covered(self, pending_sync: PendingSync, fd: int) -> bool:
         try:
-            return self.files.is_covered(flight.path, fd)
+            return self.files.is_covered(pending_sync.path, fd)
         except OSError:
             return False  # its own sync says what is wrong
 
@@ -285,7 +285,7 @@ class GroupCommit:
             journal.start_segment(checkpoint, skip=int(queue.roll_wanted))
         except JournalFailed as failure:
             queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
-            queue.room = -1
+            queue.put_budget = -1
         else:
             queue.roll_wanted = False
             self.rolling.append(queue)  # its journal may have become too long
@@ -305,24 +305,26 @@ class GroupCommit:
         else:
             journal.marker_refused = False
 
-    def _landed(self, queue: "Queue", journal: Journal, ticket: Ticket, error: OSError | None) -> None:
+    def _sync_finished(
+        self, queue: "Queue", journal: Journal, pending_commit: PendingCommit, error: OSError | None
+    ) -> None:
         """The sync of a commit is over."""
-        if queue.flight is not ticket:  # forgotten, as its turn was cut short
+        if queue.syncing_commit is not pending_commit:  # forgotten, as its turn was cut short
             if error is not None:
                 journal.sync_failed(error)
             return
-        queue.flight = None
+        queue.syncing_commit = None
         if error is None:
-            queue.landed()
-            if queue.ticket is ticket:
-                queue.ticket = None
-            self._release(ticket, None)
+            queue.commit_synced()
+            if queue.pending_commit is pending_commit:
+                queue.pending_commit = None
+            self._release(pending_commit, None)
         else:
             failure = journal.sync_failed(error)
-            queue.undo_flight()
+            queue.undo_syncing()
             self._fail(queue, failure)
-            if ticket.pending:
-                self._release(ticket, failure)
+            if pending_commit.pending:
+                self._release(pending_commit, failure)
         if self.moving:
             self._settle_moves(self.moving)
         if queue.dirty and queue not in self.dirty:
@@ -330,14 +332,14 @@ class GroupCommit:
         if self.dirty:
             self.wake()
 
-    def _release(self, ticket: Ticket, failure: JournalFailed | None) -> None:
-        if ticket.pending:
-            self.tickets -= 1
-        ticket.pending = False
-        ticket.failure = failure
-        for holder in ticket.holders:
-            holder.released(failure)
-        ticket.holders = []
+    def _release(self, pending_commit: PendingCommit, failure: JournalFailed | None) -> None:
+        if pending_commit.pending:
+            self.pending_commits -= 1
+        pending_commit.pending = False
+        pending_commit.failure = failure
+        for observer in pending_commit.observers:
+            observer.released(failure)
+        pending_commit.observers = []
 
     def _count_sync(self, sync_us: int) -> None:
         self.syncs += 1

@@ -50,5 +50,5 @@ def _write(commit: GroupCommit, finish_turn: Callable[[], None], changed: set[Qu
         if queue in commit.failed:
             tally.failure = tally.failure or commit.failed[queue]
     for queue in changed:
-        if queue.ticket is not None and queue.ticket.pending:
-            tally.wait_for(queue.ticket)
+        if queue.pending_commit is not None and queue.pending_commit.pending:
+            tally.wait_for(queue.pending_commit)

@@ -26,7 +26,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
     """The figures of one queue. How long its head has waited is known once `Reader.seek_head` has found it."""
     queue, journal = reader.queue, reader.queue.journal
     if queue.dirty:  # else a commit has counted everything
-        queue.fold()
+        queue.flush_counters()
     items, oldest_at_ms = reader.items, reader.oldest_at_ms()
     figures = [
         ("items", items),
@@ -38,7 +38,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
         ("mem_bytes", reader.mem_bytes),
         ("age", reader.age_ms if items else 0),
         ("discarded", reader.discarded),
-        ("waiters", reader.line.waiting),
+        ("waiters", reader.wait_queue.waiting),
         ("open_transactions", len(reader.open)),
         ("transactions", reader.opened_items),
         ("canceled_transactions", reader.aborted_items),
@@ -93,7 +93,7 @@ def adding_up(collection: QueueCollection) -> Generator[None, None, Sums]:
             yield
     for place, reader in enumerate(list(collection.readers.values())):
         if reader.queue.dirty:
-            reader.queue.fold()
+            reader.queue.flush_counters()
         if not reader.deleted:
             sums.items += reader.items
             sums.data_bytes += reader.data_bytes

@@ -16,12 +16,12 @@ from kestreld.journal.repair import RepairReport
 from kestreld.protocol import memcache as wire
 from kestreld.protocol.memcache import END, GET, NEXT, NOT_STORED, SET, SET_WITH, STORED, Command
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.commit import Tally, Ticket
+from kestreld.queues.commit import PendingCommit, Tally
 from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
-from kestreld.queues.mending import RepairDone, UndoDone, Undone
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.repairing import RepairDone, UndoDone, Undone
 from kestreld.queues.reports import Pieces, dump_config_report, dump_stats_report, stats_report
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
@@ -71,7 +71,7 @@ class ServerControl(Protocol):
     def finish_turn(self) -> None: ...
 
 
-class Shop:
+class ServerState:
     """What all sessions share: the queues, the counters, the deadlines and the server's own switches."""
 
     def __init__(
@@ -89,9 +89,9 @@ class Shop:
 class Handler:
     """One session's side of the engine. `out` is what to send once the turn's commit is written."""
 
-    def __init__(self, shop: Shop, ready: Callable[[], None]) -> None:
-        self.shop = shop
-        self.stats = shop.stats
+    def __init__(self, state: ServerState, ready: Callable[[], None]) -> None:
+        self.state = state
+        self.stats = state.stats
         self.ready = ready  # told when a wait ends and there may be commands to go on with
         self.out: list[bytes] = []
         self.room_bytes = OUTPUT_BYTES_MAX
@@ -103,11 +103,11 @@ class Handler:
         self.held = False  # waits for the server itself: long work, room on the disk
         self.is_at_work = False  # on a command that takes many slices
         self.telling: Pieces | None = None  # the rest of a long answer, while the client has yet to take what is there
-        self.crowded = shop.collection.crowded
+        self.crowded = state.collection.crowded
         self.keys: deque[Command] = deque()  # of a GET of several, those still to be answered
         self.last_queue: Queue | None = None  # whose commit `out` depends on,
-        self.touched: list[Queue] = []  # and those before it;
-        self.starts: list[int] = []  # from which answer on it does so, but for the first of them
+        self.earlier_queues: list[Queue] = []  # and those before it;
+        self.earlier_starts: list[int] = []  # from which answer on it does so, but for the first of them
         self.unsettled: set[Queue] = set()  # those that answers depend on which are held back
         self.take_queue: Queue | None = None  # all of these are this one: what a get takes is back if they fail
         self.put_off: Command | None = None  # not carried out yet, for it would take from another
@@ -139,7 +139,7 @@ class Handler:
                             if self.last_queue is None and not self.unsettled:
                                 self.last_queue = self.take_queue = queue
                             else:
-                                self._touch(queue)
+                                self._depend_on(queue)
                         if queue.put(data):
                             out.append(STORED)
                         else:
@@ -158,7 +158,7 @@ class Handler:
                                     self._may_take(queue)
                             record = window.popleft()
                             if not queue.dirty:
-                                queue.touch()
+                                queue.mark_dirty()
                             reader.taken.append(record)
                             size = len(record)
                             out.append(_join((command.prefix, _lengths[size], record[_DATA_AT:], _VALUE_END)))
@@ -196,7 +196,7 @@ class Handler:
 
     def _target(self, command: Command) -> Reader:
         """The queue a command names, created if need be, remembered with the command's cached line."""
-        collection = self.shop.collection
+        collection = self.state.collection
         if not command.may_create and collection.look_for(command.name) is None:
             raise QueueNotMade(f"not allowed: create on {command.name!r}")
         command.target = reader = collection.reader(command.name)
@@ -209,20 +209,20 @@ class Handler:
                 self.held = True
                 self.crowded[queue].append(self._let_go)
 
-    def _touch(self, queue: Queue) -> None:
+    def _depend_on(self, queue: Queue) -> None:
         """`out` depends on this queue's commit from now on."""
         if self.last_queue is not None:
-            self.touched.append(self.last_queue)
-            self.starts.append(len(self.out))
+            self.earlier_queues.append(self.last_queue)
+            self.earlier_starts.append(len(self.out))
             self.take_queue = None
         self.last_queue = queue
 
     def _may_take(self, queue: Queue | None) -> None:
-        """As `_touch`, for a get that takes an item for good; None for one of several queues.
+        """As `_depend_on`, for a get that takes an item for good; None for one of several queues.
 
         Raises Unsettled while answers have yet to be sent that depend on other queues.
         """
-        if self.touched or (self.last_queue is not None and self.last_queue is not queue):
+        if self.earlier_queues or (self.last_queue is not None and self.last_queue is not queue):
             raise Unsettled
         if self.unsettled and (len(self.unsettled) > 1 or queue not in self.unsettled):
             raise Unsettled
@@ -230,7 +230,7 @@ class Handler:
 
     def depends_on(self) -> list[Queue]:
         """The queues whose commits `out` depends on."""
-        return self.touched if self.last_queue is None else [*self.touched, self.last_queue]
+        return self.earlier_queues if self.last_queue is None else [*self.earlier_queues, self.last_queue]
 
     def _answer_problem(self, problem: KestrelError) -> None:
         if isinstance(problem, JournalFailed):
@@ -249,11 +249,11 @@ class Handler:
 
     def _set_otherwise(self, command: Command, data: bytes) -> None:
         """A SET with expiry or flags, to a child, or without a reply."""
-        expire_at_ms = client_expiry_ms(command.expiry_s, self.shop.clock.wall_ms)
+        expire_at_ms = client_expiry_ms(command.expiry_s, self.state.clock.wall_ms)
         try:
             reader: Reader = command.target or self._target(command)
             if self.last_queue is not reader.queue:
-                self._touch(reader.queue)
+                self._depend_on(reader.queue)
             only = reader if reader.label else None
             stored = reader.queue.put_with(data, expire_at_ms, command.flags, only)
         except (JournalFailed, JournalCorrupt, QueueNotMade):
@@ -279,7 +279,7 @@ class Handler:
             return
         queue = reader.queue
         if self.last_queue is not queue:
-            self._touch(queue)
+            self._depend_on(queue)
         if reads:
             reader.close(reads.pop()[1])
         opened, record = reader.open_head()
@@ -298,7 +298,7 @@ class Handler:
         if command.aborts or (command.closes and not command.opens):
             self.out.append(END)
             return
-        if command.opens and len(self.open_reads) >= self.shop.max_open_reads:
+        if command.opens and len(self.open_reads) >= self.state.max_open_reads:
             self._refuse_read("close or abort an open read first")
             return
         reader: Reader = command.target or self._target(command)
@@ -308,17 +308,17 @@ class Handler:
 
     def _settle_open(self, command: Command) -> bool:
         """Close or abort the oldest open read of the named queue, if asked to. False when the command is refused."""
-        strict = self.shop.strict
+        strict = self.state.strict
         if command.closes or command.aborts:
             for index, (reader, opened) in enumerate(self.open_reads):
                 if reader.name == command.name:
                     del self.open_reads[index]
                     if self.last_queue is not reader.queue:
-                        self._touch(reader.queue)
+                        self._depend_on(reader.queue)
                     if command.closes:
                         reader.close(opened)
                     else:
-                        reader.abort(opened, self.shop.clock.wall_ms)
+                        reader.abort(opened, self.state.clock.wall_ms)
                     return True
             if strict:
                 self._refuse_read("")
@@ -330,7 +330,7 @@ class Handler:
         return True
 
     def _refuse_read(self, reason: str) -> None:
-        if self.shop.strict:
+        if self.state.strict:
             self.out.append(wire.ERROR)
             self.closing = True
         else:
@@ -338,12 +338,12 @@ class Handler:
 
     def _fetch(self, command: Command, reader: Reader) -> None:
         """Take or open the head item and answer with it; wait for one, or answer END."""
-        now_ms = self.shop.clock.wall_ms
+        now_ms = self.state.clock.wall_ms
         queue = reader.queue
         if queue.stopped is not None:
             raise queue.stopped
         if self.last_queue is not queue:
-            self._touch(queue)
+            self._depend_on(queue)
         if command.opens:
             opened = reader.open_read(now_ms)
             record = None
@@ -354,7 +354,7 @@ class Handler:
             record = reader.take(now_ms)
         if record is not None:
             self._answer_value(command, record)
-        elif command.wait_ms > 0 and not self.shop.collection.stopping:
+        elif command.wait_ms > 0 and not self.state.collection.stopping:
             self._wait(command, reader, OPEN if command.opens else TAKE)
         else:
             self.stats.missed_gets += 1
@@ -367,19 +367,19 @@ class Handler:
         if reader is not None:
             if reader.queue.stopped is not None:
                 raise reader.queue.stopped
-            record = reader.peek(self.shop.clock.wall_ms)
+            record = reader.peek(self.state.clock.wall_ms)
         if record is not None:
             self._answer_value(command, record)
-        elif command.wait_ms > 0 and not self.shop.strict and not self.shop.collection.stopping:
+        elif command.wait_ms > 0 and not self.state.strict and not self.state.collection.stopping:
             self._wait(command, reader, PEEK)
         else:
             self.out.append(END)
 
     def _looked_at(self, command: Command) -> Reader | None:
         """The queue a peek names. Looking makes none, but in Kestrel 1.x."""
-        if self.shop.strict:
+        if self.state.strict:
             return self._target(command)
-        command.target = reader = self.shop.collection.look_for(command.name)
+        command.target = reader = self.state.collection.look_for(command.name)
         return reader
 
     def _answer_value(self, command: Command, record: bytes) -> None:
@@ -391,7 +391,7 @@ class Handler:
         if not flags and not command.with_id:
             return command.prefix + _lengths[len(record)] + record[ITEM_HEADER_BYTES:] + b"\r\n"
         size = len(record) - ITEM_HEADER_BYTES
-        shown = 0 if self.shop.strict else flags
+        shown = 0 if self.state.strict else flags
         number = b" %d" % item_id(record) if command.with_id else b""
         return b"VALUE %b %d %d%b\r\n%b\r\n" % (command.key, shown, size, number, record[ITEM_HEADER_BYTES:])
 
@@ -422,13 +422,13 @@ class Handler:
     # Waiting
 
     def _wait(self, command: Command, reader: Reader | None, want: int) -> None:
-        waiter = Waiter(self, reader, want, self.shop.clock.monotonic_ms + command.wait_ms)
+        waiter = Waiter(self, reader, want, self.state.clock.monotonic_ms + command.wait_ms)
         self.waiter, self.asked = waiter, command
         if reader is not None:
-            reader.line.add(waiter)
+            reader.wait_queue.add(waiter)
         else:
-            self.shop.collection.await_queue(command.name, waiter)
-        self.shop.deadlines.add(waiter)
+            self.state.collection.await_queue(command.name, waiter)
+        self.state.deadlines.add(waiter)
 
     def served(self, waiter: Waiter, record: bytes | None) -> None:
         """The wait is over: with an item to fetch, or with nothing."""
@@ -455,7 +455,7 @@ class Handler:
 
     def _other(self, command: Command) -> None:
         kind = command.kind
-        out, collection = self.out, self.shop.collection
+        out, collection = self.out, self.state.collection
         if kind == wire.REPLY:
             out.append(command.reply)
             self.closing = command.closes
@@ -469,20 +469,20 @@ class Handler:
             reader = collection.find(command.name)
             there = collection.delete(command.name)
             if reader is not None and reader.queue.readers:
-                self._touch(reader.queue)  # the family lives on, and its journal says that this one does not
+                self._depend_on(reader.queue)  # the family lives on, and its journal says that this one does not
             found = wire.DELETED if there else wire.NOT_FOUND
-            self._unless_quiet(command, END if self.shop.strict else found)
+            self._unless_quiet(command, END if self.state.strict else found)
         elif kind == wire.FLUSH:
             self._name_as_kestrel(command)
             collection.flush(command.name)
-            self._depend_on(command.name)
+            self._depend_on_name(command.name)
             self._unless_quiet(command, END)
         elif kind == wire.FLUSH_ALL:
             self._everywhere(command, collection.flush_all())
         elif kind == wire.FLUSH_EXPIRED:
             self._name_as_kestrel(command)
             count = collection.flush_expired(command.name)
-            self._depend_on(command.name)
+            self._depend_on_name(command.name)
             self._unless_quiet(command, b"%d\r\n" % count)
         elif kind == wire.FLUSH_ALL_EXPIRED:
             self._everywhere(command, collection.flush_all_expired())
@@ -490,30 +490,30 @@ class Handler:
             self._server_command(command)
 
     def _server_command(self, command: Command) -> None:
-        kind, out, shop = command.kind, self.out, self.shop
+        kind, out, state = command.kind, self.out, self.state
         if kind == wire.VERSION:
             out.append(b"VERSION " + __version__.encode() + b"\r\n")
         elif kind == wire.STATS:
-            self._tell(stats_report(shop.collection, shop.stats, command.sees))
+            self._tell(stats_report(state.collection, state.stats, command.sees))
         elif kind == wire.DUMP_STATS:
-            names = [word.decode("latin-1") for word in command.words] if command.words and not shop.strict else None
-            self._tell(dump_stats_report(shop.collection, names, command.sees))
+            names = [word.decode("latin-1") for word in command.words] if command.words and not state.strict else None
+            self._tell(dump_stats_report(state.collection, names, command.sees))
         elif kind == wire.DUMP_CONFIG:
-            self._tell(dump_config_report(shop.collection))
+            self._tell(dump_config_report(state.collection))
         elif kind == wire.QUIT:
             self.closing = self.has_quit = True
         elif kind == wire.SHUTDOWN:
             self.closing = True
-            shop.control.shutdown()
+            state.control.shutdown()
         elif kind == wire.RELOAD:
             self.held = True
-            shop.control.reload(self._answer_late)
+            state.control.reload(self._answer_late)
         elif kind == wire.REPAIR:
             self.held = True
-            shop.control.repair(command.name, self._repaired)
+            state.control.repair(command.name, self._repaired)
         elif kind == wire.UNDO:
             self.held = True
-            shop.control.undo(command.name, self._undone)
+            state.control.undo(command.name, self._undone)
 
     # What takes long: done between turns, while the commands behind it wait
 
@@ -527,7 +527,7 @@ class Handler:
         """The client has taken what there was of a long answer."""
         pieces, self.telling = self.telling, None
         if pieces is not None:
-            self.shop.control.take_on(self._next_piece(pieces))
+            self.state.control.take_on(self._next_piece(pieces))
 
     def _next_piece(self, pieces: Pieces) -> Work:
         for piece in pieces:
@@ -544,18 +544,18 @@ class Handler:
     def _everywhere(self, command: Command, steps: Steps) -> None:
         """Carry out a command on all queues."""
         self.held = self.is_at_work = True
-        self.shop.control.take_on(self._carry_out(command, steps))
+        self.state.control.take_on(self._carry_out(command, steps))
 
     def _carry_out(self, command: Command, steps: Steps) -> Work:
-        shop, tally = self.shop, Tally(lambda: None)
-        count = yield from everywhere(shop.collection.commit, shop.control.finish_turn, steps, tally)
+        state, tally = self.state, Tally(lambda: None)
+        count = yield from everywhere(state.collection.commit, state.control.finish_turn, steps, tally)
         if tally.failure is not None:
             self.failed(tally.failure.reason)
             self.disconnect()
         elif command.kind == wire.FLUSH_ALL_EXPIRED:
             self._unless_quiet(command, b"%d\r\n" % count)
         else:
-            self._unless_quiet(command, b"Flushed all queues.\r\n" if shop.strict else wire.OK)
+            self._unless_quiet(command, b"Flushed all queues.\r\n" if state.strict else wire.OK)
         self._let_go()
 
     def _answer_late(self, reply: bytes) -> None:
@@ -574,15 +574,15 @@ class Handler:
             reply = "".join([line + "\r\n" for line in lines])
             self._answer_late(reply.encode("utf-8", "surrogateescape"))
         else:
-            self._not_mended(outcome)
+            self._not_repaired(outcome)
 
     def _undone(self, outcome: Undone | KestrelError | None) -> None:
         if isinstance(outcome, tuple):
             self._answer_late(b"UNDONE %d %d\r\n" % outcome)
         else:
-            self._not_mended(outcome)
+            self._not_repaired(outcome)
 
-    def _not_mended(self, problem: KestrelError | None) -> None:
+    def _not_repaired(self, problem: KestrelError | None) -> None:
         if problem is None:
             self.out.append(wire.NOT_FOUND)
         else:
@@ -591,17 +591,17 @@ class Handler:
 
     def _name_as_kestrel(self, command: Command) -> None:
         """In Kestrel 1.x a queue that is to be flushed comes into being by that."""
-        if self.shop.strict:
+        if self.state.strict:
             self._target(command)
 
     def _unless_quiet(self, command: Command, reply: bytes) -> None:
         if not command.noreply:
             self.out.append(reply)
 
-    def _depend_on(self, name: str) -> None:
-        reader = self.shop.collection.find(name)
+    def _depend_on_name(self, name: str) -> None:
+        reader = self.state.collection.find(name)
         if reader is not None:
-            self._touch(reader.queue)
+            self._depend_on(reader.queue)
 
     # The end of a turn, and of the session
 
@@ -612,24 +612,28 @@ class Handler:
             self.unsettled = set()
         # As turn_over does, without the call: each turn comes here.
         self.last_queue = self.take_queue = None
-        if self.touched:
-            self.touched, self.starts = [], []
+        if self.earlier_queues:
+            self.earlier_queues, self.earlier_starts = [], []
 
-    def tickets(self) -> list[Ticket]:
+    def pending_commits(self) -> list[PendingCommit]:
         """The commits on their way to the disk that `out` has to wait for."""
-        return [queue.ticket for queue in self.depends_on() if queue.ticket is not None and queue.ticket.pending]
+        return [
+            queue.pending_commit
+            for queue in self.depends_on()
+            if queue.pending_commit is not None and queue.pending_commit.pending
+        ]
 
-    def held_back(self) -> list[tuple[bytes, list[Ticket]]]:
+    def held_back(self) -> list[tuple[bytes, list[PendingCommit]]]:
         """What is in `out`, in the parts that each wait for another commit, until that and those before it are over."""
-        parts: list[tuple[bytes, list[Ticket]]] = []
-        begin, tickets = 0, list[Ticket]()
-        for start, queue in zip([0, *self.starts], self.depends_on(), strict=False):
-            if queue.ticket is not None and queue.ticket.pending:
+        parts: list[tuple[bytes, list[PendingCommit]]] = []
+        begin, pending_commits = 0, list[PendingCommit]()
+        for start, queue in zip([0, *self.earlier_starts], self.depends_on(), strict=False):
+            if queue.pending_commit is not None and queue.pending_commit.pending:
                 if start > begin:
-                    parts.append((_join(self.out[begin:start]), tickets))
-                    begin, tickets = start, []
-                tickets.append(queue.ticket)
-        parts.append((_join(self.out[begin:]), tickets))
+                    parts.append((_join(self.out[begin:start]), pending_commits))
+                    begin, pending_commits = start, []
+                pending_commits.append(queue.pending_commit)
+        parts.append((_join(self.out[begin:]), pending_commits))
         self.out.clear()
         self.unsettled.update(self.depends_on())
         self.turn_over()
@@ -638,8 +642,8 @@ class Handler:
     def turn_over(self) -> None:
         """What comes next depends on nothing so far."""
         self.last_queue = self.take_queue = None
-        if self.touched:
-            self.touched, self.starts = [], []
+        if self.earlier_queues:
+            self.earlier_queues, self.earlier_starts = [], []
 
     def failed(self, reason: str, queues: Container[Queue] | None = None) -> None:
         """Commits that `out` depends on have failed, those of `queues` or one before them all.
@@ -648,7 +652,7 @@ class Handler:
         """
         kept = 0
         if queues is not None:
-            starts = zip([0, *self.starts], self.depends_on(), strict=False)
+            starts = zip([0, *self.earlier_starts], self.depends_on(), strict=False)
             kept = min(start for start, queue in starts if queue in queues)
         del self.out[kept:]
         self._answer_error(b"SERVER_ERROR", f"journal {reason}")
@@ -667,4 +671,4 @@ class Handler:
             self.waiter = self.asked = None
         reads, self.open_reads = self.open_reads, []
         for reader in dict.fromkeys([reader for reader, _ in reads]):
-            reader.abort_all([opened for one, opened in reads if one is reader], self.shop.clock.wall_ms)
+            reader.abort_all([opened for one, opened in reads if one is reader], self.state.clock.wall_ms)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kestreld.journal.records import PUT_HEADER_BYTES, item_oddities, item_times_ms
+from kestreld.journal.records import PUT_HEADER_BYTES, item_optional_fields, item_times_ms
 
 ITEM_HEADER_BYTES: Final = PUT_HEADER_BYTES
 RELATIVE_EXPIRY_S_MAX: Final = 1_000_000  # the guide: fewer seconds than this count from now
@@ -21,9 +21,9 @@ def is_expired(record: bytes, max_age_ms: int, now_ms: int) -> bool:
     return expire_at_ms != 0 and expire_at_ms < now_ms
 
 
-def is_odd(record: bytes) -> bool:
+def has_metadata(record: bytes) -> bool:
     """Whether it carries what most items do not: an expiry, flags, or an address to one reader."""
-    return item_oddities(record) != (0, 0, 0)
+    return item_optional_fields(record) != (0, 0, 0)
 
 
 def client_expiry_ms(expiry_s: int, now_ms: int) -> int:

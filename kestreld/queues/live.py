@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 
-from kestreld.journal.records import Range, item_id, item_oddities
+from kestreld.journal.records import Range, item_id, item_optional_fields
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.window import FILL_BYTES
@@ -45,7 +45,7 @@ def _on_disk(queue: Queue, first: int, end_id: int, reader: Reader | None, skip:
 def _wanted(record: bytes, found: int, reader: Reader | None, skip: list[Range]) -> bool:
     if reader is None:
         return True
-    if item_oddities(record)[2] not in (0, reader.number):
+    if item_optional_fields(record)[2] not in (0, reader.number):
         return False
     while skip and skip[0][1] < found:
         del skip[0]

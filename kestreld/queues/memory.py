@@ -51,10 +51,10 @@ class Memory:
         """Between turns: what was taken counts no more. Where memory is short the queue has to ask for more room."""
         if self.limit_bytes is None:
             return
-        queue.fold()
+        queue.flush_counters()
         if self.is_short:
-            queue.room = -1
-        self.count(queue, max(queue.room, 0))
+            queue.put_budget = -1
+        self.count(queue, max(queue.put_budget, 0))
 
     def forget(self, queue: "Queue") -> None:
         """The queue is no more."""

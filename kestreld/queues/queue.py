@@ -28,17 +28,17 @@ from kestreld.journal.records import (
     item_data,
     item_flags,
     item_id,
-    item_oddities,
+    item_optional_fields,
     product,
     put_record,
     reader_record,
 )
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.memory import ITEM_COST_BYTES, Memory
-from kestreld.queues.reader import Move, Reader, Stream
+from kestreld.queues.reader import PendingTransfer, Reader, Stream
 
 if TYPE_CHECKING:
-    from kestreld.queues.commit import GroupCommit, Ticket
+    from kestreld.queues.commit import GroupCommit, PendingCommit
 
 RETRY_FULL_DISK_MS: Final = 1000
 # Final, and of this module, a name is found sooner.
@@ -70,12 +70,12 @@ class Queue:
 
         self.next_id = 1
         self.next_reader = 1
-        self.put_items = 0  # of all time, as of the last fold
+        self.put_items = 0  # of all time, as of the last flush_counters
         self.put_bytes = 0
         self.readers: dict[str, Reader] = {}
         self.streams: dict[str, Stream] = {}
         self.windows: tuple[deque[bytes], ...] = ()
-        self.room = -1  # data larger than this must be looked at before a put
+        self.put_budget = -1  # data larger than this must be looked at before a put
         self.waiting = 0  # waiters on all readers
         self.seeded_at_ms = -1
         self.seed = 0  # what the checksums of items put at that instant, of size 0 and id 0, start from
@@ -83,16 +83,16 @@ class Queue:
 
         self.dirty = False
         # Of a queue that is synced before its replies: the commit under way to the disk, and the latest one
-        self.flight: Ticket | None = None
-        self.ticket: Ticket | None = None
+        self.syncing_commit: PendingCommit | None = None
+        self.pending_commit: PendingCommit | None = None
         self.in_flight: list[bytes] = []  # PUT records of the former
         self.written_at = (0, 0)  # where it begins: segment number and offset
         self.undone_from = 0  # the lowest id that a failed commit has taken back, for whoever sets a higher one
-        self.flight_head = 0  # the lowest head as it leaves it
+        self.syncing_head = 0  # the lowest head as it leaves it
         self.safe_head = 0  # and as the last one on disk left it
         self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
         self.pending: list[bytes] = []  # PUT records since the last commit
-        self.folded = 0
+        self.counted_items = 0
         self.private = 0  # pending records addressed to one reader
         self.stopped: JournalCorrupt | None = None
         self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else every so many ms
@@ -112,7 +112,7 @@ class Queue:
 
     def add_reader(self, label: str, config: QueueConfig) -> Reader:
         """A new queue reader; it receives what is put from now on."""
-        self.fold()  # what was put before is none of its items
+        self.flush_counters()  # what was put before is none of its items
         reader = Reader(self, label, self.next_reader, self.next_id, config)
         self.next_reader += 1
         self.readers[label] = reader
@@ -124,7 +124,7 @@ class Queue:
         """Take a reader off the journal. Its waiters get nothing; its open reads belong to nobody."""
         reader = self.readers.pop(label)
         reader.deleted = True
-        reader.line.send_away(None)
+        reader.wait_queue.send_away(None)
         self._note_reader(reader.number, Kind.QUEUE, label, dropped=True)
         self.reattach()
         return reader
@@ -149,22 +149,22 @@ class Queue:
             return
         done = Done(stream.number, Reason.CONFIRMED, self.clock.wall_ms, 0, 0, [(stream.head, through)])
         stream.head = through + 1
-        self.touch()
+        self.mark_dirty()
         self.control.append(done_record(done))
 
     def _note_reader(self, number: int, kind: Kind, name: str, *, dropped: bool, at_id: int = 0) -> None:
-        self.touch()
+        self.mark_dirty()
         change = ReaderChange(number, dropped, kind, self.clock.wall_ms, at_id or self.next_id, name)
         self.control.append(reader_record(change))
 
     def note_abort(self, reader: Reader, aborted: int, times: int) -> None:
-        self.touch()
+        self.mark_dirty()
         self.control.append(abort_record(Abort(reader.number, self.clock.wall_ms, aborted, times)))
 
     def reattach(self) -> None:
         """The set of windows that puts append to has changed; how much room there is is open again."""
         self.windows = tuple(reader.window for reader in self.readers.values() if reader.attached)
-        self.room = -1
+        self.put_budget = -1
 
     # Putting
 
@@ -175,9 +175,9 @@ class Queue:
         what `put_with` does, written out.
         """
         size = len(data)
-        if size > self.room and not self._make_room(size, None):
+        if size > self.put_budget and not self._make_room(size, None):
             return False
-        self.room -= size
+        self.put_budget -= size
         added = self.next_id
         self.next_id = added + 1
         now_ms = self.clock.wall_ms
@@ -186,7 +186,7 @@ class Queue:
         checksum = _checksum(data, self.seed + added + size) & 0xFFFFFFFF  # as put_record does
         record = _pack_put(PUT_FIELDS_BYTES + size, checksum, 1, added, now_ms, 0, 0, 0) + data
         if not self.dirty:
-            self.touch()
+            self.mark_dirty()
         self.pending.append(record)
         for window in self.windows:
             window.append(record)
@@ -205,25 +205,25 @@ class Queue:
         if not (expire_at_ms or flags or only is not None):
             return self.put(data)
         size = len(data)
-        if size > self.room and not self._make_room(size, only):
+        if size > self.put_budget and not self._make_room(size, only):
             return False
         added = self.next_id
         self.next_id = added + 1
         number = only.number if only is not None else 0
         record = put_record(added, self.clock.wall_ms, expire_at_ms, flags, number, data)
-        self.touch()
+        self.mark_dirty()
         if only is not None:
-            self.fold()
+            self.flush_counters()
             self.private += 1
         self.pending.append(record)
         for reader in self.readers.values() if only is None else (only,):
             if reader.attached:
                 reader.window.append(record)
-                reader.odd += 1
+                reader.metadata_items += 1
                 reader.slow = True
-        self.room = -1
+        self.put_budget = -1
         if only is not None:
-            self.fold()
+            self.flush_counters()
         if self.waiting:
             self.wake()
         return True
@@ -231,8 +231,8 @@ class Queue:
     def wake(self) -> None:
         """Hand what has arrived to those who wait."""
         for reader in list(self.readers.values()):
-            if reader.line.waiting:
-                reader.line.serve(self.clock.wall_ms)
+            if reader.wait_queue.waiting:
+                reader.wait_queue.serve(self.clock.wall_ms)
 
     def _make_room(self, size: int, only: Reader | None) -> bool:
         """Ask every reader the item is for; then discard, where that is configured. False when one refuses."""
@@ -246,7 +246,7 @@ class Queue:
         targets = list(self.readers.values()) if only is None else [only]
         for reader in targets:
             reader.expire_heads(now_ms)
-        self.fold()
+        self.flush_counters()
         crowded = self.journal is None and size > self.memory.spare_bytes(self)
         for reader in targets:
             limit = reader.config.max_item_size_bytes
@@ -275,15 +275,15 @@ class Queue:
                 else:
                     room = min(room, left)
             limited = (config.max_items, config.max_size_bytes, config.max_item_size_bytes)
-            if reader.odd or reader.max_age_ms or limited != (None, None, None):
+            if reader.metadata_items or reader.max_age_ms or limited != (None, None, None):
                 room = -1
-        self.room = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
+        self.put_budget = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
 
     def _reopen(self, failed: JournalFailed) -> None:
         """Go on in a new segment if a full disk may have room again. Raises the failure if it is still there."""
         assert self.journal is not None
         waited_ms = self.clock.monotonic_ms - self.journal.failed_at_ms
-        if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending or self.flight is not None:
+        if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending or self.syncing_commit is not None:
             raise failed
         self.go_on()
 
@@ -301,29 +301,29 @@ class Queue:
         if taker is None:
             reader.move_refused += 1
             return False
-        self.touch()
-        reader.moving.append(Move(record, taker))
+        self.mark_dirty()
+        reader.moving.append(PendingTransfer(record, taker))
         self.moving = True
         return True
 
     # The commit
 
-    def touch(self) -> None:
+    def mark_dirty(self) -> None:
         """Have this queue written at the end of the turn."""
         if not self.dirty:
             self.commit_group.dirty.append(self)
             self.dirty = True  # last: one that is dirty and not in the group would never be written again
 
-    def fold(self) -> None:
-        """Count what was put and taken since the last fold."""
-        count = len(self.pending) - self.folded
+    def flush_counters(self) -> None:
+        """Count what was put and taken since the last call."""
+        count = len(self.pending) - self.counted_items
         if count:
-            new = self.pending[self.folded :] if self.folded else self.pending
+            new = self.pending[self.counted_items :] if self.counted_items else self.pending
             size = sum(map(len, new)) - count * ITEM_HEADER_BYTES
-            self.folded = len(self.pending)
+            self.counted_items = len(self.pending)
             self.put_items += count
             self.put_bytes += size
-            only = item_oddities(new[0])[2] if self.private else 0
+            only = item_optional_fields(new[0])[2] if self.private else 0
             self.private = 0
             for reader in self.readers.values():
                 if not only or only == reader.number:
@@ -335,11 +335,11 @@ class Queue:
                         reader.behind_bytes += size
         for reader in self.readers.values():
             if reader.taken:
-                reader.fold()
+                reader.flush_counters()
 
     def commit(self) -> None:
         """Write everything since the last commit in one piece. Raises JournalFailed with all of it undone."""
-        self.fold()
+        self.flush_counters()
         now_ms = self.clock.wall_ms
         first_new_id = self.next_id - len(self.pending)
         if self.journal is not None:
@@ -357,7 +357,7 @@ class Queue:
             self.in_flight = self.pending
         if self.pending or self.sync_ms == 0:
             self.pending = []  # a new one, even where it is empty: the old one is in flight
-            self.folded = 0
+            self.counted_items = 0
         if self.control:
             self.control = []
         for reader in self.readers.values():
@@ -370,7 +370,7 @@ class Queue:
     @property
     def is_idle(self) -> bool:
         """Whether all of it is written, and nothing on its way to the disk."""
-        return not self.dirty and self.flight is None
+        return not self.dirty and self.syncing_commit is None
 
     def tell_followers(self) -> None:
         """There may be more to read back than there was, or nothing to be read any more."""
@@ -399,25 +399,25 @@ class Queue:
                 reader.offset = offset + sum(map(len, before))
                 reader.detached_at = -1
 
-    def landed(self) -> None:
+    def commit_synced(self) -> None:
         """The commit in flight is on disk."""
-        self.safe_head = self.flight_head
+        self.safe_head = self.syncing_head
         self.in_flight = []
         for reader in self.readers.values():
             reader.in_flight = []
         if self.followers:
             self.tell_followers()
 
-    def forget_flight(self) -> None:
+    def forget_syncing(self) -> None:
         """Nothing is in flight: what was has been put on disk in another way."""
-        self.flight = None
+        self.syncing_commit = None
         self.in_flight = []
         for reader in self.readers.values():
             reader.in_flight = []
 
-    def undo_flight(self) -> None:
+    def undo_syncing(self) -> None:
         """The commit in flight did not get to the disk: it is undone, and all that has come since."""
-        self.fold()
+        self.flush_counters()
         if self.journal is not None:
             self.journal.cut_back(*self.written_at)
             self.pending, self.in_flight = self.in_flight + self.pending, []
@@ -426,7 +426,7 @@ class Queue:
 
     def _undo(self, first_new_id: int) -> None:
         for record in self.pending:
-            only = item_oddities(record)[2]
+            only = item_optional_fields(record)[2]
             for reader in self.readers.values():
                 if not reader.attached and only in (0, reader.number) and item_id(record) >= reader.next_unread:
                     reader.behind_items -= 1
@@ -444,7 +444,7 @@ class Queue:
         self.put_bytes -= sum(map(len, self.pending)) - len(self.pending) * ITEM_HEADER_BYTES
         self.next_id = first_new_id
         self.undone_from = min(self.undone_from, first_new_id)
-        self.pending, self.folded, self.private = [], 0, 0
+        self.pending, self.counted_items, self.private = [], 0, 0
         self.reattach()
 
     def settle_moves(self, failed: Container["Queue"]) -> None:
@@ -468,7 +468,7 @@ class Queue:
         """
         if self.in_memory:
             self._take_back_half_put()
-        self.pending, self.folded, self.private, self.control = [], 0, 0, []
+        self.pending, self.counted_items, self.private, self.control = [], 0, 0, []
         self.moving = self.dirty = False
         for reader in self.readers.values():
             reader.forget_turn(held(reader))
@@ -479,7 +479,7 @@ class Queue:
     def _take_back_half_put(self) -> None:
         if not self.pending:
             return
-        half, only = self.pending[-1], item_oddities(self.pending[-1])[2]
+        half, only = self.pending[-1], item_optional_fields(self.pending[-1])[2]
         windows = [reader.window for reader in self.readers.values() if only in (0, reader.number)]
         if not any(reader.has_fetched(half) for reader in self.readers.values()) and not all(
             window and window[-1] == half for window in windows
@@ -492,23 +492,23 @@ class Queue:
         """The journal does not know it: it was being made, or its end is written."""
         self.readers = {label: one for label, one in self.readers.items() if one is not reader}
         reader.deleted = True
-        reader.line.send_away(None)
+        reader.wait_queue.send_away(None)
 
     def count_waiters(self) -> None:
         """Know anew how many wait on all readers."""
-        self.waiting = sum(reader.line.waiting for reader in self.readers.values())
+        self.waiting = sum(reader.wait_queue.waiting for reader in self.readers.values())
 
     def stop(self, problem: JournalCorrupt) -> None:
         """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
         if self.stopped is None:
             self.stopped = problem
-            self.room = -1
+            self.put_budget = -1
             self.report(f"{self.name}: stopped: {problem}")
             for reader in self.readers.values():
                 reader.window.clear()
                 reader.returned = 0
                 reader.slow = True
-                reader.line.send_away(f"corrupt {problem}")
+                reader.wait_queue.send_away(f"corrupt {problem}")
             self.tell_followers()
 
     # Reading without consuming
@@ -525,7 +525,7 @@ class Queue:
 
     def live_bytes(self) -> tuple[int, int]:
         """About how much data in the journal is still needed by somebody; the same with what stands around it."""
-        self.fold()
+        self.flush_counters()
         data_bytes = record_bytes = 0
         for reader in self.readers.values():
             own_bytes = reader.data_bytes + reader.open_bytes

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import Range, ReaderState, Type, item_id, item_oddities
+from kestreld.journal.records import Range, ReaderState, Type, item_id, item_optional_fields
 from kestreld.journal.segment import Segment
 from kestreld.queues.queue import Queue
 
@@ -81,7 +81,9 @@ class RangeRead:
                     self.next_id = end_id
                     return False
                 if found >= self.next_id:
-                    if item_oddities(record)[2] in (0, self._only) and (self._wanted is None or self._wanted(found)):
+                    if item_optional_fields(record)[2] in (0, self._only) and (
+                        self._wanted is None or self._wanted(found)
+                    ):
                         if self.records and self.size_bytes + len(record) > self._bytes_max:
                             return False
                         self.records.append(record)

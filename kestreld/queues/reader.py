@@ -18,9 +18,9 @@ from kestreld.journal.records import (
     ended_record,
     item_id,
 )
-from kestreld.queues.commit import Ticket
-from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired, is_odd
-from kestreld.queues.waiters import Line
+from kestreld.queues.commit import PendingCommit
+from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata, is_expired
+from kestreld.queues.waiters import WaitQueue
 from kestreld.queues.window import Window
 from kestreld.stats import Totals
 
@@ -32,22 +32,22 @@ RETRIES_FEW: Final = 64
 _unpack_id = struct.Struct("<Q").unpack_from
 
 
-class Move:
-    """An item on its way to another queue. `ticket` is of the commit that takes it there, where that is waited for."""
+class PendingTransfer:
+    """An item on its way to another queue, and the commit there that the move waits for, if any."""
 
-    __slots__ = ("destination", "found", "record", "ticket")
+    __slots__ = ("destination", "found", "pending_commit", "record")
 
     def __init__(self, record: bytes, destination: "Queue") -> None:
         self.record = record
         self.destination = destination
-        self.ticket: Ticket | None = None
+        self.pending_commit: PendingCommit | None = None
         self.found = False
 
-    def find_ticket(self) -> None:
+    def find_commit(self) -> None:
         """Called after the commit of the turn that moved it."""
         if not self.found:
             self.found = True
-            self.ticket = self.destination.ticket
+            self.pending_commit = self.destination.pending_commit
 
 
 class Reader(Window):
@@ -60,19 +60,19 @@ class Reader(Window):
         self.deleted = False
 
         self.open: dict[int, bytes] = {}
-        self.moving: list[Move] = []
+        self.moving: list[PendingTransfer] = []
         self.retries: dict[int, int] = {}
         self._retries_max = RETRIES_FEW  # with more of them, those of items that are done are forgotten
 
         # Since the last commit
         self.taken: list[bytes] = []
-        self.folded_taken = 0
+        self.counted_taken = 0
         self.closed: dict[int, bytes] = {}  # by item id
         self.in_flight: list[bytes] = []  # taken or closed by a commit that is not on disk yet
         self.gone: dict[Reason, list[bytes]] = {}
         self.flushed: list[Done] = []
 
-        self.line = Line(self)
+        self.wait_queue = WaitQueue(self)
         self.on_expired: Callable[[bytes], None] | None = None  # told of each item that expires and moves nowhere
 
         # Since the server started (the guide's lifetime); `ended` is of all time, for the CHECKPOINT
@@ -84,7 +84,7 @@ class Reader(Window):
         self.taken_items = 0
         self.aborted_items = 0
         self.flushes = 0
-        self.ended = [0] * len(Reason)
+        self.ended_items = [0] * len(Reason)
         self.last_fetched: bytes | None = None
         self.age_ms = 0
 
@@ -105,8 +105,8 @@ class Reader(Window):
     def configure(self, config: QueueConfig) -> None:
         self.config = config
         self.max_age_ms = config.max_age_ms or 0
-        self.look_again()
-        self.queue.room = -1  # there may be less than was found
+        self.refresh_fast_path()
+        self.queue.put_budget = -1  # there may be less than was found
 
     # Fetching
 
@@ -119,7 +119,7 @@ class Reader(Window):
         """Remove the head item for good. None when there is none. Raises JournalCorrupt."""
         record = self._pop(now_ms)
         if record is not None:
-            self.queue.touch()
+            self.queue.mark_dirty()
             self.taken.append(record)
         return record
 
@@ -149,7 +149,7 @@ class Reader(Window):
             return  # undone by a failed commit
         self.open_bytes -= len(record) - ITEM_HEADER_BYTES
         if not self.queue.dirty:
-            self.queue.touch()
+            self.queue.mark_dirty()
         self.closed[opened] = record
         if self.retries:
             self.retries.pop(opened, None)
@@ -163,8 +163,8 @@ class Reader(Window):
         back = [record for one in sorted(opened) if (record := self._come_back(one, now_ms)) is not None]
         for record in reversed(back):
             self.put_back(record)
-        if back and self.line.waiting:
-            self.line.serve(now_ms)
+        if back and self.wait_queue.waiting:
+            self.wait_queue.serve(now_ms)
 
     def _come_back(self, opened: int, now_ms: int) -> bytes | None:
         """Take an item out of the open reads; None when it does not return to the queue."""
@@ -210,7 +210,7 @@ class Reader(Window):
 
     def expire_heads(self, now_ms: int, limit: int = -1) -> int:
         """Remove expired items from the head, moving them on if so configured; how many. Only heads expire."""
-        if not self.odd and not self.max_age_ms and (self.window or self.attached):
+        if not self.metadata_items and not self.max_age_ms and (self.window or self.attached):
             return 0
         count = 0
         while count != limit and (self.window or self.fill()):
@@ -241,16 +241,16 @@ class Reader(Window):
         return True
 
     def _end(self, reason: Reason, record: bytes) -> None:
-        self.queue.touch()
+        self.queue.mark_dirty()
         self.gone.setdefault(reason, []).append(record)
 
     def flush(self, now_ms: int) -> int:
         """Drop every waiting item but not open reads; how many there were."""
-        self.queue.fold()
+        self.queue.flush_counters()
         items, data_bytes = self.items, self.data_bytes
         self.flushes += 1
         if items:
-            self.queue.touch()
+            self.queue.mark_dirty()
             first = self._lowest_waiting()
             kept = sorted([*self.open, *map(item_id, self._on_the_move())])
             ranges = _gaps(first, self.queue.next_id, kept)
@@ -261,13 +261,13 @@ class Reader(Window):
 
     # The commit
 
-    def fold(self) -> None:
-        """Count what was taken since the last fold out of the window's bytes."""
-        count = len(self.taken) - self.folded_taken
+    def flush_counters(self) -> None:
+        """Count what was taken since the last call out of the window's bytes."""
+        count = len(self.taken) - self.counted_taken
         if count:
-            taken = self.taken[self.folded_taken :] if self.folded_taken else self.taken
+            taken = self.taken[self.counted_taken :] if self.counted_taken else self.taken
             self.mem_bytes -= sum(map(len, taken)) - count * ITEM_HEADER_BYTES
-            self.folded_taken = len(self.taken)
+            self.counted_taken = len(self.taken)
             self.taken_items += count
             self.last_fetched = taken[-1]
 
@@ -282,7 +282,7 @@ class Reader(Window):
             made.append(self._done(reason, at_ms, records, _ranges(sorted(map(item_id, records)))))
         if self.flushed:
             for done in self.flushed:
-                self.ended[Reason.FLUSHED] += done.items
+                self.ended_items[Reason.FLUSHED] += done.items
                 made.append(done_record(done))
         return made
 
@@ -294,7 +294,7 @@ class Reader(Window):
 
     def _done(self, reason: Reason, at_ms: int, records: Collection[bytes], ranges: list[Range]) -> bytes:
         count = len(records)
-        self.ended[reason] += count
+        self.ended_items[reason] += count
         data_bytes = sum(map(len, records)) - count * ITEM_HEADER_BYTES
         return ended_record(self.number, reason, at_ms, count, data_bytes, ranges)
 
@@ -307,7 +307,7 @@ class Reader(Window):
             self.in_flight = [*self.taken, *self.closed.values()]
         if self.taken:
             self.taken = []
-            self.folded_taken = 0
+            self.counted_taken = 0
         self.taken_in_order = True
         if self.closed:
             self.closed = {}
@@ -322,22 +322,22 @@ class Reader(Window):
         """
         moving, self.moving = self.moving, []
         for move in reversed(moving):
-            move.find_ticket()
-            ticket = move.ticket
-            if move.destination in failed or (ticket is not None and ticket.failure is not None):
+            move.find_commit()
+            pending_commit = move.pending_commit
+            if move.destination in failed or (pending_commit is not None and pending_commit.failure is not None):
                 self.put_back(move.record)
-            elif ticket is not None and ticket.pending:
+            elif pending_commit is not None and pending_commit.pending:
                 self.moving.insert(0, move)
             else:
                 self.gone.setdefault(Reason.MOVED, []).append(move.record)
-                self.queue.touch()
+                self.queue.mark_dirty()
 
     def undo(self, first_new_id: int) -> None:
         """The commit failed: its puts leave, its takes and closes return to the head; the rest stays done."""
         left = [*self.in_flight, *self.taken, *self.closed.values(), *[move.record for move in self.moving]]
         back = [record for record in left if item_id(record) < first_new_id]
         self.closed, self.moving, self.in_flight = {}, [], []
-        self.taken, self.folded_taken, self.taken_in_order = [], 0, True
+        self.taken, self.counted_taken, self.taken_in_order = [], 0, True
         for opened in [opened for opened in self.open if opened >= first_new_id]:
             self.open_bytes -= len(self.open.pop(opened)) - ITEM_HEADER_BYTES
         back += [self.window[index] for index in range(self.returned) if item_id(self.window[index]) < first_new_id]
@@ -346,9 +346,9 @@ class Reader(Window):
         self.window = deque(back + fresh)
         self.returned = len(back)
         self.mem_bytes = sum(map(len, self.window)) - len(self.window) * ITEM_HEADER_BYTES
-        self.odd = sum(map(is_odd, self.window))
+        self.metadata_items = sum(map(has_metadata, self.window))
         self.next_unread = min(self.next_unread, first_new_id)
-        self.look_again()
+        self.refresh_fast_path()
 
     def forget_turn(self, held: Collection[int]) -> None:
         """Forget what a turn that was cut short has left. Of its open reads only `held` ones stay."""
@@ -358,7 +358,7 @@ class Reader(Window):
         self.open_bytes = sum(map(len, self.open.values())) - len(self.open) * ITEM_HEADER_BYTES
         if self.queue.in_memory:
             self.return_lost([*back, *[move.record for move in self.moving]])
-        self.taken, self.folded_taken, self.closed, self.gone, self.flushed, self.moving = [], 0, {}, {}, [], []
+        self.taken, self.counted_taken, self.closed, self.gone, self.flushed, self.moving = [], 0, {}, {}, [], []
         self.last_fetched = None
 
     def return_lost(self, records: list[bytes]) -> None:
@@ -378,7 +378,7 @@ class Reader(Window):
         return item_id(record) in self.open or record in self.taken
 
     def totals(self) -> Totals:
-        """What it has counted since the server started. `queue.fold()` comes first."""
+        """What it has counted since the server started. `queue.flush_counters()` comes first."""
         parent_items = 0 if self.label else self.total_items
         return Totals(self.total_items, parent_items, self.taken_items + self.opened_items, self.expired_items)
 
@@ -413,7 +413,7 @@ class Reader(Window):
             position[1],
             self.items + len(self.open) + len(moved),
             self.data_bytes + self.open_bytes + sum(map(len, moved)) - len(moved) * ITEM_HEADER_BYTES,
-            list(self.ended),
+            list(self.ended_items),
             done,
             dict(self.retries),
         )
@@ -464,10 +464,10 @@ class Stream:
         self.number = number
         self.at_id = at_id
         self.head = at_id
-        self.ended = [0] * len(Reason)
+        self.ended_items = [0] * len(Reason)
 
     def state(self) -> ReaderState:
-        return ReaderState(self.number, Kind.STREAM, self.name, self.at_id, self.head, ended=list(self.ended))
+        return ReaderState(self.number, Kind.STREAM, self.name, self.at_id, self.head, ended=list(self.ended_items))
 
 
 def _full_name(queue: "Queue", label: str) -> str:

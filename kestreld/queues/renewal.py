@@ -25,7 +25,7 @@ def cut_short(collection: QueueCollection, queue: Queue | None) -> list[Queue]:
     if queue is None:
         return list(collection.families.values())
     commit = collection.commit
-    dirty = [one for one in collection.families.values() if one.dirty and one.flight is None]
+    dirty = [one for one in collection.families.values() if one.dirty and one.syncing_commit is None]
     return list(dict.fromkeys([queue, *commit.dirty, *commit.moving, *commit.rolling, *dirty]))
 
 

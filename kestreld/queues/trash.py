@@ -15,7 +15,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.record_reader import Found, bare_records, segment_records
-from kestreld.journal.records import Type, item_id, item_oddities
+from kestreld.journal.records import Type, item_id, item_optional_fields
 from kestreld.journal.segment import parse_segment_name
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
@@ -273,7 +273,7 @@ class Trash:
                 del ranges[0]
             if not ranges:
                 return  # the rest was put since
-            is_its = item_oddities(record)[2] in (0, note.reader)
+            is_its = item_optional_fields(record)[2] in (0, note.reader)
             if found > last and ranges[0][0] <= found and is_its:
                 last = found
                 yield record

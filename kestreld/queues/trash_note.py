@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import Range, item_id, item_oddities, merged
+from kestreld.journal.records import Range, item_id, item_optional_fields, merged
 from kestreld.queues.reader import Reader
 
 DELETE: Final = "delete"
@@ -42,7 +42,7 @@ class Note:
 def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
     """What a reader holds now: what waits, and with a `delete` what is open too."""
     queue = reader.queue
-    queue.fold()
+    queue.flush_counters()
     ids = [item_id(reader.window[index]) for index in range(reader.returned)]
     items = reader.items
     if what == DELETE:
@@ -56,7 +56,7 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
             fresh = last + 1
     ranges.append((fresh, queue.next_id - 1))
     ranges = merged([(first, last) for first, last in ranges if first <= last])
-    unwritten = [record for record in queue.pending if item_oddities(record)[2] in (0, reader.number)]
+    unwritten = [record for record in queue.pending if item_optional_fields(record)[2] in (0, reader.number)]
     return Note(reader.name, reader.number, journal.journal_id, what, now_ms, items, ranges, unwritten=unwritten)
 
 

@@ -42,7 +42,7 @@ class Waiter:
     def leave(self) -> None:
         """It has timed out, or its client has gone."""
         if self.reader is not None:
-            self.reader.line.leave(self)
+            self.reader.wait_queue.leave(self)
         elif self.absence is not None:
             self.absence.leave(self)
 
@@ -72,7 +72,7 @@ class Absence:
         del self._absences[self._name]
         for waiter in self._waiters:
             waiter.reader, waiter.absence = reader, None
-            reader.line.add(waiter)
+            reader.wait_queue.add(waiter)
 
     def send_away(self) -> None:
         for waiter in list(self._waiters):
@@ -80,7 +80,7 @@ class Absence:
             waiter.consumer.served(waiter, None)
 
 
-class Line:
+class WaitQueue:
     """Those who wait at one reader, in the order they came."""
 
     def __init__(self, reader: "Reader") -> None:

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from kestreld.config.config import QueueConfig
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Range, Type, item_add_at_ms, item_id, item_oddities
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    PUT_HEADER_BYTES,
+    Range,
+    Type,
+    item_add_at_ms,
+    item_id,
+    item_optional_fields,
+)
 from kestreld.journal.segment import Segment
-from kestreld.queues.item import ITEM_HEADER_BYTES, is_odd
+from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata
 
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
@@ -33,9 +41,9 @@ class Window:
         self.max_age_ms = config.max_age_ms or 0
 
         self.window: deque[bytes] = deque()
-        self.mem_bytes = 0  # data in the window, as of the last fold
+        self.mem_bytes = 0  # data in the window, as of the last flush_counters
         self.open_bytes = 0  # data of open reads: it may come back, so the window leaves room for it
-        self.odd = 0  # items in the window with flags, expiry or only_reader
+        self.metadata_items = 0  # items in the window with flags, expiry or only_reader
         self.returned = 0  # items at the window's front that came back
         self.slow: bool = bool(self.max_age_ms)  # a plain get must look closer than window.popleft()
         self.attached = True
@@ -55,7 +63,7 @@ class Window:
 
     @property
     def items(self) -> int:
-        """Items waiting; open reads do not count. Exact after `queue.fold()`."""
+        """Items waiting; open reads do not count. Exact after `queue.flush_counters()`."""
         return len(self.window) + self.behind_items
 
     @property
@@ -125,19 +133,19 @@ class Window:
         place = bisect_left(self.skip, found, key=lambda done: done[1])
         if place < len(self.skip) and self.skip[place][0] <= found:
             return False
-        return item_oddities(record)[2] in (0, self.number)
+        return item_optional_fields(record)[2] in (0, self.number)
 
-    def look_again(self) -> None:
+    def refresh_fast_path(self) -> None:
         """Recompute `slow` after what it depends on has changed."""
-        self.slow = bool(self.odd or self.returned or self.max_age_ms or self.queue.stopped)
+        self.slow = bool(self.metadata_items or self.returned or self.max_age_ms or self.queue.stopped)
 
     def put_back(self, record: bytes) -> None:
         """Make an item the head again."""
         self.window.appendleft(record)
         self.mem_bytes += len(record) - ITEM_HEADER_BYTES
         self.returned += 1
-        if is_odd(record):
-            self.odd += 1
+        if has_metadata(record):
+            self.metadata_items += 1
         self.slow = True
 
     def left_front(self, record: bytes) -> None:
@@ -145,19 +153,19 @@ class Window:
         if self.returned:
             self.returned -= 1
             self.taken_in_order = False
-        if self.odd and is_odd(record):
-            self.odd -= 1
-        self.look_again()
+        if self.metadata_items and has_metadata(record):
+            self.metadata_items -= 1
+        self.refresh_fast_path()
 
     def attach_at_end(self) -> None:
         """Nothing waits: follow the journal from its end."""
-        self.mem_bytes = self.odd = self.returned = 0
+        self.mem_bytes = self.metadata_items = self.returned = 0
         self.behind_items = self.behind_bytes = 0
         self.skip, self.skip_at = [], 0
         self.detached_at = -1
         self.attached = True
         self.next_unread = self.queue.next_id
-        self.look_again()
+        self.refresh_fast_path()
         self.queue.reattach()
 
     def detach(self) -> None:
@@ -182,11 +190,11 @@ class Window:
     def count_anew(self) -> None:
         """Have the counts agree with the items of a window that holds all there are."""
         self.mem_bytes = sum(map(len, self.window)) - len(self.window) * ITEM_HEADER_BYTES
-        self.odd = sum(map(is_odd, self.window))
+        self.metadata_items = sum(map(has_metadata, self.window))
         self.returned = min(self.returned, len(self.window))
         self.behind_items = self.behind_bytes = 0
         self.taken_in_order = True
-        self.look_again()
+        self.refresh_fast_path()
 
     def moved_to(self, replaced: list[int], compacted: Segment) -> None:
         """The segments it was to read from have been compacted into one."""
@@ -238,7 +246,7 @@ class Window:
             if record_type == Type.PUT:
                 record = chunk[at:end]
                 found = item_id(record)
-                if at == 0 and start > (before.marks[-1][1] if before.marks else 0):
+                if at == 0 and start > (before.seek_points[-1][1] if before.seek_points else 0):
                     before.mark(found, start)
                 size = len(record) - ITEM_HEADER_BYTES
                 if self.window and self.mem_bytes + size > limit_bytes:
@@ -251,33 +259,33 @@ class Window:
                     self.next_unread = found + 1
             at = end
         self.offset = start + at
-        if self.odd:
+        if self.metadata_items:
             self.slow = True
 
     def _wants(self, found: int, record: bytes) -> bool:
-        """Whether an item met on disk is this reader's and not done yet; counts it if it is odd."""
+        """Whether an item met on disk is this reader's and not done yet; counts it if it has metadata."""
         while self.skip_at < len(self.skip) and self.skip[self.skip_at][1] < found:
             self.skip_at += 1
         if self.skip_at < len(self.skip) and self.skip[self.skip_at][0] <= found:
             return False
-        oddities = item_oddities(record)
-        if oddities == (0, 0, 0):
+        optional_fields = item_optional_fields(record)
+        if optional_fields == (0, 0, 0):
             return True
-        if oddities[2] not in (0, self.number):
+        if optional_fields[2] not in (0, self.number):
             return False
-        self.odd += 1
+        self.metadata_items += 1
         return True
 
     def _follow(self) -> None:
         """All that is written has been loaded: take what waits for the commit too, and attach if all of it fits."""
-        self.queue.fold()
+        self.queue.flush_counters()
         limit_bytes = self.config.max_memory_size_bytes - self.open_bytes
         for index, record in enumerate(self.queue.pending[self.detached_at :], self.detached_at):
             found = item_id(record)
             size = len(record) - ITEM_HEADER_BYTES
             if self.window and self.mem_bytes + size > limit_bytes:
                 self.detached_at, self.next_unread = index, found
-                self.look_again()
+                self.refresh_fast_path()
                 return
             if found >= self.next_unread and self._wants(found, record):
                 self.window.append(record)
@@ -293,5 +301,5 @@ class Window:
         self.detached_at = -1
         self.attached = True
         self.next_unread = self.queue.next_id
-        self.look_again()
+        self.refresh_fast_path()
         self.queue.reattach()

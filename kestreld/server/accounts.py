@@ -9,7 +9,7 @@ from kestreld.clock import Clock
 from kestreld.config.users import EVERY_QUEUE, Right, UserConfig, pattern_of
 from kestreld.passwords import NOBODYS, PasswordHash
 from kestreld.protocol import memcache as wire
-from kestreld.protocol.memcache import Command, Lines
+from kestreld.protocol.memcache import Command, CommandCache
 
 # Whoever is logged in may send these; what the second tell is of the queues that he sees.
 _FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT})
@@ -55,7 +55,7 @@ class Account:
     """A user. His command lines are checked once each, and cached apart from everybody else's."""
 
     def __init__(self, config: UserConfig, clock: Clock) -> None:
-        self.lines = Lines()
+        self.command_cache = CommandCache()
         self.meter: Meter | None = None
         self._creates_by_right = False
         self.known = b""  # the digest of the password that was right last; b"" = none yet
@@ -73,13 +73,13 @@ class Account:
             self.meter = None
         elif self.meter is None or self.meter.rate_bytes != config.rate_bytes:
             self.meter = Meter(clock, config.rate_bytes)
-        self.lines.clear()
+        self.command_cache.clear()
 
     def create_by_right(self, by_right: bool) -> None:
         """Whether he may make a queue only by the right to, not by that to put or get."""
         if by_right != self._creates_by_right:
             self._creates_by_right = by_right
-            self.lines.clear()
+            self.command_cache.clear()
 
     def may_create(self, queue: str) -> bool:
         """Beside putting or getting there."""
@@ -167,10 +167,10 @@ class Accounts:
         }
         return changed
 
-    def forget_lines(self) -> None:
+    def forget_commands(self) -> None:
         """What a command line means may have changed."""
         for account in self.by_name.values():
-            account.lines.clear()
+            account.command_cache.clear()
 
     def of_certificate(self, names: set[str]) -> Account | None:
         """Whose certificate has these names; None where it is nobody's or more than one user's."""

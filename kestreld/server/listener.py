@@ -7,9 +7,9 @@ from typing import Final
 
 from kestreld import net
 from kestreld.net import Connection, ListeningSocket
-from kestreld.queues.handler import Shop
+from kestreld.queues.handler import ServerState
+from kestreld.server.admission import Admission, ListenerPolicy, turn_away
 from kestreld.server.descriptors import Descriptors
-from kestreld.server.door import Door, Entrance, turn_away
 from kestreld.server.turn import Turn
 
 ACCEPTS_A_TURN: Final = 64
@@ -80,8 +80,8 @@ class Listener(BoundListener):
         self,
         bound: ListeningSocket,
         turn: Turn,
-        shop: Shop,
-        door: Door,
+        state: ServerState,
+        admission: Admission,
         descriptors: Descriptors,
         report: Callable[[str], None],
         *,
@@ -89,42 +89,42 @@ class Listener(BoundListener):
         is_trusted: bool = False,
     ) -> None:
         super().__init__(bound, turn, is_tls=is_tls)
-        self._shop = shop
-        self._door = door
-        self._entrance = Entrance(self._log, self._item_bytes_max, is_tls=is_tls, is_trusted=is_trusted)
+        self._state = state
+        self._admission = admission
+        self._policy = ListenerPolicy(self._log, self._item_bytes_max, is_tls=is_tls, is_trusted=is_trusted)
         self._descriptors = descriptors
         self._report = report
         self._complained_at_ms = -COMPLAINTS_EVERY_MS
 
     def receive(self, connection: Connection) -> None:
-        stats, door, entrance = self._shop.stats, self._door, self._entrance
-        room = self._room()
-        if len(self._turn.sessions) + len(door.greetings) >= room:
+        stats, admission, policy = self._state.stats, self._admission, self._policy
+        allowed = self._connections_max()
+        if len(self._turn.sessions) + len(admission.handshakes) >= allowed:
             stats.rejected_connections += 1
-            self.complain(f"{room} connections are open, all there is room for")
-            turn_away(connection, entrance)
+            self.complain(f"{allowed} connections are open, all there is room for")
+            turn_away(connection, policy)
             return
         stats.total_connections += 1
-        self._shop.collection.open_files.make_room()  # journals give back what they were lent
-        if door.is_open(entrance):
-            door.admit_anybody(connection, entrance)
+        self._state.collection.open_files.make_room()  # journals give back what they were lent
+        if admission.is_open(policy):
+            admission.admit_anybody(connection, policy)
         else:
-            door.enter(connection, self.bound.peer, entrance)
+            admission.enter(connection, self.bound.peer, policy)
 
-    def _room(self) -> int:
+    def _connections_max(self) -> int:
         """How many connections there may be, of all listeners together."""
-        wanted = self._shop.collection.config.max_connections
-        room = self._descriptors.connections_max
-        room = room if wanted is None else min(wanted, room)
-        return room + TRUSTED_MORE if self._entrance.is_trusted else room
+        wanted = self._state.collection.config.max_connections
+        allowed = self._descriptors.connections_max
+        allowed = allowed if wanted is None else min(wanted, allowed)
+        return allowed + TRUSTED_MORE if self._policy.is_trusted else allowed
 
     def _item_bytes_max(self, name: str) -> int | None:
-        reader = self._shop.collection.find(name)
-        config = reader.config if reader is not None else self._shop.collection.config.for_queue(name)
+        reader = self._state.collection.find(name)
+        config = reader.config if reader is not None else self._state.collection.config.for_queue(name)
         return config.max_item_size_bytes
 
     def complain(self, reason: str) -> None:
-        now_ms = self._shop.clock.monotonic_ms
+        now_ms = self._state.clock.monotonic_ms
         if now_ms - self._complained_at_ms >= COMPLAINTS_EVERY_MS:
             self._complained_at_ms = now_ms
             self._log(reason)

@@ -12,18 +12,18 @@ from kestreld.config.settings import needs_restart, until_restart
 from kestreld.errors import ConfigError
 from kestreld.machine import give_back_memory
 from kestreld.net import Events, ListeningSocket, Network
-from kestreld.protocol.memcache import Lines
+from kestreld.protocol.memcache import CommandCache
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import Tally
 from kestreld.queues.everywhere import everywhere
-from kestreld.queues.handler import Shop
-from kestreld.queues.mending import Mender, RepairDone, UndoDone
+from kestreld.queues.handler import ServerState
+from kestreld.queues.maintenance import Maintenance
+from kestreld.queues.repairing import RepairDone, Repairer, UndoDone
 from kestreld.queues.slices import Slices, Work
-from kestreld.queues.upkeep import Upkeep
 from kestreld.queues.waiters import Deadlines
-from kestreld.server.background import Thinker
+from kestreld.server.admission import Admission
+from kestreld.server.cpu_worker import CpuWorker
 from kestreld.server.descriptors import Descriptors
-from kestreld.server.door import Door
 from kestreld.server.inflight import Inflight
 from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
@@ -33,7 +33,7 @@ from kestreld.systemd import Notifier
 from kestreld.tls import server_context
 
 T = TypeVar("T")
-UPKEEP_MS: Final = 1000
+MAINTENANCE_MS: Final = 1000
 SLICE_US: Final = 2000  # long work gives way to a turn after this
 SLICE_PAUSE_S: Final = 0.001
 STOP_US: Final = 4_000_000  # a stop leaves undone what it has not come to by then
@@ -76,8 +76,8 @@ class Service:
         self._tidy = tidy
         self.stats = ServerStats(started_at_ms=clock.monotonic_ms)
         self.deadlines = Deadlines()
-        self.lines = Lines()
-        self.shop = Shop(collection, self.stats, self.deadlines, self)
+        self.command_cache = CommandCache()
+        self.state = ServerState(collection, self.stats, self.deadlines, self)
         self._inflight_bytes = inflight_bytes
         self.inflight = Inflight(clock, self._inflight_bytes_max(collection.config))
         self.turn = Turn(
@@ -89,9 +89,9 @@ class Service:
             self._turn_again,
             self.inflight,
         )
-        self.thinker = Thinker(loop)
-        self.door = Door(loop, self.thinker, self.turn, self.shop, self.lines, login_key)
-        self.door.configure(collection.config, context)
+        self.cpu_worker = CpuWorker(loop)
+        self.admission = Admission(loop, self.cpu_worker, self.turn, self.state, self.command_cache, login_key)
+        self.admission.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
         self.stopped: asyncio.Future[None] = loop.create_future()
@@ -103,8 +103,8 @@ class Service:
         self._working = False
         self._sync_planned = False
         self.slices = Slices(clock, self._work_soon)
-        self.upkeep = Upkeep(collection, self.slices)
-        self.mender = Mender(collection, self.upkeep, self.slices)
+        self.maintenance = Maintenance(collection, self.slices)
+        self.repairer = Repairer(collection, self.maintenance, self.slices)
         self._reloads: deque[Callable[[bytes], None]] = deque()  # the one under way, and those that wait for it
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         self._looked_at_ms = clock.monotonic_ms
@@ -112,16 +112,16 @@ class Service:
         collection.open_files.descriptors_max = self.descriptors.lendable
         collection.open_files.lent = self._lent
         collection.commit.wake = self._turn_again
-        collection.names_changed += [self.lines.clear, self.door.accounts.forget_lines]
+        collection.names_changed += [self.command_cache.clear, self.admission.accounts.forget_commands]
         loop.run_turns(self.turn.poller, self._run_turn)
-        loop.call_later(UPKEEP_MS / 1000, self._upkeep)
+        loop.call_later(MAINTENANCE_MS / 1000, self._maintenance)
         self._plan_sweep()
         self._turn_again()  # recovery may have left syncs to be planned
 
     def _lent(self) -> int:
         """How many descriptors clients have."""
         of_listeners = sum([listener.connections() for listener in self.listeners])
-        return len(self.turn.sessions) + len(self.door.greetings) + of_listeners
+        return len(self.turn.sessions) + len(self.admission.handshakes) + of_listeners
 
     def set_aside_descriptors(self) -> None:
         """What is open now, journals aside, is kestreld's own: clients get their share of what is left."""
@@ -139,8 +139,8 @@ class Service:
         listener = Listener(
             bound,
             self.turn,
-            self.shop,
-            self.door,
+            self.state,
+            self.admission,
             self.descriptors,
             self.report,
             is_tls=is_tls,
@@ -150,7 +150,7 @@ class Service:
         return listener
 
     def _after_commit(self) -> None:
-        self.upkeep.after_turn()
+        self.maintenance.after_turn()
 
     def _run_turn(self, events: Events) -> None:
         self.turn.run(events)
@@ -189,20 +189,20 @@ class Service:
         """Start the syncs of journals whose sync_journal time has come, and plan the next."""
         self._sync_planned = False
         self.clock.read()
-        next_at_ms = self.upkeep.sync_due()
+        next_at_ms = self.maintenance.sync_due()
         if next_at_ms is not None and not self._stopping:
             self._sync_planned = True
             self.loop.call_later(max(next_at_ms - self.clock.monotonic_ms, 1) / 1000, self._sync_due)
 
-    def _upkeep(self) -> None:
+    def _maintenance(self) -> None:
         """Once a second: time-outs, syncs that are due, dead segments, paused listeners."""
         self.clock.read()
-        self.loop.call_later(UPKEEP_MS / 1000, self._upkeep)
+        self.loop.call_later(MAINTENANCE_MS / 1000, self._maintenance)
         self._cut_off_the_slow()
         self.inflight.go_on()
         if self.inflight.take_note() >= WORTH_GIVING_BACK_BYTES:
             give_back_memory()
-        self.upkeep.start_round()
+        self.maintenance.start_round()
         for listener in self.listeners:
             listener.resume()
         self.turn.finish()
@@ -217,8 +217,8 @@ class Service:
             if session.leaving_since_ms is not None and now_ms - session.leaving_since_ms >= LEAVE_MS:
                 session.close()
                 continue
-            if session.heard:
-                session.heard, session.heard_at_ms = False, now_ms
+            if session.active:
+                session.active, session.active_at_ms = False, now_ms
             is_held_back = self.inflight.is_waiting(session)
             if (session.half_sent or is_held_back) and config.request_timeout_ms:
                 executed, since_ms = self._half_sent.get(fd, (-1, now_ms))
@@ -230,12 +230,12 @@ class Service:
                 if now_ms - since_ms >= config.request_timeout_ms:
                     session.close()
                     continue
-            idle_ms = now_ms - session.heard_at_ms
+            idle_ms = now_ms - session.active_at_ms
             busy = handler.waiter is not None or handler.open_reads or handler.held or is_held_back
             if config.timeout_ms and idle_ms >= config.timeout_ms and not busy:
                 session.close()
         self._half_sent = half_sent
-        self.door.cut_off_the_slow(now_ms)
+        self.admission.cut_off_the_slow(now_ms)
 
     def _plan_sweep(self) -> None:
         period_ms = self.collection.config.expiration_timer_ms
@@ -309,8 +309,8 @@ class Service:
         if context is None and any(address.tls for address in (*running.memcache, running.admin) if address):
             raise ConfigError([config.problem("tls_certificate", "tls: listeners need one until the restart")])
         configured = self.collection.configure(running)
-        self.door.configure(running, context)
-        self.shop.max_open_reads = config.max_open_reads
+        self.admission.configure(running, context)
+        self.state.max_open_reads = config.max_open_reads
         self.inflight.configure(self._inflight_bytes_max(config))
         return self._tell_reloaded(config.source, waiting, configured)
 
@@ -323,7 +323,7 @@ class Service:
             return
         names = ", ".join(waiting)
         self.note(f"reloaded {source}; needs a restart: {names}")
-        more = "" if self.shop.strict else f" Needs a restart: {names}"
+        more = "" if self.state.strict else f" Needs a restart: {names}"
         self._reloaded(f"Reloaded config.{more}\r\n")
 
     def _reloaded(self, reply: str) -> None:
@@ -334,12 +334,12 @@ class Service:
             self._reload()
 
     def repair(self, name: str, done: RepairDone) -> None:
-        """Check a queue's journal and mend it, between turns."""
-        self.mender.repair(name, lambda outcome: self._then_a_turn(done, outcome))
+        """Check a queue's journal and repair it, between turns."""
+        self.repairer.repair(name, lambda outcome: self._then_a_turn(done, outcome))
 
     def undo(self, name: str, done: UndoDone) -> None:
         """Put back what the latest delete or flush of a queue dropped, between turns."""
-        self.mender.undo(name, lambda outcome: self._then_a_turn(done, outcome))
+        self.repairer.undo(name, lambda outcome: self._then_a_turn(done, outcome))
 
     def _then_a_turn(self, done: Callable[[T], None], outcome: T) -> None:
         done(outcome)
@@ -359,13 +359,13 @@ class Service:
         for listener in self.listeners:
             listener.close()
         self.listeners.clear()
-        self.door.close()
+        self.admission.close()
         self.loop.call_soon(self._last_turn)
 
     def _last_turn(self) -> None:
         self.turn.run(self.turn.poller.poll(0, EVENTS_MAX))
         for reader in list(self.collection.readers.values()):
-            reader.line.send_away(None)
+            reader.wait_queue.send_away(None)
         for absence in list(self.collection.absences.values()):
             absence.send_away()
         self.turn.finish()
@@ -378,7 +378,7 @@ class Service:
             if not (session.unsent or session.held or session.handler.is_at_work):
                 session.close()
         # What was put without asking for an answer may still wait for the sync of the commit before it.
-        if (self.turn.sessions or self.collection.commit.tickets) and self.clock.monotonic_ms < until_ms:
+        if (self.turn.sessions or self.collection.commit.pending_commits) and self.clock.monotonic_ms < until_ms:
             self.loop.call_later(0.02, self._say_goodbye, until_ms)
             return
         for session in list(self.turn.sessions.values()):
@@ -391,4 +391,4 @@ class Service:
         """Let go of the loop. Not before it has stopped: what is planned on it still looks at the poller."""
         self.loop.end_turns()
         self.turn.poller.close()
-        self.thinker.stop()
+        self.cpu_worker.stop()

@@ -8,7 +8,7 @@ from kestreld import net
 from kestreld.net import Connection
 from kestreld.protocol.memcache import READ_BYTES, MemcacheParser
 from kestreld.queues.commit import Tally
-from kestreld.queues.handler import Handler, Shop
+from kestreld.queues.handler import Handler, ServerState
 from kestreld.queues.queue import Queue
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ WAITING_BYTES_MAX: Final = 65536  # commands read ahead of one that waits
 class Session:
     """A client. What it may read ahead and what it may leave unread are both bounded."""
 
-    def __init__(self, turn: "Turn", connection: Connection, parser: MemcacheParser, shop: Shop) -> None:
+    def __init__(self, turn: "Turn", connection: Connection, parser: MemcacheParser, state: ServerState) -> None:
         self.turn = turn
         self.connection = connection
         self.fd = connection.fileno()
         self.parser = parser
-        self.shop = shop
-        self.stats = shop.stats
-        self.handler = Handler(shop, self._ready)
+        self.state = state
+        self.stats = state.stats
+        self.handler = Handler(state, self._ready)
         self.interest = net.READ
         self.waiting: Iterator[Any] | None = None  # commands behind one that waits,
         self.later: list[Any] = []  # and those that came since
@@ -35,12 +35,12 @@ class Session:
         self.commit = turn.commit
         self.held: deque[tuple[bytes, Tally]] = deque()  # answers, and the commits they wait for
         self.unsent: bytes | memoryview = b""
-        self.ended = False  # the client sends no more
+        self.input_closed = False  # the client sends no more
         self.closed = False
         self.leaving_since_ms: int | None = None  # all is said: what the client still sends is thrown away
         self.executed = 0  # batches of commands, to tell a slow command from a busy client
-        self.heard = True  # since somebody last looked; when that was, for idle time-outs:
-        self.heard_at_ms = shop.clock.monotonic_ms
+        self.active = True  # since somebody last looked; when that was, for idle time-outs:
+        self.active_at_ms = state.clock.monotonic_ms
         self._recv = connection.recv
         self._send = connection.send
 
@@ -68,7 +68,7 @@ class Session:
             return
         handler = self.handler
         self.stats.bytes_read += len(data)
-        self.heard = True
+        self.active = True
         batch = self.parser.feed(data)
         if wanted_bytes > READ_BYTES:
             self._has_read_on(bool(batch))
@@ -126,7 +126,7 @@ class Session:
         if self.waiting is None:
             self.waiting_bytes = 0
             self.executed += 1
-            if self.ended:
+            if self.input_closed:
                 self._leave()
             elif self.interest != net.READ:
                 self._watch(net.READ)
@@ -138,7 +138,7 @@ class Session:
         handler = self.handler
         if handler.put_off is not None:
             return True
-        return handler.waiter is not None and bool(self.commit.dirty or self.commit.tickets)
+        return handler.waiter is not None and bool(self.commit.dirty or self.commit.pending_commits)
 
     def _ready(self) -> None:
         self.turn.ready.append(self)
@@ -148,7 +148,7 @@ class Session:
 
     def _end_of_input(self) -> None:
         """The client sends no more; it may still read what its commands answer."""
-        self.ended = True
+        self.input_closed = True
         if self.handler.waiter is not None:
             self.waiting, self.later = None, []  # nobody is there for what the wait would bring
             self._leave()
@@ -174,10 +174,10 @@ class Session:
         """Close, but not with input unread: the connection would break, and its last answers be lost. What the client
         sends before it has seen the end is thrown away.
         """
-        if self.ended or self.handler.has_quit:
+        if self.input_closed or self.handler.has_quit:
             self.close()
         elif self.leaving_since_ms is None:
-            self.leaving_since_ms = self.shop.clock.monotonic_ms
+            self.leaving_since_ms = self.state.clock.monotonic_ms
             self.handler.disconnect()
             self.waiting, self.later = None, []
             self.parser.close()
@@ -216,7 +216,7 @@ class Session:
         out = handler.out
         all_sent = not self.unsent
         if out:
-            if self.commit.tickets and self._must_hold():
+            if self.commit.pending_commits and self._must_hold():
                 return
             data = b"".join(out) if len(out) > 1 else out[0]
             out.clear()
@@ -224,7 +224,7 @@ class Session:
                 all_sent = self._put_out(data)
             else:
                 self.unsent = bytes(self.unsent) + data
-        elif handler.waiter is not None and self.commit.tickets and handler.tickets():
+        elif handler.waiter is not None and self.commit.pending_commits and handler.pending_commits():
             self._must_hold()  # what it confirmed before it waits has to be on disk before any answer to that
             return
         if self.held:
@@ -242,13 +242,13 @@ class Session:
 
     def _must_hold(self) -> bool:
         """Keep answers back while commits they depend on, or answers before them do, are not on disk."""
-        if not self.handler.tickets() and not self.held:
+        if not self.handler.pending_commits() and not self.held:
             return False
-        for data, tickets in self.handler.held_back():
+        for data, pending_commits in self.handler.held_back():
             tally = Tally(self._settled)
             self.held.append((data, tally))
-            for ticket in tickets:
-                tally.wait_for(ticket)
+            for pending_commit in pending_commits:
+                tally.wait_for(pending_commit)
         return True
 
     def _settled(self) -> None:
@@ -299,8 +299,8 @@ class Session:
         """The client reads again."""
         data, self.unsent = self.unsent, b""
         if not data or self._put_out(data):
-            self._watch(net.HANG_UP_ONLY if self.ended or self.waiting_bytes > WAITING_BYTES_MAX else net.READ)
-            if self.ended:
+            self._watch(net.HANG_UP_ONLY if self.input_closed or self.waiting_bytes > WAITING_BYTES_MAX else net.READ)
+            if self.input_closed:
                 self._watch(0)
             self.turn.ready.append(self)
             self.turn.outgoing.append(self)

@@ -105,10 +105,10 @@ class Turn:
             session.not_heard_out(broken=bool(mask & net.BROKEN))
             return
         for _ in range(8):
-            if session.closed or session.ended:
+            if session.closed or session.input_closed:
                 return
             session.readable()
-        if mask & net.BROKEN and session.ended:
+        if mask & net.BROKEN and session.input_closed:
             session.hung_up()
 
     def _accept(self, fd: int) -> None:

@@ -263,16 +263,16 @@ def test_who_may_see_more_after_a_reload_is_told_everything_once(tmp_path):
         client.ask(login("all", "pw"), b"STORED\r\n")
         client.put("orders", b"x")
         client.put("mail", b"x")
-        shop = basic("shop", "pw")
-        before = json.loads(ask(daemon, "/stats.json", headers=shop).body)
+        state = basic("shop", "pw")
+        before = json.loads(ask(daemon, "/stats.json", headers=state).body)
         assert [row[0] for row in before["rows"]] == ["orders"]
         daemon.config_path.write_text(USERS.replace("{orders: [put]}", "{orders: [put], mail: [put]}"))
         client.do(b"reload", b"Reloaded config.\r\n")
         since = f"/stats.json?changed_since={before['at']}"
-        after = json.loads(ask(daemon, since, headers=shop).body)
+        after = json.loads(ask(daemon, since, headers=state).body)
         assert (after["is_full"], {row[0] for row in after["rows"]}) == (True, {"orders", "mail"})
         since = f"/stats.json?changed_since={after['at']}"
-        assert json.loads(ask(daemon, since, headers=shop).body)["rows"] == []
+        assert json.loads(ask(daemon, since, headers=state).body)["rows"] == []
 
 
 def test_no_answer_has_a_secret_in_it(guarded):

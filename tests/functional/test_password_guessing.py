@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.passwords import hash_password
-from kestreld.server.background import origin_of
+from kestreld.server.cpu_worker import origin_of
 from tests.support.accounts import login
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import basic

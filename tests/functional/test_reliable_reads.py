@@ -101,12 +101,12 @@ def test_an_item_opened_by_a_client_that_can_say_no_more_is_back_before_its_answ
 
 
 def test_items_of_several_clients_come_back_in_queue_order(connect: Connect, queue: str) -> None:
-    holders = [connect() for _ in range(4)]
+    observers = [connect() for _ in range(4)]
     other = connect()
     other.put(queue, *[b"%d" % number for number in range(6)])
-    for number, holder in enumerate(holders):
+    for number, holder in enumerate(observers):
         assert holder.get(f"{queue}/open") == b"%d" % number
-    for holder in reversed(holders):
+    for holder in reversed(observers):
         closed_by_server(holder)
     assert other.drain(queue) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 

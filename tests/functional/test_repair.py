@@ -74,13 +74,13 @@ def test_a_queue_that_stops_in_use_is_mended_while_the_others_serve(daemon: Daem
 
         client.send(b"repair work\r\nget work\r\n")
         served = 0
-        while client.heard == b"":
+        while client.received == b"":
             other.put("idle", b"%d" % served)
             assert other.get("idle/peek") == b"sound"
             served += 1
             with suppress(BlockingIOError):
                 client.socket.setblocking(False)
-                client.heard = client.socket.recv(1 << 16)
+                client.received = client.socket.recv(1 << 16)
             client.socket.settimeout(20)
         assert served > 20
 

@@ -12,7 +12,7 @@ from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
-from kestreld.protocol.memcache import Lines
+from kestreld.protocol.memcache import CommandCache
 from tests.fuzz.forging import with_true_checksums
 from tests.support.clock import START_WALL_MS, FakeClock
 from tests.support.engine import Engine
@@ -38,10 +38,10 @@ def memcache_parser(data: bytes) -> None:
     compat = Compat.KESTREL_1 if data[0] & 1 else Compat.NONE
     short = (lambda name: ITEM_BYTES_MAX if name.startswith("s") else None) if data[0] & 2 else None
     size_bytes, stream = data[1] % 16 + 1, data[2:]
-    lines = Lines()
+    lines = CommandCache()
     whole = parse([stream], compat, lines, short, LINE_BYTES_MAX)
     pieces = [stream[at : at + size_bytes] for at in range(0, len(stream), size_bytes)]
-    assert parse(pieces, compat, Lines(), short, LINE_BYTES_MAX) == whole, "in pieces"
+    assert parse(pieces, compat, CommandCache(), short, LINE_BYTES_MAX) == whole, "in pieces"
     at = data[1] * len(stream) // 256
     assert parse([stream[:at], stream[at:]], compat, lines, short, LINE_BYTES_MAX) == whole, "cut, and known already"
 

@@ -38,7 +38,7 @@ class Talk:
         self._moved_on = moved_on
         self._over = over
         self._trace = trace
-        self._heard = bytearray()
+        self._received = bytearray()
         self._heard_bytes = 0  # ever; and where each piece of it ended, with when it was sent
         self._pieces: deque[tuple[int, int]] = deque()
         self.pending: deque[Request] = deque()
@@ -151,18 +151,18 @@ class Talk:
     def _hear(self, data: bytes, sent_us: int) -> None:
         if self.over:
             return
-        self._heard += data
+        self._received += data
         self._heard_bytes += len(data)
         self._pieces.append((self._heard_bytes, sent_us))
         moved = False
-        while self._heard and self._next_answer():
+        while self._received and self._next_answer():
             moved = True
         if moved:
             self._moved_on()
 
     def _next_answer(self) -> bool:
         """Take in one whole answer; False when there is none yet."""
-        heard = self._heard
+        heard = self._received
         if not self.pending:
             self._complain(f"an answer to nothing: {bytes(heard[:80])!r}")
             heard.clear()

@@ -325,7 +325,7 @@ class Host:
         assert self.server.collection is not None
         for name in self.plan.readers:  # a repair may have had to add others
             reader = self.server.collection.readers[name]
-            reader.queue.fold()
+            reader.queue.flush_counters()
             figures = (reader.items, reader.data_bytes, reader.mem_bytes, reader.open_bytes, len(reader.open))
             if any(figures):
                 self.complain(f"{name} is empty, and has in its books: {figures}")

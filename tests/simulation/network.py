@@ -270,7 +270,7 @@ class Link:
         self._schedule = network.schedule
         chance = network.chance
         latency_us = self._latency_us = chance.choice([20, 200, 2000])
-        self._heard = heard
+        self._received = heard
         self._ended = ended
         self._server = network.new_end(self)
         self._to_server = Pipe(self._schedule, chance, latency_us, self._arrives, self._client_ended)
@@ -350,7 +350,7 @@ class Link:
             return
         self._server.room_bytes += len(data)
         self._network.changed()
-        self._heard(data, sent_us)
+        self._received(data, sent_us)
 
     def _server_ended(self) -> None:
         self._has_ended = True

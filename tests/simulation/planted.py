@@ -14,9 +14,9 @@ from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, ReaderState
 from kestreld.queues.handler import Handler
+from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
-from kestreld.queues.upkeep import Upkeep
 from kestreld.server.turn import Turn
 from tests.simulation.process_files import ProcessFiles
 
@@ -181,14 +181,14 @@ def marker_leads() -> AbstractContextManager[Any]:
 def floor_not_synced() -> AbstractContextManager[Any]:
     """Segments go before it is on disk that nobody needs them."""
 
-    def hasty(self: Upkeep, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
+    def hasty(self: Maintenance, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
         if journal.marker is not None:
             with suppress(OSError):
                 journal.mark(floor)
         yield from ()
         return True
 
-    return patch.object(Upkeep, "_raise_floor", hasty)
+    return patch.object(Maintenance, "_raise_floor", hasty)
 
 
 def stop_syncs_nothing() -> AbstractContextManager[Any]:

@@ -7,8 +7,8 @@ from random import Random
 from typing import Final, Protocol
 
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import item_data, item_flags, item_id, item_oddities
-from kestreld.queues.commit import Ticket
+from kestreld.journal.records import item_data, item_flags, item_id, item_optional_fields
+from kestreld.queues.commit import PendingCommit
 from kestreld.queues.queue import Queue
 from tests.simulation.client import INSIDE_OTHERS, NUMBER
 from tests.simulation.history import Connection, Delivery, History, Life, Put
@@ -50,11 +50,11 @@ class InProcess:
 
 @dataclass(slots=True)
 class Advance:
-    """Items a stream is told to be done with; `ticket` None: its commit is not made yet."""
+    """Items a stream is told to be done with; `pending_commit` None: its commit is not made yet."""
 
     deliveries: list[Delivery]
     life: Life
-    ticket: Ticket | None = None
+    pending_commit: PendingCommit | None = None
 
 
 class Follower:
@@ -158,7 +158,7 @@ class Follower:
                 world.history.from_inside.add(self._family)
             elif put is None or (put.data, put.flags) != (data, item_flags(record)):
                 world.complain(f"{self.reader} read what nobody put: {data[:40]!r}")
-            elif item_oddities(record)[2] == 0:  # else it is for one queue only
+            elif item_optional_fields(record)[2] == 0:  # else it is for one queue only
                 puts.append((put, last))
         return puts
 
@@ -186,17 +186,17 @@ class Follower:
         server.service.turn.finish()
         if queue in server.collection.commit.failed:
             self._over(answered=False)
-        elif queue.ticket is None:
+        elif queue.pending_commit is None:
             self._over(answered=True)
         else:
-            advance.ticket = queue.ticket
+            advance.pending_commit = queue.pending_commit
 
     def _settle(self) -> None:
         """Learn what has become of the last advance, if anything has."""
         if self._advance is not None:
-            ticket, life = self._advance.ticket, self._advance.life
-            if ticket is not None and not ticket.pending:
-                self._over(answered=ticket.failure is None)
+            pending_commit, life = self._advance.pending_commit, self._advance.life
+            if pending_commit is not None and not pending_commit.pending:
+                self._over(answered=pending_commit.failure is None)
             elif life.ended_us >= 0:
                 self._over(answered=False)
 

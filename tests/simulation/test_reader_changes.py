@@ -11,7 +11,7 @@ import pytest
 from kestreld.journal.records import item_data
 from kestreld.journal.verify import verify_journal
 from kestreld.queues.reader import Reader
-from kestreld.queues.succession import Succession
+from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from tests.simulation.disk import Disk
 from tests.simulation.exploring import SYNCED, left_by_a_crash
 from tests.simulation.history import KILLED
@@ -44,10 +44,10 @@ class Life:
     def __post_init__(self) -> None:
         self.files = ProcessFiles(self.disk)
         self.engine = Engine(Path(SPOOL), self.files, max_journal_size_bytes=4000, sync_journal_ms=self.sync_ms)
-        self.succession = Succession(self.engine.collection, self.engine.upkeep)
+        self.lifecycle = ReaderLifecycle(self.engine.collection, self.engine.maintenance)
 
     def reader(self, label: str) -> Reader:
-        return self.succession.reader(self.succession.family(WORK), label)
+        return self.lifecycle.reader(self.lifecycle.family(WORK), label)
 
     def turn(self, do: Callable[[], object], after: State) -> None:
         """Do it and commit it: from then on it is as `after` says."""
@@ -57,14 +57,14 @@ class Life:
         del self.wanted[:-1]
 
     def put(self, data: bytes) -> None:
-        assert self.succession.family(WORK).put(data)
+        assert self.lifecycle.family(WORK).put(data)
 
     def drop(self, label: str) -> None:
-        assert self.succession.drop(self.succession.family(WORK), label)
+        assert self.lifecycle.drop(self.lifecycle.family(WORK), label)
 
     def play(self, dies_at: int) -> None:
         """All that may happen to readers; killed at that change to the disk, once the queue is there."""
-        self.turn(lambda: self.succession.family(WORK), AT_FIRST)
+        self.turn(lambda: self.lifecycle.family(WORK), AT_FIRST)
         self.files.dies_in = dies_at
         with suppress(Killed):
             self._play()
@@ -139,6 +139,6 @@ def test_a_takeover_that_a_crash_has_undone_is_done_by_asking_again() -> None:
         for _, disk in left_by_a_crash(life.disk):
             again = Life(disk, SYNCED)
             assert drained(again.reader("a")) == [b"1", b"2"]
-            assert list(again.succession.family(WORK).readers) == ["a"]
+            assert list(again.lifecycle.family(WORK).readers) == ["a"]
         if not life.files.dead:
             return

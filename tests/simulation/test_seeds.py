@@ -9,9 +9,9 @@ from tests.simulation.world import run
 QUICK = range(100)
 # What these had found is mended. The same seeds may play other parts by now: the tests named keep what they showed.
 FOUND = {
-    18: "a compaction that could not open its segment tried for ever (test_upkeep)",
+    18: "a compaction that could not open its segment tried for ever (test_maintenance)",
     142: "segments filled before a kill were never synced by the next process",
-    843: "a queue deleted while it was compacted kept those waiting who had filled it (test_upkeep)",
+    843: "a queue deleted while it was compacted kept those waiting who had filled it (test_maintenance)",
     1623: "a close was answered, and undone when its sync failed during the wait for the next item",
     4679: "a delete that the disk refused left lines that still named the queue (test_failed_deletes)",
     3697: "a start ended in a traceback when a full disk kept the journal of a deleted queue from going",

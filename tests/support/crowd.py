@@ -14,8 +14,8 @@ class Crowd:
     `greeting`; whoever is turned away is counted in `refused`.
     """
 
-    def __init__(self, port: int, connections: int, greeting: str = "version\\r\\n") -> None:
-        command = [sys.executable, "-m", "tests.support.crowd", str(port), str(connections), greeting]
+    def __init__(self, port: int, connections: int, handshake: str = "version\\r\\n") -> None:
+        command = [sys.executable, "-m", "tests.support.crowd", str(port), str(connections), handshake]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -41,15 +41,15 @@ class Crowd:
 
 
 def main() -> None:
-    port, connections, greeting = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode().decode("unicode_escape")
+    port, connections, handshake = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode().decode("unicode_escape")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     crowd, refused = [], 0
     for _ in range(connections):
         client = socket.create_connection(("127.0.0.1", port), 20)
         crowd.append(client)
-        client.sendall(greeting.encode("latin-1"))
-    if greeting.endswith("\r\n"):
+        client.sendall(handshake.encode("latin-1"))
+    if handshake.endswith("\r\n"):
         for client in crowd:
             refused += not client.recv(100).startswith(b"VERSION")
     print(refused, flush=True)

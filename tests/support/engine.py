@@ -9,11 +9,11 @@ from kestreld.files import FileLayer
 from kestreld.journal.records import item_data
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
+from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import RangeRead, earliest_id
 from kestreld.queues.reader import Reader
 from kestreld.queues.slices import Slices
-from kestreld.queues.upkeep import Upkeep
 from tests.support.clock import FakeClock
 
 Settings = Mapping[str, Mapping[str, object]]  # queue name -> QueueConfig field -> value
@@ -117,7 +117,7 @@ class Engine:
         self.collection = QueueCollection(self.files, self.clock, self.config, self.commit, self.log.append)
         self.collection.recover()
         self.slices = Slices(self.clock, lambda: None)
-        self.upkeep = Upkeep(self.collection, self.slices)
+        self.maintenance = Maintenance(self.collection, self.slices)
 
     # What a server does
 
@@ -131,13 +131,13 @@ class Engine:
         """Commit, then what follows the replies; what failed."""
         self.commit.run()
         failed = self.commit.failed
-        self.upkeep.after_turn()
+        self.maintenance.after_turn()
         return failed
 
     def work(self, slices: int = 1) -> None:
         """The timer's round of upkeep, in so many slices, each as short as they come."""
-        self.upkeep.sync_due()
-        self.upkeep.start_round()
+        self.maintenance.sync_due()
+        self.maintenance.start_round()
         for _ in range(slices):
             self.slices.run(self.clock.stopwatch_us())
 
@@ -194,7 +194,7 @@ class Engine:
 
     def items(self, name: str) -> int:
         reader = self.reader(name)
-        reader.queue.fold()
+        reader.queue.flush_counters()
         return reader.items
 
     def segments(self, family: str) -> list[Path]:

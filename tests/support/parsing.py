@@ -5,7 +5,7 @@ from typing import Any
 
 from kestreld.config.config import Compat
 from kestreld.protocol import memcache
-from kestreld.protocol.memcache import Command, Lines, MemcacheParser
+from kestreld.protocol.memcache import Command, CommandCache, MemcacheParser
 
 SMALL_LINE_BYTES = 60  # so that lines too long turn up often
 
@@ -38,12 +38,12 @@ def hangs_up(values: list[Shown]) -> bool:
 def parse(
     pieces: Iterable[bytes],
     compat: Compat = Compat.NONE,
-    lines: Lines | None = None,
+    lines: CommandCache | None = None,
     item_bytes_max: Callable[[str], int | None] | None = None,
     line_bytes_max: int = SMALL_LINE_BYTES,
 ) -> list[Shown]:
     """What a session would carry out of a stream that comes in these pieces: nothing after a hang-up."""
-    parser = MemcacheParser(lines or Lines(), compat, line_bytes_max, item_bytes_max)
+    parser = MemcacheParser(lines or CommandCache(), compat, line_bytes_max, item_bytes_max)
     values: list[Shown] = []
     for piece in pieces:
         values += shown(parser.feed(piece))

@@ -28,18 +28,18 @@ class ScriptedPeer:
 
     def hear(self, request: bytes) -> None:
         with self.news:
-            self.heard.append(request)
+            self.received.append(request)
             self.news.notify_all()
 
     def wait_until_heard(self, requests: int) -> bool:
         """Whether that many requests came in time."""
         with self.news:
-            return self.news.wait_for(lambda: len(self.heard) >= requests, PATIENCE_S)
+            return self.news.wait_for(lambda: len(self.received) >= requests, PATIENCE_S)
 
 
 @contextmanager
 def scripted_peer(script: Sequence[Exchange]) -> Iterator[ScriptedPeer]:
-    """Serves one connection. `heard` must equal the requests of the script when the client is done."""
+    """Serves one connection. `received` must equal the requests of the script when the client is done."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(PATIENCE_S)
         peer = ScriptedPeer(f"127.0.0.1:{listener.getsockname()[1]}")
@@ -47,7 +47,7 @@ def scripted_peer(script: Sequence[Exchange]) -> Iterator[ScriptedPeer]:
         thread.start()
         yield peer
         thread.join(PATIENCE_S)
-    assert peer.heard == [exchange.request for exchange in script]
+    assert peer.received == [exchange.request for exchange in script]
 
 
 def _play(listener: socket.socket, script: list[Exchange], peer: ScriptedPeer) -> None:

@@ -24,7 +24,7 @@ class QueueClient(WireClient):
 
     def read(self, size_bytes: int) -> bytes:
         """So many bytes."""
-        parts, missing = [self.heard], size_bytes - len(self.heard)
+        parts, missing = [self.received], size_bytes - len(self.received)
         while missing > 0:
             data = self.socket.recv(1 << 16)
             if not data:
@@ -33,13 +33,13 @@ class QueueClient(WireClient):
             parts.append(data)
             missing -= len(data)
         heard = b"".join(parts)
-        self.heard = heard[size_bytes:]
+        self.received = heard[size_bytes:]
         return heard[:size_bytes]
 
     def read_all(self) -> bytes:
         """All that comes until the server hangs up."""
-        parts = [self.heard]
-        self.heard = b""
+        parts = [self.received]
+        self.received = b""
         try:
             while data := self.socket.recv(1 << 16):
                 parts.append(data)
@@ -64,7 +64,7 @@ class QueueClient(WireClient):
         self.expect_line(b"VERSION ")
 
     def expect_no_answer_yet(self) -> None:
-        assert self.heard == b""
+        assert self.received == b""
         self.socket.setblocking(False)
         try:
             answer = self.socket.recv(1 << 16)

@@ -26,7 +26,7 @@ from kestreld.journal.records import (
     item_add_at_ms,
     item_data,
     item_id,
-    item_oddities,
+    item_optional_fields,
     put_record,
     read_abort,
     read_checkpoint,
@@ -99,7 +99,7 @@ def plain_rows(path: Path, server: str = "") -> Iterator[Row]:
             change = read_reader(body)
             names[change.reader] = change.name
         elif record_type == Type.PUT:
-            expire_at_ms, flags, only = item_oddities(record)
+            expire_at_ms, flags, only = item_optional_fields(record)
             data = item_data(record)
             yield (
                 server, header.queue, names[only] if only else None, "put", item_id(record), item_add_at_ms(record),

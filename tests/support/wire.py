@@ -16,7 +16,7 @@ class WireClient:
     """One connection. `address` is a port of this machine, HOST:PORT or unix:PATH."""
 
     def __init__(self, address: int | str, patience_s: float = PATIENCE_S) -> None:
-        self.heard = b""  # received and not yet asked for
+        self.received = b""  # received and not yet asked for
         if isinstance(address, str) and address.startswith("unix:"):
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(patience_s)
@@ -33,10 +33,10 @@ class WireClient:
 
     def expect(self, data: bytes) -> None:
         """The next bytes are these. Fails as soon as they cannot be."""
-        while len(self.heard) < len(data) and data.startswith(self.heard):
+        while len(self.received) < len(data) and data.startswith(self.received):
             self._hear(data)
-        assert self.heard[: len(data)] == data
-        self.heard = self.heard[len(data) :]
+        assert self.received[: len(data)] == data
+        self.received = self.received[len(data) :]
 
     def ask(self, request: bytes, answer: bytes) -> None:
         """Send one and expect the other."""
@@ -45,9 +45,9 @@ class WireClient:
 
     def read_until(self, end: bytes) -> bytes:
         """Everything up to and including `end`."""
-        while (at := self.heard.find(end)) < 0:
+        while (at := self.received.find(end)) < 0:
             self._hear(end)
-        data, self.heard = self.heard[: at + len(end)], self.heard[at + len(end) :]
+        data, self.received = self.received[: at + len(end)], self.received[at + len(end) :]
         return data
 
     def read_line(self) -> bytes:
@@ -57,9 +57,9 @@ class WireClient:
     def expect_eof(self) -> None:
         """The server hangs up and says nothing more."""
         try:
-            rest = self.heard + self.socket.recv(65536)
+            rest = self.received + self.socket.recv(65536)
         except ConnectionResetError:
-            rest = self.heard
+            rest = self.received
         assert rest == b""
 
     def expect_silence(self, silence_ms: int) -> None:
@@ -67,14 +67,14 @@ class WireClient:
         patience_s = self.socket.gettimeout()
         self.socket.settimeout(silence_ms / 1000)
         try:
-            self.heard += self.socket.recv(65536)
+            self.received += self.socket.recv(65536)
         except TimeoutError:
             pass
         else:
-            raise AssertionError(f"expected silence, heard {self.heard!r} (b'' is the end of the connection)")
+            raise AssertionError(f"expected silence, heard {self.received!r} (b'' is the end of the connection)")
         finally:
             self.socket.settimeout(patience_s)
-        assert self.heard == b""
+        assert self.received == b""
 
     def end_input(self) -> None:
         """Send no more, but go on listening."""
@@ -87,10 +87,10 @@ class WireClient:
         try:
             data = self.socket.recv(65536)
         except TimeoutError:
-            raise AssertionError(f"waited for {waited_for!r}, heard {self.heard!r}") from None
+            raise AssertionError(f"waited for {waited_for!r}, heard {self.received!r}") from None
         if not data:
-            raise HungUp(f"waited for {waited_for!r}, heard {self.heard!r} and the end of the connection")
-        self.heard += data
+            raise HungUp(f"waited for {waited_for!r}, heard {self.received!r} and the end of the connection")
+        self.received += data
 
 
 @contextmanager

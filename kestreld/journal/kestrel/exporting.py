@@ -20,7 +20,7 @@ from kestreld.journal.records import (
     ReaderState,
     item_data,
     item_id,
-    item_oddities,
+    item_optional_fields,
     item_times_ms,
 )
 from kestreld.journal.recovery import survey
@@ -160,7 +160,7 @@ def _items(journal: Journal, reader: ReaderState, exported: ExportedQueue) -> It
         add_at_ms, expire_at_ms = item_times_ms(record)
         exported.items += 1
         exported.data_bytes += len(data)
-        exported.flags_lost += item_oddities(record)[1] != 0
+        exported.flags_lost += item_optional_fields(record)[1] != 0
         yield KestrelItem(data, min(add_at_ms, I64_MAX), min(expire_at_ms, I64_MAX))
 
 
@@ -172,5 +172,5 @@ def waiting_records(journal: Journal, reader: ReaderState) -> Iterator[bytes]:
         while last and last < found:
             first, last = next(ahead, (0, 0))
         is_done = last > 0 and first <= found
-        if not is_done and item_oddities(record)[2] in (0, reader.number):
+        if not is_done and item_optional_fields(record)[2] in (0, reader.number):
             yield record

@@ -26,7 +26,7 @@ from kestreld.journal.kestrel.ops import (
     decode,
     encode,
 )
-from kestreld.journal.kestrel.salvage import Damage, Stretch, stretches
+from kestreld.journal.kestrel.salvage import KestrelDamage, Stretch, stretches
 
 # <queue>  <queue>.<ms> (rotated)  <queue>.<ms>.pack (replaces those up to <ms>)  <queue>~~<ms> (unfinished)
 _FILE_NAME: Final = re.compile(r"([^.]+?)(?:\.([0-9]{1,18})(\.pack)?|~~([0-9]+))?", re.DOTALL)
@@ -196,7 +196,7 @@ class _Replay:
         if damage := stretch.damage:
             self._skip(damage)
 
-    def _skip(self, damage: Damage) -> None:
+    def _skip(self, damage: KestrelDamage) -> None:
         if damage.one_item:
             self._queue.append(None)
         else:

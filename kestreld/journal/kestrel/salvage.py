@@ -48,7 +48,7 @@ _ITEM_OF_ANY_AGE: Final = re.compile(_HEAD + _TIMES + b"|" + _OLD_ITEM, re.DOTAL
 
 
 @dataclass(slots=True)
-class Damage:
+class KestrelDamage:
     at: int
     resume_at: int  # the end of the file when nothing more can be read
     reason: str
@@ -64,7 +64,7 @@ class Stretch:
 
     start: int
     end: int
-    damage: Damage | None
+    damage: KestrelDamage | None
 
 
 def stretches(buffer: bytes) -> Iterator[Stretch]:
@@ -115,7 +115,7 @@ def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: Unread
         end = _end_as_item(buffer, at)
         if end > bad_at and _runs_clean(buffer, end):
             reason = f"an item whose opcode is {buffer[at]}"
-            return Stretch(start, at, Damage(at, end, reason, one_item=True))
+            return Stretch(start, at, KestrelDamage(at, end, reason, one_item=True))
     at, reason = bad_at, error.reason
     resume_at = _resume_at(buffer, look_from + 1, bad_at, recent)
     if resume_at < bad_at:
@@ -127,7 +127,7 @@ def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: Unread
         suspects = []
     one_item = resume_at < len(buffer) and _is_one_item(buffer, at, resume_at)
     end = suspects[0] if suspects and not one_item else at
-    return Stretch(start, end, Damage(at, resume_at, reason, one_item))
+    return Stretch(start, end, KestrelDamage(at, resume_at, reason, one_item))
 
 
 def _is_torn_tail(buffer: bytes, error: Unreadable) -> bool:

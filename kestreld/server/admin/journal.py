@@ -20,7 +20,7 @@ PINNED_BY_MAX: Final = 8  # names for a segment: those furthest behind
 
 async def describe_journal(queue: Queue, share: Share, *, is_compacting: bool, with_folder: bool) -> dict[str, Any]:
     """What the answer says, made with turns of the data port in between. Raises Refused."""
-    queue.fold()
+    queue.flush_counters()
     journal = queue.journal
     if journal is None:
         raise Refused(409, "this queue is kept in memory only: it has no journal")

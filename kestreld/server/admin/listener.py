@@ -30,8 +30,8 @@ from kestreld.server.admin.metrics import CONTENT_TYPE, render
 from kestreld.server.admin.ranges import WAIT_MS_MAX, Ranges
 from kestreld.server.admin.readers import Readers
 from kestreld.server.admin.rows import COLUMNS, Row, RowBook
-from kestreld.server.background import origin_of
-from kestreld.server.door import Entrance
+from kestreld.server.admission import ListenerPolicy
+from kestreld.server.cpu_worker import origin_of
 from kestreld.server.listener import BoundListener
 from kestreld.tls import names_in
 
@@ -79,9 +79,9 @@ class AdminListener(BoundListener):
         self._looking = asyncio.Lock()
         self.ranges = Ranges(self)
         self.readers = Readers(self, self.ranges)
-        self._entrance = Entrance(self._log, lambda name: None, is_tls=is_tls, is_trusted=is_trusted)
+        self._policy = ListenerPolicy(self._log, lambda name: None, is_tls=is_tls, is_trusted=is_trusted)
         self._connecting: dict[asyncio.Task[None], int] = {}  # and since when
-        self._heard_at_ms: dict[asyncio.BaseTransport, int] = {}  # when they connected, or were answered last
+        self._active_at_ms: dict[asyncio.BaseTransport, int] = {}  # when they connected, or were answered last
         self._known: set[asyncio.BaseTransport] = set()  # those that have been answered
         self._busy: set[asyncio.BaseTransport | None] = set()
         logger = logging.Logger("kestreld.admin")
@@ -110,7 +110,7 @@ class AdminListener(BoundListener):
         task.add_done_callback(lambda task: self._connecting.pop(task, None))
 
     def connections(self) -> int:
-        return len(self._heard_at_ms) + len(self._connecting)
+        return len(self._active_at_ms) + len(self._connecting)
 
     def _connections_max(self) -> int:
         return min(CONNECTIONS_MAX, self.service.descriptors.admin_max)
@@ -122,7 +122,7 @@ class AdminListener(BoundListener):
         """
         room = self._connections_max()
         self.complain(f"{room} connections are open, all there is room for: the longest silent has to go")
-        idle = [(at_ms, one) for one, at_ms in self._heard_at_ms.items() if one not in self._busy]
+        idle = [(at_ms, one) for one, at_ms in self._active_at_ms.items() if one not in self._busy]
         silent = [(at_ms, one) for at_ms, one in idle if one not in self._known]
         shaking_hands = [(at_ms, task) for task, at_ms in self._connecting.items()]
         _, oldest = min([*shaking_hands, *silent] or idle, key=itemgetter(0), default=(0, None))
@@ -138,11 +138,11 @@ class AdminListener(BoundListener):
             transport.abort()
 
     def _forget(self, transport: asyncio.BaseTransport) -> None:
-        del self._heard_at_ms[transport]
+        del self._active_at_ms[transport]
         self._known.discard(transport)
 
     async def _connect(self, connection: Any) -> None:
-        context = self.service.door.context if self.is_tls else None
+        context = self.service.admission.context if self.is_tls else None
         timeout_s = self._patience_s() if context is not None else None
         try:
             transport, _ = await self.service.loop.connect_accepted_socket(
@@ -151,16 +151,16 @@ class AdminListener(BoundListener):
         except OSError:  # it has gone already, or cannot agree on TLS
             connection.close()
             return
-        self._heard_at_ms[transport] = self.clock.monotonic_ms
+        self._active_at_ms[transport] = self.clock.monotonic_ms
 
     def resume(self) -> None:
         """Once a second: listen again, and let go of connections that are gone or say nothing."""
         super().resume()
         patience_ms = self.collection.config.request_timeout_ms
-        for transport, heard_at_ms in list(self._heard_at_ms.items()):
+        for transport, active_at_ms in list(self._active_at_ms.items()):
             if transport.is_closing():
                 self._forget(transport)
-            elif transport not in self._busy and self.clock.monotonic_ms - heard_at_ms >= patience_ms:
+            elif transport not in self._busy and self.clock.monotonic_ms - active_at_ms >= patience_ms:
                 self._let_go(transport)
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class AdminListener(BoundListener):
         self.service.report(f"{self.address}: {reason}")
 
     def complain(self, reason: str) -> None:
-        self.service.door.complain(self._entrance, reason)
+        self.service.admission.complain(self._policy, reason)
 
     def _patience_s(self) -> float:
         return self.collection.config.request_timeout_ms / 1000
@@ -206,8 +206,8 @@ class AdminListener(BoundListener):
             return Refused(503, "it took too long").answer()
         finally:
             self._busy.discard(transport)
-            if transport is not None and transport in self._heard_at_ms:
-                self._heard_at_ms[transport] = self.clock.monotonic_ms
+            if transport is not None and transport in self._active_at_ms:
+                self._active_at_ms[transport] = self.clock.monotonic_ms
                 self._known.add(transport)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -262,26 +262,26 @@ class AdminListener(BoundListener):
 
     async def _login(self, request: web.BaseRequest) -> Account | None:
         """Who asks; None = whoever it is may do everything."""
-        door, stats = self.service.door, self.service.stats
-        if self.is_trusted or not door.accounts:
+        admission, stats = self.service.admission, self.service.stats
+        if self.is_trusted or not admission.accounts:
             return None
         if self.is_tls and request.transport is not None:
-            account = door.accounts.of_certificate(names_in(request.transport.get_extra_info("peercert")))
+            account = admission.accounts.of_certificate(names_in(request.transport.get_extra_info("peercert")))
             if account is not None:
                 return account
         name, password = _basic(request.headers.get("Authorization", ""))
         stats.logins += 1
-        account = door.accounts.recognise(name, password)
+        account = admission.accounts.recognise(name, password)
         if account is not None:
             return account
-        compare, conclude = door.accounts.compare(name, password)
+        compare, conclude = admission.accounts.compare(name, password)
         compared: asyncio.Future[bool] = self.service.loop.create_future()
 
         def tell(fits: bool) -> None:
             if not compared.done():
                 compared.set_result(fits)
 
-        if not self.service.thinker.run(origin_of(request.remote or ""), compare, tell):
+        if not self.service.cpu_worker.run(origin_of(request.remote or ""), compare, tell):
             raise Refused(503, "too many logins")
         account = conclude(await compared)
         if account is None:
@@ -315,7 +315,7 @@ class AdminListener(BoundListener):
 
     async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         # Who may see more than before a reload is told everything once.
-        view = f"{self._boot}.{self.service.door.accounts.revision}"
+        view = f"{self._boot}.{self.service.admission.accounts.revision}"
         view_before, _, number = request.rel_url.query.get("changed_since", "").partition("-")
         since = int(number) if view_before == view and number.isdecimal() and len(number) < 16 else 0
         async with self._looking:

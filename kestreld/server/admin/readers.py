@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kestreld.server.admin.listener import AdminListener
 
 STREAMS_MAX: Final = 256  # of a queue: each is in every CHECKPOINT
-UPKEEP_LOOK_S: Final = 0.02
+MAINTENANCE_POLL_S: Final = 0.02
 
 
 class Readers:
@@ -85,7 +85,7 @@ class Readers:
             before = '{"queues":['
             for reader in list(self._collection.readers.values()):
                 if not reader.deleted and (account is None or account.sees(reader.name)):
-                    reader.queue.fold()
+                    reader.queue.flush_counters()
                     name, streams = shown_name(reader.name), len(reader.queue.streams)
                     one = {"queue": name, "items": reader.items, "streams": streams}
                     yield before + json.dumps(one, separators=(",", ":"))
@@ -96,7 +96,7 @@ class Readers:
         return await stream(request, pieces(), "application/json; charset=utf-8", self._share)
 
     def _describe(self, queue: Queue, account: Account | None) -> dict[str, Any]:
-        queue.fold()
+        queue.flush_counters()
         readers: list[dict[str, Any]] = [
             {
                 "reader": reader.label,
@@ -123,7 +123,7 @@ class Readers:
 
     async def _journal(self, name: str, account: Account | None) -> web.Response:
         queue = find_family(self._collection, name)
-        is_compacting = self._service.upkeep.is_compacting(queue)
+        is_compacting = self._service.maintenance.is_compacting(queue)
         # Where its files are is said to those who look after the server.
         is_admin = account is None or account.may(Right.ADMIN, name)
         return as_json(await describe_journal(queue, self._share, is_compacting=is_compacting, with_folder=is_admin))
@@ -158,8 +158,8 @@ class Readers:
 
     async def _upkeep_over(self, queue: Queue) -> None:
         """A new reader holds what is there: not while some of it is being deleted or rewritten."""
-        while queue.journal is not None and (queue.journal.retiring or self._service.upkeep.is_compacting(queue)):
-            await asyncio.sleep(UPKEEP_LOOK_S)
+        while queue.journal is not None and (queue.journal.retiring or self._service.maintenance.is_compacting(queue)):
+            await asyncio.sleep(MAINTENANCE_POLL_S)
 
     async def _done(self, request: web.BaseRequest, name: str, label: str) -> web.Response:
         queue = self._parent(name)
@@ -192,12 +192,12 @@ class Readers:
             raise refusal(commit.failed[queue])
         if queue.journal is not None and queue.journal.failed is not None:
             raise refusal(queue.journal.failed)
-        ticket = queue.ticket
-        if ticket is not None and ticket.pending:
-            landed = asyncio.Event()
-            tally = Tally(landed.set)
-            tally.wait_for(ticket)
-            await landed.wait()
+        pending_commit = queue.pending_commit
+        if pending_commit is not None and pending_commit.pending:
+            commit_synced = asyncio.Event()
+            tally = Tally(commit_synced.set)
+            tally.wait_for(pending_commit)
+            await commit_synced.wait()
             if tally.failure is not None:
                 raise refusal(tally.failure)
 

@@ -68,7 +68,7 @@ def _row(name: str, reader: Reader) -> Row:
         reader.mem_bytes,
         reader.age_ms if items else 0,
         reader.discarded,
-        reader.line.waiting,
+        reader.wait_queue.waiting,
         len(reader.open),
         reader.opened_items,
         reader.aborted_items,
@@ -96,7 +96,7 @@ def _signature(reader: Reader) -> Signature:
         len(reader.open),
         reader.opened_items,
         reader.aborted_items,
-        reader.line.waiting,
+        reader.wait_queue.waiting,
         reader.move_refused,
         reader.flushes,
         len(journal.segments) if journal is not None else 0,
@@ -123,7 +123,7 @@ class RowBook:
         collection, number = self._collection, self.look_number + 1
         sums = Sums(queues_stopped=len(collection.broken))
         for place, queue in enumerate(list(collection.families.values())):
-            queue.fold()
+            queue.flush_counters()
             sums.count(queue)
             if place % STEP_QUEUES == 0:
                 yield
@@ -137,7 +137,7 @@ class RowBook:
             if self._signatures.get(name) != signature:
                 while reader.seek_head():
                     yield
-                reader.queue.fold()
+                reader.queue.flush_counters()
                 self._note(name, signature, _row(name, reader), number)
         for name in list(collection.broken):
             if name not in collection.readers:

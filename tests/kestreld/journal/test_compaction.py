@@ -231,7 +231,7 @@ def test_items_taken_but_not_yet_written_are_among_those_kept(tmp_path: Path) ->
         taken.append(data)
         engine.work(2)
         files.finish_background()  # rolls, and the next commit is not written yet
-        engine.upkeep.sync(engine.queue(WORK))  # as a round does that comes just then
+        engine.maintenance.sync(engine.queue(WORK))  # as a round does that comes just then
         for _ in range(8):
             engine.slices.run(0)
             files.finish_background()

@@ -9,7 +9,7 @@ import pytest
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.kestrel.importing import files_imported
 from kestreld.journal.kestrel.ops import ADD, ADDX, REMOVE, REMOVE_TENTATIVE_XID, Op, encode
-from kestreld.journal.records import item_oddities, item_times_ms
+from kestreld.journal.records import item_optional_fields, item_times_ms
 from tests.support.clock import START_WALL_MS
 from tests.support.engine import Engine, QuickFiles
 from tests.support.faulty_files import FaultyFiles
@@ -69,9 +69,9 @@ def test_a_child_alone_makes_the_journal_and_its_own_reader_only(tmp_path: Path)
 def test_ids_start_at_1_and_only_families_with_children_have_items_for_one_reader(tmp_path: Path) -> None:
     engine = engine_on(spool_of(tmp_path / "spool", q=items(b"1", b"2"), p=items(b"1"), p__a=items(b"A")))
     assert engine.queue("q").next_id == 3
-    assert item_oddities(engine.reader("q").peek(0) or b"")[2] == 0
-    assert item_oddities(engine.reader("p").peek(0) or b"")[2] == 1
-    assert item_oddities(engine.reader("p+a").peek(0) or b"")[2] == 2
+    assert item_optional_fields(engine.reader("q").peek(0) or b"")[2] == 0
+    assert item_optional_fields(engine.reader("p").peek(0) or b"")[2] == 1
+    assert item_optional_fields(engine.reader("p+a").peek(0) or b"")[2] == 2
 
 
 def test_times_are_kept_and_those_before_1970_have_expired(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from kestreld.files import FileLayer
-from kestreld.journal.records import item_data, item_id, item_oddities
+from kestreld.journal.records import item_data, item_id, item_optional_fields
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_spool
 from tests.support.engine import Engine, QuickFiles
@@ -25,7 +25,7 @@ def waiting(engine: Engine, name: str) -> list[Any]:
     """What plain gets bring: id, flags, expiry and data of each item."""
     found = []
     while (record := engine.reader(name).take(engine.clock.wall_ms)) is not None:
-        expire_at_ms, flags, _ = item_oddities(record)
+        expire_at_ms, flags, _ = item_optional_fields(record)
         found.append([item_id(record), flags, expire_at_ms, item_data(record).decode()])
     return found
 

@@ -31,7 +31,7 @@ from kestreld.journal.records import (
     item_expire_at_ms,
     item_flags,
     item_id,
-    item_oddities,
+    item_optional_fields,
     put_record,
     read_abort,
     read_checkpoint,
@@ -97,7 +97,7 @@ def test_an_item_is_its_put_record(number, add_at_ms, expire_at_ms, flags, only,
     record = put_record(number, add_at_ms, expire_at_ms, flags, only, data)
     body(record, Type.PUT)
     assert (item_id(record), item_add_at_ms(record), item_expire_at_ms(record)) == (number, add_at_ms, expire_at_ms)
-    assert item_oddities(record) == (expire_at_ms, flags, only)
+    assert item_optional_fields(record) == (expire_at_ms, flags, only)
     assert (item_flags(record), item_data(record)) == (flags, data)
     assert len(record) == PUT_HEADER_BYTES + len(data)
 

@@ -155,7 +155,7 @@ def play(**settings: object) -> History:
         journal = engine.queue(FAMILY).journal
         assert journal is not None
         states.append((journal.live.number, journal.live.used_bytes, content_of(Planted(engine.segments_left))))
-        engine.upkeep.after_turn()
+        engine.maintenance.after_turn()
     return History(engine.segments_left, states)
 
 

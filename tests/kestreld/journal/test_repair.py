@@ -16,7 +16,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.records import Type, checked_end, item_data, item_id, put_record
 from kestreld.journal.repair import RepairReport, repair
 from kestreld.journal.segment import Header, decode_header, encode_header
-from kestreld.queues.succession import Succession
+from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from tests.support.clock import FakeClock
 from tests.support.damage import FAMILY, FOLDER, OTHER, RECORDS, SPOOL, Place, Sample, drained
 from tests.support.engine import Engine, QuickFiles
@@ -334,9 +334,9 @@ def after_a_takeover() -> tuple[MemoryFiles, str]:
     """A spool whose default reader goes by the name of `a` now, and the segment whose CHECKPOINT alone says so."""
     disk = MemoryFiles()
     engine = Engine(SPOOL, disk)
-    succession = Succession(engine.collection, engine.upkeep)
-    family = succession.family(FAMILY)
-    for take_over in (lambda: None, lambda: succession.reader(family, "a")):
+    lifecycle = ReaderLifecycle(engine.collection, engine.maintenance)
+    family = lifecycle.family(FAMILY)
+    for take_over in (lambda: None, lambda: lifecycle.reader(family, "a")):
         take_over()
         assert family.put(b"item")
         assert engine.end_turn() == {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kestreld.config.config import Compat
 from kestreld.protocol import memcache
-from kestreld.protocol.memcache import Lines, MemcacheParser
+from kestreld.protocol.memcache import CommandCache, MemcacheParser
 from tests.support.parsing import SMALL_LINE_BYTES, Shown, hangs_up, parse
 
 
@@ -120,10 +120,10 @@ def test_any_bytes_give_commands_or_answers_and_nothing_else(stream, compat):
 
 @given(st.lists(streams, max_size=5), streams, compats)
 def test_lines_seen_before_mean_the_same_as_lines_seen_first(seen, stream, compat):
-    lines = Lines()
+    lines = CommandCache()
     for earlier in seen:
         parse([earlier], compat, lines)
-    assert parse([stream], compat, lines) == parse([stream], compat, Lines())
+    assert parse([stream], compat, lines) == parse([stream], compat, CommandCache())
 
 
 @given(
@@ -142,7 +142,7 @@ def test_a_line_with_a_word_too_many_does_not_teach_the_cache_a_wrong_length():
 
 
 def test_the_line_cache_forgets_queues_when_it_is_cleared():
-    lines = Lines()
+    lines = CommandCache()
     parser = MemcacheParser(lines)
     (command,) = parser.feed(b"get q\r\n")
     command.target = "a queue"
@@ -152,7 +152,7 @@ def test_the_line_cache_forgets_queues_when_it_is_cleared():
 
 
 def test_the_line_cache_stays_bounded():
-    lines = Lines()
+    lines = CommandCache()
     parser = MemcacheParser(lines)
     for number in range(memcache.LINES_CACHED_MAX + 10):
         parser.feed(b"get q%d\r\n" % number)
@@ -198,7 +198,7 @@ def test_a_set_whose_data_is_longer_than_it_says_is_refused_and_hangs_up():
 
 
 def test_data_larger_than_the_queue_takes_is_thrown_away_as_it_comes():
-    parser = MemcacheParser(Lines(), item_bytes_max=lambda name: 1000)
+    parser = MemcacheParser(CommandCache(), item_bytes_max=lambda name: 1000)
     batch = parser.feed(b"set q 0 0 50000\r\n")
     for _ in range(50):
         batch += parser.feed(b"x" * 1000)

@@ -108,11 +108,11 @@ def test_a_reload_leaves_queues_alone_whose_settings_are_the_same(tmp_path: Path
     names = NAMES[1:4]
     for name in names:
         engine.put(name, b"more")
-    rooms = [engine.queue(name).room for name in names]
+    rooms = [engine.queue(name).put_budget for name in names]
     assert min(rooms) >= 0
     engine.configure()
-    assert [engine.queue(name).room for name in names] == rooms
+    assert [engine.queue(name).put_budget for name in names] == rooms
     engine.configure({"q2": {"max_items": 5}, "q3": {"sync_journal_ms": 0}})
-    assert [engine.queue(name).room for name in names][:2] == [rooms[0], -1], "-1: looked at before a put"
+    assert [engine.queue(name).put_budget for name in names][:2] == [rooms[0], -1], "-1: looked at before a put"
     assert [engine.queue(name).sync_ms for name in names] == [None, None, 0]
     assert not all(engine.put("q2", *[b"x"] * 5))

@@ -8,7 +8,7 @@ import pytest
 
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import item_data
-from kestreld.queues.commit import Ticket
+from kestreld.queues.commit import PendingCommit
 from kestreld.queues.slices import WAITS
 from tests.support.engine import Engine, LateFiles, QuickFiles, read_range
 from tests.support.faulty_files import FULL, FaultyFiles
@@ -28,7 +28,7 @@ class Turn:
 
     puts: list[tuple[str, bytes]] = field(default_factory=list)
     gets: list[tuple[str, bytes]] = field(default_factory=list)
-    ticket: Ticket | None = None
+    pending_commit: PendingCommit | None = None
 
 
 class Clients:
@@ -92,8 +92,8 @@ class Clients:
         failed = self.engine.end_turn()
         queue = self.engine.collection.families.get(WORK)
         if queue is not None:
-            turn.ticket = queue.ticket
-            if turn.ticket is None:
+            turn.pending_commit = queue.pending_commit
+            if turn.pending_commit is None:
                 self.answered(turn, failed=queue in failed)
             else:
                 self.unanswered.append(turn)
@@ -109,8 +109,8 @@ class Clients:
 
     def hear(self) -> None:
         """Answers to turns whose commits are on disk by now, or never will be."""
-        while self.unanswered and not (ticket := self.unanswered[0].ticket).pending:
-            self.answered(self.unanswered.pop(0), failed=ticket.failure is not None)
+        while self.unanswered and not (pending_commit := self.unanswered[0].pending_commit).pending:
+            self.answered(self.unanswered.pop(0), failed=pending_commit.failure is not None)
         if not self.unanswered:
             self.must_agree()
 
@@ -138,7 +138,7 @@ class Clients:
 
     def must_agree(self) -> None:
         """The engine holds what the books say: a failed commit has left no trace in memory."""
-        self.engine.queue(WORK).fold()
+        self.engine.queue(WORK).flush_counters()
         for name, there in self.there.items():
             reader = self.engine.reader(name)
             assert reader.items == len(there)
@@ -335,7 +335,7 @@ def test_a_failed_put_that_could_not_be_cut_off_does_not_come_back_with_the_id_o
     engine.put(WORK, b"three", b"four")
     engine.end_turn()
     files.finish_background()
-    assert engine.queue(WORK).ticket is None
+    assert engine.queue(WORK).pending_commit is None
     engine.abandon()
     first, second, _ = engine.segments(WORK)
     assert b"refused" in first.read_bytes()
@@ -427,7 +427,7 @@ def test_without_sync_journal_a_start_syncs_nothing(tmp_path):
 def test_a_start_syncs_what_it_found_also_where_the_disk_has_no_room_for_a_new_segment(tmp_path):
     left_by_a_kill(tmp_path / "spool", WORK)
     (live,) = (tmp_path / "spool" / "work.journal").glob("*.seg")
-    live.with_name(live.name + ".unsynced").touch()  # so that it begins a new one
+    live.with_name(live.name + ".unsynced").mark_dirty()  # so that it begins a new one
     files = CountingFiles()
     files.has_room = False
     engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
@@ -466,10 +466,10 @@ def test_a_get_and_the_put_that_leaves_a_failed_segment_behind_are_answered_in_o
     assert engine.take(WORK) == b"first"
     engine.put(WORK, b"third")
     engine.end_turn()
-    ticket = engine.queue(WORK).ticket
-    assert ticket.pending
+    pending_commit = engine.queue(WORK).pending_commit
+    assert pending_commit.pending
     files.finish_background()
-    assert not ticket.pending
+    assert not pending_commit.pending
 
 
 @pytest.mark.parametrize("sync_fails", [True, False])

@@ -87,7 +87,7 @@ def test_what_stood_before_a_write_that_failed_goes_to_the_disk_with_the_next_se
     put(engine, 1)
     disk.refuses_writes = False
     engine.configure()
-    engine.upkeep.sync(engine.queue("work"))
+    engine.maintenance.sync(engine.queue("work"))
     disk.finish_background()
     assert set(inodes(engine)) == disk.synced
 
@@ -100,7 +100,7 @@ def test_the_note_of_a_failed_sync_that_the_disk_refused_is_left_as_soon_as_it_c
     put(engine, 1)
     disk.bad = set(inodes(engine))
     disk.is_full = True
-    engine.upkeep.sync(engine.queue("work"))
+    engine.maintenance.sync(engine.queue("work"))
     disk.finish_background()
     engine.work(10)
     assert marks(engine) == []
@@ -114,7 +114,7 @@ def test_it_is_left_at_a_stop_at_the_latest(tmp_path: Path, disk: Disk) -> None:
     put(engine, 1)
     disk.bad = set(inodes(engine))
     disk.is_full = True
-    engine.upkeep.sync(engine.queue("work"))
+    engine.maintenance.sync(engine.queue("work"))
     disk.finish_background()
     disk.is_full = False
     engine.collection.close()

@@ -15,7 +15,7 @@ def numbered(count: int) -> list[bytes]:
 
 def held_bytes(engine: Engine) -> int:
     for queue in engine.collection.families.values():
-        queue.fold()
+        queue.flush_counters()
     return sum(queue.held_bytes() for queue in engine.collection.families.values())
 
 

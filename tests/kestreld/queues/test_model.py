@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kestreld.config.config import QueueConfig
-from kestreld.journal.records import item_add_at_ms, item_data, item_id, item_oddities
+from kestreld.journal.records import item_add_at_ms, item_data, item_id, item_optional_fields
 from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import earliest_id
 from kestreld.queues.reader import Reader
@@ -50,15 +50,15 @@ def name_of(label: str) -> str:
 
 def shown(record: bytes) -> ModelItem:
     """An item of the engine as the model writes it."""
-    expire_at_ms, flags, only = item_oddities(record)
+    expire_at_ms, flags, only = item_optional_fields(record)
     return ModelItem(item_id(record), item_data(record), item_add_at_ms(record), expire_at_ms, flags, only)
 
 
 def waiting(reader: Reader) -> int:
     """Items of a reader, those included that were put since the last fold."""
     queue = reader.queue
-    uncounted = [] if reader.attached else queue.pending[queue.folded :]
-    return reader.items + sum(item_oddities(record)[2] in (0, reader.number) for record in uncounted)
+    uncounted = [] if reader.attached else queue.pending[queue.counted_items :]
+    return reader.items + sum(item_optional_fields(record)[2] in (0, reader.number) for record in uncounted)
 
 
 class Family(RuleBasedStateMachine):
@@ -139,7 +139,7 @@ class Family(RuleBasedStateMachine):
             if reader.window and not reader.slow:
                 # The short cut of a plain GET.
                 record = reader.window.popleft()
-                reader.queue.touch()
+                reader.queue.mark_dirty()
                 reader.taken.append(record)
             else:
                 record = reader.take(self.now_ms)
@@ -250,7 +250,7 @@ class Family(RuleBasedStateMachine):
         self.count()
 
     @rule(slices=few, disk_thread_is_quick=st.booleans())
-    def upkeep(self, slices: int, disk_thread_is_quick: bool) -> None:
+    def maintenance(self, slices: int, disk_thread_is_quick: bool) -> None:
         self.engine.work(slices)
         if disk_thread_is_quick:
             self.files.finish_background()
@@ -259,15 +259,15 @@ class Family(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.engine.clock.advance(ms)
 
-    @rule(turns=st.integers(2, 12), label=labels, upkeep=st.booleans())
-    def traffic(self, turns: int, label: str, upkeep: bool) -> None:
+    @rule(turns=st.integers(2, 12), label=labels, maintenance=st.booleans())
+    def traffic(self, turns: int, label: str, maintenance: bool) -> None:
         """Turns of a queue that flows, which is how journals get old."""
         for _ in range(turns):
             self.put_plain(2, 25)
             self.take(label, 2)
-            self.end_turn(disk_thread_is_quick=upkeep)
-            if upkeep:
-                self.upkeep(1, disk_thread_is_quick=True)
+            self.end_turn(disk_thread_is_quick=maintenance)
+            if maintenance:
+                self.maintenance(1, disk_thread_is_quick=True)
 
     @rule(own=limits_of_each, family=family_settings)
     def reload(self, own: dict[str, dict[str, object]], family: dict[str, object]) -> None:
@@ -297,7 +297,7 @@ class Family(RuleBasedStateMachine):
         queue = self.queue()
         if queue is None:
             return
-        queue.fold()
+        queue.flush_counters()
         for label, model in self.model.readers.items():
             reader = queue.readers[label]
             assert reader.items == len(model.waiting)

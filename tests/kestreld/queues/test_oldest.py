@@ -94,7 +94,7 @@ def test_it_is_the_time_of_the_item_that_is_delivered_next(engine: Callable[...,
                     opened = []
         if random.random() < 0.7:
             running.end_turn()
-        running.queue("work").fold()
+        running.queue("work").flush_counters()
         reader = running.reader(name)
         on_disk += not reader.window and reader.items > 0
         assert oldest_at_ms(running, name) == head_at_ms(running, name)

@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from kestreld.queues.commit import Ticket
+from kestreld.queues.commit import PendingCommit
 from tests.support.engine import Engine, LateFiles
 
 NAMES = ("one", "two", "three")
@@ -29,14 +29,16 @@ class CountingFiles(LateFiles):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def put(engine: Engine, *names: str) -> list[Ticket]:
+def put(engine: Engine, *names: str) -> list[PendingCommit]:
     """An item for each queue in one turn; what their answers wait for."""
     for name in names:
         engine.put(name, b"item")
     engine.end_turn()
-    tickets = [ticket for name in names if (ticket := engine.queue(name).ticket) is not None]
-    assert len(tickets) == len(names)
-    return tickets
+    pending_commits = [
+        pending_commit for name in names if (pending_commit := engine.queue(name).pending_commit) is not None
+    ]
+    assert len(pending_commits) == len(names)
+    return pending_commits
 
 
 def made(tmp_path: Path) -> tuple[Engine, CountingFiles]:
@@ -53,11 +55,11 @@ def made(tmp_path: Path) -> tuple[Engine, CountingFiles]:
 
 def test_journals_due_in_one_turn_are_synced_by_one_call(tmp_path: Path) -> None:
     engine, files = made(tmp_path)
-    tickets = put(engine, *NAMES)
-    assert all(ticket.pending for ticket in tickets)
+    pending_commits = put(engine, *NAMES)
+    assert all(pending_commit.pending for pending_commit in pending_commits)
     files.finish_background()
     assert files.calls == ["sync_file_system"]
-    assert not any(ticket.pending or ticket.failure for ticket in tickets)
+    assert not any(pending_commit.pending or pending_commit.failure for pending_commit in pending_commits)
     assert [engine.take(name) for name in NAMES] == [b"item"] * 3
 
 
@@ -72,16 +74,16 @@ def test_a_journal_on_another_file_system_is_synced_by_itself(tmp_path: Path) ->
 
 def test_a_single_journal_is_synced_alone(tmp_path: Path) -> None:
     engine, files = made(tmp_path)
-    (ticket,) = put(engine, "two")
+    (pending_commit,) = put(engine, "two")
     files.finish_background()
     assert files.calls == ["sync"]
-    assert not ticket.pending
+    assert not pending_commit.pending
 
 
 def test_a_failure_is_told_to_everybody_who_waited(tmp_path: Path) -> None:
     engine, files = made(tmp_path)
-    tickets = put(engine, *NAMES)
+    pending_commits = put(engine, *NAMES)
     files.fails = True
     files.finish_background()
-    assert all(ticket.failure is not None for ticket in tickets)
+    assert all(pending_commit.failure is not None for pending_commit in pending_commits)
     assert [engine.take(name) for name in NAMES] == [None] * 3

@@ -10,11 +10,11 @@ import pytest
 
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import item_data, item_flags, item_times_ms
-from kestreld.queues import mending
+from kestreld.queues import repairing
 from tests.support.engine import Engine, LateFiles, QuickFiles
 from tests.support.faulty_files import FaultyFiles
-from tests.support.mending import step, undone
 from tests.support.mortal_files import Killed, MortalFiles
+from tests.support.repairs import step, undone
 
 KEPT_MS = 60_000
 HOUR_MS = 3_600_000
@@ -340,7 +340,7 @@ def test_a_failed_commit_brings_nothing_back_and_leaves_it_for_another_try(tmp_p
 
 
 def test_clients_go_on_between_the_items_that_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mending, "BATCH_ITEMS", 2)
+    monkeypatch.setattr(repairing, "BATCH_ITEMS", 2)
     engine = engine_on(tmp_path / "spool", LateFiles(), sync_journal_ms=0)
     items = [b"%d" % number for number in range(9)]
     engine.put("work", *items)
@@ -348,7 +348,7 @@ def test_clients_go_on_between_the_items_that_come_back(tmp_path: Path, monkeypa
     engine.collection.flush("work")
     step(engine)
     answers: list[object] = []
-    mending.Mender(engine.collection, engine.upkeep, engine.slices).undo("work", answers.append)
+    repairing.Repairer(engine.collection, engine.maintenance, engine.slices).undo("work", answers.append)
     sent = []
     while not answers:
         sent.append(b"new %d" % len(sent))
@@ -400,7 +400,7 @@ def lives_cut_short(folder: Path) -> Iterator[tuple[Engine, list[str]]]:
 def test_a_kill_at_any_moment_loses_nothing_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mending, "BATCH_ITEMS", 3)
+    monkeypatch.setattr(repairing, "BATCH_ITEMS", 3)
     gc.freeze()  # looking for what a life has left is long where others have left much
     lives = 0
     for engine, acknowledged in lives_cut_short(tmp_path):

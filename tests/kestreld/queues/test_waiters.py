@@ -40,7 +40,7 @@ class Place:
     def add(self, want: int = TAKE, wait_ms: int = 10_000) -> tuple[Someone, Waiter]:
         someone = Someone(take=lambda: self.reader.take(self.engine.clock.wall_ms))
         waiter = Waiter(someone, self.reader, want, self.engine.clock.monotonic_ms + wait_ms)
-        self.reader.line.add(waiter)
+        self.reader.wait_queue.add(waiter)
         self.deadlines.add(waiter)
         return someone, waiter
 
@@ -53,7 +53,7 @@ class Place:
 
     @property
     def waiting(self) -> int:
-        return self.reader.line.waiting
+        return self.reader.wait_queue.waiting
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_an_item_wakes_all_who_only_look_and_one_who_takes(place: Place) -> None
 
 def test_one_who_leaves_is_neither_woken_nor_told(place: Place) -> None:
     someone, waiter = place.add()
-    place.reader.line.leave(waiter)
+    place.reader.wait_queue.leave(waiter)
     assert place.waiting == 0
     place.put(b"1")
     place.pass_ms(11_000)
@@ -112,7 +112,7 @@ def test_one_who_leaves_is_neither_woken_nor_told(place: Place) -> None:
 
 def test_all_are_sent_away_and_their_deadlines_do_not_matter_any_more(place: Place) -> None:
     someones = [place.add()[0] for _ in range(2)]
-    place.reader.line.send_away(None)
+    place.reader.wait_queue.send_away(None)
     assert place.waiting == 0
     place.pass_ms(11_000)
     assert [someone.told for someone in someones] == [[None], [None]]

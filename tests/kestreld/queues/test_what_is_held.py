@@ -137,7 +137,7 @@ def test_open_reads_leave_the_less_room_in_memory_for_what_waits(tmp_path: Path,
     for number in range(12):
         opened(engine, WORK)
         reader.peek(engine.clock.wall_ms)
-        engine.queue(WORK).fold()
+        engine.queue(WORK).flush_counters()
         assert reader.mem_bytes + reader.open_bytes <= 1000 or len(reader.window) == 1, number
         engine.put(WORK, b"new")
         engine.end_turn()
@@ -260,7 +260,7 @@ def test_a_wait_is_over_at_its_deadline_and_not_a_millisecond_before(tmp_path: P
 
     deadlines, reader = Deadlines(), engine.reader(WORK)
     waiter = Waiter(Client(), reader, TAKE, 100)
-    reader.line.add(waiter)
+    reader.wait_queue.add(waiter)
     deadlines.add(waiter)
     deadlines.expire(99)
     assert (told, deadlines.next_at_ms()) == ([], 100)

@@ -16,7 +16,7 @@ from kestreld.protocol.memcache import MemcacheParser
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.handler import Handler
-from kestreld.server.greeting import Greeting
+from kestreld.server.handshake import Handshake
 from kestreld.server.loop import TurnLoop
 from kestreld.server.service import Service
 from kestreld.server.session import Session
@@ -24,7 +24,7 @@ from tests.support.accounts import login, quick_hash
 from tests.support.queue_client import QueueClient
 
 USERS = f'users:\n  alice: {{password: "{quick_hash("pw")}", rights: {{"*": all}}, max_rate: 100MiB}}\n'
-KINDS = {Session, Handler, MemcacheParser, Greeting}
+KINDS = {Session, Handler, MemcacheParser, Handshake}
 
 
 class ServerHere:

@@ -10,7 +10,7 @@ from kestreld.library.afterwards import afterwards
 from kestreld.library.answer import Answer
 from kestreld.library.item import QItem
 from kestreld.library.worker import Worker
-from kestreld.queues.commit import Ticket
+from kestreld.queues.commit import PendingCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, Waiter
@@ -23,19 +23,19 @@ def is_claimed(answer: Answer[T]) -> bool:
     return answer.running() or answer.set_running_or_notify_cancel()
 
 
-class Hold(Answer[None]):
+class CommitFuture(Answer[None]):
     """There once a commit is on disk, or a crowded journal has room."""
 
-    def __init__(self, ticket: Ticket | None) -> None:
+    def __init__(self, pending_commit: PendingCommit | None) -> None:
         super().__init__()
-        self._ticket = ticket
-        if ticket is not None:
-            ticket.holders.append(self)
+        self._commit = pending_commit
+        if pending_commit is not None:
+            pending_commit.observers.append(self)
 
     @property
     def has_failed(self) -> bool:
         """Whether the commit was undone, as far as is known."""
-        return self._ticket is not None and self._ticket.failure is not None
+        return self._commit is not None and self._commit.failure is not None
 
     def released(self, failure: JournalFailed | None = None) -> None:
         if not self.done() and is_claimed(self):
@@ -45,7 +45,7 @@ class Hold(Answer[None]):
                 self.set_result(None)
 
 
-class Wait(Answer[QItem | None]):
+class ItemFuture(Answer[QItem | None]):
     """Somebody in a reader's line. Once it is served it can be cancelled no more: the item is his.
 
     `ended` is told, with the engine's lock held, that its turn decides what becomes of it. Where it `calls_back`, it
@@ -56,7 +56,7 @@ class Wait(Answer[QItem | None]):
         self,
         queue: Queue,
         take: Callable[[bytes], QItem],
-        ended: Callable[["Wait"], None],
+        ended: Callable[["ItemFuture"], None],
         worker: Worker,
         give_back: Callable[[QItem], None] | None,
         kept: set[Any],
@@ -68,7 +68,7 @@ class Wait(Answer[QItem | None]):
         self.item: QItem | None = None
         self._item_id = 0
         self.is_abandoned = False
-        self.ticket: Ticket | None = None  # of the commit it depends on
+        self.pending_commit: PendingCommit | None = None  # of the commit it depends on
         self._take = take
         self._ended = ended
         self._worker = worker
@@ -132,9 +132,9 @@ def _nobody() -> None:
 class Seat:
     """The place of a Wait in a line. Once nobody can ask for the answer any more it is passed over, and soon `left`."""
 
-    def __init__(self, wait: Wait, left: Callable[[Waiter], object]) -> None:
+    def __init__(self, wait: ItemFuture, left: Callable[[Waiter], object]) -> None:
         self.waiter: Waiter | None = None  # whose it is
-        self._wait: Callable[[], Wait | None] = ref(wait, self._is_empty)
+        self._wait: Callable[[], ItemFuture | None] = ref(wait, self._is_empty)
         self._left = left
 
     def settled(self) -> None:

@@ -11,16 +11,16 @@ from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, NotImpo
 from kestreld.journal.inspection import Known
 from kestreld.journal.journal import Journal
 from kestreld.journal.record_reader import segment_records
-from kestreld.journal.records import Kind, ReaderState, item_data, item_id, item_oddities
+from kestreld.journal.records import Kind, ReaderState, item_data, item_id, item_optional_fields
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import Repair, RepairReport, finish_repairs
 from kestreld.queues.collection import FOLDER_SUFFIX, QueueCollection
+from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.slices import WAITS, Slices, Work
 from kestreld.queues.trash import Entry
 from kestreld.queues.trash_note import Note
-from kestreld.queues.upkeep import Upkeep
 
 BATCH_ITEMS: Final = 512
 BATCH_BYTES: Final = 512 * 1024
@@ -32,13 +32,13 @@ RepairDone = Callable[[RepairReport | KestrelError | None], None]  # None: there
 UndoDone = Callable[[Undone | KestrelError | None], None]  # None: there is nothing to undo
 
 
-class Mender:
-    """Repairs and undoes queues of a collection, as part of its upkeep."""
+class Repairer:
+    """Repairs and undoes queues of a collection, as part of its maintenance."""
 
-    def __init__(self, collection: QueueCollection, upkeep: Upkeep, slices: Slices) -> None:
+    def __init__(self, collection: QueueCollection, maintenance: Maintenance, slices: Slices) -> None:
         self._collection = collection
         self._files = collection.files
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._slices = slices
         self._busy: set[str] = set()
 
@@ -169,8 +169,13 @@ class Mender:
 
     def _is_quiet(self, queue: Queue, journal: Journal) -> bool:
         """Whether nothing of the queue is on its way to the disk or from it."""
-        is_written = not queue.dirty and queue.flight is None and not queue.moving
-        return is_written and not journal.retiring and not journal.is_borrowed and not self._upkeep.is_compacting(queue)
+        is_written = not queue.dirty and queue.syncing_commit is None and not queue.moving
+        return (
+            is_written
+            and not journal.retiring
+            and not journal.is_borrowed
+            and not self._maintenance.is_compacting(queue)
+        )
 
     def _build(self, work: Repair) -> Work:
         yield from work.survey()
@@ -267,7 +272,7 @@ class Mender:
         problem: KestrelError | None = None
         try:
             for record in batch:
-                expire_at_ms, flags, _ = item_oddities(record)
+                expire_at_ms, flags, _ = item_optional_fields(record)
                 only = reader if len(queue.readers) > 1 or reader.label else None
                 if not queue.put_with(item_data(record), expire_at_ms, flags, only):
                     break
@@ -275,7 +280,7 @@ class Mender:
             problem = refusal
         put, pending = queue.next_id - first_id, queue.pending
         collection.commit.wake()
-        while put and (queue.pending is pending or (queue.in_flight is pending and queue.flight is not None)):
+        while put and (queue.pending is pending or (queue.in_flight is pending and queue.syncing_commit is not None)):
             yield WAITS
         if queue.undone_from <= first_id:
             put = 0

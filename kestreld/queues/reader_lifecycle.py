@@ -8,18 +8,18 @@ from kestreld.config.config import queue_name_problem
 from kestreld.errors import BadQueueName, JournalFailed, ReaderUnknown
 from kestreld.files import must_be_the_systems
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.trash_note import DELETE
-from kestreld.queues.upkeep import Upkeep
 
 
-class Succession:
+class ReaderLifecycle:
     """The readers of any family of a collection."""
 
-    def __init__(self, collection: QueueCollection, upkeep: Upkeep) -> None:
+    def __init__(self, collection: QueueCollection, maintenance: Maintenance) -> None:
         self._collection = collection
-        self._upkeep = upkeep
+        self._maintenance = maintenance
 
     def family(self, name: str) -> Queue:
         """The family of that name, made with its default reader when there is none.
@@ -58,18 +58,18 @@ class Succession:
         reader.rename(label)
         try:
             if queue.journal is not None:
-                self._upkeep.begin_segment(queue, queue.journal)
-                queue.touch()  # a queue that is synced before every reply puts it on disk first
+                self._maintenance.begin_segment(queue, queue.journal)
+                queue.mark_dirty()  # a queue that is synced before every reply puts it on disk first
         except (JournalFailed, OSError) as problem:
             reader.rename("")
-            queue.room = -1
+            queue.put_budget = -1
             if isinstance(problem, OSError):
                 must_be_the_systems(problem)
                 raise JournalFailed(queue.name, f"cannot begin a segment: {problem.strerror}") from problem
             raise
         self._collection.readers[reader.name] = self._collection.readers.pop(queue.name)
         reader.configure(self._collection.config.for_queue(reader.name))
-        queue.room = -1
+        queue.put_budget = -1
         return reader
 
     def drop(self, queue: Queue, label: str) -> bool:

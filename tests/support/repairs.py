@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from kestreld.errors import KestrelError
 from kestreld.journal.repair import RepairReport
-from kestreld.queues.mending import Mender, Undone
+from kestreld.queues.repairing import Repairer, Undone
 from tests.support.engine import Engine, LateFiles
 
 T = TypeVar("T")
@@ -14,12 +14,14 @@ STEPS_MAX = 100_000
 
 def repaired(engine: Engine, name: str) -> RepairReport | None:
     """What became of it; None = no such queue. Raises what the client is told."""
-    return outcome(engine, lambda done: Mender(engine.collection, engine.upkeep, engine.slices).repair(name, done))
+    return outcome(
+        engine, lambda done: Repairer(engine.collection, engine.maintenance, engine.slices).repair(name, done)
+    )
 
 
 def undone(engine: Engine, name: str) -> Undone | None:
     """Items back, items left; None = nothing to undo. Raises what the client is told."""
-    return outcome(engine, lambda done: Mender(engine.collection, engine.upkeep, engine.slices).undo(name, done))
+    return outcome(engine, lambda done: Repairer(engine.collection, engine.maintenance, engine.slices).undo(name, done))
 
 
 def outcome(engine: Engine, ask: Callable[[Callable[[T | KestrelError], None]], None]) -> T:

@@ -10,7 +10,7 @@ from kestreld.library.item import QItem
 T = TypeVar("T")
 
 
-class Taking(Derived[QItem, T]):
+class AckOnReceive(Derived[QItem, T]):
     """What is made of an item that is set aside: it is done when `result` or `await` hands it out.
 
     `take` and `take_async` end its open read. Where they find none any more, the item is in the queue again and the
@@ -29,14 +29,14 @@ class Taking(Derived[QItem, T]):
         self._take = take
         self._take_async = take_async
         self._is_taken = False
-        self._taking = Lock()
+        self._lock = Lock()
 
     def result(self, timeout: float | None = None) -> T | None:
         self.exception(timeout)  # waits for it
         item = self._source.seen()
         if item is None:
             return None
-        with self._taking:
+        with self._lock:
             self._is_taken = self._is_taken or self._take(item)
         return super().result() if self._is_taken else None
 

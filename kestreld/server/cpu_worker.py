@@ -1,4 +1,4 @@
-"""Slow thinking off the loop: a thread for what lets go of Python while it takes its time."""
+"""CPU-bound work in a thread that releases the GIL meanwhile."""
 
 import asyncio
 import ipaddress
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-THOUGHTS_MAX: Final = 64  # of one origin
+JOBS_MAX: Final = 64  # of one origin
 NETWORK_BITS: Final = 64  # of an IPv6 address: behind them one machine has as many addresses as it likes
 
-Thought = tuple[Callable[[], bool], Callable[[bool], None]]
+Job = tuple[Callable[[], bool], Callable[[bool], None]]
 
 
-class Thinker:
-    """A thread for what takes the processor long and lets go of Python meanwhile: comparing passwords.
+class CpuWorker:
+    """A thread for CPU-bound work that releases the GIL: comparing passwords.
 
     One, so that those who ask for much of it wait for one another and nobody else for them. Turns go by where they come
     from: one comparison for each origin, then the next of each.
@@ -23,28 +23,28 @@ class Thinker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._executor: ThreadPoolExecutor | None = None
-        self._lines: dict[str, deque[Thought]] = {}  # by origin, the next to have a turn first
+        self._waiting: dict[str, deque[Job]] = {}  # by origin, the next to have a turn first
         self._is_busy = False
 
     def run(self, origin: str, work: Callable[[], bool], done: Callable[[bool], None]) -> bool:
         """Have `work` done and `done` told on the loop. False when too much of this origin waits already."""
-        line = self._lines.setdefault(origin, deque())
-        if len(line) >= THOUGHTS_MAX:
+        jobs = self._waiting.setdefault(origin, deque())
+        if len(jobs) >= JOBS_MAX:
             return False
-        line.append((work, done))
+        jobs.append((work, done))
         if not self._is_busy:
             self._begin_next()
         return True
 
     def _begin_next(self) -> None:
-        origin = next(iter(self._lines), None)
+        origin = next(iter(self._waiting), None)
         self._is_busy = origin is not None
         if origin is None:
             return
-        line = self._lines.pop(origin)
-        work, done = line.popleft()
-        if line:
-            self._lines[origin] = line  # behind all others
+        jobs = self._waiting.pop(origin)
+        work, done = jobs.popleft()
+        if jobs:
+            self._waiting[origin] = jobs  # behind all others
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, "passwords")
 
@@ -57,7 +57,7 @@ class Thinker:
 
     def stop(self) -> None:
         """Nothing that has not begun is begun any more."""
-        self._lines.clear()
+        self._waiting.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -1,6 +1,6 @@
 """Between accept and session: the TLS handshake, the login, and who is counted against what.
 
-A plain connection that need not log in passes without any of this. Whoever comes in by the door is a session like any
+A plain connection that need not log in passes without any of this. Whoever is admitted is a session like any
 other afterwards: what is special about it is in its connection (TLS, meter) and its parser (rights).
 """
 
@@ -12,12 +12,12 @@ from typing import Final
 
 from kestreld.config.config import Config
 from kestreld.net import Connection
-from kestreld.protocol.memcache import Lines, MemcacheParser
-from kestreld.queues.handler import Shop
+from kestreld.protocol.memcache import CommandCache, MemcacheParser
+from kestreld.queues.handler import ServerState
 from kestreld.server.accounts import Account, Accounts
-from kestreld.server.background import Thinker
 from kestreld.server.connections import HeldConnection, MeteredConnection, RereadConnection
-from kestreld.server.greeting import Greeting
+from kestreld.server.cpu_worker import CpuWorker
+from kestreld.server.handshake import Handshake
 from kestreld.server.session import Session
 from kestreld.server.turn import Turn
 from kestreld.tls import TlsConnection
@@ -25,7 +25,7 @@ from kestreld.tls import TlsConnection
 COMPLAINTS_EVERY_MS: Final = 10_000
 
 
-class Entrance:
+class ListenerPolicy:
     """How one listener lets people in: `trusted` is a socket that only this account can open."""
 
     def __init__(
@@ -42,26 +42,26 @@ class Entrance:
         self.is_trusted = is_trusted
 
 
-class Door:
+class Admission:
     """Who is on the way in, and who has come in."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        thinker: Thinker,
+        cpu_worker: CpuWorker,
         turn: Turn,
-        shop: Shop,
-        lines: Lines,
+        state: ServerState,
+        command_cache: CommandCache,
         key: bytes,
     ) -> None:
         self.loop = loop
-        self.thinker = thinker
+        self.cpu_worker = cpu_worker
         self.turn = turn
-        self.shop = shop
-        self.lines = lines
-        self.accounts = Accounts(shop.clock, key)
+        self.state = state
+        self.command_cache = command_cache
+        self.accounts = Accounts(state.clock, key)
         self.context: ssl.SSLContext | None = None
-        self.greetings: dict[int, Greeting] = {}
+        self.handshakes: dict[int, Handshake] = {}
         self._inside: dict[Session, Account | None] = {}  # None = trusted
         self._by_ip: dict[str, int] = {}
         self._complained_at_ms = -COMPLAINTS_EVERY_MS
@@ -83,24 +83,24 @@ class Door:
 
     # Coming in
 
-    def is_open(self, entrance: Entrance) -> bool:
+    def is_open(self, policy: ListenerPolicy) -> bool:
         """Whether whoever connects there is let in as he is."""
-        if entrance.is_trusted or entrance.is_tls or self.accounts:
+        if policy.is_trusted or policy.is_tls or self.accounts:
             return False
-        return self.shop.collection.config.max_connections_per_ip is None
+        return self.state.collection.config.max_connections_per_ip is None
 
-    def enter(self, connection: Connection, peer: str, entrance: Entrance) -> None:
+    def enter(self, connection: Connection, peer: str, policy: ListenerPolicy) -> None:
         """Somebody has connected. `peer` is his IP address, "" on a Unix socket."""
-        allowed = self.shop.collection.config.max_connections_per_ip
+        allowed = self.state.collection.config.max_connections_per_ip
         if allowed is not None and peer:
             if self._by_ip.get(peer, 0) >= allowed:
-                self.shop.stats.rejected_connections += 1
-                self.complain(entrance, f"{peer} has {allowed} connections, as many as it may have")
-                turn_away(connection, entrance)
+                self.state.stats.rejected_connections += 1
+                self.complain(policy, f"{peer} has {allowed} connections, as many as it may have")
+                turn_away(connection, policy)
                 return
             self._by_ip[peer] = self._by_ip.get(peer, 0) + 1
         secured: TlsConnection | None = None
-        if entrance.is_tls:
+        if policy.is_tls:
             assert self.context is not None, "a TLS listener without a certificate"
             try:
                 connection = secured = TlsConnection(self.context, connection)
@@ -110,12 +110,12 @@ class Door:
                 return
         if allowed is not None and peer:
             connection = HeldConnection(connection, lambda: self._left(peer))
-        if entrance.is_trusted:
-            self.admit(connection, entrance, None)
-        elif entrance.is_tls or self.accounts:
-            Greeting(self, entrance, connection, secured, peer).begin()
+        if policy.is_trusted:
+            self.admit(connection, policy, None)
+        elif policy.is_tls or self.accounts:
+            Handshake(self, policy, connection, secured, peer).begin()
         else:
-            self.admit_anybody(connection, entrance)
+            self.admit_anybody(connection, policy)
 
     def _left(self, peer: str) -> None:
         left = self._by_ip.get(peer, 0) - 1
@@ -124,11 +124,11 @@ class Door:
         else:
             self._by_ip.pop(peer, None)
 
-    def admit_anybody(self, connection: Connection, entrance: Entrance) -> None:
+    def admit_anybody(self, connection: Connection, policy: ListenerPolicy) -> None:
         """Make a session of it: nobody has to log in."""
-        self.turn.add(Session(self.turn, connection, self._parser(entrance, None), self.shop))
+        self.turn.add(Session(self.turn, connection, self._parser(policy, None), self.state))
 
-    def admit(self, connection: Connection, entrance: Entrance, account: Account | None, rest: bytes = b"") -> None:
+    def admit(self, connection: Connection, policy: ListenerPolicy, account: Account | None, rest: bytes = b"") -> None:
         """Make a session of it, `account` None = trusted. `rest` is what its client has sent beyond his login."""
         metered: MeteredConnection | None = None
         if account is not None and account.meter is not None:
@@ -136,7 +136,7 @@ class Door:
         if rest:
             connection = RereadConnection(connection, rest)
         connection = held = HeldConnection(connection)
-        session = Session(self.turn, connection, self._parser(entrance, account), self.shop)
+        session = Session(self.turn, connection, self._parser(policy, account), self.state)
         held.closed = lambda: self._inside.pop(session, None)
         if metered is not None:
             metered.session = session
@@ -146,36 +146,36 @@ class Door:
             session.readable()
             self.turn.again()
 
-    def _parser(self, entrance: Entrance, account: Account | None) -> MemcacheParser:
-        config = self.shop.collection.config
-        lines, check = (self.lines, None) if account is None else (account.lines, account.check)
-        return MemcacheParser(lines, config.compat, config.max_line_bytes, entrance.item_bytes_max, check)
+    def _parser(self, policy: ListenerPolicy, account: Account | None) -> MemcacheParser:
+        config = self.state.collection.config
+        command_cache, check = (self.command_cache, None) if account is None else (account.command_cache, account.check)
+        return MemcacheParser(command_cache, config.compat, config.max_line_bytes, policy.item_bytes_max, check)
 
     # Looking after those who are on the way in
 
     def cut_off_the_slow(self, now_ms: int) -> None:
         """Whoever has not logged in within the time for one command may not go on trying."""
-        patience_ms = self.shop.collection.config.request_timeout_ms
-        for greeting in list(self.greetings.values()):
-            if patience_ms and now_ms - greeting.since_ms >= patience_ms:
-                greeting.leave()
+        patience_ms = self.state.collection.config.request_timeout_ms
+        for handshake in list(self.handshakes.values()):
+            if patience_ms and now_ms - handshake.since_ms >= patience_ms:
+                handshake.leave()
 
-    def complain(self, entrance: Entrance, reason: str) -> None:
+    def complain(self, policy: ListenerPolicy, reason: str) -> None:
         """Log it, unless something of the kind was logged just now: who knocks must not fill the log."""
-        now_ms = self.shop.clock.monotonic_ms
+        now_ms = self.state.clock.monotonic_ms
         if now_ms - self._complained_at_ms >= COMPLAINTS_EVERY_MS:
             self._complained_at_ms = now_ms
-            entrance.report(reason)
+            policy.report(reason)
 
     def close(self) -> None:
         """Nobody comes in any more."""
-        for greeting in list(self.greetings.values()):
-            greeting.leave()
+        for handshake in list(self.handshakes.values()):
+            handshake.leave()
 
 
-def turn_away(connection: Connection, entrance: Entrance) -> None:
+def turn_away(connection: Connection, policy: ListenerPolicy) -> None:
     """There is no room for it."""
     with suppress(OSError):  # it may have gone already
-        if not entrance.is_tls:  # which would not understand
+        if not policy.is_tls:  # which would not understand
             connection.send(b"SERVER_ERROR too many connections\r\n")
     connection.close()

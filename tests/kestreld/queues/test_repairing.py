@@ -11,15 +11,15 @@ import pytest
 from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, NotImported
 from kestreld.journal.records import Type, item_id
 from kestreld.journal.repair import RepairReport
-from kestreld.queues.mending import Mender
 from kestreld.queues.reader import Reader
+from kestreld.queues.repairing import Repairer
 from tests.support.clock import FakeClock
 from tests.support.damage import FAMILY, SPOOL, Sample
 from tests.support.engine import Engine, LateFiles, QuickFiles
 from tests.support.faulty_files import FaultyFiles
 from tests.support.memory_files import MemoryFiles
-from tests.support.mending import repaired, step
 from tests.support.mortal_files import Killed, MortalFiles
+from tests.support.repairs import repaired, step
 
 ITEMS = [b"item %02d" % number for number in range(40)]
 SEGMENT_BYTES = 512  # some ten items
@@ -145,7 +145,7 @@ def test_a_sound_queue_is_left_as_it_is_and_never_stops() -> None:
     engine = filled()
     before = {path: bytes(content) for path, content in engine.files.files.items()}
     answers: list[object] = []
-    Mender(engine.collection, engine.upkeep, engine.slices).repair("work", answers.append)
+    Repairer(engine.collection, engine.maintenance, engine.slices).repair("work", answers.append)
     while not answers:
         assert engine.reader("work").peek(0)
         step(engine)
@@ -320,7 +320,7 @@ def test_open_reads_are_confirmed_or_given_back_during_the_repair() -> None:
     flip(engine, ITEMS[20])
     before = take_until_stopped(engine)
     answers: list[object] = []
-    Mender(engine.collection, engine.upkeep, engine.slices).repair("work", answers.append)
+    Repairer(engine.collection, engine.maintenance, engine.slices).repair("work", answers.append)
     step(engine)
     step(engine)
     closed[0].close(closed[1])
@@ -343,7 +343,7 @@ def test_what_is_confirmed_while_the_new_journal_goes_to_the_disk_stays_confirme
     flip_on_disk(engine)
     before = take_until_stopped(engine)
     answers: list[object] = []
-    Mender(engine.collection, engine.upkeep, engine.slices).repair("work", answers.append)
+    Repairer(engine.collection, engine.maintenance, engine.slices).repair("work", answers.append)
     reads = [first, second]
     while not answers:
         engine.slices.run(engine.clock.stopwatch_us())
@@ -395,7 +395,7 @@ def test_other_queues_go_on_during_a_repair_and_this_one_says_why_it_does_not() 
     flip(engine, ITEMS[20])
     take_until_stopped(engine)
     answers: list[object] = []
-    Mender(engine.collection, engine.upkeep, engine.slices).repair("work", answers.append)
+    Repairer(engine.collection, engine.maintenance, engine.slices).repair("work", answers.append)
     steps = 0
     while not answers:
         steps += 1
@@ -412,7 +412,7 @@ def test_a_queue_deleted_during_its_repair_is_gone() -> None:
     flip(engine, ITEMS[20])
     take_until_stopped(engine)
     answers: list[RepairReport | KestrelError | None] = []
-    Mender(engine.collection, engine.upkeep, engine.slices).repair("work", answers.append)
+    Repairer(engine.collection, engine.maintenance, engine.slices).repair("work", answers.append)
     for _ in range(4):
         step(engine)
     engine.collection.delete("work")
@@ -432,9 +432,9 @@ def test_two_who_ask_for_the_same_repair_are_both_answered() -> None:
     flip(engine, ITEMS[20])
     take_until_stopped(engine)
     answers: list[object] = []
-    mender = Mender(engine.collection, engine.upkeep, engine.slices)
-    mender.repair("work", answers.append)
-    mender.repair("work+audit", answers.append)
+    repairer = Repairer(engine.collection, engine.maintenance, engine.slices)
+    repairer.repair("work", answers.append)
+    repairer.repair("work+audit", answers.append)
     while len(answers) < 2:
         step(engine)
     assert isinstance(answers[0], RepairReport)

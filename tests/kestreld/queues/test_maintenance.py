@@ -12,8 +12,8 @@ import pytest
 from kestreld.journal.records import Type, whole_records
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_journal
-from kestreld.protocol.memcache import Lines, MemcacheParser
-from kestreld.queues.handler import Handler, Shop
+from kestreld.protocol.memcache import CommandCache, MemcacheParser
+from kestreld.queues.handler import Handler, ServerState
 from kestreld.queues.waiters import Deadlines
 from kestreld.stats import ServerStats
 from tests.support.engine import Engine, LateFiles, QuickFiles
@@ -103,7 +103,7 @@ def test_segments_go_though_the_next_is_full_before_a_sync_is_over(tmp_path: Pat
         most = max(most, len(engine.segments(WORK)))
         synced = engine.queue(WORK).journal.synced_number
         assert not synced or synced in [int(path.name[:10]) for path in engine.segments(WORK)], "a power cut needs it"
-        engine.upkeep.drop_dead(engine.queue(WORK))
+        engine.maintenance.drop_dead(engine.queue(WORK))
     assert most < 10
 
 
@@ -201,12 +201,12 @@ def test_a_busy_queue_that_syncs_before_every_answer_is_compacted_too(tmp_path: 
 def test_who_fills_a_journal_faster_than_it_is_compacted_waits_and_the_others_do_not(tmp_path: Path) -> None:
     files = LateFiles()
     engine = Engine(tmp_path, files, **SETTINGS)
-    shop = Shop(engine.collection, ServerStats(), Deadlines(), None)  # type: ignore[arg-type]  # nobody stops it
+    state = ServerState(engine.collection, ServerStats(), Deadlines(), None)  # type: ignore[arg-type]  # nobody stops it
     told: list[str] = []
-    filler, other = (Handler(shop, partial(told.append, name)) for name in ("filler", "other"))
+    filler, other = (Handler(state, partial(told.append, name)) for name in ("filler", "other"))
 
     def send(handler: Handler, lines: bytes) -> None:
-        assert not handler.execute(iter(MemcacheParser(Lines()).feed(lines)))
+        assert not handler.execute(iter(MemcacheParser(CommandCache()).feed(lines)))
         engine.end_turn()
         handler.out.clear()
         handler.sent()
@@ -238,13 +238,13 @@ def test_a_queue_that_is_deleted_while_it_is_compacted_keeps_nobody_waiting(tmp_
     flow = Flow(engine)
     flow.begin()
     queue = engine.queue(WORK)
-    while not engine.upkeep.is_compacting(queue):
+    while not engine.maintenance.is_compacting(queue):
         flow.turns(1, slices=1)
     engine.collection.delete(WORK)
     for _ in range(5):
         files.finish_background()
         engine.work(20)
-    assert not engine.upkeep.is_compacting(queue)
+    assert not engine.maintenance.is_compacting(queue)
     assert not engine.collection.crowded
 
 
@@ -277,14 +277,14 @@ def test_a_compaction_that_finds_no_descriptor_is_given_up(tmp_path: Path) -> No
     flow = Flow(engine)
     flow.begin()
     queue = engine.queue(WORK)
-    while not engine.upkeep.is_compacting(queue):
+    while not engine.maintenance.is_compacting(queue):
         flow.turns(1, slices=0)
     files.finish_background()
     queue.journal.unsynced = True
     queue.journal.close()
     files.out = True
     engine.work(20)
-    assert not engine.upkeep.is_compacting(queue)
+    assert not engine.maintenance.is_compacting(queue)
 
 
 def test_a_compaction_that_the_disk_refuses_is_given_up_and_tried_again_in_a_minute(tmp_path: Path) -> None:

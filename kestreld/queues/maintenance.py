@@ -21,8 +21,8 @@ COMPACT_AGAIN_MS: Final = 60_000
 REPORT_EVERY_MS: Final = 60_000
 
 
-class Upkeep:
-    """The upkeep of a collection's journals. What takes long of it is done in `slices`."""
+class Maintenance:
+    """Maintenance of a collection's journals. What takes long of it is done in `slices`."""
 
     def __init__(self, collection: QueueCollection, slices: Slices) -> None:
         self._collection = collection
@@ -63,7 +63,7 @@ class Upkeep:
             if isinstance(problem, OSError):
                 must_be_the_systems(problem)
             self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be made")
-            queue.room = -1
+            queue.put_budget = -1
             return False
         return True
 
@@ -142,7 +142,7 @@ class Upkeep:
                 self._collection.commit.mark(queue, journal)
                 self.drop_dead(queue)
             else:
-                queue.room = -1
+                queue.put_budget = -1
                 behind = left[len(done) + 1 :]  # what failed itself is not asked again
                 journal.unproven = [segment for _, segment in behind if segment is not live]
                 if journal.failed is None:
@@ -186,7 +186,7 @@ class Upkeep:
         for queue in list(self._collection.families.values()):
             journal = queue.journal
             if journal is not None and (problem := journal.look()) is not None:
-                queue.room = -1
+                queue.put_budget = -1
                 self._report(f"{queue.name}: {problem}; puts are refused until a reload or a restart")
             if journal is not None and (len(journal.segments) > 1 or journal.leftover):
                 if journal.checkpoint_synced:

@@ -8,7 +8,7 @@ import pytest
 
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import item_data
-from kestreld.queues.alone import put_alone, take_alone
+from kestreld.queues.fast_path import put_fast, take_fast
 from kestreld.queues.figures import queue_figures
 from kestreld.queues.waiters import TAKE, Waiter
 from tests.kestreld.queues.test_waiters import Someone
@@ -52,18 +52,18 @@ class InTurns:
 
 class Alone(InTurns):
     def put(self, data: bytes) -> None:
-        if put_alone(self.queue, data):
+        if put_fast(self.queue, data):
             self.alone += 1
-            self.engine.upkeep.after_turn()
+            self.engine.maintenance.after_turn()
         else:
             super().put(data)
 
     def take(self, name: str) -> bytes | None:
-        record = take_alone(self.engine.collection.reader(name))
+        record = take_fast(self.engine.collection.reader(name))
         if record is None:
             return super().take(name)
         self.alone += 1
-        self.engine.upkeep.after_turn()
+        self.engine.maintenance.after_turn()
         return item_data(record)
 
 
@@ -95,7 +95,7 @@ def test_the_journal_and_the_figures_are_those_of_turns(seed: int) -> None:
 
 
 def _figures(way: InTurns) -> list[object]:
-    way.queue.fold()
+    way.queue.flush_counters()
     now_ms = way.engine.clock.wall_ms
     return [queue_figures(reader, now_ms) for reader in way.queue.readers.values()]
 
@@ -117,7 +117,7 @@ def _waited_for(way: InTurns) -> None:
     reader = way.queue.readers["audit"]
     while way.take(AUDIT) is not None:
         pass
-    reader.line.add(Waiter(Someone(), reader, TAKE, 1 << 60))
+    reader.wait_queue.add(Waiter(Someone(), reader, TAKE, 1 << 60))
 
 
 @pytest.mark.parametrize("prevent", [_dirty, _synced])
@@ -127,8 +127,8 @@ def test_where_it_takes_a_turn_nothing_is_done(prevent: Callable[[InTurns], None
     way.put(b"2")
     prevent(way)
     before = (way.queue.next_id, _figures(way), _content(way))
-    assert not put_alone(way.queue, b"3")
-    assert take_alone(way.queue.readers[""]) is None
+    assert not put_fast(way.queue, b"3")
+    assert take_fast(way.queue.readers[""]) is None
     assert (way.queue.next_id, _figures(way), _content(way)) == before
 
 
@@ -136,7 +136,7 @@ def test_where_somebody_waits_a_put_takes_a_turn() -> None:
     way = Alone(Path("/spool"))
     way.put(b"1")
     _waited_for(way)
-    assert not put_alone(way.queue, b"3")
+    assert not put_fast(way.queue, b"3")
 
 
 @pytest.mark.parametrize("is_short", [False, True], ids=["at once", "in the middle"])
@@ -150,14 +150,14 @@ def test_what_could_not_be_written_was_not_done(is_short: bool) -> None:
     faults.kinds, faults.fails_at, faults.calls, faults.is_short = frozenset({"write"}), 1, 0, is_short
     if is_short:
         with pytest.raises(JournalFailed, match="write failed"):
-            put_alone(way.queue, b"3")
+            put_fast(way.queue, b"3")
         assert any("write failed" in line for line in way.engine.log)
     else:
-        assert not put_alone(way.queue, b"3")
+        assert not put_fast(way.queue, b"3")
     assert (way.queue.next_id, way.queue.put_items, len(way.audit.window), _content(way)) == before
     faults.heal()
     if is_short:
         way.queue.go_on()
-    assert take_alone(way.queue.readers[""]) is not None
+    assert take_fast(way.queue.readers[""]) is not None
     way.put(b"3")
     assert [way.take(WORK), way.take(WORK), way.take(WORK)] == [b"2", b"3", None]

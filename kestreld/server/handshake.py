@@ -12,11 +12,11 @@ from kestreld.net import Connection
 from kestreld.passwords import PASSWORD_BYTES_MAX
 from kestreld.protocol.memcache import BINARY_MAGIC, binary_refusal, not_text
 from kestreld.server.accounts import Account
-from kestreld.server.background import origin_of
+from kestreld.server.cpu_worker import origin_of
 from kestreld.tls import TlsConnection
 
 if TYPE_CHECKING:
-    from kestreld.server.door import Door, Entrance
+    from kestreld.server.admission import Admission, ListenerPolicy
 
 RECEIVE_BYTES: Final = 16384  # a TLS record
 TOKEN_BYTES_MAX: Final = 256 + 1 + PASSWORD_BYTES_MAX
@@ -34,20 +34,25 @@ _LENGTH_AT: Final = {b"set": 4, b"add": 4, b"replace": 4, b"append": 4, b"prepen
 _HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d|Host:", re.IGNORECASE)
 
 
-class Greeting:
+class Handshake:
     """On the poller until it becomes a session. `since_ms` is when it began: there is a time-out."""
 
     def __init__(
-        self, door: "Door", entrance: "Entrance", connection: Connection, secured: TlsConnection | None, peer: str
+        self,
+        admission: "Admission",
+        policy: "ListenerPolicy",
+        connection: Connection,
+        secured: TlsConnection | None,
+        peer: str,
     ) -> None:
-        self.door = door
-        self.entrance = entrance
+        self.admission = admission
+        self.policy = policy
         self.connection = connection
         self.peer = peer
         self.fd = connection.fileno()
-        self.since_ms = door.shop.clock.monotonic_ms
+        self.since_ms = admission.state.clock.monotonic_ms
         self._shaking_hands = secured  # None = no TLS, or done with it
-        self._heard = b""
+        self._received = b""
         self._to_skip = 0  # bytes of data that belong to a refused command
         self._wrong_tries = 0
         self._is_waiting = False  # for a password to be compared, or for the last answer to leave
@@ -57,17 +62,17 @@ class Greeting:
         self._interest = net.READ
 
     def begin(self) -> None:
-        self.door.greetings[self.fd] = self
-        self.door.turn.acceptors[self.fd] = self
-        self.door.shop.stats.curr_connections += 1
-        self.door.turn.poller.register(self.fd, self._interest)
+        self.admission.handshakes[self.fd] = self
+        self.admission.turn.acceptors[self.fd] = self
+        self.admission.state.stats.curr_connections += 1
+        self.admission.turn.poller.register(self.fd, self._interest)
 
     def _end(self) -> None:
         self._is_over = True
-        del self.door.greetings[self.fd]
-        del self.door.turn.acceptors[self.fd]
-        self.door.shop.stats.curr_connections -= 1
-        self.door.turn.poller.unregister(self.fd)
+        del self.admission.handshakes[self.fd]
+        del self.admission.turn.acceptors[self.fd]
+        self.admission.state.stats.curr_connections -= 1
+        self.admission.turn.poller.unregister(self.fd)
 
     def leave(self) -> None:
         """Hang up."""
@@ -78,7 +83,7 @@ class Greeting:
     def _watch(self, interest: int) -> None:
         if interest != self._interest:
             self._interest = interest
-            self.door.turn.poller.modify(self.fd, interest)
+            self.admission.turn.poller.modify(self.fd, interest)
 
     def readable(self) -> None:
         """Something has happened on the connection."""
@@ -98,8 +103,8 @@ class Greeting:
             return
         if self._is_leaving:
             return
-        self.door.shop.stats.bytes_read += len(data)
-        self._heard += data
+        self.admission.state.stats.bytes_read += len(data)
+        self._received += data
         self._go_on()
 
     def _shake_hands(self, secured: TlsConnection) -> bool:
@@ -115,11 +120,11 @@ class Greeting:
             return False
         self._shaking_hands = None
         self._watch(net.READ)
-        if not self.door.accounts:
+        if not self.admission.accounts:
             self._end()
-            self.door.admit_anybody(self.connection, self.entrance)
+            self.admission.admit_anybody(self.connection, self.policy)
             return False
-        account = self.door.accounts.of_certificate(secured.certificate_names())
+        account = self.admission.accounts.of_certificate(secured.certificate_names())
         if account is not None:
             self._admit(account)
         return account is None
@@ -127,33 +132,33 @@ class Greeting:
     def _hang_up(self) -> None:
         """Leave, but not with input unread: the connection would break before the client has read what is wrong."""
         self._is_leaving, self._is_waiting = True, False
-        self._heard = b""
+        self._received = b""
         self._watch(net.READ)
         try:
             self.connection.shutdown(net.END_OUTPUT)
         except OSError:
             self.leave()
         else:
-            self.door.loop.call_later(LEAVE_S, self.leave)
+            self.admission.loop.call_later(LEAVE_S, self.leave)
 
     # The login
 
     def _go_on(self) -> None:
         """Answer what has been heard, up to a login that takes long to look into."""
-        if self._is_first and self._heard[:1] in BINARY_MAGIC:
-            self._say(binary_refusal(self._heard), closes=True)
+        if self._is_first and self._received[:1] in BINARY_MAGIC:
+            self._say(binary_refusal(self._received), closes=True)
         self._is_first = False
-        while self._heard and not self._is_waiting and not self._is_over:
+        while self._received and not self._is_waiting and not self._is_over:
             if self._to_skip:
-                skipped = min(self._to_skip, len(self._heard))
-                self._heard = self._heard[skipped:]
+                skipped = min(self._to_skip, len(self._received))
+                self._received = self._received[skipped:]
                 self._to_skip -= skipped
                 continue
-            line, line_end, rest = self._heard.partition(b"\n")
+            line, line_end, rest = self._received.partition(b"\n")
             if problem := not_text(line + line_end):
                 self._say(b"CLIENT_ERROR %b\r\n" % problem.encode(), closes=True)
                 return
-            if len(line) > self.door.shop.collection.config.max_line_bytes:
+            if len(line) > self.admission.state.collection.config.max_line_bytes:
                 self._say(b"CLIENT_ERROR line too long\r\n", closes=True)
                 return
             if not line_end or not self._take(line.rstrip(b"\r").split(), line, rest):
@@ -164,18 +169,18 @@ class Greeting:
         at = _LENGTH_AT.get(words[0], 0) if words else 0
         size_bytes = int(words[at]) if at and len(words) > at and re.fullmatch(rb"\d{1,10}", words[at]) else -1
         if size_bytes < 0 or words[0] != b"set":
-            self._heard = rest
+            self._received = rest
             self._to_skip = size_bytes + 2 if size_bytes >= 0 else 0
             self._say(UNAUTHENTICATED, closes=_HTTP.match(line) is not None)
             return True
         if size_bytes > TOKEN_BYTES_MAX:
-            self._heard = rest
+            self._received = rest
             self._to_skip = size_bytes + 2
             self._say(BAD_TOKEN)
             return True
         if len(rest) < size_bytes + 2:
             return False
-        token, end, self._heard = rest[:size_bytes], rest[size_bytes : size_bytes + 2], rest[size_bytes + 2 :]
+        token, end, self._received = rest[:size_bytes], rest[size_bytes : size_bytes + 2], rest[size_bytes + 2 :]
         if end != b"\r\n":
             self._say(b"CLIENT_ERROR bad data chunk\r\n", closes=True)
             return True
@@ -187,12 +192,12 @@ class Greeting:
         return True
 
     def _log_in(self, name: bytes, password: bytes) -> None:
-        self.door.shop.stats.logins += 1
-        account = self.door.accounts.recognise(name, password)
+        self.admission.state.stats.logins += 1
+        account = self.admission.accounts.recognise(name, password)
         if account is not None:
             self._welcome(account)
             return
-        compare, conclude = self.door.accounts.compare(name, password)
+        compare, conclude = self.admission.accounts.compare(name, password)
 
         def compare_if_there() -> bool:
             return not self._is_over and compare()
@@ -200,7 +205,7 @@ class Greeting:
         def compared(fits: bool) -> None:
             self._compared(name, conclude(fits))
 
-        if self.door.thinker.run(origin_of(self.peer), compare_if_there, compared):
+        if self.admission.cpu_worker.run(origin_of(self.peer), compare_if_there, compared):
             self._is_waiting = True
             self._watch(0)  # a client that sends no more is still there; one whose connection breaks is not
         else:
@@ -220,19 +225,19 @@ class Greeting:
 
     def _may_try_again(self, name: bytes) -> bool:
         """Answer a wrong password; whether that was not the last try."""
-        self.door.shop.stats.failed_logins += 1
+        self.admission.state.stats.failed_logins += 1
         self._wrong_tries += 1
         if self._wrong_tries < WRONG_TRIES_MAX:
             return self._say(WRONG)
         # It hears of it late, and has to connect again.
         self._is_waiting = True
-        self.door.complain(self.entrance, f"{self._wrong_tries} wrong passwords from {self.peer}, last for {name!r}")
-        self.door.loop.call_later(LAST_ANSWER_DELAY_S, lambda: self._say(WRONG, closes=True))
+        self.admission.complain(self.policy, f"{self._wrong_tries} wrong passwords from {self.peer}, last for {name!r}")
+        self.admission.loop.call_later(LAST_ANSWER_DELAY_S, lambda: self._say(WRONG, closes=True))
         return False
 
     def _admit(self, account: Account) -> None:
         self._end()
-        self.door.admit(self.connection, self.entrance, account, self._heard)
+        self.admission.admit(self.connection, self.policy, account, self._received)
 
     def _say(self, answer: bytes, *, closes: bool = False) -> bool:
         """Answer. Whoever does not take a line as short as that has to go; False when that is so."""
@@ -243,7 +248,7 @@ class Greeting:
         except OSError:
             is_sent = False
         if is_sent:
-            self.door.shop.stats.bytes_written += len(answer)
+            self.admission.state.stats.bytes_written += len(answer)
         if not is_sent:
             self.leave()
         elif closes:

@@ -21,10 +21,10 @@ _id_and_add: Final = struct.Struct("<9xQQ").unpack_from
 _checksum: Final = xxh3_64_intdigest
 
 
-def put_alone(queue: Queue, data: bytes) -> bool:
+def put_fast(queue: Queue, data: bytes) -> bool:
     """`put` and its commit. False, with nothing done, when that takes a turn. Raises JournalFailed as a turn does."""
     size = len(data)
-    if size > queue.room or queue.waiting:
+    if size > queue.put_budget or queue.waiting:
         return False
     added, now_ms = queue.next_id, queue.clock.read_wall()
     seed = queue.seed if now_ms == queue.seeded_at_ms else queue.seed_at(now_ms)
@@ -35,7 +35,7 @@ def put_alone(queue: Queue, data: bytes) -> bool:
     if not _append(queue, record, added):
         return False
     queue.next_id = added + 1
-    queue.room -= size
+    queue.put_budget -= size
     queue.put_items += 1
     queue.put_bytes += size
     for reader in queue.readers.values():
@@ -53,7 +53,7 @@ def put_alone(queue: Queue, data: bytes) -> bool:
     return True
 
 
-def take_alone(reader: Reader) -> bytes | None:
+def take_fast(reader: Reader) -> bytes | None:
     """`take` and its commit. None, with nothing done, when there is nothing, or that takes a turn.
 
     Raises JournalFailed as a turn does.
@@ -68,7 +68,7 @@ def take_alone(reader: Reader) -> bytes | None:
     reader.window.popleft()
     reader.mem_bytes -= size
     reader.taken_items += 1
-    reader.ended[_GOT] += 1
+    reader.ended_items[_GOT] += 1
     reader.last_fetched = None
     reader.age_ms = now_ms - add_at_ms if now_ms > add_at_ms else 0
     if len(queue.readers) > 1:
@@ -88,7 +88,7 @@ def _append(queue: Queue, record: bytes, next_id: int) -> bool:
     try:
         used_bytes = journal.append(record, next_id)
     except JournalFailed as failure:
-        queue.room = -1
+        queue.put_budget = -1
         queue.report(f"{queue.name}: {failure}")
         raise
     if not used_bytes:
