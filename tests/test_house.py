@@ -35,7 +35,7 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 # Module -> the rooms of kestreld that may import it. All others get disk, network, time and chance handed in.
 MAY_IMPORT: Final = {
     "asyncio": ("daemon.py", "server/", "library/answer.py"),
-    "concurrent": ("server/background.py", "library/"),
+    "concurrent": ("server/cpu_worker.py", "library/"),
     "threading": ("client/", "disk_threads.py", "library/"),
     "signal": ("daemon.py",),
     "os": ("daemon.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),

@@ -56,7 +56,7 @@ def test_a_read_only_disk_ends_the_start_whether_there_is_a_spool_on_it_or_not(t
 def test_a_new_spool_on_a_disk_without_any_room_ends_the_start(tmp_path: Path) -> None:
     with small_disk(tmp_path / "spool", "4k"):
         (tmp_path / "spool" / "full").write_bytes(b"x" * 4096)
-        (tmp_path / "spool" / ".lock").mark_dirty(0o600)
+        (tmp_path / "spool" / ".lock").touch(0o600)
         refuses(Daemon(tmp_path), names=tmp_path / "spool")
 
 
@@ -68,7 +68,7 @@ def somebody_elses(spool: Path) -> None:
 def open_to_all_with_somebody_elses_lock(spool: Path) -> None:
     spool.mkdir()
     spool.chmod(0o777)
-    (spool / ".lock").mark_dirty(0o600)
+    (spool / ".lock").touch(0o600)
     os.chown(spool / ".lock", NOBODY, NOBODY)
 
 

@@ -531,7 +531,7 @@ def test_the_option_goes_before_the_environment_before_the_home_folder(tmp_path)
     own = tmp_path / ".config" / "kestreld" / "kestreld.yaml"
     own.parent.mkdir(parents=True)
     for path in (asked, named, own):
-        path.mark_dirty()
+        path.touch()
     environ = {"HOME": str(tmp_path), "KESTRELD_CONFIG": str(named)}
     assert find_config_path(files, str(asked), environ) == str(asked)
     assert find_config_path(files, None, environ) == str(named)
@@ -552,7 +552,7 @@ def test_the_system_file_comes_last_and_there_may_be_none(tmp_path):
     files = FilesBelow(tmp_path)
     assert find_config_path(files, None, {"HOME": "/root"}) is None
     (tmp_path / "etc/kestreld").mkdir(parents=True)
-    (tmp_path / "etc/kestreld/kestreld.yaml").mark_dirty()
+    (tmp_path / "etc/kestreld/kestreld.yaml").touch()
     assert find_config_path(files, None, {"HOME": "/root"}) == "/etc/kestreld/kestreld.yaml"
     assert find_config_path(files, None, {}) == "/etc/kestreld/kestreld.yaml"
 

@@ -57,7 +57,7 @@ def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A root of its own with nothing but the package in it."""
     root = tmp_path_factory.mktemp("root")
     (root / "var" / "lib" / "dpkg").mkdir(parents=True)
-    (root / "var" / "lib" / "dpkg" / "status").mark_dirty()
+    (root / "var" / "lib" / "dpkg" / "status").touch()
     dpkg(root, "--install", str(package))
     yield root
     dpkg(root, "--remove", "kestreld")

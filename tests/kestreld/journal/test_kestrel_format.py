@@ -303,7 +303,7 @@ def test_queues_are_told_from_foreign_files(tmp_path: Path) -> None:
     mine = ["work", "work.9", "work.10", "work.10.pack", "work~~11", "work+child", "only.5"]
     foreign = ["work.backup", "work.tmp", "work.10.old", "a.b.10", "work~~x", "gone~~3", "work.-1", "work."]
     for name in [*mine, *foreign, ".lock"]:
-        (tmp_path / name).mark_dirty()
+        (tmp_path / name).touch()
     (tmp_path / "folder").mkdir()
     queues, others = find_queues(FileLayer(), str(tmp_path))
     assert others == sorted(foreign)

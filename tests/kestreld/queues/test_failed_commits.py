@@ -427,7 +427,7 @@ def test_without_sync_journal_a_start_syncs_nothing(tmp_path):
 def test_a_start_syncs_what_it_found_also_where_the_disk_has_no_room_for_a_new_segment(tmp_path):
     left_by_a_kill(tmp_path / "spool", WORK)
     (live,) = (tmp_path / "spool" / "work.journal").glob("*.seg")
-    live.with_name(live.name + ".unsynced").mark_dirty()  # so that it begins a new one
+    live.with_name(live.name + ".unsynced").touch()  # so that it begins a new one
     files = CountingFiles()
     files.has_room = False
     engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
