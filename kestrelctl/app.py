@@ -1,11 +1,11 @@
-"""The console script, and the one place where every ending becomes a line of words and an exit code."""
+"""The console script."""
 
 import os
 import sys
 from typing import NoReturn
 
 from kestrelctl.shell import output
-from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+from kestrelctl.shell.endings import exit_code_of
 from kestrelctl.shell.signals import catch_signals
 
 
@@ -23,38 +23,14 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """The exit code, after saying why on stderr."""
-    try:
+
+    def invoked() -> int:
         # Most of the start-up time: from here on a signal ends it without a traceback.
         from kestrelctl.verbs import invoke
 
         return invoke(arguments)
-    except Interrupted as interrupted:
-        return 128 + interrupted.signal_number
-    except Failure as failure:
-        return _failed(failure)
-    except OSError as error:
-        # Only typer's own --help gets here: all else goes through `output`.
-        _silence_stdout()
-        return _failed(output.output_failure(error))
-    except Exception as error:  # noqa: BLE001  (nobody gets a traceback; this is the last line of defence)
-        return _internal(error)
 
-
-def _failed(failure: Failure) -> ExitCode:
-    if failure.code in (ExitCode.NEGATIVE, ExitCode.WAIT_EXPIRED):
-        output.remark(failure.words)
-    elif failure.words:
-        output.say(failure.words)
-    return failure.code
-
-
-def _internal(error: Exception) -> ExitCode:
-    import traceback
-
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{os.path.basename(where.filename)}:{where.lineno}"
-    output.say(f"internal error in {place}: {type(error).__name__}: {error}")
-    return ExitCode.INTERNAL
+    return exit_code_of(invoked)
 
 
 def _occupy_closed_descriptors() -> None:
@@ -71,8 +47,3 @@ def _occupy_closed_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, mode)
-
-
-def _silence_stdout() -> None:
-    """Python flushes stdout once more at exit, and would complain once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output.STDOUT)

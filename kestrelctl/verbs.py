@@ -266,7 +266,7 @@ def invoke(arguments: list[str]) -> int:
     """Run one command line; returns its exit code. No arguments show the help. Raises Failure."""
     program = command_tree(_verbs_among(arguments))
     try:
-        with program.make_context("kestrelctl", list(arguments) or ["--help"]) as context:
+        with program.make_context("kestrelctl", list(arguments) or ["--help"], obj=invoke) as context:
             program.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code if arguments else ExitCode.USAGE

@@ -59,7 +59,7 @@ MAY_IMPORT: Final = {
 # The last line of defence, where nobody is left to hand an error to; threads, which tell of their death or hand it to
 # who waits; and an answer, which hands it to who asked, and calls callbacks as any future does.
 MAY_CATCH_ALL: Final = {
-    "kestrelctl/app.py": 1,
+    "kestrelctl/shell/endings.py": 1,
     "kestreld/disk_threads.py": 2,
     "kestreld/library/answer.py": 2,
     "kestreld/library/worker.py": 1,

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from kestrelctl.bench.items import ItemMaker
 from kestrelctl.bench.latencies import Latencies
@@ -15,12 +15,27 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.access import Login
 from kestreld.client.replies import EMPTY, Reply
 
-if TYPE_CHECKING:
-    from kestrelctl.bench.clients import Putter, Taker
-
 # An item that has not come although every taker found its queue empty, and this long nothing came, is lost.
 QUIET_NS: Final = 1_000_000_000
 DRAIN_IN_FLIGHT: Final = 64
+
+
+class Client(Protocol):
+    """What a trial needs of `clients`."""
+
+    is_stopped: bool
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Producer(Client, Protocol):
+    is_done: bool
+
+
+class Consumer(Client, Protocol):
+    found_empty_ns: int
 
 
 class Trial:
@@ -75,7 +90,7 @@ class Trial:
     # Running clients
 
     def run(
-        self, putters: "Sequence[Putter]", takers: "Sequence[Taker]", *, leave: int = 0, measured: bool = True
+        self, putters: Sequence[Producer], takers: Sequence[Consumer], *, leave: int = 0, measured: bool = True
     ) -> None:
         """Until all putters are through and all that is stored has arrived, but for `leave` items.
 
@@ -85,7 +100,7 @@ class Trial:
         self.last_arrival_ns = begun_ns = self.loop.read_clock()
         begun_cpu_us, begun_client_ns = self._server_cpu_us(), time.process_time_ns()
         self.measuring = measured
-        clients: list[Putter | Taker] = [*takers, *putters]
+        clients: list[Client] = [*takers, *putters]
         for client in clients:
             client.start()
 
@@ -104,7 +119,7 @@ class Trial:
             client.stop()
         self.loop.run(lambda: all(client.is_stopped for client in clients))
 
-    def _is_quiet(self, takers: "Sequence[Taker]") -> bool:
+    def _is_quiet(self, takers: Sequence[Consumer]) -> bool:
         now_ns = self.loop.now_ns
         return now_ns - self.last_arrival_ns > QUIET_NS and all(
             taker.found_empty_ns > self.last_arrival_ns for taker in takers

@@ -1,11 +1,13 @@
 """kestrelctl watch"""
 
 import time
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from kestrelctl.commands.options import duration_ms, line_options
+from kestrelctl.shell.endings import exit_code_of
 from kestrelctl.shell.output import STDOUT, is_terminal, write_data
 
 CLEAR = b"\x1b[H\x1b[2J"
@@ -13,6 +15,7 @@ SIGNAL_CODES = 128
 
 
 def watch(
+    context: typer.Context,
     words: Annotated[
         list[str], typer.Argument(metavar="VERB", help="A verb and what belongs to it.", show_default=False)
     ],
@@ -26,8 +29,6 @@ def watch(
 
     The exit code is that of the last run.
     """
-    from kestrelctl.app import run
-
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
         raise typer.BadParameter("--interval must be more than nothing")
@@ -39,7 +40,7 @@ def watch(
     while True:
         if is_terminal(STDOUT):
             write_data(CLEAR + f"every {interval}: kestrelctl {' '.join(words)}\n\n".encode("utf-8", "surrogateescape"))
-        code = run(line)
+        code = exit_code_of(partial(context.find_root().obj, line))  # which is `verbs.invoke`
         number = None if number is None else number - 1
         if number == 0 or code > SIGNAL_CODES:
             raise typer.Exit(code)

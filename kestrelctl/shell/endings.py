@@ -1,0 +1,45 @@
+"""The one place where every ending of a run becomes a line of words and an exit code."""
+
+import os
+from collections.abc import Callable
+
+from kestrelctl.shell import output
+from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+
+
+def exit_code_of(run: Callable[[], int]) -> int:
+    """What it returns or, after saying why on stderr, the code of what it raises."""
+    try:
+        return run()
+    except Interrupted as interrupted:
+        return 128 + interrupted.signal_number
+    except Failure as failure:
+        return _failed(failure)
+    except OSError as error:
+        # Only typer's own --help gets here: all else goes through `output`.
+        _silence_stdout()
+        return _failed(output.output_failure(error))
+    except Exception as error:  # noqa: BLE001  (nobody gets a traceback; this is the last line of defence)
+        return _internal(error)
+
+
+def _failed(failure: Failure) -> ExitCode:
+    if failure.code in (ExitCode.NEGATIVE, ExitCode.WAIT_EXPIRED):
+        output.remark(failure.words)
+    elif failure.words:
+        output.say(failure.words)
+    return failure.code
+
+
+def _internal(error: Exception) -> ExitCode:
+    import traceback
+
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(where.filename)}:{where.lineno}"
+    output.say(f"internal error in {place}: {type(error).__name__}: {error}")
+    return ExitCode.INTERNAL
+
+
+def _silence_stdout() -> None:
+    """Python flushes stdout once more at exit, and would complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.STDOUT)
