@@ -74,7 +74,7 @@ FLIPS ?= 100000
 SOAK_SECONDS ?= 3600
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
     tests/kestreld/journal/test_repair.py tests/kestreld/journal/test_kestrel_format.py \
-    tests/kestreld/protocol/test_memcache.py tests/kestreld/test_config.py
+    tests/kestreld/server/memcache/test_parser.py tests/kestreld/test_config.py
 
 prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crashes, failing calls, kills, power cuts
 	@echo "prove: simulation, the kept seeds, then $(SEEDS) fresh ones"

@@ -33,6 +33,7 @@ from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.server.loop import TurnLoop
+from kestreld.server.memcache.protocol import Memcache
 from kestreld.server.service import Service
 from kestreld.spool_lock import check_spool, take_lock
 from kestreld.systemd import Notifier, PassedSocket, is_journal, passed_sockets
@@ -317,7 +318,7 @@ def listen(service: Service, network: Network, config: Config, passed: list[Pass
 
     Raises ConfigError for a passed socket that is open to all, and OSError.
     """
-    addresses = []
+    addresses, memcache = [], Memcache(service.state)
     for one in passed:
         bound, is_tls = ListeningSocket(one.bound), "tls" in one.name
         address = Address.parse(f"tls:{bound.address}" if is_tls else bound.address)
@@ -326,10 +327,10 @@ def listen(service: Service, network: Network, config: Config, passed: list[Pass
             raise ConfigError([config.problem("memcache", f"{one.name}: {exposure_reason(exposed)}")])
         if is_tls and config.tls_certificate is None:
             raise ConfigError([config.problem("tls_certificate", f"{one.name}: needs tls.certificate")])
-        addresses.append(service.listen(bound, is_tls=is_tls, is_trusted=bound.is_private).address)
+        addresses.append(service.listen(bound, memcache, is_tls=is_tls, is_trusted=bound.is_private).address)
     for address in () if passed else config.memcache:
         bound = bind(network, address)
-        addresses.append(service.listen(bound, is_tls=address.tls, is_trusted=bound.is_private).address)
+        addresses.append(service.listen(bound, memcache, is_tls=address.tls, is_trusted=bound.is_private).address)
     return addresses
 
 

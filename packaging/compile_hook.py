@@ -13,7 +13,6 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = [
-    "kestreld/protocol/memcache.py",
     "kestreld/journal/records.py",
     "kestreld/journal/segment.py",
     "kestreld/journal/journal.py",
@@ -24,9 +23,13 @@ MODULES = [
     "kestreld/queues/queue.py",
     "kestreld/queues/fast_path.py",
     "kestreld/queues/commit.py",
-    "kestreld/queues/handler.py",
     "kestreld/library/item.py",
     "kestreld/library/reading.py",
+    "kestreld/server/state.py",
+    "kestreld/server/wire_protocol.py",
+    "kestreld/server/memcache/commands.py",
+    "kestreld/server/memcache/parser.py",
+    "kestreld/server/memcache/handler.py",
     "kestreld/server/session.py",
     "kestreld/server/turn.py",
 ]

@@ -166,7 +166,7 @@ def test_every_version_is_the_same_one(tmp_path: Path) -> None:
 
 
 def test_protocol_page_names_every_word_of_the_protocol() -> None:
-    (tree,) = [tree for path, tree in sources("kestreld") if path == "kestreld/protocol/memcache.py"]
+    (tree,) = [tree for path, tree in sources("kestreld") if path == "kestreld/server/memcache/parser.py"]
     literals = [
         node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, bytes)
     ]

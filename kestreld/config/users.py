@@ -31,6 +31,12 @@ class Right(Enum):
     CREATE = "create"
 
 
+class Thing(Enum):
+    """The kind of thing that a right is on."""
+
+    QUEUE = "queue"
+
+
 Rights = frozenset[Right]
 ALL: Final[Rights] = frozenset(Right)
 ALL_WORD: Final = "all"

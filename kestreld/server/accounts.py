@@ -3,30 +3,14 @@
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TypeVar, cast
 
 from kestreld.clock import Clock
-from kestreld.config.users import EVERY_QUEUE, Right, UserConfig, pattern_of
+from kestreld.config.users import EVERY_QUEUE, Right, Thing, UserConfig, pattern_of
 from kestreld.passwords import NOBODYS, PasswordHash
-from kestreld.protocol import memcache as wire
-from kestreld.protocol.memcache import Command, CommandCache
+from kestreld.server.wire_protocol import ParsedCommands
 
-# Whoever is logged in may send these; what the second tell is of the queues that he sees.
-_FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT})
-_FIGURES: Final = frozenset({wire.STATS, wire.DUMP_STATS})
-_ON_A_QUEUE: Final = {
-    wire.SET: Right.PUT,
-    wire.SET_WITH: Right.PUT,
-    wire.TOO_LARGE: Right.PUT,
-    wire.GET: Right.GET,
-    wire.NEXT: Right.GET,
-    wire.READ: Right.GET,
-    wire.FLUSH: Right.FLUSH,
-    wire.FLUSH_EXPIRED: Right.FLUSH,
-    wire.DELETE: Right.DELETE,
-    wire.REPAIR: Right.ADMIN,
-    wire.UNDO: Right.ADMIN,
-}
+C = TypeVar("C", bound=ParsedCommands)
 
 
 class Meter:
@@ -52,10 +36,10 @@ class Meter:
 
 
 class Account:
-    """A user. His command lines are checked once each, and cached apart from everybody else's."""
+    """A user. What protocols have checked for it is cached here, apart from everybody else's."""
 
     def __init__(self, config: UserConfig, clock: Clock) -> None:
-        self.command_cache = CommandCache()
+        self._commands: dict[str, ParsedCommands] = {}  # by protocol
         self.meter: Meter | None = None
         self._creates_by_right = False
         self.known = b""  # the digest of the password that was right last; b"" = none yet
@@ -65,64 +49,43 @@ class Account:
         """What he may do from now on."""
         self.config = config
         self._may = {
-            right: pattern_of([pattern for pattern, rights in config.rights if right in rights]) for right in Right
+            (Thing.QUEUE, right): pattern_of([pattern for pattern, rights in config.rights if right in rights])
+            for right in Right
         }
         self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
-        self._is_admin = any(Right.ADMIN in rights and pattern == EVERY_QUEUE for pattern, rights in config.rights)
+        self.is_admin = any(Right.ADMIN in rights and pattern == EVERY_QUEUE for pattern, rights in config.rights)
         if config.rate_bytes is None:
             self.meter = None
         elif self.meter is None or self.meter.rate_bytes != config.rate_bytes:
             self.meter = Meter(clock, config.rate_bytes)
-        self.command_cache.clear()
+        self.forget_commands()
 
     def create_by_right(self, by_right: bool) -> None:
         """Whether he may make a queue only by the right to, not by that to put or get."""
         if by_right != self._creates_by_right:
             self._creates_by_right = by_right
-            self.command_cache.clear()
+            self.forget_commands()
 
     def may_create(self, queue: str) -> bool:
         """Beside putting or getting there."""
         return not self._creates_by_right or self.may(Right.CREATE, queue)
 
-    def may(self, right: Right, queue: str) -> bool:
-        return self._may[right].fullmatch(queue) is not None
+    def may(self, right: Right, name: str, thing: Thing = Thing.QUEUE) -> bool:
+        """Whether it has this right on the thing of that name."""
+        return self._may[thing, right].fullmatch(name) is not None
 
     def sees(self, queue: str) -> bool:
         """Whether he may know of a queue: he has some right on it."""
         return self._seen.fullmatch(queue) is not None
 
-    def check(self, command: Command) -> Command:
-        """The command itself if he may send it, else one that refuses it and swallows its data."""
-        kind = command.kind
-        if kind in _FREE:
-            return command
-        if kind in _FIGURES:
-            command.sees = self.sees
-            return command
-        if kind == wire.GET_MANY:
-            for part in command.parts:
-                checked = self.check(part)
-                if checked is not part:
-                    return checked
-            return command
-        right = _ON_A_QUEUE.get(kind)
-        if right is None:
-            return command if self._is_admin else _refusal(command, "this takes admin of all queues")
-        if right is Right.GET and command.peeks:
-            right = Right.PEEK
-        if self.may(right, command.name):
-            command.may_create = self.may_create(command.name)
-            return command
-        return _refusal(command, f"{right.value} on {command.name!r}")
+    def commands(self, protocol: str, new: Callable[[], C]) -> C:
+        """What a protocol has parsed and checked for this account: one cache, made by `new`."""
+        return cast(C, self._commands.setdefault(protocol, new()))
 
-
-def _refusal(command: Command, reason: str) -> Command:
-    refusal = Command(wire.REPLY)
-    refusal.data_bytes = command.data_bytes
-    if not command.noreply:
-        refusal.reply = f"CLIENT_ERROR not allowed: {reason}\r\n".encode("latin-1", "replace")
-    return refusal
+    def forget_commands(self) -> None:
+        """What a command means, or whether it is allowed, may have changed."""
+        for parsed in self._commands.values():
+            parsed.clear()
 
 
 class Accounts:
@@ -170,7 +133,7 @@ class Accounts:
     def forget_commands(self) -> None:
         """What a command line means may have changed."""
         for account in self.by_name.values():
-            account.command_cache.clear()
+            account.forget_commands()
 
     def of_certificate(self, names: set[str]) -> Account | None:
         """Whose certificate has these names; None where it is nobody's or more than one user's."""

@@ -12,14 +12,14 @@ from typing import Final
 
 from kestreld.config.config import Config
 from kestreld.net import Connection
-from kestreld.protocol.memcache import CommandCache, MemcacheParser
-from kestreld.queues.handler import ServerState
 from kestreld.server.accounts import Account, Accounts
 from kestreld.server.connections import HeldConnection, MeteredConnection, RereadConnection
-from kestreld.server.cpu_worker import CpuWorker
+from kestreld.server.cpu_worker import CpuWorker, origin_of
 from kestreld.server.handshake import Handshake
 from kestreld.server.session import Session
+from kestreld.server.state import ServerState
 from kestreld.server.turn import Turn
+from kestreld.server.wire_protocol import WireProtocol
 from kestreld.tls import TlsConnection
 
 COMPLAINTS_EVERY_MS: Final = 10_000
@@ -31,13 +31,13 @@ class ListenerPolicy:
     def __init__(
         self,
         report: Callable[[str], None],
-        item_bytes_max: Callable[[str], int | None],
+        protocol: WireProtocol,
         *,
         is_tls: bool,
         is_trusted: bool,
     ) -> None:
         self.report = report
-        self.item_bytes_max = item_bytes_max
+        self.protocol = protocol
         self.is_tls = is_tls
         self.is_trusted = is_trusted
 
@@ -51,14 +51,12 @@ class Admission:
         cpu_worker: CpuWorker,
         turn: Turn,
         state: ServerState,
-        command_cache: CommandCache,
         key: bytes,
     ) -> None:
         self.loop = loop
         self.cpu_worker = cpu_worker
         self.turn = turn
         self.state = state
-        self.command_cache = command_cache
         self.accounts = Accounts(state.clock, key)
         self.context: ssl.SSLContext | None = None
         self.handshakes: dict[int, Handshake] = {}
@@ -95,7 +93,7 @@ class Admission:
         if allowed is not None and peer:
             if self._by_ip.get(peer, 0) >= allowed:
                 self.state.stats.rejected_connections += 1
-                self.complain(policy, f"{peer} has {allowed} connections, as many as it may have")
+                self.complain(policy.report, f"{peer} has {allowed} connections, as many as it may have")
                 turn_away(connection, policy)
                 return
             self._by_ip[peer] = self._by_ip.get(peer, 0) + 1
@@ -112,6 +110,8 @@ class Admission:
             connection = HeldConnection(connection, lambda: self._left(peer))
         if policy.is_trusted:
             self.admit(connection, policy, None)
+        elif self.accounts and not policy.is_tls and policy.protocol.logs_in_inside:
+            self._admit_unknown(connection, policy, peer)
         elif policy.is_tls or self.accounts:
             Handshake(self, policy, connection, secured, peer).begin()
         else:
@@ -126,7 +126,7 @@ class Admission:
 
     def admit_anybody(self, connection: Connection, policy: ListenerPolicy) -> None:
         """Make a session of it: nobody has to log in."""
-        self.turn.add(Session(self.turn, connection, self._parser(policy, None), self.state))
+        self.turn.add(Session(self.turn, connection, *policy.protocol.open(None)))
 
     def admit(self, connection: Connection, policy: ListenerPolicy, account: Account | None, rest: bytes = b"") -> None:
         """Make a session of it, `account` None = trusted. `rest` is what its client has sent beyond his login."""
@@ -136,7 +136,7 @@ class Admission:
         if rest:
             connection = RereadConnection(connection, rest)
         connection = held = HeldConnection(connection)
-        session = Session(self.turn, connection, self._parser(policy, account), self.state)
+        session = Session(self.turn, connection, *policy.protocol.open(account))
         held.closed = lambda: self._inside.pop(session, None)
         if metered is not None:
             metered.session = session
@@ -146,10 +146,45 @@ class Admission:
             session.readable()
             self.turn.again()
 
-    def _parser(self, policy: ListenerPolicy, account: Account | None) -> MemcacheParser:
-        config = self.state.collection.config
-        command_cache, check = (self.command_cache, None) if account is None else (account.command_cache, account.check)
-        return MemcacheParser(command_cache, config.compat, config.max_line_bytes, policy.item_bytes_max, check)
+    def _admit_unknown(self, connection: Connection, policy: ListenerPolicy, peer: str) -> None:
+        """Make a session of it in which its client logs in."""
+        held = HeldConnection(connection)
+        parser, handler = policy.protocol.open(None)
+        session = Session(self.turn, held, parser, handler)
+        held.closed = lambda: self._inside.pop(session, None)
+
+        def authenticate(name: bytes, password: bytes, done: Callable[[Account | None], None]) -> bool:
+            def compared(account: Account | None) -> None:
+                if account is not None:
+                    self._inside[session] = account
+                done(account)
+
+            return self.authenticate(peer, name, password, lambda: not session.closed, compared)
+
+        handler.authenticate = authenticate
+        self.turn.add(session)
+
+    def authenticate(
+        self,
+        peer: str,
+        name: bytes,
+        password: bytes,
+        is_wanted: Callable[[], bool],
+        done: Callable[[Account | None], None],
+    ) -> bool:
+        """Tell `done` whose password it is, None = nobody's: now, or once it has been compared in the worker.
+
+        False when too many logins of this origin wait already.
+        """
+        self.state.stats.logins += 1
+        account = self.accounts.recognise(name, password)
+        if account is not None:
+            done(account)
+            return True
+        compare, conclude = self.accounts.compare(name, password)
+        return self.cpu_worker.run(
+            origin_of(peer), lambda: is_wanted() and compare(), lambda fits: done(conclude(fits))
+        )
 
     # Looking after those who are on the way in
 
@@ -160,12 +195,12 @@ class Admission:
             if patience_ms and now_ms - handshake.since_ms >= patience_ms:
                 handshake.leave()
 
-    def complain(self, policy: ListenerPolicy, reason: str) -> None:
+    def complain(self, report: Callable[[str], None], reason: str) -> None:
         """Log it, unless something of the kind was logged just now: who knocks must not fill the log."""
         now_ms = self.state.clock.monotonic_ms
         if now_ms - self._complained_at_ms >= COMPLAINTS_EVERY_MS:
             self._complained_at_ms = now_ms
-            policy.report(reason)
+            report(reason)
 
     def close(self) -> None:
         """Nobody comes in any more."""
@@ -177,5 +212,5 @@ def turn_away(connection: Connection, policy: ListenerPolicy) -> None:
     """There is no room for it."""
     with suppress(OSError):  # it may have gone already
         if not policy.is_tls:  # which would not understand
-            connection.send(b"SERVER_ERROR too many connections\r\n")
+            connection.send(policy.protocol.refusal("too many connections"))
     connection.close()

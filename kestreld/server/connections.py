@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kestreld.net import Connection
-from kestreld.protocol.memcache import READ_BYTES
 from kestreld.server.accounts import Meter
+from kestreld.server.wire_protocol import READ_BYTES
 
 if TYPE_CHECKING:
     from kestreld.server.session import Session

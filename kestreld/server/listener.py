@@ -7,10 +7,11 @@ from typing import Final
 
 from kestreld import net
 from kestreld.net import Connection, ListeningSocket
-from kestreld.queues.handler import ServerState
 from kestreld.server.admission import Admission, ListenerPolicy, turn_away
 from kestreld.server.descriptors import Descriptors
+from kestreld.server.state import ServerState
 from kestreld.server.turn import Turn
+from kestreld.server.wire_protocol import WireProtocol
 
 ACCEPTS_A_TURN: Final = 64
 COMPLAINTS_EVERY_MS: Final = 60_000
@@ -79,6 +80,7 @@ class Listener(BoundListener):
     def __init__(
         self,
         bound: ListeningSocket,
+        protocol: WireProtocol,
         turn: Turn,
         state: ServerState,
         admission: Admission,
@@ -91,7 +93,7 @@ class Listener(BoundListener):
         super().__init__(bound, turn, is_tls=is_tls)
         self._state = state
         self._admission = admission
-        self._policy = ListenerPolicy(self._log, self._item_bytes_max, is_tls=is_tls, is_trusted=is_trusted)
+        self._policy = ListenerPolicy(self._log, protocol, is_tls=is_tls, is_trusted=is_trusted)
         self._descriptors = descriptors
         self._report = report
         self._complained_at_ms = -COMPLAINTS_EVERY_MS
@@ -117,11 +119,6 @@ class Listener(BoundListener):
         allowed = self._descriptors.connections_max
         allowed = allowed if wanted is None else min(wanted, allowed)
         return allowed + TRUSTED_MORE if self._policy.is_trusted else allowed
-
-    def _item_bytes_max(self, name: str) -> int | None:
-        reader = self._state.collection.find(name)
-        config = reader.config if reader is not None else self._state.collection.config.for_queue(name)
-        return config.max_item_size_bytes
 
     def complain(self, reason: str) -> None:
         now_ms = self._state.clock.monotonic_ms

@@ -12,11 +12,9 @@ from kestreld.config.settings import needs_restart, until_restart
 from kestreld.errors import ConfigError
 from kestreld.machine import give_back_memory
 from kestreld.net import Events, ListeningSocket, Network
-from kestreld.protocol.memcache import CommandCache
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import Tally
 from kestreld.queues.everywhere import everywhere
-from kestreld.queues.handler import ServerState
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.repairing import RepairDone, Repairer, UndoDone
 from kestreld.queues.slices import Slices, Work
@@ -27,7 +25,9 @@ from kestreld.server.descriptors import Descriptors
 from kestreld.server.inflight import Inflight
 from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
+from kestreld.server.state import Reloaded, ServerState
 from kestreld.server.turn import Turn
+from kestreld.server.wire_protocol import WireProtocol
 from kestreld.stats import ServerStats
 from kestreld.systemd import Notifier
 from kestreld.tls import server_context
@@ -76,7 +76,6 @@ class Service:
         self._tidy = tidy
         self.stats = ServerStats(started_at_ms=clock.monotonic_ms)
         self.deadlines = Deadlines()
-        self.command_cache = CommandCache()
         self.state = ServerState(collection, self.stats, self.deadlines, self)
         self._inflight_bytes = inflight_bytes
         self.inflight = Inflight(clock, self._inflight_bytes_max(collection.config))
@@ -90,7 +89,7 @@ class Service:
             self.inflight,
         )
         self.cpu_worker = CpuWorker(loop)
-        self.admission = Admission(loop, self.cpu_worker, self.turn, self.state, self.command_cache, login_key)
+        self.admission = Admission(loop, self.cpu_worker, self.turn, self.state, login_key)
         self.admission.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
@@ -105,14 +104,14 @@ class Service:
         self.slices = Slices(clock, self._work_soon)
         self.maintenance = Maintenance(collection, self.slices)
         self.repairer = Repairer(collection, self.maintenance, self.slices)
-        self._reloads: deque[Callable[[bytes], None]] = deque()  # the one under way, and those that wait for it
+        self._reloads: deque[Callable[[Reloaded], None]] = deque()  # the one under way, and those that wait for it
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         self._looked_at_ms = clock.monotonic_ms
         self.descriptors = Descriptors(network.descriptor_limit())
         collection.open_files.descriptors_max = self.descriptors.lendable
         collection.open_files.lent = self._lent
         collection.commit.wake = self._turn_again
-        collection.names_changed += [self.command_cache.clear, self.admission.accounts.forget_commands]
+        collection.names_changed.append(self.admission.accounts.forget_commands)
         loop.run_turns(self.turn.poller, self._run_turn)
         loop.call_later(MAINTENANCE_MS / 1000, self._maintenance)
         self._plan_sweep()
@@ -134,10 +133,13 @@ class Service:
 
     # Turns
 
-    def listen(self, bound: ListeningSocket, *, is_tls: bool = False, is_trusted: bool = False) -> Listener:
-        """Let people in there; `is_trusted` says that only this account and root can get there."""
+    def listen(
+        self, bound: ListeningSocket, protocol: WireProtocol, *, is_tls: bool = False, is_trusted: bool = False
+    ) -> Listener:
+        """Serve a protocol there; `is_trusted` says that only this account and root can get there."""
         listener = Listener(
             bound,
+            protocol,
             self.turn,
             self.state,
             self.admission,
@@ -231,7 +233,7 @@ class Service:
                     session.close()
                     continue
             idle_ms = now_ms - session.active_at_ms
-            busy = handler.waiter is not None or handler.open_reads or handler.held or is_held_back
+            busy = handler.is_busy or is_held_back
             if config.timeout_ms and idle_ms >= config.timeout_ms and not busy:
                 session.close()
         self._half_sent = half_sent
@@ -279,7 +281,7 @@ class Service:
         """Commit what long work has changed so far."""
         self.turn.finish()
 
-    def reload(self, done: Callable[[bytes], None]) -> None:
+    def reload(self, done: Callable[[Reloaded], None]) -> None:
         """Read the configuration again, off the loop; a bad one changes nothing. One reload after the other."""
         self._reloads.append(done)
         if len(self._reloads) == 1:
@@ -295,8 +297,7 @@ class Service:
         except ConfigError as error:
             for problem in error.problems:
                 self.report(f"reload refused: {problem}")
-            more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
-            self._reloaded(f"SERVER_ERROR config {error.problems[0]}{more}\r\n")
+            self._reloaded(Reloaded(problems=tuple(map(str, error.problems))))
 
     def _apply(self, config: Config) -> Work:
         """Make it the configuration, as far as that goes without a restart. Raises ConfigError, and changes nothing."""
@@ -317,17 +318,11 @@ class Service:
     def _tell_reloaded(self, source: str, waiting: list[str], configured: Work) -> Work:
         """Say so once all queues are `configured`. `waiting` are the settings that wait for a restart."""
         yield from configured
-        if not waiting:
-            self.note(f"reloaded {source}")
-            self._reloaded("Reloaded config.\r\n")
-            return
-        names = ", ".join(waiting)
-        self.note(f"reloaded {source}; needs a restart: {names}")
-        more = "" if self.state.strict else f" Needs a restart: {names}"
-        self._reloaded(f"Reloaded config.{more}\r\n")
+        self.note(f"reloaded {source}" + (f"; needs a restart: {', '.join(waiting)}" if waiting else ""))
+        self._reloaded(Reloaded(needs_restart=tuple(waiting)))
 
-    def _reloaded(self, reply: str) -> None:
-        self._reloads.popleft()(reply.encode("latin-1", "replace"))
+    def _reloaded(self, outcome: Reloaded) -> None:
+        self._reloads.popleft()(outcome)
         self.notifier.tell("READY=1")
         self.turn.finish()
         if self._reloads:
@@ -346,7 +341,7 @@ class Service:
         self._turn_again()
 
     def reload_on_signal(self) -> None:
-        self.reload(lambda reply: None)
+        self.reload(lambda outcome: None)
 
     def shutdown(self) -> None:
         """Stop accepting, end every wait, finish the answers, give open reads back."""

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestreld import net
 from kestreld.net import Connection
-from kestreld.protocol.memcache import READ_BYTES, MemcacheParser
 from kestreld.queues.commit import Tally
-from kestreld.queues.handler import Handler, ServerState
 from kestreld.queues.queue import Queue
+from kestreld.server.wire_protocol import READ_BYTES, CommandHandler, Parser
 
 if TYPE_CHECKING:
     from kestreld.server.turn import Turn
@@ -20,14 +19,14 @@ WAITING_BYTES_MAX: Final = 65536  # commands read ahead of one that waits
 class Session:
     """A client. What it may read ahead and what it may leave unread are both bounded."""
 
-    def __init__(self, turn: "Turn", connection: Connection, parser: MemcacheParser, state: ServerState) -> None:
+    def __init__(self, turn: "Turn", connection: Connection, parser: Parser, handler: CommandHandler) -> None:
         self.turn = turn
         self.connection = connection
         self.fd = connection.fileno()
         self.parser = parser
-        self.state = state
-        self.stats = state.stats
-        self.handler = Handler(state, self._ready)
+        self.handler = handler
+        self.clock = handler.state.clock
+        self.stats = handler.stats
         self.interest = net.READ
         self.waiting: Iterator[Any] | None = None  # commands behind one that waits,
         self.later: list[Any] = []  # and those that came since
@@ -40,9 +39,10 @@ class Session:
         self.leaving_since_ms: int | None = None  # all is said: what the client still sends is thrown away
         self.executed = 0  # batches of commands, to tell a slow command from a busy client
         self.active = True  # since somebody last looked; when that was, for idle time-outs:
-        self.active_at_ms = state.clock.monotonic_ms
+        self.active_at_ms = self.clock.monotonic_ms
         self._recv = connection.recv
         self._send = connection.send
+        handler.ready = self._ready
 
     @property
     def half_sent(self) -> bool:
@@ -177,7 +177,7 @@ class Session:
         if self.input_closed or self.handler.has_quit:
             self.close()
         elif self.leaving_since_ms is None:
-            self.leaving_since_ms = self.state.clock.monotonic_ms
+            self.leaving_since_ms = self.clock.monotonic_ms
             self.handler.disconnect()
             self.waiting, self.later = None, []
             self.parser.close()

@@ -194,7 +194,7 @@ def test_shutdown_is_not_for_everybody(tmp_path):
         with QueueClient(daemon.port) as anonymous, QueueClient(daemon.port) as client:
             anonymous.do(b"shutdown", b"CLIENT_ERROR unauthenticated\r\n")
             client.ask(login("mender", "pw"), b"STORED\r\n")
-            client.do(b"shutdown", b"CLIENT_ERROR not allowed: this takes admin of all queues\r\n")
+            client.do(b"shutdown", b"CLIENT_ERROR not allowed: requires the admin right on all queues\r\n")
         with QueueClient(daemon.port) as client:
             client.ask(login("admin", "pw"), b"STORED\r\n")
             client.send(b"shutdown\r\n")

@@ -12,7 +12,7 @@ from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
-from kestreld.protocol.memcache import CommandCache
+from kestreld.server.memcache.commands import CommandCache
 from tests.fuzz.forging import with_true_checksums
 from tests.support.clock import START_WALL_MS, FakeClock
 from tests.support.engine import Engine

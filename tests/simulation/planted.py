@@ -13,10 +13,10 @@ from kestreld.journal import records, recovery
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, ReaderState
-from kestreld.queues.handler import Handler
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.server.memcache.handler import Handler
 from kestreld.server.turn import Turn
 from tests.simulation.process_files import ProcessFiles
 

@@ -7,6 +7,7 @@ from kestreld.clock import Clock
 from kestreld.config.config import Config
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
+from kestreld.server.memcache.protocol import Memcache
 from kestreld.server.service import Service
 from kestreld.spool_lock import take_lock
 from tests.simulation.client import Talk
@@ -94,7 +95,7 @@ class Server:
         collection.recover()
         self.collection = collection
         service = Service(self.loop, self.network, self.clock, collection, self._reload, self.report)  # type: ignore[arg-type]
-        service.listen(self.network.listen_tcp("", 0))  # type: ignore[arg-type]
+        service.listen(self.network.listen_tcp("", 0), Memcache(service.state))  # type: ignore[arg-type]
         self.service = service
 
     def _in_background(self, work: Callable[[], None], finished: Finished) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kestreld.config.config import Compat
-from kestreld.protocol import memcache
-from kestreld.protocol.memcache import Command, CommandCache, MemcacheParser
+from kestreld.server.memcache import commands as wire
+from kestreld.server.memcache.commands import Command, CommandCache
+from kestreld.server.memcache.parser import MemcacheParser
 
 SMALL_LINE_BYTES = 60  # so that lines too long turn up often
 
@@ -17,7 +18,7 @@ def shown(batch: list[Any]) -> list[Shown]:
     values: list[Shown] = []
     commands = iter(batch)
     for command in commands:
-        data = next(commands) if command.kind <= memcache.SET_WITH else None
+        data = next(commands) if command.kind <= wire.SET_WITH else None
         values.append((*_fields(command), data))
     return values
 
@@ -32,7 +33,7 @@ def _fields(command: Command) -> Shown:
 
 
 def hangs_up(values: list[Shown]) -> bool:
-    return bool(values) and values[-1][0] == memcache.REPLY and values[-1][8]
+    return bool(values) and values[-1][0] == wire.REPLY and values[-1][8]
 
 
 def parse(

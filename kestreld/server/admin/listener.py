@@ -30,7 +30,6 @@ from kestreld.server.admin.metrics import CONTENT_TYPE, render
 from kestreld.server.admin.ranges import WAIT_MS_MAX, Ranges
 from kestreld.server.admin.readers import Readers
 from kestreld.server.admin.rows import COLUMNS, Row, RowBook
-from kestreld.server.admission import ListenerPolicy
 from kestreld.server.cpu_worker import origin_of
 from kestreld.server.listener import BoundListener
 from kestreld.tls import names_in
@@ -79,7 +78,6 @@ class AdminListener(BoundListener):
         self._looking = asyncio.Lock()
         self.ranges = Ranges(self)
         self.readers = Readers(self, self.ranges)
-        self._policy = ListenerPolicy(self._log, lambda name: None, is_tls=is_tls, is_trusted=is_trusted)
         self._connecting: dict[asyncio.Task[None], int] = {}  # and since when
         self._active_at_ms: dict[asyncio.BaseTransport, int] = {}  # when they connected, or were answered last
         self._known: set[asyncio.BaseTransport] = set()  # those that have been answered
@@ -178,7 +176,7 @@ class AdminListener(BoundListener):
         self.service.report(f"{self.address}: {reason}")
 
     def complain(self, reason: str) -> None:
-        self.service.admission.complain(self._policy, reason)
+        self.service.admission.complain(self._log, reason)
 
     def _patience_s(self) -> float:
         return self.collection.config.request_timeout_ms / 1000

@@ -12,9 +12,11 @@ import pytest
 from kestreld.journal.records import Type, whole_records
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_journal
-from kestreld.protocol.memcache import CommandCache, MemcacheParser
-from kestreld.queues.handler import Handler, ServerState
 from kestreld.queues.waiters import Deadlines
+from kestreld.server.memcache.commands import CommandCache
+from kestreld.server.memcache.handler import Handler
+from kestreld.server.memcache.parser import MemcacheParser
+from kestreld.server.state import ServerState
 from kestreld.stats import ServerStats
 from tests.support.engine import Engine, LateFiles, QuickFiles
 from tests.support.flow import (
@@ -203,7 +205,8 @@ def test_who_fills_a_journal_faster_than_it_is_compacted_waits_and_the_others_do
     engine = Engine(tmp_path, files, **SETTINGS)
     state = ServerState(engine.collection, ServerStats(), Deadlines(), None)  # type: ignore[arg-type]  # nobody stops it
     told: list[str] = []
-    filler, other = (Handler(state, partial(told.append, name)) for name in ("filler", "other"))
+    filler, other = Handler(state, strict=False), Handler(state, strict=False)
+    filler.ready, other.ready = partial(told.append, "filler"), partial(told.append, "other")
 
     def send(handler: Handler, lines: bytes) -> None:
         assert not handler.execute(iter(MemcacheParser(CommandCache()).feed(lines)))

@@ -12,12 +12,13 @@ from kestreld.clock import Clock
 from kestreld.config.config_file import load_file
 from kestreld.files import FileLayer
 from kestreld.net import Network
-from kestreld.protocol.memcache import MemcacheParser
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
-from kestreld.queues.handler import Handler
 from kestreld.server.handshake import Handshake
 from kestreld.server.loop import TurnLoop
+from kestreld.server.memcache.handler import Handler
+from kestreld.server.memcache.parser import MemcacheParser
+from kestreld.server.memcache.protocol import Memcache
 from kestreld.server.service import Service
 from kestreld.server.session import Session
 from tests.support.accounts import login, quick_hash
@@ -39,7 +40,7 @@ class ServerHere:
         self.collection = QueueCollection(files, clock, settings, GroupCommit(clock, files), print)
         self.collection.recover()
         self.service = Service(self.loop, network, clock, self.collection, lambda: settings, print, b"key")
-        self.address = self.service.listen(network.listen_tcp("127.0.0.1", 0)).address
+        self.address = self.service.listen(network.listen_tcp("127.0.0.1", 0), Memcache(self.service.state)).address
 
     def run_until(self, is_so: Callable[[], bool]) -> None:
         async def wait() -> None:

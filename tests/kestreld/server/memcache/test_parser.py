@@ -7,8 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kestreld.config.config import Compat
-from kestreld.protocol import memcache
-from kestreld.protocol.memcache import CommandCache, MemcacheParser
+from kestreld.server.memcache import commands as wire
+from kestreld.server.memcache import parser as limits
+from kestreld.server.memcache.commands import CommandCache
+from kestreld.server.memcache.parser import MemcacheParser
 from tests.support.parsing import SMALL_LINE_BYTES, Shown, hangs_up, parse
 
 
@@ -18,7 +20,7 @@ def kinds(values: list[Shown]) -> list[int]:
 
 def replies(stream: bytes, compat: Compat = Compat.NONE) -> list[bytes]:
     """The answers that the parser itself gives."""
-    return [value[13] for value in parse([stream], compat) if value[0] == memcache.REPLY]
+    return [value[13] for value in parse([stream], compat) if value[0] == wire.REPLY]
 
 
 # What clients send, well formed and not
@@ -106,16 +108,16 @@ def test_commands_survive_coming_byte_by_byte(stream, compat):
 @given(st.binary(max_size=400) | streams, compats)
 def test_any_bytes_give_commands_or_answers_and_nothing_else(stream, compat):
     for value in parse([stream], compat):
-        if value[0] == memcache.REPLY:
+        if value[0] == wire.REPLY:
             reply = value[13]
             if reply == b"\x81":  # in the binary protocol
                 continue
             assert reply.endswith(b"\r\n")
             assert reply.count(b"\n") == 1
-        elif value[0] <= memcache.SET_WITH:
+        elif value[0] <= wire.SET_WITH:
             assert isinstance(value[-1], bytes)
         else:
-            assert 0 <= value[0] <= memcache.TOO_LARGE
+            assert 0 <= value[0] <= wire.TOO_LARGE
 
 
 @given(st.lists(streams, max_size=5), streams, compats)
@@ -154,9 +156,9 @@ def test_the_line_cache_forgets_queues_when_it_is_cleared():
 def test_the_line_cache_stays_bounded():
     lines = CommandCache()
     parser = MemcacheParser(lines)
-    for number in range(memcache.LINES_CACHED_MAX + 10):
+    for number in range(limits.LINES_CACHED_MAX + 10):
         parser.feed(b"get q%d\r\n" % number)
-    assert len(lines.whole) <= memcache.LINES_CACHED_MAX
+    assert len(lines.whole) <= limits.LINES_CACHED_MAX
 
 
 # Data is never executed
@@ -168,31 +170,31 @@ EVIL = b"flush_all\r\nshutdown\r\nset q 0 0 1\r\n"
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (b"set q 0 0 %d", [memcache.SET]),
-        (b"set q bad 0 %d", [memcache.REPLY]),
-        (b"set q 0 bad %d", [memcache.REPLY]),
-        (b"set  0 0 %d", [memcache.REPLY]),
-        (b"set big 0 0 %d", [memcache.TOO_LARGE]),
-        (b"add q 0 0 %d", [memcache.REPLY]),
-        (b"cas q 0 0 %d 77", [memcache.REPLY]),
-        (b"append q 0 0 %d noreply", [memcache.REPLY]),
-        (b"set q 0 0 -%d", [memcache.REPLY]),
-        (b"set q 0 0 %dx", [memcache.REPLY]),
-        (b"set q 0 0 99999999%d", [memcache.REPLY]),
-        (b"set q 0 0", [memcache.REPLY]),
+        (b"set q 0 0 %d", [wire.SET]),
+        (b"set q bad 0 %d", [wire.REPLY]),
+        (b"set q 0 bad %d", [wire.REPLY]),
+        (b"set  0 0 %d", [wire.REPLY]),
+        (b"set big 0 0 %d", [wire.TOO_LARGE]),
+        (b"add q 0 0 %d", [wire.REPLY]),
+        (b"cas q 0 0 %d 77", [wire.REPLY]),
+        (b"append q 0 0 %d noreply", [wire.REPLY]),
+        (b"set q 0 0 -%d", [wire.REPLY]),
+        (b"set q 0 0 %dx", [wire.REPLY]),
+        (b"set q 0 0 99999999%d", [wire.REPLY]),
+        (b"set q 0 0", [wire.REPLY]),
     ],
 )
 def test_the_data_of_a_refused_set_is_never_run_as_commands(compat, line, expected):
     line = line % len(EVIL) if b"%d" in line else line
     stream = line + b"\r\n" + EVIL + b"\r\n" + b"version\r\n"
     got = parse([stream], compat, item_bytes_max=lambda name: 10 if name == "big" else None)
-    followed = [] if hangs_up(got) or not got else [memcache.VERSION]
+    followed = [] if hangs_up(got) or not got else [wire.VERSION]
     assert kinds(got) == expected + followed
 
 
 def test_a_set_whose_data_is_longer_than_it_says_is_refused_and_hangs_up():
     got = parse([b"set q 0 0 3\r\nabcdef\r\nflush_all\r\n"])
-    assert kinds(got) == [memcache.REPLY]
+    assert kinds(got) == [wire.REPLY]
     assert got[0][13] == b"CLIENT_ERROR bad data chunk\r\n"
     assert hangs_up(got)
 
@@ -204,14 +206,14 @@ def test_data_larger_than_the_queue_takes_is_thrown_away_as_it_comes():
         batch += parser.feed(b"x" * 1000)
         assert parser.mid_command
     batch += parser.feed(b"\r\nversion\r\n")
-    assert [command.kind for command in batch] == [memcache.TOO_LARGE, memcache.VERSION]
+    assert [command.kind for command in batch] == [wire.TOO_LARGE, wire.VERSION]
     assert not parser.mid_command
 
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.1", b"POST /x HTTP/1.0", b"options * HTTP/1.1"])
 def test_an_http_request_is_refused_at_its_first_line(line):
     got = parse([line + b"\r\nHost: localhost\r\n\r\nflush_all\r\n"])
-    assert kinds(got) == [memcache.REPLY]
+    assert kinds(got) == [wire.REPLY]
     assert hangs_up(got)
 
 
@@ -225,7 +227,7 @@ def test_lines_end_with_lf_and_a_cr_before_it_is_dropped():
 
 def test_a_line_may_be_as_long_as_the_limit_and_no_longer():
     longest = b"get " + b"q" * (8192 - 4)
-    assert kinds(parse([longest + b"\r\n"], line_bytes_max=8192)) == [memcache.GET]
+    assert kinds(parse([longest + b"\r\n"], line_bytes_max=8192)) == [wire.GET]
     for pieces in ([longest + b"q\r\n"], [longest + b"q", b"\r\n"], [longest + b"qq"]):
         got = parse(pieces, line_bytes_max=8192)
         assert [value[13] for value in got] == [b"CLIENT_ERROR line too long\r\n"]
@@ -235,7 +237,7 @@ def test_a_line_may_be_as_long_as_the_limit_and_no_longer():
 def test_options_of_a_get_come_in_any_order_and_unknown_ones_are_ignored():
     expected = parse([b"get q/t=250/open\r\n"])
     (value,) = expected
-    assert (value[0], value[2], value[6], value[7]) == (memcache.READ, "q", 250, True)
+    assert (value[0], value[2], value[6], value[7]) == (wire.READ, "q", 250, True)
     for line in (b"get q/open/t=250\r\n", b"get q/open//t=250/odd\r\n"):
         (other,) = parse([line])
         assert other[6:12] == value[6:12]
@@ -256,9 +258,9 @@ def test_the_key_in_a_value_is_as_requested_or_as_kestrel_1_writes_it():
 
 def test_an_unknown_word_is_an_error_in_memcache_and_hangs_up_in_kestrel_1():
     assert replies(b"nonsense\r\nversion\r\n") == [b"ERROR\r\n"]
-    assert kinds(parse([b"nonsense\r\nversion\r\n"])) == [memcache.REPLY, memcache.VERSION]
+    assert kinds(parse([b"nonsense\r\nversion\r\n"])) == [wire.REPLY, wire.VERSION]
     assert replies(b"nonsense\r\nversion\r\n", Compat.KESTREL_1) == [b"CLIENT_ERROR\r\n"]
-    assert kinds(parse([b"nonsense\r\nversion\r\n"], Compat.KESTREL_1)) == [memcache.REPLY]
+    assert kinds(parse([b"nonsense\r\nversion\r\n"], Compat.KESTREL_1)) == [wire.REPLY]
 
 
 def test_noreply_is_honoured_except_in_kestrel_1():

@@ -5,48 +5,41 @@ come as commands too (kind REPLY, with the answer to give), so the order of answ
 """
 
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 from kestreld.config.config import Compat
-
-# Kinds, as plain ints: the handler compares one per command
-SET: Final = 0
-SET_WITH: Final = 1  # with expiry, flags or noreply, or to a child
-GET: Final = 2  # one queue, no option
-NEXT: Final = 3  # one queue, /close/open and no wait: what a reliable consumer repeats
-READ: Final = 4  # one queue with any other options, or gets
-GET_MANY: Final = 5
-DELETE: Final = 6
-FLUSH: Final = 7
-FLUSH_ALL: Final = 8
-FLUSH_EXPIRED: Final = 9
-FLUSH_ALL_EXPIRED: Final = 10
-VERSION: Final = 11
-SHUTDOWN: Final = 12
-RELOAD: Final = 13
-DUMP_CONFIG: Final = 14
-STATS: Final = 15
-DUMP_STATS: Final = 16
-QUIT: Final = 17
-REPLY: Final = 18  # nothing to do but answer `reply`, then close if `closes`
-TOO_LARGE: Final = 19  # a SET whose data was thrown away unread: larger than the queue takes
-REPAIR: Final = 20
-UNDO: Final = 21
-
-STORED: Final = b"STORED\r\n"
-NOT_STORED: Final = b"NOT_STORED\r\n"
-END: Final = b"END\r\n"
-DELETED: Final = b"DELETED\r\n"
-NOT_FOUND: Final = b"NOT_FOUND\r\n"
-OK: Final = b"OK\r\n"
-ERROR: Final = b"ERROR\r\n"
+from kestreld.server.memcache.commands import (
+    DELETE,
+    DUMP_CONFIG,
+    DUMP_STATS,
+    ERROR,
+    FLUSH,
+    FLUSH_ALL,
+    FLUSH_ALL_EXPIRED,
+    FLUSH_EXPIRED,
+    GET,
+    GET_MANY,
+    NEXT,
+    QUIT,
+    READ,
+    RELOAD,
+    REPAIR,
+    REPLY,
+    SET,
+    SET_WITH,
+    SHUTDOWN,
+    STATS,
+    TOO_LARGE,
+    UNDO,
+    VERSION,
+    Command,
+    CommandCache,
+)
+from kestreld.server.wire_protocol import DATA_READ_BYTES, READ_BYTES, Parser
 
 DATA_BYTES_MAX: Final = (1 << 31) - 1
 LINES_CACHED_MAX: Final = 32768
 SHORT_LINE_BYTES: Final = 64
-READ_BYTES: Final = 16384  # a TLS record, and no more commands than a turn can take
-DATA_READ_BYTES: Final = 1 << 18  # inside of large items
 SMALL_ITEM_BYTES: Final = 1 << 16  # whose unfinished data nobody counts
 EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
@@ -78,60 +71,6 @@ _NAMED: Final = {
 }
 
 
-class Command:
-    """One command line. Shared by every command of the same text, so nothing in it changes but `target`.
-
-    `name` is the queue's, `key` is what the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data
-    follows. `target` is for whoever executes commands, to remember what the name stood for. `sees` says which queues
-    its sender may know of, None = all; `may_create` whether he may make the one that is named.
-    """
-
-    __slots__ = (
-        "aborts",
-        "closes",
-        "data_bytes",
-        "expiry_s",
-        "flags",
-        "key",
-        "kind",
-        "may_create",
-        "name",
-        "noreply",
-        "opens",
-        "parts",
-        "peeks",
-        "prefix",
-        "reply",
-        "sees",
-        "target",
-        "wait_ms",
-        "with_id",
-        "words",
-    )
-
-    def __init__(self, kind: int) -> None:
-        self.kind = kind
-        self.key = b""
-        self.name = ""
-        self.data_bytes = -1
-        self.expiry_s = 0
-        self.flags = 0
-        self.noreply = False
-        self.wait_ms = -1
-        self.opens = False
-        self.closes = False  # of a READ: /close; of a REPLY: hang up afterwards
-        self.aborts = False
-        self.peeks = False
-        self.with_id = False
-        self.prefix = b""  # VALUE line up to the length, for an item without flags
-        self.reply = b""
-        self.words: list[bytes] = []
-        self.sees: Callable[[str], bool] | None = None
-        self.may_create = True
-        self.parts: list[Command] = []
-        self.target: Any = None
-
-
 _UNKNOWN: Final = Command(REPLY)
 _UNKNOWN.reply = ERROR
 # In the place of a command whose data block is unfinished: nothing has come yet, and nothing is taken any more
@@ -154,25 +93,7 @@ def not_text(line: bytes) -> str:
     return f"no command begins with the byte 0x{line[0]:02x}"
 
 
-class CommandCache:
-    """Command lines already parsed. Bounded: cleared when full, and whenever what a line means may have changed."""
-
-    def __init__(self) -> None:
-        self.whole: dict[bytes, Command] = {}  # with the line end it came with
-        self.texts: dict[bytes, Command] = {}  # the same, without
-        self.stores: dict[bytes, Command] = {}  # SET lines less their last word, the length
-
-    def clear(self) -> None:
-        """Forget every line, and what commands already handed out remember of queues."""
-        for cached in (self.whole, self.texts, self.stores):
-            for command in cached.values():
-                command.target = None
-                for part in command.parts:
-                    part.target = None
-            cached.clear()
-
-
-class MemcacheParser:
+class MemcacheParser(Parser):
     """The input of one connection. Between commands, or inside the data block of `_store`.
 
     `item_bytes_max` says how much data one queue takes; more is thrown away as it comes, never held. `check` has a
@@ -187,6 +108,7 @@ class MemcacheParser:
         item_bytes_max: Any = None,
         check: Any = None,
     ) -> None:
+        super().__init__()
         self._cache = cache
         self._compat = compat
         self._strict = compat is Compat.KESTREL_1
@@ -199,9 +121,6 @@ class MemcacheParser:
         self._chunks: list[bytes] = []
         self._missing = 0  # bytes of data and CRLF still to come,
         self._block_bytes = 0  # of so many
-        self.wanted_bytes = (
-            READ_BYTES  # how much to read at a time; more than that inside of whatever `held_bytes` counts
-        )
         self._drop = False  # the data block is not kept
 
     @property

@@ -4,30 +4,26 @@ It never waits. A GET that has to is a `Waiter`; the commands behind it stay whe
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator
-from itertools import chain
-from typing import Any, Final, Protocol
+from collections.abc import Iterator
+from typing import Any, Final
 
 from kestreld import __version__
-from kestreld.config.config import Compat
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, KestrelError, QueueNotMade, TooManyQueues
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
-from kestreld.protocol import memcache as wire
-from kestreld.protocol.memcache import END, GET, NEXT, NOT_STORED, SET, SET_WITH, STORED, Command
-from kestreld.queues.collection import QueueCollection
-from kestreld.queues.commit import PendingCommit, Tally
+from kestreld.queues.commit import Tally
 from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
-from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
-from kestreld.queues.repairing import RepairDone, UndoDone, Undone
-from kestreld.queues.reports import Pieces, dump_config_report, dump_stats_report, stats_report
+from kestreld.queues.repairing import Undone
+from kestreld.queues.reports import dump_config_report, dump_stats_report, stats_report
 from kestreld.queues.slices import Work
-from kestreld.queues.waiters import OPEN, PEEK, TAKE, Deadlines, Waiter
-from kestreld.stats import ServerStats
+from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
+from kestreld.server.memcache import commands as wire
+from kestreld.server.memcache.commands import END, GET, NEXT, NOT_STORED, SET, SET_WITH, STORED, Command
+from kestreld.server.state import Reloaded, ServerState
+from kestreld.server.wire_protocol import CommandHandler, Unsettled
 
-OUTPUT_BYTES_MAX: Final = 1 << 20  # answers a session may have waiting before its commands wait too
 _READS: Final = frozenset((wire.READ, GET))
 _DATA_AT: Final = ITEM_HEADER_BYTES
 _VALUE_END: Final = b"\r\nEND\r\n"
@@ -47,76 +43,23 @@ class _Lengths(dict[int, bytes]):
 _lengths: Final = _Lengths()
 
 
-def _nobody_is_there() -> None:
-    """In the place of a session that has ended."""
+def _error(word: bytes, reason: str) -> bytes:
+    return word + b" " + reason.encode("latin-1", "replace") + b"\r\n"
 
 
-class Unsettled(Exception):
-    """A command has to wait for the answers before it: they may fail, and then it must not have been carried out."""
+class Handler(CommandHandler):
+    """The commands of one session: the one room that knows the words of memcache and of the engine."""
 
-
-class ServerControl(Protocol):
-    """What a session can ask of the server itself."""
-
-    def shutdown(self) -> None: ...
-
-    def reload(self, done: Callable[[bytes], None]) -> None: ...
-
-    def repair(self, name: str, done: RepairDone) -> None: ...
-
-    def undo(self, name: str, done: UndoDone) -> None: ...
-
-    def take_on(self, work: Work) -> None: ...
-
-    def finish_turn(self) -> None: ...
-
-
-class ServerState:
-    """What all sessions share: the queues, the counters, the deadlines and the server's own switches."""
-
-    def __init__(
-        self, collection: QueueCollection, stats: ServerStats, deadlines: Deadlines, control: ServerControl
-    ) -> None:
-        self.collection = collection
-        self.stats = stats
-        self.deadlines = deadlines
-        self.control = control
-        self.clock = collection.clock
-        self.strict = collection.config.compat is Compat.KESTREL_1
-        self.max_open_reads = collection.config.max_open_reads
-
-
-class Handler:
-    """One session's side of the engine. `out` is what to send once the turn's commit is written."""
-
-    def __init__(self, state: ServerState, ready: Callable[[], None]) -> None:
-        self.state = state
-        self.stats = state.stats
-        self.ready = ready  # told when a wait ends and there may be commands to go on with
-        self.out: list[bytes] = []
-        self.room_bytes = OUTPUT_BYTES_MAX
-        self.closing = False  # hang up once `out` is sent
-        self.has_quit = False  # the client has asked for that
+    def __init__(self, state: ServerState, *, strict: bool) -> None:
+        super().__init__(state)
+        self.strict = strict  # `compat: kestrel-1`
         self.open_reads: list[tuple[Reader, int]] = []
-        self.waiter: Waiter | None = None
         self.asked: Command | None = None  # the command that waits
-        self.held = False  # waits for the server itself: long work, room on the disk
-        self.is_at_work = False  # on a command that takes many slices
-        self.telling: Pieces | None = None  # the rest of a long answer, while the client has yet to take what is there
-        self.crowded = state.collection.crowded
         self.keys: deque[Command] = deque()  # of a GET of several, those still to be answered
-        self.last_queue: Queue | None = None  # whose commit `out` depends on,
-        self.earlier_queues: list[Queue] = []  # and those before it;
-        self.earlier_starts: list[int] = []  # from which answer on it does so, but for the first of them
-        self.unsettled: set[Queue] = set()  # those that answers depend on which are held back
-        self.take_queue: Queue | None = None  # all of these are this one: what a get takes is back if they fail
-        self.put_off: Command | None = None  # not carried out yet, for it would take from another
-        self.gone = False
 
     @property
-    def blocked(self) -> bool:
-        """Whether the next command has to wait."""
-        return self.waiter is not None or self.held or self.closing or self.room_bytes < 0
+    def is_busy(self) -> bool:
+        return self.waiter is not None or self.held or bool(self.open_reads)
 
     def execute(self, commands: Iterator[Any]) -> bool:
         """Carry out commands until they end; True when one has to wait first and `commands` holds the rest.
@@ -188,12 +131,6 @@ class Handler:
                 self.put_off = command
                 return True
 
-    def go_on(self, commands: Iterator[Any]) -> bool:
-        """`execute` for commands behind one that had to wait."""
-        if self.put_off is not None:
-            commands, self.put_off = chain((self.put_off,), commands), None
-        return self.execute(commands)
-
     def _target(self, command: Command) -> Reader:
         """The queue a command names, created if need be, remembered with the command's cached line."""
         collection = self.state.collection
@@ -201,36 +138,6 @@ class Handler:
             raise QueueNotMade(f"not allowed: create on {command.name!r}")
         command.target = reader = collection.reader(command.name)
         return reader
-
-    def _hold_back(self) -> None:
-        """Who fills a journal that is being compacted waits: what it has sent meanwhile is carried out afterwards."""
-        for queue in self.depends_on():
-            if queue in self.crowded and queue.pending and not self.held:
-                self.held = True
-                self.crowded[queue].append(self._let_go)
-
-    def _depend_on(self, queue: Queue) -> None:
-        """`out` depends on this queue's commit from now on."""
-        if self.last_queue is not None:
-            self.earlier_queues.append(self.last_queue)
-            self.earlier_starts.append(len(self.out))
-            self.take_queue = None
-        self.last_queue = queue
-
-    def _may_take(self, queue: Queue | None) -> None:
-        """As `_depend_on`, for a get that takes an item for good; None for one of several queues.
-
-        Raises Unsettled while answers have yet to be sent that depend on other queues.
-        """
-        if self.earlier_queues or (self.last_queue is not None and self.last_queue is not queue):
-            raise Unsettled
-        if self.unsettled and (len(self.unsettled) > 1 or queue not in self.unsettled):
-            raise Unsettled
-        self.last_queue = self.take_queue = queue
-
-    def depends_on(self) -> list[Queue]:
-        """The queues whose commits `out` depends on."""
-        return self.earlier_queues if self.last_queue is None else [*self.earlier_queues, self.last_queue]
 
     def _answer_problem(self, problem: KestrelError) -> None:
         if isinstance(problem, JournalFailed):
@@ -243,7 +150,7 @@ class Handler:
             self._answer_error(b"CLIENT_ERROR", str(problem))
 
     def _answer_error(self, word: bytes, reason: str) -> None:
-        self.out.append(word + b" " + reason.encode("latin-1", "replace") + b"\r\n")
+        self.out.append(_error(word, reason))
 
     # SET
 
@@ -308,7 +215,7 @@ class Handler:
 
     def _settle_open(self, command: Command) -> bool:
         """Close or abort the oldest open read of the named queue, if asked to. False when the command is refused."""
-        strict = self.state.strict
+        strict = self.strict
         if command.closes or command.aborts:
             for index, (reader, opened) in enumerate(self.open_reads):
                 if reader.name == command.name:
@@ -330,7 +237,7 @@ class Handler:
         return True
 
     def _refuse_read(self, reason: str) -> None:
-        if self.state.strict:
+        if self.strict:
             self.out.append(wire.ERROR)
             self.closing = True
         else:
@@ -370,14 +277,14 @@ class Handler:
             record = reader.peek(self.state.clock.wall_ms)
         if record is not None:
             self._answer_value(command, record)
-        elif command.wait_ms > 0 and not self.state.strict and not self.state.collection.stopping:
+        elif command.wait_ms > 0 and not self.strict and not self.state.collection.stopping:
             self._wait(command, reader, PEEK)
         else:
             self.out.append(END)
 
     def _looked_at(self, command: Command) -> Reader | None:
         """The queue a peek names. Looking makes none, but in Kestrel 1.x."""
-        if self.state.strict:
+        if self.strict:
             return self._target(command)
         command.target = reader = self.state.collection.look_for(command.name)
         return reader
@@ -391,7 +298,7 @@ class Handler:
         if not flags and not command.with_id:
             return command.prefix + _lengths[len(record)] + record[ITEM_HEADER_BYTES:] + b"\r\n"
         size = len(record) - ITEM_HEADER_BYTES
-        shown = 0 if self.state.strict else flags
+        shown = 0 if self.strict else flags
         number = b" %d" % item_id(record) if command.with_id else b""
         return b"VALUE %b %d %d%b\r\n%b\r\n" % (command.key, shown, size, number, record[ITEM_HEADER_BYTES:])
 
@@ -471,7 +378,7 @@ class Handler:
             if reader is not None and reader.queue.readers:
                 self._depend_on(reader.queue)  # the family lives on, and its journal says that this one does not
             found = wire.DELETED if there else wire.NOT_FOUND
-            self._unless_quiet(command, END if self.state.strict else found)
+            self._unless_quiet(command, END if self.strict else found)
         elif kind == wire.FLUSH:
             self._name_as_kestrel(command)
             collection.flush(command.name)
@@ -496,7 +403,7 @@ class Handler:
         elif kind == wire.STATS:
             self._tell(stats_report(state.collection, state.stats, command.sees))
         elif kind == wire.DUMP_STATS:
-            names = [word.decode("latin-1") for word in command.words] if command.words and not state.strict else None
+            names = [word.decode("latin-1") for word in command.words] if command.words and not self.strict else None
             self._tell(dump_stats_report(state.collection, names, command.sees))
         elif kind == wire.DUMP_CONFIG:
             self._tell(dump_config_report(state.collection))
@@ -507,7 +414,7 @@ class Handler:
             state.control.shutdown()
         elif kind == wire.RELOAD:
             self.held = True
-            state.control.reload(self._answer_late)
+            state.control.reload(self._reloaded)
         elif kind == wire.REPAIR:
             self.held = True
             state.control.repair(command.name, self._repaired)
@@ -516,30 +423,6 @@ class Handler:
             state.control.undo(command.name, self._undone)
 
     # What takes long: done between turns, while the commands behind it wait
-
-    def _tell(self, pieces: Pieces) -> None:
-        """Give a long answer, each piece made when the client has taken the one before."""
-        self.held = self.is_at_work = True
-        self.telling = pieces
-        self.tell_on()
-
-    def tell_on(self) -> None:
-        """The client has taken what there was of a long answer."""
-        pieces, self.telling = self.telling, None
-        if pieces is not None:
-            self.state.control.take_on(self._next_piece(pieces))
-
-    def _next_piece(self, pieces: Pieces) -> Work:
-        for piece in pieces:
-            if self.gone:
-                return
-            if piece is not None:
-                self.out.append(piece)
-                self.telling = pieces
-                self.ready()
-                return
-            yield None
-        self._let_go()
 
     def _everywhere(self, command: Command, steps: Steps) -> None:
         """Carry out a command on all queues."""
@@ -555,17 +438,22 @@ class Handler:
         elif command.kind == wire.FLUSH_ALL_EXPIRED:
             self._unless_quiet(command, b"%d\r\n" % count)
         else:
-            self._unless_quiet(command, b"Flushed all queues.\r\n" if state.strict else wire.OK)
+            self._unless_quiet(command, b"Flushed all queues.\r\n" if self.strict else wire.OK)
         self._let_go()
+
+    def _reloaded(self, outcome: Reloaded) -> None:
+        if outcome.problems:
+            more = f" (and {len(outcome.problems) - 1} more)" if len(outcome.problems) > 1 else ""
+            reply = f"SERVER_ERROR config {outcome.problems[0]}{more}\r\n"
+        else:
+            names = ", ".join(outcome.needs_restart)
+            more = f" Needs a restart: {names}" if names and not self.strict else ""
+            reply = f"Reloaded config.{more}\r\n"
+        self._answer_late(reply.encode("latin-1", "replace"))
 
     def _answer_late(self, reply: bytes) -> None:
         self.out.append(reply)
         self._let_go()
-
-    def _let_go(self) -> None:
-        """The server has done what this session was held for."""
-        self.held = self.is_at_work = False
-        self.ready()
 
     def _repaired(self, outcome: RepairReport | KestrelError | None) -> None:
         if isinstance(outcome, RepairReport):
@@ -591,7 +479,7 @@ class Handler:
 
     def _name_as_kestrel(self, command: Command) -> None:
         """In Kestrel 1.x a queue that is to be flushed comes into being by that."""
-        if self.state.strict:
+        if self.strict:
             self._target(command)
 
     def _unless_quiet(self, command: Command, reply: bytes) -> None:
@@ -603,72 +491,15 @@ class Handler:
         if reader is not None:
             self._depend_on(reader.queue)
 
-    # The end of a turn, and of the session
+    # The end
 
-    def sent(self) -> None:
-        """What was in `out` has left."""
-        self.room_bytes = OUTPUT_BYTES_MAX
-        if self.unsettled:
-            self.unsettled = set()
-        # As turn_over does, without the call: each turn comes here.
-        self.last_queue = self.take_queue = None
-        if self.earlier_queues:
-            self.earlier_queues, self.earlier_starts = [], []
-
-    def pending_commits(self) -> list[PendingCommit]:
-        """The commits on their way to the disk that `out` has to wait for."""
-        return [
-            queue.pending_commit
-            for queue in self.depends_on()
-            if queue.pending_commit is not None and queue.pending_commit.pending
-        ]
-
-    def held_back(self) -> list[tuple[bytes, list[PendingCommit]]]:
-        """What is in `out`, in the parts that each wait for another commit, until that and those before it are over."""
-        parts: list[tuple[bytes, list[PendingCommit]]] = []
-        begin, pending_commits = 0, list[PendingCommit]()
-        for start, queue in zip([0, *self.earlier_starts], self.depends_on(), strict=False):
-            if queue.pending_commit is not None and queue.pending_commit.pending:
-                if start > begin:
-                    parts.append((_join(self.out[begin:start]), pending_commits))
-                    begin, pending_commits = start, []
-                pending_commits.append(queue.pending_commit)
-        parts.append((_join(self.out[begin:]), pending_commits))
-        self.out.clear()
-        self.unsettled.update(self.depends_on())
-        self.turn_over()
-        return parts
-
-    def turn_over(self) -> None:
-        """What comes next depends on nothing so far."""
-        self.last_queue = self.take_queue = None
-        if self.earlier_queues:
-            self.earlier_queues, self.earlier_starts = [], []
-
-    def failed(self, reason: str, queues: Container[Queue] | None = None) -> None:
-        """Commits that `out` depends on have failed, those of `queues` or one before them all.
-
-        The outcome is unknown to the client, who is told just that in the place of the first answer it is unknown of.
-        """
-        kept = 0
-        if queues is not None:
-            starts = zip([0, *self.earlier_starts], self.depends_on(), strict=False)
-            kept = min(start for start, queue in starts if queue in queues)
-        del self.out[kept:]
-        self._answer_error(b"SERVER_ERROR", f"journal {reason}")
-        self.closing = True
-
-    def close(self) -> None:
-        """The session ends: nothing leads back to it."""
-        self.disconnect()
-        self.ready = _nobody_is_there
+    def commit_failure(self, reason: str) -> bytes:
+        return _error(b"SERVER_ERROR", f"journal {reason}")
 
     def disconnect(self) -> None:
         """The client has gone: its wait ends, its open reads return to the head in their order."""
-        self.gone, self.telling = True, None
-        if self.waiter is not None:
-            self.waiter.leave()
-            self.waiter = self.asked = None
+        super().disconnect()
+        self.asked = None
         reads, self.open_reads = self.open_reads, []
         for reader in dict.fromkeys([reader for reader, _ in reads]):
             reader.abort_all([opened for one, opened in reads if one is reader], self.state.clock.wall_ms)

@@ -1,1 +1,0 @@
-"""Bytes to commands and back; knows no queue, no socket and no clock."""

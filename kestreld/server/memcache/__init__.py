@@ -1,0 +1,1 @@
+"""Kestrel's memcache dialect: docs/protocol.md."""

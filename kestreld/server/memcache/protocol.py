@@ -1,0 +1,41 @@
+"""Kestrel's memcache dialect, as listeners have it."""
+
+from kestreld.config.config import Compat
+from kestreld.server.accounts import Account
+from kestreld.server.memcache.commands import CommandCache
+from kestreld.server.memcache.handler import Handler
+from kestreld.server.memcache.login import MemcacheLogin
+from kestreld.server.memcache.parser import MemcacheParser
+from kestreld.server.memcache.rights import checker
+from kestreld.server.state import ServerState
+from kestreld.server.wire_protocol import WireProtocol
+
+
+class Memcache(WireProtocol):
+    """Sessions of anybody share one cache of parsed lines; each account has its own, of lines checked for it."""
+
+    name = "memcache"
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._cache = CommandCache()
+        state.collection.names_changed.append(self._cache.clear)
+
+    def open(self, account: Account | None) -> tuple[MemcacheParser, Handler]:
+        config = self._state.collection.config
+        cache, check = self._cache, None
+        if account is not None:
+            cache, check = account.commands(self.name, CommandCache), checker(account)
+        parser = MemcacheParser(cache, config.compat, config.max_line_bytes, self._item_bytes_max, check)
+        return parser, Handler(self._state, strict=config.compat is Compat.KESTREL_1)
+
+    def login(self) -> MemcacheLogin:
+        return MemcacheLogin(self._state.collection.config.max_line_bytes)
+
+    def refusal(self, reason: str) -> bytes:
+        return b"SERVER_ERROR " + reason.encode("latin-1", "replace") + b"\r\n"
+
+    def _item_bytes_max(self, name: str) -> int | None:
+        reader = self._state.collection.find(name)
+        config = reader.config if reader is not None else self._state.collection.config.for_queue(name)
+        return config.max_item_size_bytes

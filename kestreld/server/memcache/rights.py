@@ -1,0 +1,64 @@
+"""Which right each command needs. Lines are checked once each, before they are cached for an account."""
+
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.config.users import Right
+from kestreld.server.accounts import Account
+from kestreld.server.memcache import commands as wire
+from kestreld.server.memcache.commands import Command
+
+# Whoever is logged in may send these; what the second tell is of the queues that they see.
+_FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT})
+_FIGURES: Final = frozenset({wire.STATS, wire.DUMP_STATS})
+_ON_A_QUEUE: Final = {
+    wire.SET: Right.PUT,
+    wire.SET_WITH: Right.PUT,
+    wire.TOO_LARGE: Right.PUT,
+    wire.GET: Right.GET,
+    wire.NEXT: Right.GET,
+    wire.READ: Right.GET,
+    wire.FLUSH: Right.FLUSH,
+    wire.FLUSH_EXPIRED: Right.FLUSH,
+    wire.DELETE: Right.DELETE,
+    wire.REPAIR: Right.ADMIN,
+    wire.UNDO: Right.ADMIN,
+}
+
+
+def checker(account: Account) -> Callable[[Command], Command]:
+    """What makes of a command the command itself if `account` may send it, else one that refuses it."""
+
+    def check(command: Command) -> Command:
+        kind = command.kind
+        if kind in _FREE:
+            return command
+        if kind in _FIGURES:
+            command.sees = account.sees
+            return command
+        if kind == wire.GET_MANY:
+            for part in command.parts:
+                checked = check(part)
+                if checked is not part:
+                    return checked
+            return command
+        right = _ON_A_QUEUE.get(kind)
+        if right is None:
+            return command if account.is_admin else _refusal(command, "requires the admin right on all queues")
+        if right is Right.GET and command.peeks:
+            right = Right.PEEK
+        if account.may(right, command.name):
+            command.may_create = account.may_create(command.name)
+            return command
+        return _refusal(command, f"{right.value} on {command.name!r}")
+
+    return check
+
+
+def _refusal(command: Command, reason: str) -> Command:
+    """Answers, and swallows the command's data."""
+    refusal = Command(wire.REPLY)
+    refusal.data_bytes = command.data_bytes
+    if not command.noreply:
+        refusal.reply = f"CLIENT_ERROR not allowed: {reason}\r\n".encode("latin-1", "replace")
+    return refusal
