@@ -99,6 +99,17 @@ def _shown(bound: socket.socket) -> str:
     return f"[{name[0]}]:{name[1]}" if bound.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
 
 
+def is_connected(connection: socket.socket) -> bool:
+    """Whether a connection that was begun is there; False while that is open. Raises OSError when it failed."""
+    if error := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(error, os.strerror(error))
+    try:
+        connection.getpeername()
+    except OSError:
+        return False
+    return True
+
+
 class Network:
     """The machine's own network."""
 
@@ -135,6 +146,19 @@ class Network:
             bound.close()
             raise
         return ListeningSocket(bound, path)
+
+    def connect(self, host: str, port: int) -> socket.socket:
+        """Begin to connect to a numeric address; it is writable once `is_connected` can tell. Raises OSError."""
+        connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            connection.connect((host, port))
+        except BlockingIOError:
+            pass
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
     def _clear_stale(self, path: str) -> None:
         if not os.path.lexists(path) or not stat.S_ISSOCK(os.lstat(path).st_mode):

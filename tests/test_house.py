@@ -166,10 +166,9 @@ def test_every_version_is_the_same_one(tmp_path: Path) -> None:
 
 
 def test_protocol_page_names_every_word_of_the_protocol() -> None:
-    (tree,) = [tree for path, tree in sources("kestreld") if path == "kestreld/server/memcache/parser.py"]
-    literals = [
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, bytes)
-    ]
+    trees = [tree for path, tree in sources("kestreld/server/memcache") if path.endswith(("parser.py", "commands.py"))]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    literals = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, bytes)]
     words = {found[0].decode() for literal in literals if (found := re.match(rb"[A-Za-z_]{2,}(?=[ =\r]|$)", literal))}
     assert {"get", "set", "flush_all_expired", "noreply", "peek", "STORED", "CLIENT_ERROR"} <= words
     assert words - in_backticks("docs/protocol.md") == set()

@@ -1,64 +1,22 @@
 """A session that has ended is gone at once: no cycle of references is left to the collector, which may come late."""
 
-import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from kestreld.clock import Clock
-from kestreld.config.config_file import load_file
-from kestreld.files import FileLayer
-from kestreld.net import Network
-from kestreld.queues.collection import QueueCollection
-from kestreld.queues.commit import GroupCommit
 from kestreld.server.handshake import Handshake
-from kestreld.server.loop import TurnLoop
 from kestreld.server.memcache.handler import Handler
 from kestreld.server.memcache.parser import MemcacheParser
-from kestreld.server.memcache.protocol import Memcache
-from kestreld.server.service import Service
 from kestreld.server.session import Session
 from tests.support.accounts import login, quick_hash
 from tests.support.queue_client import QueueClient
+from tests.support.server_here import ServerHere
 
 USERS = f'users:\n  alice: {{password: "{quick_hash("pw")}", rights: {{"*": all}}, max_rate: 100MiB}}\n'
 KINDS = {Session, Handler, MemcacheParser, Handshake}
-
-
-class ServerHere:
-    """A server in this process, whose loop runs while somebody waits for something."""
-
-    def __init__(self, folder: Path, config: str) -> None:
-        (folder / "kestreld.yaml").write_text(f"queue_path: {folder}/spool\n{config}")
-        files, clock, network = FileLayer(), Clock(), Network()
-        files.make_dir(str(folder / "spool"))
-        settings = load_file(files, str(folder / "kestreld.yaml"), [])
-        self.loop = TurnLoop(clock)
-        self.collection = QueueCollection(files, clock, settings, GroupCommit(clock, files), print)
-        self.collection.recover()
-        self.service = Service(self.loop, network, clock, self.collection, lambda: settings, print, b"key")
-        self.address = self.service.listen(network.listen_tcp("127.0.0.1", 0), Memcache(self.service.state)).address
-
-    def run_until(self, is_so: Callable[[], bool]) -> None:
-        async def wait() -> None:
-            async with asyncio.timeout(20):
-                while not is_so():
-                    await asyncio.sleep(0.005)
-
-        self.loop.run_until_complete(wait())
-
-    def connections(self) -> int:
-        return self.service.stats.curr_connections
-
-    def close(self) -> None:
-        self.service.shutdown()
-        self.run_until(self.service.stopped.done)
-        self.service.close()
-        self.collection.close()
-        self.loop.close()
 
 
 @contextmanager
