@@ -15,34 +15,16 @@ from kestreld.net import Connection
 from kestreld.server.accounts import Account, Accounts
 from kestreld.server.connections import HeldConnection, MeteredConnection, RereadConnection
 from kestreld.server.cpu_worker import CpuWorker, origin_of
-from kestreld.server.handshake import Handshake
+from kestreld.server.handshake import Handshake, HandshakeHost, ListenerPolicy
 from kestreld.server.session import Session
 from kestreld.server.state import ServerState
 from kestreld.server.turn import Turn
-from kestreld.server.wire_protocol import WireProtocol
 from kestreld.tls import TlsConnection
 
 COMPLAINTS_EVERY_MS: Final = 10_000
 
 
-class ListenerPolicy:
-    """How one listener lets people in: `trusted` is a socket that only this account can open."""
-
-    def __init__(
-        self,
-        report: Callable[[str], None],
-        protocol: WireProtocol,
-        *,
-        is_tls: bool,
-        is_trusted: bool,
-    ) -> None:
-        self.report = report
-        self.protocol = protocol
-        self.is_tls = is_tls
-        self.is_trusted = is_trusted
-
-
-class Admission:
+class Admission(HandshakeHost):
     """Who is on the way in, and who has come in."""
 
     def __init__(
@@ -53,13 +35,9 @@ class Admission:
         state: ServerState,
         key: bytes,
     ) -> None:
-        self.loop = loop
+        super().__init__(loop, turn, state, Accounts(state.clock, key))
         self.cpu_worker = cpu_worker
-        self.turn = turn
-        self.state = state
-        self.accounts = Accounts(state.clock, key)
         self.context: ssl.SSLContext | None = None
-        self.handshakes: dict[int, Handshake] = {}
         self._inside: dict[Session, Account | None] = {}  # None = trusted
         self._by_ip: dict[str, int] = {}
         self._complained_at_ms = -COMPLAINTS_EVERY_MS
@@ -125,11 +103,9 @@ class Admission:
             self._by_ip.pop(peer, None)
 
     def admit_anybody(self, connection: Connection, policy: ListenerPolicy) -> None:
-        """Make a session of it: nobody has to log in."""
         self.turn.add(Session(self.turn, connection, *policy.protocol.open(None)))
 
     def admit(self, connection: Connection, policy: ListenerPolicy, account: Account | None, rest: bytes = b"") -> None:
-        """Make a session of it, `account` None = trusted. `rest` is what its client has sent beyond his login."""
         metered: MeteredConnection | None = None
         if account is not None and account.meter is not None:
             connection = metered = MeteredConnection(connection, account.meter, self.turn, self.loop)
@@ -172,10 +148,6 @@ class Admission:
         is_wanted: Callable[[], bool],
         done: Callable[[Account | None], None],
     ) -> bool:
-        """Tell `done` whose password it is, None = nobody's: now, or once it has been compared in the worker.
-
-        False when too many logins of this origin wait already.
-        """
         self.state.stats.logins += 1
         account = self.accounts.recognise(name, password)
         if account is not None:
@@ -196,7 +168,6 @@ class Admission:
                 handshake.leave()
 
     def complain(self, report: Callable[[str], None], reason: str) -> None:
-        """Log it, unless something of the kind was logged just now: who knocks must not fill the log."""
         now_ms = self.state.clock.monotonic_ms
         if now_ms - self._complained_at_ms >= COMPLAINTS_EVERY_MS:
             self._complained_at_ms = now_ms

@@ -1,16 +1,18 @@
 """A connection whose client has not shown yet who it is: the TLS handshake, then the protocol's login."""
 
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kestreld import net
 from kestreld.net import Connection
-from kestreld.server.accounts import Account
-from kestreld.server.wire_protocol import Login
+from kestreld.server.accounts import Account, Accounts
+from kestreld.server.state import ServerState
+from kestreld.server.turn import Turn
+from kestreld.server.wire_protocol import Login, WireProtocol
 from kestreld.tls import TlsConnection
-
-if TYPE_CHECKING:
-    from kestreld.server.admission import Admission, ListenerPolicy
 
 RECEIVE_BYTES: Final = 16384  # a TLS record
 WRONG_TRIES_MAX: Final = 3
@@ -18,23 +20,88 @@ LAST_ANSWER_DELAY_S: Final = 1.0
 LEAVE_S: Final = 2.0  # how long a client that was hung up on may take to see it
 
 
+class ListenerPolicy:
+    """How one listener lets people in: `trusted` is a socket that only this account can open."""
+
+    def __init__(
+        self,
+        report: Callable[[str], None],
+        protocol: WireProtocol,
+        *,
+        is_tls: bool,
+        is_trusted: bool,
+    ) -> None:
+        self.report = report
+        self.protocol = protocol
+        self.is_tls = is_tls
+        self.is_trusted = is_trusted
+
+
+class HandshakeHost(ABC):
+    """Who handshakes are made by, and what becomes of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Turn, state: ServerState, accounts: Accounts) -> None:
+        self.loop = loop
+        self.turn = turn
+        self.state = state
+        self.accounts = accounts
+        self.handshakes: dict[int, Handshake] = {}
+
+    def begun(self, handshake: "Handshake", interest: int) -> None:
+        self.handshakes[handshake.fd] = self.turn.acceptors[handshake.fd] = handshake
+        self.state.stats.curr_connections += 1
+        self.turn.poller.register(handshake.fd, interest)
+
+    def over(self, handshake: "Handshake") -> None:
+        del self.handshakes[handshake.fd]
+        del self.turn.acceptors[handshake.fd]
+        self.state.stats.curr_connections -= 1
+        self.turn.poller.unregister(handshake.fd)
+
+    @abstractmethod
+    def admit_anybody(self, connection: Connection, policy: ListenerPolicy) -> None:
+        """Make a session of it: nobody has to log in."""
+
+    @abstractmethod
+    def admit(self, connection: Connection, policy: ListenerPolicy, account: Account | None, rest: bytes = b"") -> None:
+        """Make a session of it, `account` None = trusted. `rest` is what its client has sent beyond the login."""
+
+    @abstractmethod
+    def authenticate(
+        self,
+        peer: str,
+        name: bytes,
+        password: bytes,
+        is_wanted: Callable[[], bool],
+        done: Callable[[Account | None], None],
+    ) -> bool:
+        """Tell `done` whose password it is, None = nobody's: now, or once it has been compared in the worker.
+
+        False when too many logins of this origin wait already.
+        """
+
+    @abstractmethod
+    def complain(self, report: Callable[[str], None], reason: str) -> None:
+        """Log it, unless something of the kind was logged just now: who knocks must not fill the log."""
+
+
 class Handshake:
     """On the poller until it becomes a session. `since_ms` is when it began: there is a time-out."""
 
     def __init__(
         self,
-        admission: "Admission",
-        policy: "ListenerPolicy",
+        host: HandshakeHost,
+        policy: ListenerPolicy,
         connection: Connection,
         secured: TlsConnection | None,
         peer: str,
     ) -> None:
-        self.admission = admission
+        self.host = host
         self.policy = policy
         self.connection = connection
         self.peer = peer
         self.fd = connection.fileno()
-        self.since_ms = admission.state.clock.monotonic_ms
+        self.since_ms = host.state.clock.monotonic_ms
         self._shaking_hands = secured  # None = no TLS, or done with it
         self._login: Login = policy.protocol.login()
         self._wrong_tries = 0
@@ -44,17 +111,11 @@ class Handshake:
         self._interest = net.READ
 
     def begin(self) -> None:
-        self.admission.handshakes[self.fd] = self
-        self.admission.turn.acceptors[self.fd] = self
-        self.admission.state.stats.curr_connections += 1
-        self.admission.turn.poller.register(self.fd, self._interest)
+        self.host.begun(self, self._interest)
 
     def _end(self) -> None:
         self._is_over = True
-        del self.admission.handshakes[self.fd]
-        del self.admission.turn.acceptors[self.fd]
-        self.admission.state.stats.curr_connections -= 1
-        self.admission.turn.poller.unregister(self.fd)
+        self.host.over(self)
 
     def leave(self) -> None:
         """Hang up."""
@@ -65,7 +126,7 @@ class Handshake:
     def _watch(self, interest: int) -> None:
         if interest != self._interest:
             self._interest = interest
-            self.admission.turn.poller.modify(self.fd, interest)
+            self.host.turn.poller.modify(self.fd, interest)
 
     def readable(self) -> None:
         """Something has happened on the connection."""
@@ -85,7 +146,7 @@ class Handshake:
             return
         if self._is_leaving:
             return
-        self.admission.state.stats.bytes_read += len(data)
+        self.host.state.stats.bytes_read += len(data)
         self._login.rest += data
         self._go_on()
 
@@ -102,11 +163,11 @@ class Handshake:
             return False
         self._shaking_hands = None
         self._watch(net.READ)
-        if not self.admission.accounts:
+        if not self.host.accounts:
             self._end()
-            self.admission.admit_anybody(self.connection, self.policy)
+            self.host.admit_anybody(self.connection, self.policy)
             return False
-        account = self.admission.accounts.of_certificate(secured.certificate_names())
+        account = self.host.accounts.of_certificate(secured.certificate_names())
         if account is not None:
             self._admit(account)
         return account is None
@@ -121,7 +182,7 @@ class Handshake:
         except OSError:
             self.leave()
         else:
-            self.admission.loop.call_later(LEAVE_S, self.leave)
+            self.host.loop.call_later(LEAVE_S, self.leave)
 
     # The login
 
@@ -139,7 +200,7 @@ class Handshake:
     def _log_in(self, name: bytes, password: bytes) -> None:
         self._is_waiting = True
         compared = partial(self._compared, name)
-        if not self.admission.authenticate(self.peer, name, password, lambda: not self._is_over, compared):
+        if not self.host.authenticate(self.peer, name, password, lambda: not self._is_over, compared):
             self._is_waiting = False
             self._say(self._login.busy, closes=True)
         elif self._is_waiting:
@@ -159,21 +220,21 @@ class Handshake:
 
     def _may_try_again(self, name: bytes) -> bool:
         """Answer a wrong password; whether that was not the last try."""
-        self.admission.state.stats.failed_logins += 1
+        self.host.state.stats.failed_logins += 1
         self._wrong_tries += 1
         if self._wrong_tries < WRONG_TRIES_MAX:
             return self._say(self._login.wrong)
         # It hears of it late, and has to connect again.
         self._is_waiting = True
-        self.admission.complain(
+        self.host.complain(
             self.policy.report, f"{self._wrong_tries} wrong passwords from {self.peer}, last for {name!r}"
         )
-        self.admission.loop.call_later(LAST_ANSWER_DELAY_S, lambda: self._say(self._login.wrong, closes=True))
+        self.host.loop.call_later(LAST_ANSWER_DELAY_S, lambda: self._say(self._login.wrong, closes=True))
         return False
 
     def _admit(self, account: Account) -> None:
         self._end()
-        self.admission.admit(self.connection, self.policy, account, self._login.rest)
+        self.host.admit(self.connection, self.policy, account, self._login.rest)
 
     def _say(self, answer: bytes, *, closes: bool = False) -> bool:
         """Answer. Whoever does not take a line as short as that has to go; False when that is so."""
@@ -184,7 +245,7 @@ class Handshake:
         except OSError:
             is_sent = False
         if is_sent:
-            self.admission.state.stats.bytes_written += len(answer)
+            self.host.state.stats.bytes_written += len(answer)
         if not is_sent:
             self.leave()
         elif closes:

@@ -7,8 +7,9 @@ from typing import Final
 
 from kestreld import net
 from kestreld.net import Connection, ListeningSocket
-from kestreld.server.admission import Admission, ListenerPolicy, turn_away
+from kestreld.server.admission import Admission, turn_away
 from kestreld.server.descriptors import Descriptors
+from kestreld.server.handshake import ListenerPolicy
 from kestreld.server.state import ServerState
 from kestreld.server.turn import Turn
 from kestreld.server.wire_protocol import WireProtocol

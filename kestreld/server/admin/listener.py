@@ -76,8 +76,8 @@ class AdminListener(BoundListener):
         self.book = RowBook(service.collection)
         self._boot = service.clock.wall_ms
         self._looking = asyncio.Lock()
-        self.ranges = Ranges(self)
-        self.readers = Readers(self, self.ranges)
+        self.ranges = Ranges(service, self.share, self.complain)
+        self.readers = Readers(service, self.share, self.ranges)
         self._connecting: dict[asyncio.Task[None], int] = {}  # and since when
         self._active_at_ms: dict[asyncio.BaseTransport, int] = {}  # when they connected, or were answered last
         self._known: set[asyncio.BaseTransport] = set()  # those that have been answered

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -15,10 +15,10 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import RangeRead, earliest_id, waiting_in
 from kestreld.queues.reader import Reader
 from kestreld.server.accounts import Account
-from kestreld.server.admin.answers import HEADERS, ID_DIGITS_MAX, Refused, in_slices, number_in, refusal
+from kestreld.server.admin.answers import HEADERS, ID_DIGITS_MAX, Refused, Share, in_slices, number_in, refusal
 
 if TYPE_CHECKING:
-    from kestreld.server.admin.listener import AdminListener
+    from kestreld.server.service import Service
 
 ITEMS_MAX: Final = 100_000
 ITEMS_DEFAULT: Final = 1000
@@ -33,12 +33,12 @@ NDJSON: Final = "application/x-ndjson"
 class Ranges:
     """The reading of items, a few answers at a time."""
 
-    def __init__(self, listener: "AdminListener") -> None:
-        self._listener = listener
-        self._loop = listener.service.loop
-        self._collection = listener.collection
-        self._clock = listener.clock
-        self._share = listener.share
+    def __init__(self, service: "Service", share: Share, complain: Callable[[str], None]) -> None:
+        self._loop = service.loop
+        self._collection = service.collection
+        self._clock = service.clock
+        self._share = share
+        self._complain = complain
         self._waits: set[asyncio.Future[None]] = set()
         self._reads = asyncio.Semaphore(READS_MAX)
 
@@ -124,7 +124,7 @@ class Ranges:
                 await asyncio.sleep(0)
         except JournalCorrupt as problem:
             if found.next_id >= earliest_id(queue):  # it has not just been deleted
-                self._listener.complain(f"{queue.name}: {problem}")
+                self._complain(f"{queue.name}: {problem}")
                 raise refusal(problem) from problem
         if queue.stopped is not None:
             raise refusal(queue.stopped)

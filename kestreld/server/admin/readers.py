@@ -24,13 +24,13 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import earliest_id
 from kestreld.queues.reader import Stream
 from kestreld.server.accounts import Account
-from kestreld.server.admin.answers import ID_DIGITS_MAX, Refused, as_json, number_in, refusal, stream
+from kestreld.server.admin.answers import ID_DIGITS_MAX, Refused, Share, as_json, number_in, refusal, stream
 from kestreld.server.admin.journal import describe_journal
 from kestreld.server.admin.ranges import Ranges, check_readable, find_family, place_in
 from kestreld.server.admin.rows import shown_name
 
 if TYPE_CHECKING:
-    from kestreld.server.admin.listener import AdminListener
+    from kestreld.server.service import Service
 
 STREAMS_MAX: Final = 256  # of a queue: each is in every CHECKPOINT
 MAINTENANCE_POLL_S: Final = 0.02
@@ -39,11 +39,11 @@ MAINTENANCE_POLL_S: Final = 0.02
 class Readers:
     """What the API does to the queues. Whatever it changes is answered when it is written, as a session's is."""
 
-    def __init__(self, listener: "AdminListener", ranges: Ranges) -> None:
+    def __init__(self, service: "Service", share: Share, ranges: Ranges) -> None:
         self._ranges = ranges
-        self._service = listener.service
-        self._collection = listener.collection
-        self._share = listener.share
+        self._service = service
+        self._collection = service.collection
+        self._share = share
 
     async def answer(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
         """`parts` is the path behind /queues, as latin-1 text."""
