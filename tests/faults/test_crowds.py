@@ -142,9 +142,9 @@ def test_a_flood_of_connections_gets_back_what_journals_were_lent_and_leaves_the
 @pytest.mark.parametrize(
     "greeting", ["set q 0 0 100\\r\\nhalf of it", "get q", "\\r"], ids=["data", "line", "line end"]
 )
-def test_half_commands_of_hundreds_are_dropped_in_time_and_delay_nobody(tmp_path: Path, handshake: str) -> None:
+def test_half_commands_of_hundreds_are_dropped_in_time_and_delay_nobody(tmp_path: Path, greeting: str) -> None:
     with running_daemon(tmp_path, "request_timeout=1") as daemon, Probe(daemon.port) as probe:
-        with Crowd(daemon.port, 500, handshake) as crowd:
+        with Crowd(daemon.port, 500, greeting) as crowd:
             limit_ms = p99_ms_max(probe)
             started = time.monotonic()
             while crowd.still_open():
