@@ -26,7 +26,7 @@ MODULES = [
     "kestreld/library/item.py",
     "kestreld/library/reading.py",
     "kestreld/server/state.py",
-    "kestreld/server/wire_protocol.py",
+    "kestreld/server/command_handler.py",
     "kestreld/server/memcache/commands.py",
     "kestreld/server/memcache/parser.py",
     "kestreld/server/memcache/handler.py",

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from kestreld.clock import Clock
 from kestreld.config.users import EVERY_QUEUE, Right, Thing, UserConfig, pattern_of
 from kestreld.passwords import NOBODYS, PasswordHash
-from kestreld.server.wire_protocol import ParsedCommands
+from kestreld.server.command_handler import ParsedCommands
 
 C = TypeVar("C", bound=ParsedCommands)
 

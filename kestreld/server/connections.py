@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kestreld.net import Connection
 from kestreld.server.accounts import Meter
-from kestreld.server.wire_protocol import READ_BYTES
+from kestreld.server.command_handler import READ_BYTES
 
 if TYPE_CHECKING:
     from kestreld.server.session import Session

@@ -8,7 +8,7 @@ for make progress, also with items larger than the bound, and `request_timeout` 
 from typing import TYPE_CHECKING, Final
 
 from kestreld.clock import Clock
-from kestreld.server.wire_protocol import DATA_READ_BYTES
+from kestreld.server.command_handler import DATA_READ_BYTES
 
 if TYPE_CHECKING:
     from kestreld.server.session import Session

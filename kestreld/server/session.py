@@ -8,7 +8,7 @@ from kestreld import net
 from kestreld.net import Connection
 from kestreld.queues.commit import Tally
 from kestreld.queues.queue import Queue
-from kestreld.server.wire_protocol import READ_BYTES, CommandHandler, Parser
+from kestreld.server.command_handler import READ_BYTES, CommandHandler, Parser
 
 if TYPE_CHECKING:
     from kestreld.server.turn import Turn

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from kestreld.server.wire_protocol import ParsedCommands
+from kestreld.server.command_handler import ParsedCommands
 
 # Kinds, as plain ints: the handler compares one per command
 SET: Final = 0

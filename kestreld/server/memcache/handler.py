@@ -19,10 +19,10 @@ from kestreld.queues.repairing import Undone
 from kestreld.queues.reports import dump_config_report, dump_stats_report, stats_report
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
+from kestreld.server.command_handler import CommandHandler, Unsettled
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import END, GET, NEXT, NOT_STORED, SET, SET_WITH, STORED, Command
 from kestreld.server.state import Reloaded, ServerState
-from kestreld.server.wire_protocol import CommandHandler, Unsettled
 
 _READS: Final = frozenset((wire.READ, GET))
 _DATA_AT: Final = ITEM_HEADER_BYTES

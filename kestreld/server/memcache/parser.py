@@ -8,6 +8,7 @@ import re
 from typing import Any, Final
 
 from kestreld.config.config import Compat
+from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
 from kestreld.server.memcache.commands import (
     DELETE,
     DUMP_CONFIG,
@@ -35,7 +36,6 @@ from kestreld.server.memcache.commands import (
     Command,
     CommandCache,
 )
-from kestreld.server.wire_protocol import DATA_READ_BYTES, READ_BYTES, Parser
 
 DATA_BYTES_MAX: Final = (1 << 31) - 1
 LINES_CACHED_MAX: Final = 32768

@@ -5,8 +5,9 @@ from typing import Any
 
 from kestreld.config.users import Right
 from kestreld.server.accounts import Account
+from kestreld.server.command_handler import CommandHandler, Parser
 from kestreld.server.state import ServerState
-from kestreld.server.wire_protocol import CommandHandler, Parser, WireProtocol
+from kestreld.server.wire_protocol import WireProtocol
 
 
 class EchoParser(Parser):

@@ -8,13 +8,13 @@ import pytest
 
 from kestreld import net
 from kestreld.net import Network
-from kestreld.server import wire_protocol
+from kestreld.server import command_handler
 from tests.kestreld.server.echo.echo_protocol import Echo
 from tests.support.accounts import quick_hash
 from tests.support.server_here import ServerHere
 
 pytestmark = pytest.mark.skipif(
-    not str(wire_protocol.__file__).endswith(".py"),
+    not str(command_handler.__file__).endswith(".py"),
     reason="a protocol of the compiled build is compiled with it: interpreted ones cannot extend its classes",
 )
 USERS = f'users:\n  alice: {{password: "{quick_hash("pw")}", rights: {{"letters": [put, get]}}}}\n'
