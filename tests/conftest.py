@@ -1,5 +1,6 @@
-"""Property tests try the same examples at each run, so that a change is what makes one fail; `make prove` looks for
-others (`--hypothesis-profile search`). A run ends with the processor time of each folder's tests.
+"""Property tests try the same examples at each run, so that a change is what makes one fail; `make test` tries some of
+them, and `make prove` looks for others (`--hypothesis-profile search`). Of an exhaustive table the quick run has a few
+rows. A run ends with the processor time of each folder's tests.
 """
 
 import os
@@ -21,11 +22,25 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=20)
 settings.load_profile("steady")
 
 WORTH_TELLING_S: Final = 30
 _spent_s: Counter[str] = Counter()
 _seen_s = 0.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the tests are read: some want a multiple of the examples."""
+    if config.option.markexpr == "not long":
+        settings.load_profile("quick")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The rows of an exhaustive table that none of its words is in are long."""
+    for table in item.iter_markers("exhaustive"):
+        if not any(word in item.name.partition("[")[2] for word in table.args):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

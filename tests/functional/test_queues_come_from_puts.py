@@ -19,6 +19,7 @@ def queues(client: QueueClient) -> set[str]:
     return {line.split("'")[1] for line in answer.split("\r\n") if line.startswith("queue '")}
 
 
+@pytest.mark.exhaustive("get q/peek", "gets q", "close")
 @pytest.mark.parametrize(
     "look",
     [b"get q/peek", b"get q/peek/t=5", b"gets q/peek", b"get q/peek r/peek", b"get q+child/peek", b"get q/close",

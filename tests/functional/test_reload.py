@@ -42,6 +42,7 @@ def test_a_wrong_configuration_ends_the_start_naming_every_mistake(tmp_path: Pat
     assert not daemon.spool.exists(), "nothing is made before the configuration is right"
 
 
+@pytest.mark.exhaustive("just words", "work: 5")
 @pytest.mark.parametrize(
     "text", ["queues: [1, 2", "\t- x", "just words", "- a\n- list", "queues: {work: 5}", "timeout: -1", "\x00"]
 )

@@ -276,6 +276,7 @@ BAD = [
 ]
 
 
+@pytest.mark.exhaustive("CA}", "key: OTHER", "certificat:")
 @pytest.mark.parametrize(("text", "place", "reason"), BAD, ids=[text for text, _, _ in BAD])
 def test_mistakes_are_found_before_it_starts(tmp_path, authority, text, place, reason):
     folder = authority.folder

@@ -136,6 +136,7 @@ def test_the_scripts_are_those_that_the_command_tree_gives() -> None:
     assert stale == [], "run make completions"
 
 
+@pytest.mark.exhaustive("bash", "names0", "names2")
 @pytest.mark.parametrize(
     ("line", "names"),
     [
@@ -154,12 +155,14 @@ def test_names_of_the_queues_there_are(tab: Tab, line: str, names: set[str]) -> 
     assert offered(tab, line) == names
 
 
+@pytest.mark.exhaustive("bash")
 def test_the_server_is_the_one_that_the_line_names(tab: Tab, server: Daemon, environment: dict[str, str]) -> None:
     environment["KESTRELCTL_SERVER"] = "127.0.0.1:1"
     for way in (f"-s {server.address} get", f"--server={server.address} get", f"get -s {server.address}"):
         assert offered(tab, f"kestrelctl {way} od") == {"odd"}
 
 
+@pytest.mark.exhaustive("bash")
 def test_contexts_and_the_queues_of_their_servers(tab: Tab, server: Daemon, environment: dict[str, str]) -> None:
     folder = Path(environment["HOME"]) / ".config"
     environment["XDG_CONFIG_HOME"] = str(folder)
@@ -174,6 +177,7 @@ def test_contexts_and_the_queues_of_their_servers(tab: Tab, server: Daemon, envi
     assert offered(tab, "kestrelctl -c prod get od") == {"odd"}
 
 
+@pytest.mark.exhaustive("bash")
 def test_readers_of_the_queue_before_them(tab: Tab, folder: Path) -> None:
     with running_daemon(folder / "admin", admin="127.0.0.1:0") as daemon:
         kestrelctl = Kestrelctl(daemon.address, folder)
@@ -191,6 +195,7 @@ def test_where_a_password_would_be_asked_for_nothing_is(tab: Tab) -> None:
     assert tab("kestrelctl get --user shop o") == set()
 
 
+@pytest.mark.exhaustive("bash", "words0", "words9", "words13")
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -214,11 +219,13 @@ def test_commands_options_words_and_files(tab: Tab, line: str, words: set[str]) 
     assert {found.removeprefix("@") for found in tab(line)} == {word.removeprefix("@") for word in words}
 
 
+@pytest.mark.exhaustive("bash")
 def test_the_queues_of_a_spool_that_no_server_holds(tab: Tab, server: Daemon) -> None:
     assert offered(tab, f"kestrelctl journal-verify {server.spool} ns:") == {"ns:jobs", "ns:mail"}
     assert offered(tab, f"kestrelctl journal peek --spool {server.spool} ns:") == {"ns:jobs", "ns:mail"}
 
 
+@pytest.mark.exhaustive("bash")
 def test_settings_of_kestreld(tab: Tab) -> None:
     # Each shell offers as much as it puts behind the cursor.
     assert {name.rstrip("=") for name in tab("kestreld --set sync_")} == {"sync_journal", "sync_together"}

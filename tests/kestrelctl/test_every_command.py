@@ -89,6 +89,7 @@ def test_the_part_of_the_command_tree_that_a_line_needs_is_as_in_the_whole() -> 
         assert kestrelctl_tree({command.words}).commands == (command,)
 
 
+@pytest.mark.exhaustive("put", "readers-move", "journal-dump", "bench")
 @each(COMMANDS)
 def test_help_shows_the_examples(kestrelctl: Kestrelctl, command: Command) -> None:
     run = kestrelctl(*command.path, "--help")
@@ -97,6 +98,7 @@ def test_help_shows_the_examples(kestrelctl: Kestrelctl, command: Command) -> No
     assert [line.strip() for line in shown.splitlines()[1:] if line.strip()] == list(command.examples)
 
 
+@pytest.mark.exhaustive("put", "check", "readers", "reload", "top")
 @each(REACHABLE)
 def test_without_a_server_it_is_exit_69_and_one_line(kestrelctl: Kestrelctl, command: Command, tmp_path: Path) -> None:
     run = kestrelctl(*line_of(command, "q", tmp_path), "-s", "127.0.0.1:1")
@@ -105,6 +107,7 @@ def test_without_a_server_it_is_exit_69_and_one_line(kestrelctl: Kestrelctl, com
     assert "cannot reach 127.0.0.1:1" in (run.out.decode() if command.words == "check" else run.err)
 
 
+@pytest.mark.exhaustive("put", "stats", "readers-create", "export")
 @each(READING)
 def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
     daemon: Daemon, command: Command, tmp_path: Path
@@ -124,6 +127,7 @@ def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
         assert run.stderr == b""
 
 
+@pytest.mark.exhaustive("get", "dump-stats", "items", "export", "top")
 @each(READING)
 def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command: Command, tmp_path: Path) -> None:
     line = line_of(command, "manners", tmp_path)
@@ -146,6 +150,7 @@ def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command:
     assert reading.wait() in {0, 1, 141, *CODES.get(command.words, ())}
 
 
+@pytest.mark.exhaustive("put", "stats", "readers-create", "undo", "tail")
 @each(HAS_QUEUE)
 def test_a_name_with_a_blank_is_refused_and_one_of_colons_is_a_name(
     kestrelctl: Kestrelctl, command: Command, queue: str, tmp_path: Path
@@ -210,6 +215,7 @@ def _formats(command: Command) -> list[str]:
     ]
 
 
+@pytest.mark.exhaustive("put", "check", "journal verify", "readers")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
 def test_an_empty_value_is_a_usage_error_and_nothing_is_done(command: Command) -> None:
     """A script's variable that is not set: `delete -s "$SERVER" work` is not for the server on this machine."""

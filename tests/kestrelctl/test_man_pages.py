@@ -75,6 +75,7 @@ def test_the_page_of_the_journal_names_every_record() -> None:
     assert shown == {str(int(record)): record.name for record in Type}
 
 
+@pytest.mark.exhaustive("kestreld", "kestrelctl-put", "kestrelctl.1", "journal-verify")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_page_has_its_name_version_and_nothing_that_man_complains_about(page: Path) -> None:
     header, _, _ = page.read_text().partition(".SH NAME")

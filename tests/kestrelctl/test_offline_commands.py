@@ -64,6 +64,7 @@ def test_all_of_them_are_here() -> None:
     assert {words for words in offline - OTHERS if not words.startswith("context ")} == set(LINES)
 
 
+@pytest.mark.exhaustive("journal-dump", "journal-verify")
 @each
 def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
     kestrelctl: Kestrelctl, running: Daemon, command: str
@@ -90,6 +91,7 @@ def test_a_reader_that_leaves_early_is_no_traceback(kestrelctl: Kestrelctl, runn
     assert reading.returncode in (0, 141)
 
 
+@pytest.mark.exhaustive("journal-dump", "journal-verify")
 @each
 def test_a_queue_that_is_not_there_is_exit_66_and_what_is_no_name_exit_2(
     kestrelctl: Kestrelctl, running: Daemon, command: str

@@ -13,7 +13,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import Kestrelctl, Outcome
 
 RECIPES: Final = Path(__file__).parents[2] / "docs" / "recipes"
-pytestmark = pytest.mark.parametrize("shell", ["dash", "bash"])
+pytestmark = [pytest.mark.parametrize("shell", ["dash", "bash"]), pytest.mark.exhaustive("dash")]
 
 
 class Recipes:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.shell import Kestrelctl
 
-pytestmark = pytest.mark.parametrize("shell", ["dash", "bash"])
+pytestmark = [pytest.mark.parametrize("shell", ["dash", "bash"]), pytest.mark.exhaustive("dash")]
 
 
 def test_a_loop_drains_a_queue_and_goes_on_after_it(kestrelctl: Kestrelctl, queue: str, shell: str) -> None:

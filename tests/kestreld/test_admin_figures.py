@@ -43,6 +43,7 @@ def steps(work: Iterator[object]) -> tuple[list[object], float]:
     return given, longest_ms
 
 
+@pytest.mark.exhaustive("per_queue1", "per_queue2")
 @pytest.mark.parametrize("per_queue", [PerQueue(), PerQueue(most=500), PerQueue(pattern=".*7")])
 def test_no_step_of_a_page_of_metrics_takes_long(collection: QueueCollection, per_queue: PerQueue) -> None:
     book = RowBook(collection)

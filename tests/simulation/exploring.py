@@ -42,6 +42,11 @@ def every_crash(script: Script, sync_ms: int | None) -> Findings:
     return found
 
 
+def a_crash_is_bad(script: Script, sync_ms: int | None, since: int) -> bool:
+    """Whether one at a change is, from the `since`-th on."""
+    return any(run.verdict(disk, how) for _, run, how, disk in _crashes(script, sync_ms, since))
+
+
 def every_disagreement(script: Script, sync_ms: int | None) -> Findings:
     """Of the same disks those on which verify finds a journal bad that works, or does not find one that is stopped."""
     found = Findings()
@@ -52,11 +57,11 @@ def every_disagreement(script: Script, sync_ms: int | None) -> Findings:
     return found
 
 
-def _crashes(script: Script, sync_ms: int | None) -> Iterator[tuple[str, Scripted, str, Disk]]:
+def _crashes(script: Script, sync_ms: int | None, since: int = 1) -> Iterator[tuple[str, Scripted, str, Disk]]:
     """Where it was, the run, how it ended, and a disk that is left of it."""
     judged: set[tuple[object, ...]] = set()
     is_over = False
-    dies_at = 0
+    dies_at = since - 1
     while not is_over:
         dies_at += 1
         run = Scripted(script, sync_ms, dies_at)

@@ -212,3 +212,19 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "floor-unsynced": floor_not_synced,
     "stop-unsynced": stop_syncs_nothing,
 }
+
+# The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
+SEEN_BY: Final = {
+    "no-sync": 0,
+    "no-folder-sync": 0,
+    "answer-before-write": 5,
+    "open-item-lost": 8,
+    "write-after-failure": 49,
+    "half-a-fanout": 1,
+    "no-checksums": 20,
+    "unlink-first": 4,
+    "compacted-unsynced": 11,
+    "open-item-flushed": 90,
+    "retries-forgotten": 220,
+    "marker-leads": 0,
+}

@@ -2,20 +2,23 @@
 
 import pytest
 
-from tests.simulation.planted import BUGS, CAN_BE_PLANTED, WHY_NOT
+from tests.simulation.planted import BUGS, CAN_BE_PLANTED, SEEN_BY, WHY_NOT
 from tests.simulation.world import run
 
 pytestmark = pytest.mark.skipif(not CAN_BE_PLANTED, reason=WHY_NOT)
 
-SEEN_SOON = ("no-sync", "no-folder-sync", "answer-before-write", "half-a-fanout")
 RUNS = range(100)
 RUNS_MAX = 1000  # what `make test-all` runs
 
 
-@pytest.mark.parametrize("bug", SEEN_SOON)
-def test_a_planted_bug_is_seen_within_a_few_runs(bug: str) -> None:
+@pytest.mark.parametrize("bug", SEEN_BY)
+def test_a_planted_bug_is_seen_by_the_seed_that_is_known_to(bug: str) -> None:
     with BUGS[bug]():
-        assert any(run(seed).violations for seed in range(40))
+        assert any(run(seed).violations for seed in (SEEN_BY[bug], *range(40)))
+
+
+def test_every_planted_bug_is_seen_by_the_quick_tests() -> None:
+    assert BUGS.keys() - SEEN_BY.keys() == {"floor-unsynced", "stop-unsynced"}  # these in test_crash_states.py
 
 
 @pytest.mark.long

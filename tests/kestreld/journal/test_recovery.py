@@ -192,6 +192,7 @@ def must_go_on(engine: Engine, expected: Content) -> None:
     assert content_of(engine).items[FAMILY] == [*before, (expected.next_id, 0, b"later")]
 
 
+@pytest.mark.exhaustive("synced")
 @histories
 def test_a_journal_cut_at_any_byte_of_its_tail_comes_back_as_it_was_some_commits_ago(history):
     whole = history.files[history.live]
@@ -336,6 +337,7 @@ def verify_finds_it(files: Files) -> bool:
     return any(report.bad_offset is not None for report in verify_journal(disk, FOLDER, FAMILY))
 
 
+@pytest.mark.exhaustive("one segment")
 @pytest.mark.parametrize(
     "history",
     [

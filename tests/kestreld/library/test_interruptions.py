@@ -136,6 +136,7 @@ def test_an_exception_at_any_place_leaves_an_operation_done_or_undone(
     assert interrupt_everywhere(tmp_path, operation, settings, step) > 10
 
 
+@pytest.mark.exhaustive("plain", "open")
 @pytest.mark.parametrize("operation", [OPERATIONS[0], OPERATIONS[3], OPERATIONS[6]], ids=lambda one: one.name)
 @pytest.mark.parametrize("settings", [SETTINGS["plain"], SETTINGS["small segments"]], ids=["plain", "small segments"])
 def test_a_timeout_error_of_a_handler_is_no_error_of_the_disk(
@@ -154,6 +155,7 @@ def must_weather(folder: Path, seconds: float, raised: str, settings: dict[str, 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive("alarm")
 @pytest.mark.parametrize("raised", ["alarm", "interrupt"])
 def test_a_queue_weathers_signals_whose_handler_raises(tmp_path: Path, raised: str) -> None:
     must_weather(tmp_path, 0.5, raised, {"max_journal_size_bytes": 20_000})

@@ -326,6 +326,6 @@ class Family(RuleBasedStateMachine):
 
 TestFamily = Family.TestCase
 TestFamily.settings = settings(
-    max_examples=max(settings().max_examples, 200),
+    max_examples=min(settings().max_examples * 2, max(settings().max_examples, 200)),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

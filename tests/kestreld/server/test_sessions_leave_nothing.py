@@ -33,6 +33,7 @@ def alive() -> int:
     return sum(type(one) in KINDS for one in gc.get_objects())
 
 
+@pytest.mark.exhaustive("users")
 @pytest.mark.parametrize("users", ["", USERS], ids=["anybody", "users"])
 @pytest.mark.parametrize(
     "last_words",
