@@ -60,7 +60,7 @@ from kestreld import __version__
 
 MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; what belongs to the verb of a `watch`
 EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
-HELP: Final = """Use and look after kestreld, or an old Kestrel, from a shell.
+HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
 
 Data goes to stdout and words to stderr. `kestrelctl VERB -h` explains a verb.
 
@@ -104,26 +104,27 @@ def before_the_verb(
             "-c",
             metavar="CONTEXT",
             envvar="KESTRELCTL_CONTEXT",
-            help="A server or several and the way in, as `kestrelctl context` keeps them.",
+            help="A saved server or cluster with credentials: see `kestrelctl context`.",
         ),
     ] = "",
-    timeout: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long the server may take to answer.")
-    ] = TIMEOUT_DEFAULT,
+    timeout: Annotated[str, typer.Option(metavar="SPAN", help="Time limit for an answer.")] = TIMEOUT_DEFAULT,
     user: Annotated[str, typer.Option(metavar="NAME", envvar="KESTRELCTL_USER", help="Log in as this user.")] = "",
     password_file: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Its first line is the password; else $KESTREL_PASSWORD, or it is asked."),
+        typer.Option(metavar="FILE", help="File whose first line is the password; else $KESTREL_PASSWORD or a prompt."),
     ] = "",
-    tls: Annotated[bool, typer.Option("--tls", envvar="KESTRELCTL_TLS", help="Connect by TLS.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", envvar="KESTRELCTL_TLS", help="Connect with TLS.")] = False,
     ca: Annotated[
-        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CA", help="TLS: trust these authorities (PEM).")
+        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CA", help="TLS: CA certificates to trust (PEM).")
     ] = "",
     cert: Annotated[
-        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CERT", help="TLS: the certificate to show (PEM).")
+        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CERT", help="TLS: client certificate (PEM).")
     ] = "",
     key: Annotated[
-        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_KEY", help="TLS: its key, if it is in another file.")
+        str,
+        typer.Option(
+            metavar="FILE", envvar="KESTRELCTL_KEY", help="TLS: key of the client certificate, if in another file."
+        ),
     ] = "",
     version: Annotated[
         bool,
@@ -231,7 +232,7 @@ def _processed(parameter: Any, process: Callable[[Any, Any], Any], context: Any,
     source = context.get_parameter_source(parameter.name)
     values = value if isinstance(value, (list, tuple)) else [value]
     if source is not None and source.name == "COMMANDLINE" and "" in values:
-        raise typer.BadParameter("it is empty", context, parameter)
+        raise typer.BadParameter("must not be empty", context, parameter)
     return process(context, value)
 
 

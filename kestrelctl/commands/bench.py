@@ -40,7 +40,7 @@ from kestrelctl.commands.options import ServerOption, TimeoutOption
 KILOBYTE: Final = 1024
 
 bench = typer.Typer(
-    help="Load tests. Every item is checked to arrive exactly once and intact; what is not is named and exit 86.",
+    help="Load tests. They check that every item arrives exactly once and intact; if not, exit 86.",
     rich_markup_mode=None,
 )
 
@@ -53,24 +53,24 @@ def flood(
     size: BytesOption = None,
     queue: QueueOption = "spam",
     prefill: Annotated[
-        int, typer.Option("--prefill", "-P", min=0, metavar="ITEMS", help="So many wait there all the time.")
+        int, typer.Option("--prefill", "-P", min=0, metavar="ITEMS", help="Keep this many items waiting in the queue.")
     ] = 0,
     producers: Annotated[
-        int, typer.Option("--producers", "-R", "--writers", "-w", min=1, metavar="CLIENTS", help="Clients that put.")
+        int, typer.Option("--producers", "-R", "--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 1,
     consumers: Annotated[
-        int, typer.Option("--consumers", "-C", "--readers", min=1, metavar="CLIENTS", help="Clients that take.")
+        int, typer.Option("--consumers", "-C", "--readers", min=1, metavar="CLIENTS", help="Number of consumers.")
     ] = 1,
     rollup: RollupOption = 1,
     blocking: Annotated[bool, typer.Option("--blocking", "-B", help="Gets wait for an item: --poll 0.")] = False,
-    poll: Annotated[
-        int, typer.Option(min=0, max=100, metavar="PERCENT", help="So many of the gets do not wait.")
-    ] = 100,
+    poll: Annotated[int, typer.Option(min=0, max=100, metavar="PERCENT", help="Share of gets that do not wait.")] = 100,
     target: TargetOption = None,
     transactions: TransactionsOption = False,
     monitor: MonitorOption = False,
     rate: RateOption = 0,
-    validate: Annotated[bool, typer.Option("--validate", "-V", help="Is always done.", hidden=True)] = True,
+    validate: Annotated[
+        bool, typer.Option("--validate", "-V", help="Always on; accepted for compatibility.", hidden=True)
+    ] = True,
     no_flush: NoFlushOption = False,
     seed: SeedOption = None,
     pid: PidOption = None,
@@ -83,11 +83,11 @@ def flood(
     port: PortOption = None,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Put items into a queue and take them out again as fast as it goes."""
+    """Benchmark puts and gets on one queue at full speed."""
     from kestrelctl.bench.load_tests import Flood
 
     if items is not None and run_ms is not None:
-        raise typer.BadParameter("-n and -t exclude each other")
+        raise typer.BadParameter("-n and -t are mutually exclusive")
     test = Flood(
         queue=os.fsencode(queue),
         items=(FLOOD_ITEMS_DEFAULT if items is None else items) if run_ms is None else None,
@@ -122,20 +122,23 @@ def many_clients(
             "--server",
             "-s",
             metavar="HOST:PORT|unix:PATH|MS",
-            help="The server; a plain number is --sleep, as in Kestrel's.",
+            help="The server; a plain number means --sleep, as in Kestrel.",
             show_default=False,
         ),
     ] = None,
-    sleep: Annotated[int, typer.Option(min=0, metavar="MS", help="Between two puts.")] = 100,
+    sleep: Annotated[int, typer.Option(min=0, metavar="MS", help="Pause between two puts.")] = 100,
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 100,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
     queue: QueueOption = "spam",
     clients: Annotated[
-        int, typer.Option("--clients", "-c", min=1, metavar="CLIENTS", help="How many wait for each item.")
+        int,
+        typer.Option("--clients", "-c", min=1, metavar="CLIENTS", help="Number of clients that wait for each item."),
     ] = 100,
     kill: Annotated[
         int,
-        typer.Option("--kill", "-k", min=0, max=99, metavar="PERCENT", help="So many hang up before the answer comes."),
+        typer.Option(
+            "--kill", "-k", min=0, max=99, metavar="PERCENT", help="Share of clients that disconnect before the reply."
+        ),
     ] = 0,
     transactions: TransactionsOption = False,
     monitor: MonitorOption = False,
@@ -150,9 +153,9 @@ def many_clients(
     port: PortOption = None,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Let items trickle into a queue on which a crowd of clients waits.
+    """Benchmark many waiting clients on a slowly filled queue.
 
-    Without -x or -M an item that was sent to a killed client is gone, and is not blamed on the server.
+    Without -x or -M an item sent to a killed client is lost, and does not count against the server.
     """
     from kestrelctl.bench.load_tests import ManyClients
 
@@ -173,17 +176,17 @@ def many_clients(
 @bench.command("put-many")
 def put_many(
     clients: Annotated[
-        int, typer.Option("--clients", "-c", "--threads", "-t", min=1, metavar="CLIENTS", help="Clients that put.")
+        int, typer.Option("--clients", "-c", "--threads", "-t", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 100,
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
     rollup: RollupOption = 1,
     queue: Annotated[
-        str, typer.Option("--queue", "-q", metavar="PREFIX", help="The queue, or how the queues' names begin.")
+        str, typer.Option("--queue", "-q", metavar="PREFIX", help="The queue, or the prefix of the queues' names.")
     ] = "spam",
-    queues: Annotated[int, typer.Option("--queues", "-Q", min=1, metavar="QUEUES", help="On so many queues.")] = 1,
-    cycles: Annotated[int, typer.Option("--cycles", "-C", min=1, metavar="N", help="So many times over.")] = 1,
-    get: Annotated[bool, typer.Option("--get", "-g", help="Measure the taking afterwards too.")] = False,
+    queues: Annotated[int, typer.Option("--queues", "-Q", min=1, metavar="QUEUES", help="Number of queues.")] = 1,
+    cycles: Annotated[int, typer.Option("--cycles", "-C", min=1, metavar="N", help="Number of cycles.")] = 1,
+    get: Annotated[bool, typer.Option("--get", "-g", help="Measure the gets afterwards, too.")] = False,
     limit: LimitOption = None,
     rate: RateOption = 0,
     no_flush: NoFlushOption = False,
@@ -198,7 +201,7 @@ def put_many(
     port: PortOption = None,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Have many clients put items at once. They are taken and checked afterwards."""
+    """Benchmark many concurrent producers. The items are taken and checked afterwards."""
     from kestrelctl.bench.load_tests import PutMany
 
     test = PutMany(
@@ -219,11 +222,13 @@ def put_many(
 @bench.command("packing")
 def packing(
     queue: QueueOption = "spam",
-    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In a cycle.")] = 25_000,
+    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="Items per cycle.")] = 25_000,
     kilobytes: KilobytesOption = 1,
     size: BytesOption = None,
-    pause: Annotated[float, typer.Option("--pause", "-t", min=0, metavar="SECONDS", help="Between two cycles.")] = 1,
-    cycles: Annotated[int, typer.Option("--cycles", "-c", min=1, metavar="N", help="So many times over.")] = 100,
+    pause: Annotated[
+        float, typer.Option("--pause", "-t", min=0, metavar="SECONDS", help="Pause between two cycles.")
+    ] = 1,
+    cycles: Annotated[int, typer.Option("--cycles", "-c", min=1, metavar="N", help="Number of cycles.")] = 100,
     transactions: TransactionsOption = False,
     monitor: MonitorOption = False,
     no_flush: NoFlushOption = False,
@@ -238,7 +243,7 @@ def packing(
     port: PortOption = None,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Let a queue fall behind, then put and take in cycles while it stays behind."""
+    """Benchmark a queue with a permanent backlog: journal rotation and packing."""
     from kestrelctl.bench.load_tests import Packing
 
     test = Packing(
@@ -255,14 +260,16 @@ def packing(
 
 @bench.command("timeout")
 def timeout_test(
-    writers: Annotated[int, typer.Option("--writers", "-w", min=1, metavar="CLIENTS", help="Clients that put.")] = 1,
-    readers: Annotated[int, typer.Option("--readers", "-r", min=1, metavar="CLIENTS", help="Clients that take.")] = 100,
+    writers: Annotated[int, typer.Option("--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")] = 1,
+    readers: Annotated[
+        int, typer.Option("--readers", "-r", min=1, metavar="CLIENTS", help="Number of consumers.")
+    ] = 100,
     delay: Annotated[
-        int, typer.Option("--delay", "-d", min=1, metavar="MS", help="Between two puts of a writer.")
+        int, typer.Option("--delay", "-d", min=1, metavar="MS", help="Pause between two puts of one producer.")
     ] = 10,
-    low: Annotated[int, typer.Option("--low", "-L", min=1, metavar="MS", help="A get waits at least so long.")] = 5,
-    high: Annotated[int, typer.Option("--high", "-H", min=1, metavar="MS", help="A get waits at most so long.")] = 15,
-    run_ms: Annotated[int, typer.Option("--time", "-t", min=1, metavar="MS", help="Put for so long.")] = 10_000,
+    low: Annotated[int, typer.Option("--low", "-L", min=1, metavar="MS", help="Shortest wait of a get.")] = 5,
+    high: Annotated[int, typer.Option("--high", "-H", min=1, metavar="MS", help="Longest wait of a get.")] = 15,
+    run_ms: Annotated[int, typer.Option("--time", "-t", min=1, metavar="MS", help="How long to put.")] = 10_000,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 0,
     queue: QueueOption = "spam",
     no_flush: NoFlushOption = False,
@@ -277,7 +284,7 @@ def timeout_test(
     port: PortOption = None,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Put items at a slow rate while a stampede of readers waits a short, random time for each."""
+    """Benchmark time-outs: many readers wait a short, random time for items that come slowly."""
     from kestrelctl.bench.load_tests import Timeout
 
     if low > high:
@@ -298,17 +305,17 @@ def timeout_test(
 @bench.command("fanout")
 def fanout(
     children: Annotated[
-        int, typer.Option("--children", "-c", min=1, metavar="QUEUES", help="So many children beside the queue itself.")
+        int, typer.Option("--children", "-c", min=1, metavar="QUEUES", help="Number of child queues.")
     ] = 4,
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
     kilobytes: KilobytesOption = 1,
     size: BytesOption = None,
     queue: QueueOption = "spam",
     producers: Annotated[
-        int, typer.Option("--producers", "-R", min=1, metavar="CLIENTS", help="Clients that put.")
+        int, typer.Option("--producers", "-R", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 1,
     consumers: Annotated[
-        int, typer.Option("--consumers", "-C", min=1, metavar="CLIENTS", help="Clients that take from each queue.")
+        int, typer.Option("--consumers", "-C", min=1, metavar="CLIENTS", help="Number of consumers of each queue.")
     ] = 1,
     rollup: RollupOption = 1,
     transactions: TransactionsOption = False,
@@ -325,7 +332,7 @@ def fanout(
     port: PortOption = None,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Put items into a queue and take all of them from it and from each of its children, while they come."""
+    """Benchmark fan-out: put into a queue and take every item from it and from each of its children."""
     from kestrelctl.bench.load_tests import Fanout
 
     test = Fanout(

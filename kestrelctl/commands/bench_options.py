@@ -22,46 +22,46 @@ def _share(value: str) -> float:
     except ValueError as error:
         raise typer.BadParameter(f"{value!r} is not a share: write 10% or 0.1") from error
     if not 0 <= share < float("inf"):
-        raise typer.BadParameter(f"{value!r} is less than nothing")
+        raise typer.BadParameter(f"{value!r} is less than 0")
     return share
 
 
 HostOption = Annotated[
-    str | None, typer.Option(metavar="HOST", help="With -p, instead of -s: the server.", show_default=False)
+    str | None, typer.Option(metavar="HOST", help="With -p, instead of -s: the server's host.", show_default=False)
 ]
 PortOption = Annotated[
     int | None,
-    typer.Option("--port", "-p", min=1, max=65535, help="With --host, instead of -s: the server.", show_default=False),
+    typer.Option(
+        "--port", "-p", min=1, max=65535, help="With --host, instead of -s: the server's port.", show_default=False
+    ),
 ]
 NoFlushOption = Annotated[
-    bool, typer.Option("--no-flush", "-F", help="Do not flush the queue first, nor take what others put there.")
+    bool, typer.Option("--no-flush", "-F", help="Do not flush the queue first, and leave other clients' items alone.")
 ]
 PidOption = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="PID", help="The server's process on this machine, for its processor time per operation."
+        min=1, metavar="PID", help="The server's process on this machine, to measure its CPU time per operation."
     ),
 ]
 SeedOption = Annotated[
     int | None, typer.Option(metavar="N", help="The same seed puts the same items (default: a new one).")
 ]
-BenchFormatOption = Annotated[
-    str, typer.Option("--output", "-o", metavar="table|json", help="How to print the figures.")
-]
+BenchFormatOption = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="Output format.")]
 BenchJsonOption = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 CompareOption = Annotated[
     str | None,
-    typer.Option("--compare", metavar="OLD.json", help="Beside the figures of a run that -o json printed."),
+    typer.Option("--compare", metavar="OLD.json", help="Compare with the results of a run saved by -o json."),
 ]
 ToleranceOption = Annotated[
     float,
-    typer.Option(parser=_share, metavar="SHARE", help="With --compare: exit 1 if a figure is worse by more."),
+    typer.Option(parser=_share, metavar="SHARE", help="With --compare: exit 1 if a figure is worse by more than this."),
 ]
 QueueOption = Annotated[str, typer.Option("--queue", "-q", metavar="NAME", help="The queue. It is emptied first.")]
 RateOption = Annotated[
     float,
     typer.Option(
-        min=0, metavar="ITEMS", help="Put so many a second; times count from when a put was due. 0 = all it can."
+        min=0, metavar="ITEMS", help="Puts per second; latencies count from when a put was due. 0 = no limit."
     ),
 ]
 TransactionsOption = Annotated[bool, typer.Option("--transactions", "-x", help="Reliable reads: /close/open.")]
@@ -69,29 +69,29 @@ MonitorOption = Annotated[
     bool, typer.Option("--monitor", "-M", help="Take with Kestrel 2's MONITOR and CONFIRM instead of GET.")
 ]
 RollupOption = Annotated[
-    int, typer.Option("--rollup", "-r", min=1, metavar="ITEMS", help="So many items in one piece, put and taken.")
+    int, typer.Option("--rollup", "-r", min=1, metavar="ITEMS", help="Items per batch, put and taken.")
 ]
 KilobytesOption = Annotated[int, typer.Option("--kilobytes", "-k", min=0, metavar="KB", help="Size of an item.")]
 BytesOption = Annotated[
-    int | None, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item, if not whole KB.")
+    int | None, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item in bytes.")
 ]
 
 # Those of one test only, where they need more than a line
 
 FloodItemsOption = Annotated[
     int | None,
-    typer.Option("--items", "-n", min=0, metavar="ITEMS", help=f"In all (default {FLOOD_ITEMS_DEFAULT})."),
+    typer.Option("--items", "-n", min=0, metavar="ITEMS", help=f"Number of items (default {FLOOD_ITEMS_DEFAULT})."),
 ]
 FloodTimeOption = Annotated[
     int | None,
-    typer.Option("--time", "-t", min=1, metavar="MS", help="Put for so long instead, and take the rest."),
+    typer.Option("--time", "-t", min=1, metavar="MS", help="Put for this long instead, then take the rest."),
 ]
 TargetOption = Annotated[
     int | None,
     typer.Option(
         min=0,
         metavar="ITEMS",
-        help=f"Producers slow down when so many wait (default {TARGET_DEFAULT} with -t).",
+        help=f"Producers slow down when this many items wait (default {TARGET_DEFAULT} with -t).",
     ),
 ]
 LimitOption = Annotated[
@@ -101,7 +101,7 @@ LimitOption = Annotated[
         "-L",
         min=1,
         metavar="ITEMS",
-        help="The queue keeps so many and drops the oldest (max_items, discard_old_when_full): check what is left.",
+        help="The queue keeps this many items and drops the oldest (max_items, discard_old_when_full).",
     ),
 ]
 
@@ -123,7 +123,7 @@ def conduct_test(
     from kestrelctl.bench.conduct import BenchFormat, Conditions, conduct
 
     if output not in tuple(BenchFormat):
-        raise typer.BadParameter(f"--output is table or json, not {output!r}")
+        raise typer.BadParameter(f"--output must be table or json, not {output!r}")
     if host is not None or port is not None:
         default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
         server = f"{host or default_host}:{port or default_port}"

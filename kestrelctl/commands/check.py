@@ -41,16 +41,16 @@ def check(
         int | None, _oldest_limit("crit", "Critical when the head item has waited this long.")
     ] = None,
     waiters_min: Annotated[int | None, _limit("Critical when fewer than N clients wait for an item.")] = None,
-    output: Annotated[CheckFormat, typer.Option("--output", "-o", help="Whom it is for.")] = CheckFormat.NAGIOS,
+    output: Annotated[CheckFormat, typer.Option("--output", "-o", help="Output format.")] = CheckFormat.NAGIOS,
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Say whether a server and its queues are well, to nagios, prometheus or a script.
+    """Check the health of a server and its queues, for nagios, prometheus or a script.
 
-    A queue that the server has stopped, or whose journal takes no writes, is critical; so is a named queue that is
-    not there, and a server that does not answer. An old Kestrel says how long the item taken last had waited.
+    A stopped queue, or one whose journal cannot be written, is critical; so is a named queue that does
+    not exist, and a server that does not answer. An old Kestrel reports how long the last item taken had waited.
 
-    Exit 0 all is well, 1 warning, 2 critical, 3 unknown: a wrong command line, or a server that lets nobody look.
+    Exit 0 ok, 1 warning, 2 critical, 3 unknown: a wrong command line, or no permission to see the figures.
     """
     from kestrelctl.remote.checking import Limits, as_json, as_nagios, as_prometheus, judge, unanswered
 

@@ -15,7 +15,7 @@ from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["context", "selected", "servers", "user", "tls", "admin_port"]
 
-context = typer.Typer(help="Names for servers, several of one cluster too, and the way in.", rich_markup_mode=None)
+context = typer.Typer(help="Named servers or clusters, with the credentials to use.", rich_markup_mode=None)
 ContextArgument = Annotated[str, typer.Argument(metavar="CONTEXT", help="Its name.", show_default=False)]
 
 
@@ -27,20 +27,22 @@ def context_add(
     ],
     user: Annotated[str, typer.Option(metavar="NAME", help="Log in as this user.")] = "",
     password_file: Annotated[str, typer.Option(metavar="FILE", help="Its first line is the password.")] = "",
-    tls: Annotated[bool, typer.Option("--tls", help="Connect by TLS.")] = False,
-    ca: Annotated[str, typer.Option(metavar="FILE", help="TLS: trust these authorities (PEM).")] = "",
-    cert: Annotated[str, typer.Option(metavar="FILE", help="TLS: the certificate to show (PEM).")] = "",
-    key: Annotated[str, typer.Option(metavar="FILE", help="TLS: its key, if it is in another file.")] = "",
+    tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS.")] = False,
+    ca: Annotated[str, typer.Option(metavar="FILE", help="TLS: CA certificates to trust (PEM).")] = "",
+    cert: Annotated[str, typer.Option(metavar="FILE", help="TLS: client certificate (PEM).")] = "",
+    key: Annotated[
+        str, typer.Option(metavar="FILE", help="TLS: key of the client certificate, if in another file.")
+    ] = "",
     admin_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", help="The admin port of the servers, if it is not where they say themselves."),
+        typer.Option(metavar="PORT", help="The servers' admin port, if it differs from the one they report."),
     ] = None,
-    select: Annotated[bool, typer.Option("--select", help="Select it, too.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="If there is one of this name, it becomes this.")] = False,
+    select: Annotated[bool, typer.Option("--select", help="Select it as well.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing context of this name.")] = False,
 ) -> None:
-    """Give a name to a server, or to several that are used as one. The password itself is not kept.
+    """Name a server, or several that are used as one. The password itself is not stored.
 
-    Exit 73 when there is a context of that name.
+    Exit 73 when a context of that name already exists.
     """
     files = {"password_file": password_file, "ca": ca, "cert": cert, "key": key}
     ways = {option: os.path.abspath(os.path.expanduser(path)) if path else "" for option, path in files.items()}
@@ -51,7 +53,7 @@ def context_add(
         raise typer.BadParameter(str(problem)) from problem
     contexts = load()
     if name in contexts.by_name and not replace:
-        raise Failure(ExitCode.CANNOT_CREATE, f"there is a context {name} already; --replace changes it")
+        raise Failure(ExitCode.CANNOT_CREATE, f"context {name} already exists; use --replace to overwrite")
     contexts.by_name[name] = made
     if select:
         contexts.selected = name
@@ -62,7 +64,7 @@ def context_add(
 @context.command("select")
 def context_select(
     name: Annotated[
-        str | None, typer.Argument(metavar="CONTEXT", help="Its name; none with --none.", show_default=False)
+        str | None, typer.Argument(metavar="CONTEXT", help="The context; leave out with --none.", show_default=False)
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Select none: commands go to the default server.")] = False,
 ) -> None:
@@ -83,12 +85,12 @@ def context_select(
 def context_show(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="CONTEXT", help="Its name (default the one in force here).", show_default=False),
+        typer.Argument(metavar="CONTEXT", help="The context (default: the one in effect).", show_default=False),
     ] = None,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:
-    """Print what a context says; without a name, where commands would go from here.
+    """Print a context; without a name, the servers and credentials in effect.
 
     Exit 66 when there is none of that name.
     """
@@ -125,7 +127,7 @@ def context_ls(output: FormatOption = None, no_headers: NoHeadersOption = False)
 
 @context.command("rm")
 def context_rm(name: ContextArgument) -> None:
-    """Forget a context. Nothing happens to its servers.
+    """Delete a context. Its servers are not affected.
 
     Exit 66 when there is none of that name.
     """

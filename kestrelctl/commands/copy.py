@@ -26,7 +26,7 @@ def copy(
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Put what is in a queue on another queue, too, with flags and expiry. Nothing is taken from the first.
+    """Copy the items of a queue to another queue, with flags and expiry. Nothing is taken.
 
     It is what is in SRC when the command starts, open reads too, less what is taken meanwhile and what has expired.
     Ids and add times are new. SRC is read by its server's admin port, with the right peek.

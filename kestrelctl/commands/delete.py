@@ -19,7 +19,7 @@ def delete(
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Drop a queue, its items and its journal. Where trash_seconds is set, `kestrelctl undo` brings the items back.
+    """Delete a queue, its items and its journal. Where trash_seconds is set, `kestrelctl undo` brings the items back.
 
     Exit 1 when there is no such queue (an old Kestrel does not say).
     """

@@ -19,25 +19,25 @@ def doctor(
     config: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="The server's configuration (default: the one it reads).", show_default=False
+            metavar="FILE", help="The server's configuration file (default: the one it uses).", show_default=False
         ),
     ] = None,
     spool: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Its queue_path (default: the one it holds).", show_default=False),
+        typer.Option(metavar="DIR", help="The server's queue_path (default: the one it uses).", show_default=False),
     ] = None,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Look at a server and its machine: a line for each check, with ok, warning, critical or unknown and what to do.
+    """Check a server and its machine: a line for each check, with its state and what to do.
 
     The server and its queues, clocks, settings in the file against those in force, the admin port, file descriptors,
     the spool's permissions, room and latency of its disk. On another machine, and as another account than the
     server's or root, some of it cannot be seen. Nothing is changed; for the latency a file without a name is written.
 
-    Exit 0 all is well, 1 a warning, 88 something is critical, 69 the server cannot be reached.
+    Exit 0 ok, 1 warning, 88 critical, 69 the server cannot be reached.
     """
     from kestrelctl.doctor.findings import COLUMNS, exit_code
     from kestrelctl.doctor.rounds import Round

@@ -13,14 +13,14 @@ def export_items(
     queue: QueueArgument,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is stdout.")] = "-",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on behind the last whole line of FILE, if it is there.")
+        bool, typer.Option("--resume", help="Continue after the last complete line of FILE, if it exists.")
     ] = False,
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Write what is in a queue to a file, a line of JSON for each item. Nothing is taken.
+    """Export the items of a queue to a file, one JSON line each. Nothing is taken.
 
-    A line has the item's id, add time, expiry, flags and bytes: as text, or in base64 where they are no UTF-8. It is
+    A line has the item's id, add time, expiry, flags and bytes: as text, or in base64 where they are not UTF-8. It is
     what is in the queue when the command starts, open reads too, less what is taken meanwhile, read by the server's
     admin port. `kestrelctl import` puts it on a queue. With --resume, a whole export is followed by what is new.
 
@@ -30,6 +30,6 @@ def export_items(
     from kestrelctl.items.exporting import export
 
     if resume and file == "-":
-        raise Failure(ExitCode.USAGE, "--resume is for a file")
+        raise Failure(ExitCode.USAGE, "--resume requires a file")
     count = export(connect_reader(server, timeout), queue, file, resume=resume)
     remark(f"exported items={count}")

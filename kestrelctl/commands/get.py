@@ -33,7 +33,7 @@ def get(
         typer.Option(
             "--exec",
             metavar="CMD",
-            help="Run CMD in /bin/sh with the item as its stdin; take the item if it exits 0.",
+            help="Run CMD in /bin/sh with the item on its stdin; take the item if it exits 0.",
         ),
     ] = None,
     raw: RawOption = False,
@@ -56,9 +56,11 @@ def get(
     Exit 1 when there was no item, 124 when --wait is over without one.
     """
     if number is not None and take_all:
-        raise Failure(ExitCode.USAGE, "-n and --all exclude each other")
+        raise Failure(ExitCode.USAGE, "-n and --all are mutually exclusive")
     if command is not None and (raw or lines or null or length_prefixed or json):
-        raise Failure(ExitCode.USAGE, "--exec hands over the bytes as they are: leave out the framing")
+        raise Failure(
+            ExitCode.USAGE, "--exec and framing options are mutually exclusive: the command gets the raw bytes"
+        )
     several = take_all or (number or 1) > 1
     usual = Framing.LINES if several else Framing.RAW
     framing = choose(usual, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)

@@ -30,7 +30,7 @@ def history(
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:
-    """Print how many items a queue held over time, and what came and went, from its journal on disk.
+    """Print a queue's length and traffic over time, from its journal on disk.
 
     A row for each step, with what the queue held at its end, open reads included; a table has a sparkline above. The
     journal goes back as far as its oldest segment: set archive_path for more. The server may run.
@@ -43,7 +43,7 @@ def history(
     from kestrelctl.journals.times import now_ms
 
     if step == 0:
-        raise typer.BadParameter("--step must be more than nothing")
+        raise typer.BadParameter("--step must be greater than 0")
     points = read_history(Place.of(spool, archive), queue, since, until if until is not None else now_ms(), step)
     if (output or default_format()) == OutputFormat.TABLE:
         highest = max(point.items for point in points)

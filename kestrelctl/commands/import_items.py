@@ -12,19 +12,19 @@ def import_items(
     queue: QueueArgument,
     file: Annotated[str, typer.Argument(metavar="FILE", help="What `kestrelctl export` wrote; - is stdin.")] = "-",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on behind the last item that an import of FILE has stored.")
+        bool, typer.Option("--resume", help="Continue after the last item that an earlier import of FILE stored.")
     ] = False,
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Put the items of an export on a queue, in order, with flags and expiry; those that have expired are left out.
+    """Import items from an export, in order, with flags and expiry; expired items are skipped.
 
     The server gives them new ids and add times: those in FILE cannot be put back. Expiry is kept to the second.
 
     How far it is is noted in FILE.importing until it is done. If it ends before, --resume goes on there; items
     whose answer did not come, 512 at most, are put again then. Lines need no more than data or data_base64.
 
-    Exit 65 a line is no item, 66 no such file, 73 an import of FILE is unfinished, 80 or 81 the queue refused one.
+    Exit 65 a line is not an item, 66 no such file, 73 an import of FILE is unfinished, 80 or 81 the queue refused one.
     """
     from kestrelctl.items.importing import Import
 

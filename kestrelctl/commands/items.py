@@ -19,16 +19,16 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 def items(
     queue: QueueArgument,
-    offset: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the first N items.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
-    all_of_them: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    offset: Annotated[int, typer.Option(min=0, metavar="N", help="Skip the first N items.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of items.")] = 100,
+    all_of_them: Annotated[bool, typer.Option("--all", help="List all items.")] = False,
     grep: GrepOption = None,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """List what is in a queue, from its head on: id, age, expiry, size, flags and text. Nothing is taken.
+    """List the items of a queue from its head: id, age, expiry, size, flags and text. Nothing is taken.
 
     Open reads are among them, marked; so are items that expired and are still there. It is what is in the queue when
     the command starts, less what is taken meanwhile. It is read by the server's admin port, with the right peek.

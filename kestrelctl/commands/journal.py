@@ -73,12 +73,12 @@ def journal_export(
     spool: Annotated[
         str, typer.Argument(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
     ],
-    to: Annotated[str, typer.Option(metavar="DIR", help="The folder for the files.", show_default=False)],
+    to: Annotated[str, typer.Option(metavar="DIR", help="The output folder.", show_default=False)],
     queue: Annotated[
         str | None,
         typer.Argument(metavar="QUEUE", help="Only this queue and its children, or this child.", show_default=False),
     ] = None,
-    format: Annotated[JournalFormat, typer.Option(help="Whose files to write.")] = JournalFormat.KESTREL,
+    format: Annotated[JournalFormat, typer.Option(help="The format to write.")] = JournalFormat.KESTREL,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:

@@ -15,19 +15,19 @@ def journal_diff(
     a: Annotated[str, typer.Argument(metavar=_PLACE, help="A spool, archive, journal or file.", show_default=False)],
     b: Annotated[str, typer.Argument(metavar=_PLACE, help="Another.", show_default=False)],
     queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Only this queue.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Items that were delivered, too.")] = False,
-    values: Annotated[bool, typer.Option("--values", help="With the items' data.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing, the exit code says it.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include delivered items.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; only set the exit code.")] = False,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:
-    """Compare the items of two places: those in A only, in B only, changed, and in another order.
+    """Compare the items of two spools, archives or files: only in A, only in B, changed, or reordered.
 
     Of a spool, and of a journal's folder, those that wait for some reader count; --all compares all that is there,
     as it does in archives and files anyway. Two copies of one journal are compared by item id, others by data: as a
     Kestrel spool and what was imported from it.
 
-    Exit 0 they are the same, 1 they differ, 65 one is damaged, 66 there is no such place or queue.
+    Exit 0 no difference, 1 they differ, 65 one is damaged, 66 no such path or queue.
     """
     from kestrelctl.journals.contents import Contents, Queue
     from kestrelctl.journals.differing import COLUMNS, differences

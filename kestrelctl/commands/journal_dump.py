@@ -18,11 +18,11 @@ def journal_dump(
     ],
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
-    values: Annotated[bool, typer.Option("--values", help="With the items' data.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:
-    """Print every record of a journal: where it stands, what it is, and whether its checksum is right.
+    """Print every record of a journal with its position, type and checksum state.
 
     A stretch that holds no whole record is a row without a type, and reading goes on behind it. Nothing is changed,
     and the server may run.

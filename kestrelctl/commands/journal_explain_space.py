@@ -10,7 +10,7 @@ def journal_explain_space(
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:
-    """Say what a queue's journal takes on the disk: of each segment what is live, whom it is kept for, and until when.
+    """Explain a queue's disk usage: what is live in each segment, and which reader it is kept for.
 
     A segment goes when every reader has passed it. Nothing is changed, and the server may run.
 

@@ -23,11 +23,11 @@ def journal_peek(
     queue: QueueArgument,
     at: Annotated[
         int,
-        typer.Option(metavar="TIME", parser=instant_ms, help="When: 2025-01-31T12:00 (UTC), 10:32, 24h (ago)."),
+        typer.Option(metavar="TIME", parser=instant_ms, help="Time: 2025-01-31T12:00 (UTC), 10:32, 24h (ago)."),
     ],
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
-    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="The first N items only.")] = None,
+    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Only the first N items.")] = None,
     raw: RawOption = False,
     lines: LinesOption = False,
     null: NullOption = False,
@@ -35,7 +35,7 @@ def journal_peek(
     json: JsonOption = False,
     empty_ok: EmptyOkOption = False,
 ) -> None:
-    """Write the items that waited in a queue at a moment in the past, first one first, by replaying its journal.
+    """Print the items that waited in a queue at a time in the past, by replaying its journal.
 
     Items that were in an open read then waited, too. With --json a line has the id and the times of the item. Nothing
     is changed, and the server may run.

@@ -44,11 +44,9 @@ def _rate(value: str) -> float:
 
 def journal_replay(
     queue: QueueArgument,
-    to: Annotated[
-        str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The server to put them on.", show_default=False)
-    ],
+    to: Annotated[str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The destination server.", show_default=False)],
     into: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="The queue to put them on (default: the same).")
+        str | None, typer.Option("--queue", metavar="QUEUE", help="The destination queue (default: the same).")
     ] = None,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
@@ -59,15 +57,15 @@ def journal_replay(
         re.Pattern[bytes] | None,
         typer.Option(metavar="RE", parser=pattern, help="Only items with something like this in their data."),
     ] = None,
-    speed: Annotated[float, typer.Option(metavar="1x|max", parser=_speed, help="How fast: 1x is as they came.")] = "1x",  # type: ignore[assignment]
-    rate: Annotated[
-        float | None, typer.Option(metavar="N/s", parser=_rate, help="No more than so many items a second.")
-    ] = None,
+    speed: Annotated[
+        float, typer.Option(metavar="1x|max", parser=_speed, help="Speed relative to the original: 1x.")
+    ] = "1x",  # type: ignore[assignment]
+    rate: Annotated[float | None, typer.Option(metavar="N/s", parser=_rate, help="Maximum rate.")] = None,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Put the items of a journal and its archive again, in order and with the times between them.
+    """Replay the items of a journal and its archive, in order and with their original timing.
 
     All that are on the disk count, delivered or not. Flags are kept; an item that was to expire gets as long as it
     had. Items get new ids and add times. The server of the journal may run.

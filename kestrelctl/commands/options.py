@@ -49,7 +49,7 @@ def instant_ms(value: str) -> int:
         return parse_instant_ms(value, now_ms())
     except ValueError as error:
         hint = "write 2025-01-31T12:00 (UTC), 10:32, 24h for a day ago, or milliseconds since 1970"
-        raise typer.BadParameter(f"{value!r} is no time: {hint}") from error
+        raise typer.BadParameter(f"{value!r} is not a time: {hint}") from error
 
 
 def _given_before_the_verb(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
@@ -66,7 +66,7 @@ def per_second(value: str) -> float:
     except ValueError as error:
         raise typer.BadParameter(f"{value!r} is not a rate: write 100/s") from error
     if not 0 < rate < float("inf"):
-        raise typer.BadParameter(f"{value!r} is not a rate: it must be more than nothing")
+        raise typer.BadParameter(f"{value!r} is not a rate: it must be greater than 0")
     return rate
 
 
@@ -107,26 +107,28 @@ TimeoutOption = Annotated[
     str,
     typer.Option(
         metavar="SPAN",
-        help=f"How long the server may take to answer (default {TIMEOUT_DEFAULT}).",
+        help=f"Time limit for an answer from the server (default {TIMEOUT_DEFAULT}).",
         callback=_given_before_the_verb,
         show_default=False,
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal kestrelctl never asks.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal kestrelctl never asks.")
+]
 EmptyOkOption = Annotated[bool, typer.Option("--empty-ok", help="Exit 0 instead of 1 or 124 when there is no item.")]
 WaitOption = Annotated[
     int | None,
     typer.Option(metavar="SPAN", parser=duration_ms, help="Wait this long for an item: 5s, 500ms, 1h30m."),
 ]
-RawOption = Annotated[bool, typer.Option("--raw", help="Frame: the bytes as they are (default for one item).")]
-LinesOption = Annotated[bool, typer.Option("--lines", help="Frame: a newline after each item (default for several).")]
-NullOption = Annotated[bool, typer.Option("--null", help="Frame: a zero byte after each item (xargs -0).")]
+RawOption = Annotated[bool, typer.Option("--raw", help="Framing: raw bytes (default for one item).")]
+LinesOption = Annotated[bool, typer.Option("--lines", help="Framing: a newline after each item (default for several).")]
+NullOption = Annotated[bool, typer.Option("--null", help="Framing: a zero byte after each item (xargs -0).")]
 LengthOption = Annotated[
-    bool, typer.Option("--length-prefixed", help="Frame: four bytes of length, big-endian, before each item.")
+    bool, typer.Option("--length-prefixed", help="Framing: a 4-byte big-endian length before each item.")
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help='Frame: {"data": "…"} on a line for each item; {"data_base64": "…"} if not UTF-8.'),
+    typer.Option("--json", help='Framing: {"data": "…"} on a line for each item; {"data_base64": "…"} if not UTF-8.'),
 ]
 FormatOption = Annotated[
     OutputFormat | None,
@@ -134,7 +136,7 @@ FormatOption = Annotated[
 ]
 BlocksFormatOption = Annotated[
     OutputFormat | None,
-    typer.Option("--output", "-o", help="Default: the blocks as the server sends them.", show_default=False),
+    typer.Option("--output", "-o", help="Default: the server's own blocks.", show_default=False),
 ]
 SpoolOption = Annotated[
     str | None,
@@ -142,18 +144,18 @@ SpoolOption = Annotated[
 ]
 ArchiveOption = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="The archive_path, for what has left the spool.", show_default=False),
+    typer.Option(metavar="DIR", help="The archive_path, for segments that have left the spool.", show_default=False),
 ]
 SinceOption = Annotated[
     int | None,
     typer.Option(
-        metavar="TIME", parser=instant_ms, help="From then on: 2025-01-31T12:00 (UTC), 10:32, 24h.", show_default=False
+        metavar="TIME", parser=instant_ms, help="Start time: 2025-01-31T12:00 (UTC), 10:32, 24h.", show_default=False
     ),
 ]
 UntilOption = Annotated[
-    int | None, typer.Option(metavar="TIME", parser=instant_ms, help="Before then (default: now).", show_default=False)
+    int | None, typer.Option(metavar="TIME", parser=instant_ms, help="End time (default: now).", show_default=False)
 ]
-NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="Leave out the line of column names.")]
+NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="Do not print column names.")]
 
 
 def pattern(value: str) -> re.Pattern[bytes]:
@@ -161,45 +163,46 @@ def pattern(value: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(value))
     except re.error as error:
-        raise typer.BadParameter(f"{value!r} is no regular expression: {error}") from error
+        raise typer.BadParameter(f"{value!r} is not a valid regular expression: {error}") from error
 
 
 GrepOption = Annotated[
     re.Pattern[bytes] | None,
     typer.Option(
-        metavar="RE", parser=pattern, help="Only items in which this regular expression is found.", show_default=False
+        metavar="RE", parser=pattern, help="Only items that match this regular expression.", show_default=False
     ),
 ]
 MatchOption = Annotated[
     re.Pattern[bytes] | None,
     typer.Option(
-        metavar="RE", parser=pattern, help="Only items in which this regular expression is found.", show_default=False
+        metavar="RE", parser=pattern, help="Only items that match this regular expression.", show_default=False
     ),
 ]
 MaxOption = Annotated[
-    int | None, typer.Option("--max", min=1, metavar="N", help="At most so many.", show_default=False)
+    int | None, typer.Option("--max", min=1, metavar="N", help="Maximum number of items.", show_default=False)
 ]
 RateOption = Annotated[
-    float | None, typer.Option(metavar="N/s", parser=per_second, help="At most so many a second.", show_default=False)
+    float | None, typer.Option(metavar="N/s", parser=per_second, help="Maximum rate.", show_default=False)
 ]
 ToOption = Annotated[
     str,
     typer.Option(
         "--to",
         metavar="HOST:PORT|unix:PATH",
-        help="Another server, reached with the same login (default the same one).",
+        help="Destination server, with the same credentials (default: the same server).",
         callback=other_server,
         show_default=False,
     ),
 ]
 SourceArgument = Annotated[
-    str, typer.Argument(metavar="SRC", help="The queue they are in.", show_default=False, callback=queue_name)
+    str, typer.Argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)
 ]
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="DST", help="The queue they go to.", show_default=False, callback=queue_name)
+    str, typer.Argument(metavar="DST", help="Destination queue.", show_default=False, callback=queue_name)
 ]
 PerServerOption = Annotated[
-    bool, typer.Option("--per-server", help="Of a context with several servers: rows of each instead of sums.")
+    bool,
+    typer.Option("--per-server", help="For a context with several servers: a row for each server instead of sums."),
 ]
 
 
@@ -212,7 +215,7 @@ def way_to_one(server: str) -> Way:
     """As `way_to` where a command is for one server only. Raises Failure when it means several."""
     way = way_to(server)
     if len(way.servers) > 1:
-        words = f"context {way.context} has {len(way.servers)} servers and this is for one: choose it with -s"
+        words = f"context {way.context} has {len(way.servers)} servers, but this command uses one: choose it with -s"
         raise Failure(ExitCode.USAGE, words)
     return way
 

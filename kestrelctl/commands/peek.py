@@ -32,7 +32,7 @@ def peek(
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Write the item at the head of a queue to stdout and leave it there.
+    """Print the item at the head of a queue without taking it.
 
     Of a context with several servers it is the head of any that has one; --json and a remark say which.
 

@@ -23,9 +23,11 @@ def put(
     queue: QueueArgument,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="DATA|-|@FILE", help="The item. - or nothing: stdin. @FILE: what is in the file."),
+        typer.Argument(metavar="DATA|-|@FILE", help="The item. - or nothing: stdin. @FILE: the contents of FILE."),
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Every line is an item, an empty line an empty one.")] = False,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Each line is an item; an empty line is an empty item.")
+    ] = False,
     null: NullOption = False,
     length_prefixed: LengthOption = False,
     expire: Annotated[
@@ -39,7 +41,7 @@ def put(
 
     Bytes are stored as they are: `echo hello | kestrelctl put work` stores "hello" and its newline.
 
-    With --lines, --null or --length-prefixed the items are stored in order until one is refused. Exit 81 says
+    With --lines, --null or --length-prefixed the items are stored in order until one is refused. Exit 81 means
     that some are stored, stderr says how many.
 
     Of a context with several servers one is picked at random, another one if that cannot be reached.

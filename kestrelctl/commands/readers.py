@@ -17,14 +17,12 @@ from kestrelctl.shell.output import remark, write_rows
 
 COLUMNS: Final = ["reader", "kind", "head", "behind", "items", "bytes", "open"]
 
-readers = typer.Typer(
-    help="Places on a queue's journal that outlive connections and restarts (docs/admin.md).", rich_markup_mode=None
-)
+readers = typer.Typer(help="Persistent read positions in a queue's journal (docs/admin.md).", rich_markup_mode=None)
 
 
 def reader_name(value: str) -> str:
     if not value or any(letter in "/+" or letter.isspace() for letter in value):
-        raise typer.BadParameter(f"{value!r} is not a reader's name: it is empty, or has a blank, a / or a + in it")
+        raise typer.BadParameter(f"{value!r} is not a reader name: it is empty, or contains a blank, a / or a +")
     return value
 
 
@@ -61,14 +59,14 @@ def readers_create(
     queue: QueueArgument,
     reader: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False, callback=reader_name)],
     at: Annotated[
-        str, typer.Option("--from", metavar="ID", help="Where it begins: earliest, latest, or an item's id.")
+        str, typer.Option("--from", metavar="ID", help="Start position: earliest, latest, or an item id.")
     ] = "earliest",
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Make a reader. From then on, the queue's journal keeps what it has not done: drop it when it is not needed.
+    """Create a reader. The journal keeps everything it has not read: drop readers that are no longer needed.
 
-    The queue is made if it is not there. Exit 1 when the item is gone, 73 when there is a reader of that name, which
+    The queue is made if it is not there. Exit 1 when the item is gone, 73 when a reader of that name exists, which
     stays where it is.
     """
     from kestrelctl.remote.reader_api import Gone
@@ -78,7 +76,7 @@ def readers_create(
     except Gone as gone:
         raise Failure(ExitCode.NEGATIVE, f"{queue} has no item {at}: its first is {gone.first_id}") from gone
     if not is_new:
-        raise Failure(ExitCode.CANNOT_CREATE, f"{queue} has a reader {reader} already, at item {made['head']}")
+        raise Failure(ExitCode.CANNOT_CREATE, f"reader {reader} of {queue} already exists, at item {made['head']}")
     remark(f"{reader} is at item {made['head']}")
 
 
@@ -86,23 +84,23 @@ def readers_create(
 def readers_move(
     queue: QueueArgument,
     reader: ReaderArgument,
-    to: Annotated[str, typer.Argument(metavar="ID|latest", help="The item it is to read next.", show_default=False)],
+    to: Annotated[str, typer.Argument(metavar="ID|latest", help="The next item to read.", show_default=False)],
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Move a reader forward: all items before that are done for it. It cannot go back; drop it and make it anew.
+    """Move a reader forward, past items it has not read. It cannot move backwards; drop and recreate it.
 
-    Exit 1 when there is no such queue or reader, 77 when it is farther already or there is no such item yet.
+    Exit 1 when there is no such queue or reader, 77 when it is already past that item, or the item does not exist yet.
     """
     if to != "latest" and not (to.isascii() and to.isdecimal() and 0 < int(to) < 10**18):
-        raise typer.BadParameter(f"{to!r} is neither an item's id nor latest")
+        raise typer.BadParameter(f"{to!r} is neither an item id nor latest")
     api = connect_reader(server, timeout)
     target = api.describe(queue)["next_id"] if to == "latest" else int(to)
     if target == 1:
-        raise Failure(ExitCode.REFUSED, "the first item of all is where readers come from: they do not go back")
+        raise Failure(ExitCode.REFUSED, "a reader cannot move backwards to the first item")
     head = api.done(queue, reader, target - 1)["head"]
     if head != target:
-        raise Failure(ExitCode.REFUSED, f"{reader} is at item {head} already, readers do not go back")
+        raise Failure(ExitCode.REFUSED, f"{reader} is already at item {head}; a reader cannot move backwards")
     remark(f"{reader} is at item {head}")
 
 
@@ -110,7 +108,7 @@ def readers_move(
 def readers_drop(
     queue: QueueArgument, reader: ReaderArgument, server: ServerOption = "", timeout: TimeoutOption = ""
 ) -> None:
-    """Forget a reader. What only it had yet to read may leave the disk.
+    """Drop a reader. Items that only it had not read may be deleted from disk.
 
     Exit 1 when there is no such queue or reader.
     """

@@ -7,7 +7,7 @@ from kestrelctl.shell.output import remark, say
 def reload(server: ServerOption = "", timeout: TimeoutOption = "") -> None:
     """Have the server read its configuration again.
 
-    Exit 78 when it is bad: then the old one stays in force, whole. Settings that need a restart are named on
+    Exit 78 when it is invalid: the old one stays in force. Settings that need a restart are named on
     stderr.
     """
     cluster = connect_all(server, timeout)

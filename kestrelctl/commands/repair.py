@@ -24,13 +24,13 @@ def repair(
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Have the server check a queue's journal, build it anew if it is damaged, and open the queue again.
+    """Check a queue's journal on the server, rebuild it if it is damaged, and reopen the queue.
 
     The new journal has every item that can be read, in order; the damaged one is kept in the spool's .damaged folder.
-    stderr says what was bad, where, and which items are lost. The other queues serve meanwhile, and open reads stay
+    stderr says what was bad, where, and which items are lost. Other queues are not affected, and open reads stay
     open. Parent and children are one journal. With the server stopped, use `kestrelctl journal-verify --repair`.
 
-    Exit 0 the journal is whole and nothing is lost, 1 items are lost or there is no such queue, 74 the disk refused,
+    Exit 0 the journal is intact and nothing is lost, 1 items are lost or there is no such queue, 74 a disk error,
     84 it cannot be repaired and the queue stays stopped.
     """
     answer = connect(server, timeout).repair_queue(os.fsencode(queue))

@@ -17,7 +17,7 @@ from kestrelctl.commands.options import (
 )
 from kestrelctl.shell.output import remark, write_record
 
-retention = typer.Typer(help="Try limits on what really happened.", rich_markup_mode=None)
+retention = typer.Typer(help="Simulate limits on recorded traffic.", rich_markup_mode=None)
 
 
 @retention.command("simulate")
@@ -37,14 +37,14 @@ def retention_simulate(
         typer.Option(metavar="SIZE", parser=size_bytes, help="As the setting max_size: 64MiB.", show_default=False),
     ] = None,
     refuse: Annotated[
-        bool, typer.Option("--refuse", help="A full queue refuses new items, instead of discarding the oldest.")
+        bool, typer.Option("--refuse", help="A full queue refuses new items instead of discarding the oldest.")
     ] = False,
     since: SinceOption = None,
     until: UntilOption = None,
     output: FormatOption = None,
     no_headers: NoHeadersOption = False,
 ) -> None:
-    """Say what limits would have done to a queue: its journal is played again with them.
+    """Simulate limits on a queue by replaying its journal with them.
 
     Each item comes when it came, and leaves when it left unless a limit is before that: consumers get on no faster
     for what falls away, so it is the most that would have happened. missed_items are those that fell away though

@@ -5,8 +5,8 @@ from kestrelctl.shell.output import confirm, remark
 
 
 def shutdown(yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
-    """Stop the server in good order. Returns when it has closed the connection."""
+    """Shut down the server. Returns when it has closed the connection."""
     client = connect(server, timeout)
     confirm("stop the server?", yes=yes)
     client.shut_down()
-    remark("the server is down")
+    remark("the server has stopped")

@@ -9,7 +9,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 PROGRAM: Final = "kestrelctl spark"
 spark = typer.Typer(
-    help="Look through journals with Spark: needs pip install 'kestreld[spark]' and Java 17.", rich_markup_mode=None
+    help="Process journals with Spark: requires pip install 'kestreld[spark]' and Java 17.", rich_markup_mode=None
 )
 
 
@@ -36,9 +36,9 @@ ConfOption = Annotated[
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="From this time on: 2025-01-31T12:00 (UTC), or milliseconds since 1970."),
+    typer.Option(metavar="TIME", help="Start time: 2025-01-31T12:00 (UTC), or milliseconds since 1970."),
 ]
-UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Up to this time, not included.")]
+UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="End time, exclusive.")]
 ServersOption = Annotated[
     str, typer.Option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
 ]
@@ -46,7 +46,7 @@ OptionOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="An option of the servers or the stream; may be repeated."),
 ]
-TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The folder for what is made.", show_default=False)]
+TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The output folder.", show_default=False)]
 
 
 @spark.command("verify")
@@ -101,7 +101,7 @@ def convert(
     queue: QueueOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    values: Annotated[bool, typer.Option("--values", help="With the items' data.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in DIR.")] = False,
     state: Annotated[
         str | None, typer.Option(metavar="FILE", help="Remember there what is read, and add only what is new to DIR.")
@@ -177,21 +177,19 @@ def ingest(
 def replay(
     paths: PathsArgument,
     servers: ServersOption,
-    to: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="The queue to put them on (default: the same).")
-    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="QUEUE", help="The destination queue (default: the same).")] = None,
     queue: QueueOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     where: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Only such items, by columns: 'size > 100'.")
+        str | None, typer.Option(metavar="EXPRESSION", help="SQL condition on the columns: 'size > 100'.")
     ] = None,
-    speed: Annotated[str, typer.Option(metavar="1x|max", help="How fast: 1x is as they came.")] = "1x",
-    rate: Annotated[str | None, typer.Option(metavar="N/s", help="No more than so many items a second in all.")] = None,
-    expired: Annotated[bool, typer.Option("--expired", help="Those that have expired, too.")] = False,
+    speed: Annotated[str, typer.Option(metavar="1x|max", help="Speed relative to the original: 1x.")] = "1x",
+    rate: Annotated[str | None, typer.Option(metavar="N/s", help="Maximum total rate.")] = None,
+    expired: Annotated[bool, typer.Option("--expired", help="Include expired items.")] = False,
     dedup_key: Annotated[bool, typer.Option("--dedup-key", help="Items begin with a key and a newline.")] = False,
     state: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Remember there how far it is, and go on there.")
+        str | None, typer.Option(metavar="DIR", help="File for the progress; the next run continues there.")
     ] = None,
     mode: Annotated[
         str | None, typer.Option(metavar="MODE", help="FAILFAST (a queue ends at damage), PERMISSIVE, DROPMALFORMED.")
@@ -200,7 +198,7 @@ def replay(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Put the items of journals and archives again, each queue in its order and all with the times between them.
+    """Replay the items of journals and archives, in order and with their original timing.
 
     All that are on the disk count, delivered or not; those that have expired are left out. With --expired they come
     too, and each item gets as long as it had. Prints a row for each queue.

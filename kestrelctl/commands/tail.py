@@ -20,11 +20,11 @@ from kestrelctl.items.framing import Framing, choose
 
 def tail(
     queue: QueueArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each item as it is put.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing items as they are put.")] = False,
     number: Annotated[
         int | None,
         typer.Option(
-            "-n", min=0, metavar="N", help="Begin with the last N put (default 10, with -f 0).", show_default=False
+            "-n", min=0, metavar="N", help="Start with the last N items (default 10, with -f 0).", show_default=False
         ),
     ] = None,
     raw: RawOption = False,
@@ -35,7 +35,7 @@ def tail(
     server: ServerOption = "",
     timeout: TimeoutOption = "",
 ) -> None:
-    """Show the last items that were put on a queue, and with -f every one that comes. Nothing is taken.
+    """Show the last items put on a queue, and with -f each new one. Nothing is taken.
 
     It sees items that workers have taken, too, as long as they are in the journal; with -f it says on stderr if some
     were gone before it could read them. --json has the id, add time, size and flags of each. It reads by the server's

@@ -17,12 +17,12 @@ ServersOption = Annotated[
         "--server",
         "-s",
         metavar="HOST:PORT|unix:PATH",
-        help="A server; several are added up, as are those of a context.",
+        help="A server; may be repeated, figures are summed up, as for a context.",
         show_default=False,
     ),
 ]
-IntervalOption = Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How often to look.")]
-FilterOption = Annotated[str, typer.Option("--filter", metavar="WORDS", help="Only these queues, as with /.")]
+IntervalOption = Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Refresh interval.")]
+FilterOption = Annotated[str, typer.Option("--filter", metavar="WORDS", help="Filter the queues, as with /.")]
 SortOption = Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")]
 ThemeOption = Annotated[str | None, typer.Option(metavar="NAME", help="dark, light or colour-blind.")]
 
@@ -32,17 +32,19 @@ def top(
     interval: IntervalOption = "1s",
     filter: FilterOption = "",
     sort: SortOption = "queue",
-    plain: Annotated[bool, typer.Option("--plain", help="Print text, look after look, instead of a console.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The same as one JSON object on a line for each look.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --plain or --json (else --plain): one look.")] = False,
-    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="As --once: N looks.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Print text instead of showing a console.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on a line per refresh.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --plain or --json (else --plain): print once.")] = False,
+    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="As --once, but N times.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="The console cannot flush, delete or reload.")] = False,
     theme: ThemeOption = None,
-    record: Annotated[str | None, typer.Option(metavar="FILE", help="Write what is seen to a new file.")] = None,
-    replay: Annotated[str | None, typer.Option(metavar="FILE", help="Show a recording instead of a server.")] = None,
+    record: Annotated[str | None, typer.Option(metavar="FILE", help="Record to a new file.")] = None,
+    replay: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Play a recording instead of showing a server.")
+    ] = None,
     timeout: TimeoutOption = "",
 ) -> None:
-    """Watch the queues of one server or several: a console in a terminal, or text with --plain.
+    """Monitor the queues of one or more servers: a console in a terminal, or text with --plain.
 
     docs/console.md has the keys; ? shows them in the console. Figures a server does not give are blank. A first look
     is not printed: rates need two.
@@ -55,7 +57,7 @@ def top(
     way = way_to_all(server)
     if plain or json or once or number is not None:
         if replay is not None or record is not None:
-            raise typer.BadParameter("--record and --replay are for the console")
+            raise typer.BadParameter("--record and --replay require the console")
         from tui.polling import pollers
 
         looks = 1 if once else number
@@ -94,7 +96,7 @@ def sort_of(sort: str) -> tuple[str, bool]:
 
     column = sort.removeprefix("-")
     if column not in COLUMNS:
-        raise typer.BadParameter(f"there is no column {column!r}; there are {', '.join(COLUMNS)}")
+        raise typer.BadParameter(f"no column {column!r}; columns are {', '.join(COLUMNS)}")
     return column, sort.startswith("-")
 
 
@@ -102,7 +104,7 @@ def spans_ms(interval: str, timeout: str) -> tuple[int, int]:
     """Both of them, in milliseconds."""
     interval_ms, timeout_ms = duration_ms(interval), duration_ms(timeout)
     if interval_ms == 0 or timeout_ms == 0:
-        raise typer.BadParameter("--interval and --timeout must be more than nothing")
+        raise typer.BadParameter("--interval and --timeout must be greater than 0")
     return interval_ms, timeout_ms
 
 

@@ -8,7 +8,7 @@ from kestrelctl.shell.output import remark
 
 
 def undo(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
-    """Bring back what the latest flush or delete of a queue dropped, in order, behind what is in it now.
+    """Restore the items dropped by the last flush or delete of a queue, behind its current items.
 
     The server keeps it for the queue's trash_seconds; by default that is 0, and nothing is kept. A second undo goes
     one flush or delete further back. Items keep flags and expiry; max_age begins anew.
@@ -22,7 +22,7 @@ def undo(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption
     ]
     cluster.end()
     if not undone:
-        raise Failure(ExitCode.NEGATIVE, f"nothing of {queue} to undo: is trash_seconds set, or is its time over?")
+        raise Failure(ExitCode.NEGATIVE, f"nothing to undo for {queue}: trash_seconds is 0, or has expired")
     back, left = map(sum, zip(*undone, strict=True))
     if left:
         code = ExitCode.PARTLY_STORED if back else ExitCode.FULL

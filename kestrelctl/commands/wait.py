@@ -11,24 +11,22 @@ from kestrelctl.shell.output import remark
 def wait(
     context: typer.Context,
     queue: QueueArgument,
-    empty: Annotated[
-        bool, typer.Option("--empty", help="Until it has no items, and no worker holds one in an open read.")
-    ] = False,
+    empty: Annotated[bool, typer.Option("--empty", help="Wait until it has no items and no open reads.")] = False,
     items: Annotated[
         str | None,
-        typer.Option("--items", metavar="N", help="Until it has N items or more; '<N', '<=N', '=N', '>N' say it else."),
+        typer.Option("--items", metavar="N", help="Wait until it has N items or more; or '<N', '<=N', '=N', '>N'."),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option("--timeout", metavar="SPAN", parser=duration_ms, help="Give up after this (default: never)."),
     ] = None,
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How often to look.")] = "500ms",
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Refresh interval.")] = "500ms",
     missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="A queue that is not there is an empty one, not exit 1.")
+        bool, typer.Option("--missing-ok", help="Treat a missing queue as empty instead of exit 1.")
     ] = False,
     server: ServerOption = "",
 ) -> None:
-    """Wait until a queue is empty, or holds so many items. Nothing is taken.
+    """Wait until a queue is empty, or has a given number of items. Nothing is taken.
 
     --timeout here is how long to wait in all; before the verb it is how long the server may take to answer.
 
@@ -44,7 +42,7 @@ def wait(
         raise typer.BadParameter(str(error)) from error
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
-        raise typer.BadParameter("--interval must be more than nothing")
+        raise typer.BadParameter("--interval must be greater than 0")
     cluster = connect_all(server, str(context.find_root().params["timeout"]))
     count = wait_for(cluster, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
     remark(f"{queue} has items={count}")

@@ -16,13 +16,11 @@ SIGNAL_CODES = 128
 
 def watch(
     context: typer.Context,
-    words: Annotated[
-        list[str], typer.Argument(metavar="VERB", help="A verb and what belongs to it.", show_default=False)
-    ],
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="How long to wait between.")] = "2s",
-    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="So many times, then end.")] = None,
+    words: Annotated[list[str], typer.Argument(metavar="VERB", help="A verb and its arguments.", show_default=False)],
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Pause between runs.")] = "2s",
+    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Stop after N runs.")] = None,
 ) -> None:
-    """Run a verb of kestrelctl again and again, such as stats, ls, items or readers ls.
+    """Run a verb repeatedly, such as stats, ls, items or readers ls.
 
     On a terminal each run replaces the one before; elsewhere they follow each other. A run that fails does not end
     it. What stands behind the verb is for the verb, -s and -c before `watch` too; `top` is made for many queues.
@@ -31,7 +29,7 @@ def watch(
     """
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
-        raise typer.BadParameter("--interval must be more than nothing")
+        raise typer.BadParameter("--interval must be greater than 0")
     # The options of the whole program that stand before `watch` are meant for the verb.
     line = [
         f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in line_options.items()

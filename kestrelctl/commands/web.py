@@ -20,10 +20,10 @@ from kestrelctl.commands.top import (
 def web(
     server: ServersOption = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where browsers find it: loopback only; port 0 takes a free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on: loopback only; port 0 picks a free one.")
     ] = "127.0.0.1:8022",
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Whoever has the address may flush, delete, reload and write files.")
+        bool, typer.Option("--allow-actions", help="Anyone with the address may flush, delete, reload and write files.")
     ] = False,
     interval: IntervalOption = "1s",
     filter: FilterOption = "",

@@ -28,7 +28,7 @@ TIMEX_BYTES: Final = 512  # struct timex has 208
 TIME_ERROR: Final = 5
 AHEAD_MS: Final = 60_000
 LOOKED_AT_MAX: Final = 10_000
-AS_ROOT: Final = "run it as root, or as the account of the server"
+AS_ROOT: Final = "run it as root or as the server's user"
 
 
 def descriptors(process: Process) -> Finding:
@@ -48,9 +48,9 @@ def synchronisation() -> Finding:
     adjtimex = getattr(ctypes.CDLL(None, use_errno=True), "adjtimex", None)
     state = adjtimex(ctypes.create_string_buffer(TIMEX_BYTES)) if adjtimex is not None else -1
     if state < 0:
-        return unknown("clock synchronised", "the kernel does not say")
+        return unknown("clock synchronised", "the kernel does not report it")
     if state == TIME_ERROR:
-        words = "nobody keeps this machine's clock right: expiry and ages are as wrong as it is"
+        words = "this machine's clock is not synchronised: expiry and ages may be wrong"
         return warning("clock synchronised", words, "start chrony or systemd-timesyncd, here or on the host")
     return fine("clock synchronised", "yes")
 
@@ -61,7 +61,7 @@ def spool(path: str, account: int | None) -> Iterator[Finding]:
         found = os.stat(path)
     except OSError as error:
         advice = f"--spool names another; {AS_ROOT}"
-        yield unknown("spool", f"{path} cannot be looked at: {(error.strerror or str(error)).lower()}", advice)
+        yield unknown("spool", f"{path} cannot be read: {(error.strerror or str(error)).lower()}", advice)
         return
     yield _permissions(path, found, account)
     yield space("disk space", path)
@@ -82,7 +82,7 @@ def _permissions(path: str, found: os.stat_result, account: int | None) -> Findi
         words = f"{foreign} does not belong to {_name(owner)}, and the server cannot write it"
         return critical("spool", words, f"stop the server; chown -R {_name(owner)} {path}")
     if mode & 0o077:
-        return warning("spool", f"{path} has mode {mode:04o}: others can look into it", f"chmod 0700 {path}")
+        return warning("spool", f"{path} has mode {mode:04o}: others can read it", f"chmod 0700 {path}")
     return fine("spool", f"{path} belongs to {_name(owner)} alone")
 
 
@@ -112,7 +112,7 @@ def space(check: str, path: str) -> Finding:
     disk = os.statvfs(path)
     free_bytes, all_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     words = f"{free_bytes / (1 << 30):.1f} GiB free of {all_bytes / (1 << 30):.1f} ({path})"
-    advice = "make room: kestrelctl journal explain-space shows what keeps segments; a full disk refuses puts"
+    advice = "free disk space: kestrelctl journal explain-space shows what keeps segments"
     if disk.f_files and disk.f_favail / disk.f_files < 1 - DISK_USED[1]:
         return critical(check, f"{words}, but only {disk.f_favail} files can be made", advice)
     if free_bytes < FREE_BYTES_LOW[1]:
@@ -139,13 +139,13 @@ def latency(path: str) -> Finding:
             os.fdatasync(fd)
             took_ms.append((time.perf_counter() - begun_s) * 1000)
     except OSError as error:
-        words = f"{path} takes nothing: {(error.strerror or str(error)).lower()}"
-        return critical("disk latency", words, "see the kernel's log (dmesg) for the disk")
+        words = f"{path} cannot be written: {(error.strerror or str(error)).lower()}"
+        return critical("disk latency", words, "see the kernel log (dmesg) for disk errors")
     finally:
         os.close(fd)
     median_ms = statistics.median(took_ms)
     words = f"{median_ms:.1f} ms for a sync, {max(took_ms):.1f} at worst"
-    advice = "with sync_journal each answer waits for this: what else uses the disk, and is it one of its own?"
+    advice = "with sync_journal each answer waits for this: use a faster or dedicated disk"
     return graded("disk latency", median_ms, LATENCY_MS, words, advice)
 
 
@@ -164,9 +164,9 @@ def _from_the_future(path: str) -> Finding:
             finally:
                 files.close(fd)
         except (JournalCorrupt, OSError):
-            continue  # journal-verify says more of it
+            continue  # run journal-verify for details of it
         ahead_ms = max(ahead_ms, header.created_at_ms - now_ms())
     if ahead_ms > AHEAD_MS:
         words = f"a segment was begun {written_span(ahead_ms)} from now: the clock has been set back"
-        return warning("clock and journals", words, "ages and expiry are wrong until that time has come")
+        return warning("clock and journals", words, "ages and expiry are wrong until then")
     return fine("clock and journals", "no journal is from the future")

@@ -39,17 +39,17 @@ class Round:
             try:
                 config = self._load(process)
             except ConfigError as error:
-                advice = "correct it: a reload is refused, and so will be the next start"
+                advice = "correct it: reloads and the next start fail"
                 mistakes = critical("config", str(error.problems[0]), advice)
         try:
             yield from server.ask(self._client, config)
         except Failure as failure:
             self.unreachable = failure
-            yield critical("server", failure.words, "is it running? its log says why it stopped")
+            yield critical("server", failure.words, "is it running? see its log")
         if mistakes is not None:
             yield mistakes
         elif config is None:
-            yield unknown("config", "which file the server reads is not known", "--config FILE names it")
+            yield unknown("config", "the server's configuration file is not known", "use --config FILE")
         if config is not None:
             yield server.admin(config.admin, process.admin if process is not None else None, self._login)
         yield from self._machine(process, config)
@@ -69,7 +69,7 @@ class Round:
         if process is not None:
             yield machine.descriptors(process)
         else:
-            words = "the server's process is not to be seen from here"
+            words = "the server's process is not visible from here"
             yield unknown("descriptors", words, f"on its machine, {machine.AS_ROOT}")
         yield machine.synchronisation()
         if config is not None and process is not None and process.spool is not None and self._spool is None:
@@ -77,10 +77,10 @@ class Round:
             if wanted != os.path.realpath(process.spool):
                 words = f"the server holds {process.spool}, queue_path is {config.queue_path}"
                 yield warning(
-                    "spool", words, "the next start uses the other one: correct queue_path if that is not meant"
+                    "spool", words, "the next start uses the other one: correct queue_path if that is not intended"
                 )
         if spool is None:
-            yield unknown("spool", "which folder it is is not known", "--spool DIR names it")
+            yield unknown("spool", "the spool folder is not known", "use --spool DIR")
             return
         yield from machine.spool(spool, process.account if process is not None else None)
         if config is not None and config.archive_path is not None and os.path.isdir(config.archive_path):

@@ -40,11 +40,11 @@ def _queues(blocks: Sequence[QueueBlock]) -> Iterator[Finding]:
     stopped = [str(block["queue"]) for block in blocks if block.get("stopped") == 1]
     failed = [str(block["queue"]) for block in blocks if block.get("journal_failed") == 1]
     if stopped:
-        words = f"stopped, as the journal is corrupt: {_some(stopped)}"
+        words = f"stopped because of a corrupt journal: {_some(stopped)}"
         yield critical("queues", words, f"kestrelctl repair {stopped[0]}")
     if failed:
-        words = f"the disk takes no more of: {_some(failed)}"
-        yield critical("queues", words, "free the disk, then kestrelctl reload; the server's log says more")
+        words = f"journal writes are failing for: {_some(failed)}"
+        yield critical("queues", words, "free disk space, then run kestrelctl reload; the server's log has details")
     if not stopped and not failed:
         yield fine("queues", f"{len(blocks)} queues, none is stopped")
 
@@ -56,7 +56,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _clock(server_s: object, now_s: float) -> Finding:
     if not isinstance(server_s, int):
-        return unknown("clock", "the server does not say what time it is")
+        return unknown("clock", "the server does not report its time")
     skew_s = max(abs(now_s - server_s - 0.5) - 0.5, 0)
     words = f"the server's clock is {skew_s:.0f} s from the one here"
     return graded("clock", skew_s, SKEW_S, words, "synchronise both machines' clocks (chrony, systemd-timesyncd)")
@@ -71,8 +71,8 @@ def drift(config: Config, blocks: Sequence[QueueBlock]) -> Finding:
             if setting in block and str(block[setting]) != value:
                 differing.append(f"{name} {setting} is {block[setting]}, the file says {value}")
     if differing:
-        return warning("config", _some(differing), f"kestrelctl reload takes up {config.source}")
-    return fine("config", f"what {config.source} says of queues is in force")
+        return warning("config", _some(differing), f"run kestrelctl reload to apply {config.source}")
+    return fine("config", f"the queue settings of {config.source} are in force")
 
 
 def admin(configured: Address | None, address: str | None, login: Login) -> Finding:
@@ -80,19 +80,19 @@ def admin(configured: Address | None, address: str | None, login: Login) -> Find
     if configured is None and address is None:
         return fine("admin port", "off")
     if configured is None:
-        advice = "restart the server if that is meant"
-        return warning("admin port", f"{address} is open, the configuration says there is none", advice)
+        advice = "restart the server if that is intended"
+        return warning("admin port", f"{address} is open, but the configuration has none", advice)
     if address is None and configured.port == 0 and not configured.path:
-        return unknown("admin port", "the server chose it, and where it is cannot be seen")
+        return unknown("admin port", "the server chose the port, and it cannot be determined")
     address = address or str(configured)
     try:
         status, said = _get(address, "/readyz", login)
     except (OSError, http.client.HTTPException, Failure) as error:
-        advice = "is it taken by another program? the server's log says so; listen.admin names another"
+        advice = "is the port used by another program? see the server's log; choose another in listen.admin"
         return critical("admin port", f"{address} does not answer: {error}", advice)
     if status == http.client.OK:
         return fine("admin port", f"{address} answers: {said}")
-    advice = "the server's log and kestrelctl check say which journal"
+    advice = "see the server's log or kestrelctl check for the journal"
     return critical("admin port", f"{address} answers {status}: {said}", advice)
 
 

@@ -48,7 +48,7 @@ def _open_export(path: str, *, resume: bool) -> IO[bytes]:
         return open(path, "xb")
     except FileExistsError as error:
         if not resume:
-            raise Failure(ExitCode.CANNOT_CREATE, f"{path} is there already; --resume goes on with it") from error
+            raise Failure(ExitCode.CANNOT_CREATE, f"{path} already exists; use --resume to continue it") from error
         return open(path, "r+b")
 
 
@@ -62,7 +62,7 @@ def _continue(file: IO[bytes], path: str, header: dict[str, Any]) -> int:
         file.truncate()
         return 0
     if fields_in(first, path, 1) != header:
-        words = f"{path} is not of this queue as it is now: of another one, or it was deleted since"
+        words = f"{path} belongs to another queue, or the queue was deleted since"
         raise Failure(ExitCode.CANNOT_CREATE, words)
     line, end = _last_line(file)
     file.seek(end)

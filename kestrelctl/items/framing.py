@@ -100,5 +100,5 @@ def choose(otherwise: Framing, **asked: bool) -> Framing:
     """The one framing whose option was given. Raises Failure when several were."""
     given = [Framing[name.upper()] for name, is_on in asked.items() if is_on]
     if len(given) > 1:
-        raise Failure(ExitCode.USAGE, f"--{given[0]} and --{given[1]} exclude each other")
+        raise Failure(ExitCode.USAGE, f"--{given[0]} and --{given[1]} are mutually exclusive")
     return given[0] if given else otherwise

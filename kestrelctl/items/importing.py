@@ -54,7 +54,7 @@ class Import:
         client.connect()  # there may be nothing to put
         if self.path == "-":
             if resume:
-                raise Failure(ExitCode.USAGE, "--resume is for a file")
+                raise Failure(ExitCode.USAGE, "--resume requires a file")
             self._put(client, read_chunks(STDIN, "standard input"))
             return
         with failing_to(f"read {self.path}"):
@@ -76,7 +76,7 @@ class Import:
             self._note_some(report)
             failure = explain(report, report.failure)
             code = ExitCode.CORRUPT if report.failure.code == ExitCode.CORRUPT else failure.code
-            hint = "; --resume goes on from there" if self.path != "-" and self.stored else ""
+            hint = "; use --resume to continue from there" if self.path != "-" and self.stored else ""
             raise Failure(code, failure.words + hint)
 
     def _batches(self, chunks: Iterable[bytes], advance: Advance) -> Iterator[list[PutItem]]:
@@ -119,7 +119,9 @@ class Import:
         fields = fields_in(line, self.path, self._line)
         if HEADER in fields:
             if fields[HEADER] != VERSION:
-                raise Failure(ExitCode.CORRUPT, f"{self.path}: of a newer kestrelctl: {HEADER} is {fields[HEADER]}")
+                raise Failure(
+                    ExitCode.CORRUPT, f"{self.path}: written by a newer kestrelctl: {HEADER} is {fields[HEADER]}"
+                )
             return None
         expire_ms, flags, number = (
             number_in(fields, key, self.path, self._line) for key in ("expire_ms", "flags", "id")
@@ -128,7 +130,7 @@ class Import:
             data = base64.b64decode(fields["data_base64"], validate=True) if "data_base64" in fields else None
             data = fields["data"].encode() if data is None else data
         except (KeyError, AttributeError, TypeError, binascii.Error, UnicodeEncodeError) as error:
-            reason = "no item: it has neither data nor data_base64 that can be read"
+            reason = "not an item: no valid data or data_base64"
             raise Failure(ExitCode.CORRUPT, f"{self.path}: line {self._line}: {reason}") from error
         if expire_ms and expire_ms <= time.time_ns() // 1_000_000:
             self.expired += 1
@@ -145,10 +147,10 @@ class Import:
         except FileNotFoundError:
             return BEGINNING
         if not resume:
-            words = f"an import of {self.path} ended at item {said.get('id')}: --resume goes on behind it"
-            raise Failure(ExitCode.CANNOT_CREATE, f"{words}; without {self.note_path} it begins anew")
+            words = f"an import of {self.path} stopped at item {said.get('id')}: use --resume to continue after it"
+            raise Failure(ExitCode.CANNOT_CREATE, f"{words}, or delete {self.note_path} to start again")
         if said.get("queue") != self.queue:
-            raise Failure(ExitCode.USAGE, f"{self.note_path} is of the queue {said.get('queue')}")
+            raise Failure(ExitCode.USAGE, f"{self.note_path} belongs to the queue {said.get('queue')}")
         return Place(*(number_in(said, key, self.note_path, 1) for key in ("bytes", "line", "id")))
 
     def _note(self, count: int) -> None:

@@ -83,7 +83,7 @@ class Expiries:
         self._known: dict[int, int] = {}
         self._journal_id = int(api.describe(queue)["journal_id"])
         if not self._journal_id:
-            raise NotReadable(f"{queue} is kept in memory only")
+            raise NotReadable(f"{queue} has no journal: it is kept in memory only")
 
     def of(self, number: int) -> int:
         """Milliseconds since 1970; 0 = never. Raises Failure."""
@@ -131,7 +131,7 @@ class Move:
                     self._holding.append(client)
                 if pattern is not None and not pattern.search(item.data):
                     if len(self._holding) > PASSED_OVER_MAX:
-                        words = f"{PASSED_OVER_MAX} items that do not match are in front, no more can be held"
+                        words = f"{PASSED_OVER_MAX} items ahead do not match, and no more can be held open"
                         raise Failure(ExitCode.REFUSED, f"{words}; copy --match has no such limit")
                     client = self._connect()
                     continue

@@ -39,7 +39,7 @@ class PutReport:
 def open_source(data: str | None) -> Iterable[bytes]:
     """The bytes of put's DATA: text, `-` or None for stdin, `@FILE`. Raises Failure if a person gave none."""
     if data is None and is_terminal(STDIN):
-        raise Failure(ExitCode.USAGE, "nothing to put: give DATA, @FILE or -, or pipe it in")
+        raise Failure(ExitCode.USAGE, "nothing to put: specify DATA, @FILE or -, or use a pipe")
     if data is None or data == "-":
         return read_chunks(STDIN, "standard input")
     if data.startswith("@"):

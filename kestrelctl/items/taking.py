@@ -73,7 +73,7 @@ def take_from_any(
 def no_item(queue: str, *, waited: bool) -> Failure:
     """The queue was empty, and stayed so for as long as `--wait` says."""
     if waited:
-        return Failure(ExitCode.WAIT_EXPIRED, f"no item came to {queue}")
+        return Failure(ExitCode.WAIT_EXPIRED, f"no item in {queue} before the time-out")
     return Failure(ExitCode.NEGATIVE, f"{queue} is empty")
 
 

@@ -30,7 +30,7 @@ class Transfer:
     def servers(self) -> Iterator[tuple[str, str]]:
         """From where to where. Raises Failure for a queue onto itself."""
         if self.source == self.target and self.stays_there:
-            raise Failure(ExitCode.USAGE, f"{self.source} is where the items are already")
+            raise Failure(ExitCode.USAGE, f"source and destination are the same: {self.source}")
         return ((address, self.to or address) for address in self.way.servers)
 
     @property
@@ -60,7 +60,9 @@ def copy_all(transfer: Transfer) -> int:
 def move_all(transfer: Transfer) -> int:
     """How many items there were. Raises Failure."""
     if transfer.source.startswith(f"{transfer.target}+") and transfer.stays_there:
-        raise Failure(ExitCode.USAGE, f"what is put on {transfer.target} comes to {transfer.source} again")
+        raise Failure(
+            ExitCode.USAGE, f"would loop: items put on {transfer.target} are also delivered to {transfer.source}"
+        )
     pace, moved = Pace(transfer.rate_s), 0
     for address, to in transfer.servers():
         expiries = _expiries(transfer, address)
@@ -82,5 +84,5 @@ def _expiries(transfer: Transfer, address: str) -> Expiries | None:
     try:
         return Expiries(transfer.reader(address), transfer.source)
     except NotReadable as problem:
-        remark(f"{problem.words}; items that expire will not")
+        remark(f"{problem.words}; expiry times are not kept")
         return None

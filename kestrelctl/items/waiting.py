@@ -55,7 +55,7 @@ def wait_for(
     interval_ms: int,
     missing_ok: bool,
 ) -> int:
-    """Look until it is so; how many items there are then. `limit_ms` None = for ever. Raises Failure."""
+    """Look until it is so; how many items there are then. `limit_ms` None = forever. Raises Failure."""
     until_s = None if limit_ms is None else time.monotonic() + limit_ms / 1000
     while True:
         block = next((block for block in cluster.queue_stats() if block["queue"] == queue and len(block) > 1), {})

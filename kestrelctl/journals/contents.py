@@ -68,7 +68,7 @@ class Contents:
             elif (queue := queue_of(name)) is not None:
                 self._add_kestrel(folder, queue)
             else:
-                words = f"{path}: neither a segment nor named as Kestrel names its files"
+                words = f"{path}: neither a segment nor a Kestrel journal file"
                 raise Failure(ExitCode.USAGE, words)
         elif not os.path.isdir(path):
             raise Failure(ExitCode.NO_INPUT, f"{path}: no such file or folder")

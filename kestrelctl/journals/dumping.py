@@ -72,7 +72,7 @@ class Dump:
         elif (queue := queue_of(name)) is not None:
             rows = self._kestrel(queue, buffer)
         else:
-            raise Failure(ExitCode.USAGE, f"{path}: neither a segment nor named as Kestrel names its files")
+            raise Failure(ExitCode.USAGE, f"{path}: neither a segment nor a Kestrel journal file")
         first: Row = {"segment": name}
         yield from (first | row for row in rows)
 

@@ -77,10 +77,10 @@ def history(place: Place, queue: str, since_ms: int | None, until_ms: int, step_
         first_ms = first.at_ms if since_ms is None else max(since_ms, first.at_ms)
         if first_ms >= until_ms:
             reach = f"the journal goes back to {written_instant(first.at_ms)}"
-            raise Failure(ExitCode.NEGATIVE, f"nothing is known of {queue} in that time: {reach}")
+            raise Failure(ExitCode.NEGATIVE, f"no records of {queue} in that period: {reach}")
         step_ms = step_ms or next((step for step in STEPS_MS if step * POINTS >= until_ms - first_ms), STEPS_MS[-1])
         if (until_ms - first_ms) // step_ms >= POINTS_MAX:
-            raise Failure(ExitCode.USAGE, f"--step gives more than {POINTS_MAX} points: make it longer")
+            raise Failure(ExitCode.USAGE, f"--step gives more than {POINTS_MAX} rows: use a longer one")
         return list(_points(first, changes, first_ms, until_ms, step_ms))
 
 

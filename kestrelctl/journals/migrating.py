@@ -85,7 +85,7 @@ def export(spool: str, queue: str | None, folder: str) -> tuple[Rows, ExitCode]:
     if not os.path.isdir(spool):
         raise Failure(ExitCode.NO_INPUT, f"{spool}: no such folder")
     if os.path.realpath(spool) == os.path.realpath(folder):
-        raise Failure(ExitCode.USAGE, f"{folder} is the spool itself: kestreld would refuse what is written there")
+        raise Failure(ExitCode.USAGE, f"{folder} is the spool itself: choose another folder")
     rows: Rows = []
     code = ExitCode.OK
     name = None if queue is None else on_disk(queue)

@@ -37,9 +37,9 @@ class Place:
         try:
             config = load_file(files, find_config_path(files, None, os.environ))
         except ConfigError as error:
-            raise Failure(ExitCode.NO_INPUT, f"which spool? give --spool DIR; {error}") from error
+            raise Failure(ExitCode.NO_INPUT, f"no spool specified: use --spool DIR; {error}") from error
         if not os.path.isdir(config.queue_path):
-            raise Failure(ExitCode.NO_INPUT, f"{config.queue_path}: no such folder; give --spool DIR")
+            raise Failure(ExitCode.NO_INPUT, f"{config.queue_path}: no such folder; use --spool DIR")
         archived = config.archive_path
         return cls(config.queue_path, archived if archived is not None and os.path.isdir(archived) else None)
 
@@ -92,9 +92,9 @@ def replaying(what: str) -> Iterator[None]:
         with reading(what):
             yield
     except JournalCorrupt as problem:
-        raise Failure(ExitCode.CORRUPT, f"corrupt: {problem}; journal-verify says more") from problem
+        raise Failure(ExitCode.CORRUPT, f"corrupt: {problem}; run journal-verify for details") from problem
     except Failure as failure:
         if isinstance(failure.__cause__, FileNotFoundError):
-            words = f"{failure.words}: its server has let it go meanwhile; try again"
+            words = f"{failure.words}: its server has deleted it meanwhile; try again"
             raise Failure(ExitCode.TRY_AGAIN, words) from failure
         raise

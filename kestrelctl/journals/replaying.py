@@ -64,7 +64,7 @@ def parse_speed(words: str) -> float | None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)x", words, re.ASCII)
     if found is None or not float(found[1]):
-        raise ValueError(f"{words!r} is no speed: write 1x, 10x, 0.5x or max")
+        raise ValueError(f"{words!r} is not a speed: write 1x, 10x, 0.5x or max")
     return float(found[1])
 
 
@@ -72,7 +72,7 @@ def parse_rate(words: str) -> float:
     """`100/s` or `100`, items a second. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", words, re.ASCII)
     if found is None or not float(found[1]):
-        raise ValueError(f"{words!r} is no rate: write 100/s")
+        raise ValueError(f"{words!r} is not a rate: write 100/s")
     return float(found[1])
 
 

@@ -145,7 +145,7 @@ def simulate(
                 simulation.begin(limits, event.at_ms if since_ms is None else since_ms)
             simulation.see(event)
     if simulation.first_ms is None:
-        raise Failure(ExitCode.NEGATIVE, f"nothing is known of {queue} in that time")
+        raise Failure(ExitCode.NEGATIVE, f"no records of {queue} in that period")
     simulation.end(until_ms)
     found: dict[str, Cell] = {
         "queue": queue,

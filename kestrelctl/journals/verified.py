@@ -103,7 +103,7 @@ class Verified:
         except ValueError:
             document = None
         if not isinstance(document, dict) or document.get("version") != VERSION:
-            say(f"{path}: not a state of journal-verify; all files are read, and it is written anew")
+            say(f"{path}: not a state file of journal-verify: all files are read and it is overwritten")
             return
         for name, (size_bytes, modified_ns, inode, put_items) in document["whole"].items():
             self._known[name] = (size_bytes, modified_ns, inode), put_items

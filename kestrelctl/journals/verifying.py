@@ -45,7 +45,7 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
         path, file_name = os.path.split(os.path.abspath(path))
         name = queue_of(file_name)
         if name is None:
-            raise Failure(ExitCode.USAGE, f"{path}/{file_name}: neither a spool nor named as Kestrel names its files")
+            raise Failure(ExitCode.USAGE, f"{path}/{file_name}: neither a spool nor a Kestrel journal file")
         queue = os.fsdecode(file_name)
     _must_be_folder(path)
     reports: list[SegmentReport] = []
@@ -86,7 +86,7 @@ def _queue_in(folder: str) -> str:
 def _must_be_spool(path: str) -> None:
     """Where nothing was read a kestreld must have been: all is well then. Raises Failure."""
     if not os.path.lexists(f"{path}/{LOCK}"):
-        raise Failure(ExitCode.NO_INPUT, f"{path}: no journal there; name a spool, an archive or a queue's folder")
+        raise Failure(ExitCode.NO_INPUT, f"{path}: no journal found; specify a spool, an archive or a queue's folder")
 
 
 def verify_journals(
@@ -169,7 +169,7 @@ def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: in
         return encoded(nagios_line(SERVICE, State.UNKNOWN, [failure.words], "")), State.UNKNOWN
     verdict_of_nagios = {ExitCode.OK: State.OK, ExitCode.NEGATIVE: State.WARNING}.get(code, State.CRITICAL)
     findings = [f"{row['queue']} {row['segment']}: {row['finding']}" for row in rows if code and row["finding"]]
-    words = findings or [f"{len(rows)} files read, {passed_over} known to be whole"]
+    words = findings or [f"{len(rows)} files read, {passed_over} unchanged and intact"]
     if not rows and not passed_over:
         words = [NO_QUEUES]
     figures = f"read={len(rows)} known={passed_over} findings={len(findings)}"
@@ -198,7 +198,7 @@ def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[li
     with reading(spool), kept_still(spool) if dry_run else held(spool, "kestrelctl journal-verify --repair"):
         if not dry_run:
             for folder in finish_repairs(files, spool):
-                say(f"{folder}: an interrupted repair is finished")
+                say(f"{folder}: an interrupted repair was completed")
         folders = dict(journal_folders(files, spool, name))
         if name is not None and not folders:
             raise Failure(ExitCode.NO_INPUT, f"{spool}: no journal of {shown(name)}")

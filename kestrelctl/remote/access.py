@@ -40,7 +40,7 @@ class PasswordSource:
                 raise Failure(ExitCode.AUTHENTICATION, words)
             import getpass
 
-            self._typed = getpass.getpass(f"Password of {self.user}: ").encode()
+            self._typed = getpass.getpass(f"Password for {self.user}: ").encode()
         return self._typed
 
 

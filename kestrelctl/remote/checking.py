@@ -82,9 +82,9 @@ def _judge_queue(name: str, block: QueueBlock | None, limits: Limits) -> Checked
     queue.items, queue.waiters = _number(block, "items"), _number(block, "waiters")
     queue.oldest_ms = _number(block, "oldest_ms" if "oldest_ms" in block else "age")
     if block.get("stopped") == 1:
-        queue.find(State.CRITICAL, "stopped, its journal is corrupt")
+        queue.find(State.CRITICAL, "stopped: its journal is corrupt")
     if block.get("journal_failed") == 1:
-        queue.find(State.CRITICAL, "its journal takes no writes")
+        queue.find(State.CRITICAL, "its journal cannot be written")
     _compare(queue, "items", queue.items, limits.items_warn, limits.items_crit)
     _compare(queue, "oldest_ms", queue.oldest_ms, limits.oldest_warn_ms, limits.oldest_crit_ms)
     if limits.waiters_min is not None and (queue.waiters or 0) < limits.waiters_min:

@@ -76,7 +76,7 @@ class KestrelClient(Connection):
             elif answer:
                 report.note(None)
             else:
-                words = f"{text(queue)} refused it: the queue is full or the item too big"
+                words = f"{text(queue)} refused the item: the queue is full, or the item is larger than max_item_size"
                 report.note(Failure(ExitCode.FULL, words))
 
 

@@ -43,8 +43,8 @@ class Contexts:
         """Raises Failure."""
         if name not in self.by_name:
             known = ", ".join(sorted(self.by_name))
-            reason = f"there are {known}" if known else "there are none; kestrelctl context add makes one"
-            raise Failure(ExitCode.NO_INPUT, f"there is no context {name!r}: {reason}")
+            reason = f"there are {known}" if known else "there are none; use kestrelctl context add"
+            raise Failure(ExitCode.NO_INPUT, f"no context {name!r}: {reason}")
         return self.by_name[name]
 
 
@@ -135,7 +135,7 @@ def _contexts(content: Any) -> Contexts:
         check_name(name)
         found.by_name[name] = _context(said, f"contexts.{name}")
     if found.selected and found.selected not in found.by_name:
-        raise ValueError(f"selected: there is no context {found.selected!r}")
+        raise ValueError(f"selected: no context {found.selected!r}")
     return found
 
 
@@ -157,7 +157,7 @@ def _mapping(content: Any, where: str, known: set[str] | None) -> dict[str, Any]
         raise ValueError(f"{where}: expected keys and values")
     for key in content:
         if known is not None and key not in known:
-            raise ValueError(f"{where}: there is no {key!r}; there are {', '.join(sorted(known))}")
+            raise ValueError(f"{where}: unknown key {key!r}; known are {', '.join(sorted(known))}")
     return dict(content)
 
 
@@ -176,7 +176,7 @@ def checked(context: Context) -> Context:
 def check_name(name: object) -> None:
     """Raises ValueError."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is not the name of a context: letters, digits, _, . and -, a letter first")
+        raise ValueError(f"{name!r} is not a context name: use letters, digits, _, . and -, starting with a letter")
 
 
 def save(contexts: Contexts) -> None:

@@ -146,7 +146,7 @@ def _refusal(status: int, content: bytes, where: str) -> Failure | Gone:
         said: dict[str, Any] = json.loads(content)
         reason = str(said["error"])
     except (ValueError, KeyError, TypeError):
-        return Failure(ExitCode.PROTOCOL, f"{where} is not kestreld's: it answered {status}")
+        return Failure(ExitCode.PROTOCOL, f"{where} is not a kestreld: it replied {status}")
     if status == http.HTTPStatus.GONE and "first_id" in said:
         return Gone(said["journal_id"], said["first_id"])
     code = _CODES.get(status, ExitCode.REFUSED)
@@ -172,13 +172,13 @@ def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None
         return ReaderApi(_connect(address, admin_port, admin, timeout_ms, login), address)
     if not admin:
         version = counters.get("version", "")
-        words = f"{address} (version {version}) has no admin port, by which this is read: is listen.admin set?"
-        hint = "An old Kestrel has none, and with compat: kestrel-1 only the admin_port of a context says where it is"
+        words = f"{address} (version {version}) has no admin port, which this command requires: is listen.admin set?"
+        hint = "Old Kestrels have none; with compat: kestrel-1, set the admin_port of a context"
         raise NotReadable(f"{words} {hint}")
     connection = admin_connection(address, admin, timeout_ms, login)
     if connection is None:
         words = f"the admin port of {address} is {admin} and cannot be reached from here with this login"
-        raise NotReadable(f"{words}; an admin_port of a context may lead there")
+        raise NotReadable(f"{words}; a context's admin_port may help")
     return ReaderApi(connection, address)
 
 
@@ -187,7 +187,7 @@ def _connect(address: str, port: int, admin: str, timeout_ms: int, login: Login)
     own = parse_address(address)
     is_tls = admin.startswith("tls:")
     if leaves_tls(login, address, is_tls=is_tls):
-        raise NotReadable(f"the admin port of {address} is without TLS: the password is not sent there")
+        raise NotReadable(f"the admin port of {address} does not use TLS: the password is not sent to it")
     host = own.host or "127.0.0.1"
     connection = admin_connection(f"{host}:1", f"{'tls:' if is_tls else ''}{host}:{port}", timeout_ms, login)
     assert connection is not None

@@ -21,37 +21,37 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     NEGATIVE = (
         1,
-        "a negative answer: no item, no such queue, a truncated journal tail, items that a repair could not save, "
-        "a question answered no, a bench worse than the old one, a warning of doctor",
+        "a negative answer: no item, no such queue, a truncated journal tail, items that a repair could not recover, "
+        "a question answered no, a benchmark worse than the one compared with, a warning of doctor",
     )
     USAGE = 2, "the command line is wrong"
-    UNKNOWN = 3, "check, which speaks as nagios does: cannot tell; with it 1 is a warning and 2 critical"
-    CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt; import: a line is no item"
-    NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or nothing is in it"
+    UNKNOWN = 3, "check, which uses the codes of nagios: unknown; with it 1 is a warning and 2 critical"
+    CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt; import: a line is not an item"
+    NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or it is empty"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
-    INTERNAL = 70, "a mistake in kestrelctl itself"
-    CANNOT_CREATE = 73, "there is a journal, file or context of that name already"
-    IO = 74, "reading or writing failed, here or on the server's disk"
+    INTERNAL = 70, "an internal error of kestrelctl"
+    CANNOT_CREATE = 73, "a journal, file or context of that name already exists"
+    IO = 74, "a read or write failed, here or on the server's disk"
     TRY_AGAIN = 75, "no answer within --timeout, or a kestreld holds the spool; try again"
-    PROTOCOL = 76, "what answered does not speak Kestrel's protocol"
-    REFUSED = 77, "the server refused the command, or cannot do it"
-    CONFIG = 78, "reload: the configuration is bad, the old one stays in force; the file of contexts is bad"
-    FULL = 80, "put, undo, move, copy, import: refused, the queue is full or the item too big"
+    PROTOCOL = 76, "what replied is not a Kestrel server"
+    REFUSED = 77, "the server refused the command, or does not support it"
+    CONFIG = 78, "reload: the new configuration is invalid and the old one stays in force; the contexts file is invalid"
+    FULL = 80, "put, undo, move, copy, import: refused: the queue is full, or the item is larger than max_item_size"
     PARTLY_STORED = (
         81,
-        "put, undo, move, copy, import: some of the items are stored, then one was refused or the server went away",
+        "put, undo, move, copy, import: some of the items were stored before a refusal or a lost connection",
     )
-    AUTHENTICATION = 82, "the server wants a user and password, or did not accept them"
-    NO_RIGHTS = 83, "this user may not do that"
-    QUEUE_STOPPED = 84, "the server stopped this queue, its journal is corrupt"
-    COMMAND_FAILED = 85, "get --exec: the command failed, its item is back at the head of the queue"
-    NOT_INTACT = 86, "bench: items were lost, came twice, came damaged or out of order"
+    AUTHENTICATION = 82, "authentication is required, or the server did not accept the user and password"
+    NO_RIGHTS = 83, "the user does not have the right to do that"
+    QUEUE_STOPPED = 84, "the server has stopped this queue because its journal is corrupt"
+    COMMAND_FAILED = 85, "get --exec: the command failed; its item is back at the head of the queue"
+    NOT_INTACT = 86, "bench: items were lost, duplicated, damaged or out of order"
     NO_SPARK = 87, "spark: Spark, its extra or Java 17 is not installed"
-    CRITICAL = 88, "doctor: something is critical"
-    WAIT_EXPIRED = 124, "--wait is over and there was no item; wait: its --timeout is over"
+    CRITICAL = 88, "doctor: at least one check is critical"
+    WAIT_EXPIRED = 124, "no item came within --wait; wait: its --timeout expired"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"
-    OUTPUT_CLOSED = 141, "nobody reads standard output any more (| head), or it is closed (>&-)"
+    OUTPUT_CLOSED = 141, "standard output was closed by its reader (| head), or is closed (>&-)"
     TERMINATED = 143, "stopped by SIGTERM"
 
 

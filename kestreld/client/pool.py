@@ -94,7 +94,7 @@ class ServerPool:
     def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
         """What the first server has that has anything; `fetch` waits there for some ms. None = the time is over.
 
-        All are asked in any order; if none has anything, each is waited at in turn. `wait_ms` None = for ever. Raises
+        All are asked in any order; if none has anything, each is waited at in turn. `wait_ms` None = forever. Raises
         ServersAway.
         """
         until_ms = None if wait_ms is None else now_ms() + wait_ms

@@ -15,7 +15,7 @@ from kestreld.errors import ServersAway
 class ClusterQueue:
     """The queue of this name on all servers. Order is kept by each server, not between them.
 
-    Threads may share it. `wait_ms` 0 = do not wait, None = wait for ever.
+    Threads may share it. `wait_ms` 0 = do not wait, None = wait forever.
     """
 
     def __init__(self, servers: ServerPool, name: str) -> None:
@@ -68,7 +68,7 @@ class ClusterQueue:
         opened.close()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Items for ever, or until the cluster is closed. One is confirmed when the next is asked for.
+        """Items forever, or until the cluster is closed. One is confirmed when the next is asked for.
 
         Whoever leaves the loop gives the item back.
         """

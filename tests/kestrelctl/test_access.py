@@ -181,7 +181,7 @@ def test_a_password_that_is_typed_is_asked_for_once_by_each_login(
         for login in (alice, bob, alice, bob):
             KestrelClient(guarded.address, 5000, login).put(b"b1", b"x")
     os.close(terminal)
-    assert asked == ["Password of alice: ", "Password of bob: "]
+    assert asked == ["Password for alice: ", "Password for bob: "]
 
 
 @needs_openssl

@@ -268,7 +268,7 @@ def test_host_and_port_name_the_server_as_with_kestrels_tools(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["flood", "-n", "5", "-t", "5"], "-n and -t exclude each other"),
+        (["flood", "-n", "5", "-t", "5"], "-n and -t are mutually exclusive"),
         (["flood", "-q", "a/open"], "is not a queue name"),
         (["flood", "-o", "xml"], "--output is table or json"),
         (["flood", "--tolerance", "much"], "is not a share"),

@@ -71,7 +71,7 @@ def test_a_name_that_is_taken_is_exit_73_and_one_that_is_not_there_66(ctl: Kestr
     assert b"h2" in ctl("context", "show", "a").out
     for line in (["context", "show", "b"], ["context", "rm", "b"], ["context", "select", "b"], ["ls", "-c", "b"]):
         run = ctl(*line)
-        assert (run.code, run.err) == (66, "kestrelctl: there is no context 'b': there are a\n")
+        assert (run.code, run.err) == (66, "kestrelctl: no context 'b': there are a\n")
 
 
 @pytest.mark.parametrize("line", [["1", "h"], ["a b", "h"], ["a", "h:port"], ["a", "h", "--admin-port", "0"], ["a"]])
@@ -126,10 +126,10 @@ def test_a_file_that_a_person_wrote_is_read_and_a_mistake_in_it_named(ctl: Kestr
     path.write_text(f"# ours\nselected: here\ncontexts:\n  here:\n    servers: ['{second.address}']\n    tls: false\n")
     assert ctl("version").code == 0
     for text, reason in (
-        ("contexts: {a: {server: [x]}}", "contexts.a: there is no 'server'"),
+        ("contexts: {a: {server: [x]}}", "contexts.a: unknown key 'server'"),
         ("contexts: {a: {servers: x}}", "contexts.a.servers: expected a list"),
         ("contexts: {a: {servers: [x], tls: 1}}", "contexts.a.tls: expected true or false"),
-        ("selected: b", "selected: there is no context 'b'"),
+        ("selected: b", "selected: no context 'b'"),
         ("contexts: [", "while parsing"),
     ):
         path.write_text(text)
@@ -219,7 +219,7 @@ def test_what_is_for_one_server_wants_one_chosen(both: Kestrelctl, second: Daemo
         run = both(*line)
         assert (run.code, run.err) == (
             2,
-            "kestrelctl: context both has 2 servers and this is for one: choose it with -s\n",
+            "kestrelctl: context both has 2 servers, but this command uses one: choose it with -s\n",
         )
     assert both("dump-config", "-s", second.address).code == 0
 

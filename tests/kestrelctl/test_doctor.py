@@ -57,7 +57,7 @@ def test_a_setting_that_is_not_in_force_is_told_with_the_way_to_take_it_up(watch
     watched.config_path.write_text("queues: {work: {max_items: 8}}\n")
     state, words, advice = examined(watched)[1]["config"]
     assert (state, words) == ("warning", "work max_items is 7, the file says 8")
-    assert advice == f"kestrelctl reload takes up {watched.config_path}"
+    assert advice == f"run kestrelctl reload to apply {watched.config_path}"
     assert kestrelctl("reload").code == 0
     assert examined(watched)[1]["config"][0] == "ok"
     watched.config_path.write_text("max_itemz: 8\n")
@@ -98,7 +98,7 @@ def test_a_stopped_queue_and_an_admin_port_that_is_not_ready_are_critical(watche
     code, found = examined(watched)
     assert (code, found["queues"]) == (
         88,
-        ("critical", "stopped, as the journal is corrupt: work", "kestrelctl repair work"),
+        ("critical", "stopped because of a corrupt journal: work", "kestrelctl repair work"),
     )
 
 

@@ -161,10 +161,10 @@ def test_an_import_that_was_refused_goes_on_where_it_was(kestrelctl: Kestrelctl,
     for expected, more in (([0, 1, 2], []), ([3, 4, 5], ["--resume"])):
         run = kestrelctl("import", "small", str(out), *more)
         assert (run.code, run.err.count("\n")) == (81, 1)
-        assert "--resume goes on from there" in run.err
+        assert "use --resume to continue from there" in run.err
         assert kestrelctl("get", "small", "--all").out.split() == [b"%d" % number for number in expected]
     refused = kestrelctl("import", "small", str(out))
-    assert (refused.code, "ended at item 6" in refused.err) == (73, True)
+    assert (refused.code, "stopped at item 6" in refused.err) == (73, True)
     assert kestrelctl("import", "another", str(out), "--resume").code == 2
     assert kestrelctl("import", "small", str(out), "--resume").code == 0
     assert kestrelctl("get", "small", "--all").out.split() == [b"6", b"7"]

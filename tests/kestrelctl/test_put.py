@@ -87,9 +87,13 @@ def test_a_full_queue_refuses_with_exit_80_and_says_how_many_lines_it_took_with_
     none = kestrelctl("put", "small", "6")
     assert some.code == 81
     assert some.err == (
-        "kestrelctl: item 4: small refused it: the queue is full or the item too big; stored 3 of the 5 items sent\n"
+        "kestrelctl: item 4: small refused the item: the queue is full, or the item is larger than max_item_size; "
+        "stored 3 of the 5 items sent\n"
     )
-    assert (none.code, none.err) == (80, "kestrelctl: small refused it: the queue is full or the item too big\n")
+    assert (none.code, none.err) == (
+        80,
+        "kestrelctl: small refused the item: the queue is full, or the item is larger than max_item_size\n",
+    )
     assert kestrelctl("get", "small", "--all").out == b"1\n2\n3\n"
 
 

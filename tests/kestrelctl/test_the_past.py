@@ -266,10 +266,10 @@ def test_a_replay_that_ends_early_says_where_to_go_on(kestrelctl: Kestrelctl, pa
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--speed", "fast"], 2, "is no speed"),
-        (["--rate", "0"], 2, "is no rate"),
-        (["--grep", "("], 2, "is no regular expression"),
-        (["--since", "yesterday"], 2, "is no time"),
+        (["--speed", "fast"], 2, "is not a speed"),
+        (["--rate", "0"], 2, "is not a rate"),
+        (["--grep", "("], 2, "is not a valid regular expression"),
+        (["--since", "yesterday"], 2, "is not a time"),
         (["--queue", "a b"], 2, "blanks"),
         (["--to", "127.0.0.1:1"], 69, "cannot reach"),
     ],

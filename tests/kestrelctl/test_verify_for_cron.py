@@ -84,7 +84,7 @@ def test_a_state_that_is_none_is_said_and_written_anew(spool: Path, kestrelctl: 
     state.write_text("words")
     run = kestrelctl("journal-verify", str(spool), "-q", "--state", str(state))
     assert (run.code, run.out) == (0, b"")
-    assert run.err.startswith(f"kestrelctl: {state}: not a state of journal-verify; all files are read")
+    assert run.err.startswith(f"kestrelctl: {state}: not a state file of journal-verify: all files are read")
     assert verify(kestrelctl, spool, "--state", str(state)) == (0, set())
     nowhere = kestrelctl("journal-verify", str(spool), "-q", "--state", f"{tmp_path}/nowhere/state")
     assert (nowhere.code, nowhere.out) == (74, b"")
@@ -109,7 +109,7 @@ def test_nagios_gets_its_line_and_its_exit_codes(spool: Path, kestrelctl: Kestre
         assert run.err == ""
         return run.code, run.out.decode()
 
-    ok = "KESTREL JOURNALS OK - {} files read, {} known to be whole | read={} known={} findings=0\n"
+    ok = "KESTREL JOURNALS OK - {} files read, {} unchanged and intact | read={} known={} findings=0\n"
     assert nagios() == (0, ok.format(7, 0, 7, 0))
     assert nagios() == (0, ok.format(0, 7, 0, 7))
     live = segments(spool)[-1]

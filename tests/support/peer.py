@@ -23,7 +23,7 @@ class Exchange:
 @dataclass(slots=True)
 class ScriptedPeer:
     address: str
-    heard: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)
 
     def hear(self, request: bytes) -> None:
