@@ -1,4 +1,4 @@
-"""A server's admin port as the console asks it: figures, items and journals, or why there are none."""
+"""Requests to a server's admin port: figures, items and journals."""
 
 import http.client
 import json
@@ -9,11 +9,11 @@ from kestreld.client.access import Login
 
 
 class AdminLost(Exception):
-    """The admin port does not answer, or not to us. The memcache port may."""
+    """The admin port does not answer, or refuses. The memcache port may still answer."""
 
 
 class AdminRefused(AdminLost):
-    """It says why it does not."""
+    """The admin port answered with an error status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -21,8 +21,6 @@ class AdminRefused(AdminLost):
 
 
 class AdminPort:
-    """What it says, or why it does not."""
-
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection
 
@@ -43,12 +41,12 @@ class AdminPort:
 
 
 def _reason(content: bytes) -> str:
-    """The words of a refusal."""
+    """The error message in a response."""
     try:
-        said: Any = json.loads(content)
+        document: Any = json.loads(content)
     except ValueError:
         return ""
-    return str(said.get("error", "")) if isinstance(said, dict) else ""
+    return str(document.get("error", "")) if isinstance(document, dict) else ""
 
 
 def admin_port_of(address: str, admin: str, timeout_ms: int, login: Login) -> AdminPort | None:

@@ -1,4 +1,4 @@
-"""The console: servers are polled in threads, what they say goes to the board, and the screens draw the board."""
+"""The console: threads poll the servers, samples go to the board, and the screens show the board."""
 
 import asyncio
 import gc
@@ -21,12 +21,12 @@ from tui.export import export
 from tui.formats import printable, span
 from tui.keys import CONSOLE_KEYS, bindings
 from tui.palette import Offers
-from tui.plain import Wanted
+from tui.plain import ViewOptions
 from tui.polling import Poller, PollThread
 from tui.recording import Player, Recorder
 from tui.screens.details import Details
 from tui.screens.help import Help
-from tui.screens.journal import Journal
+from tui.screens.journal import JournalScreen
 from tui.screens.overview import Overview
 from tui.screens.questions import Confirmation, Question
 from tui.snapshots import Outage, Snapshot
@@ -40,19 +40,19 @@ INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 class Console(BaseConsole):
     TITLE = "kestrelctl top"
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS: ClassVar = {Offers}  # Textual's own would draw a picture that fetches fonts
+    COMMANDS: ClassVar = {Offers}  # Textual's own write SVGs that load fonts
     BINDINGS = bindings(CONSOLE_KEYS)
 
     @dataclass
     class News(Message):
-        """What a server said."""
+        """A sample of a server arrived."""
 
         news: Snapshot | Outage
 
     def __init__(
         self,
         pollers: Sequence[Poller],
-        wanted: Wanted,
+        options: ViewOptions,
         *,
         interval_ms: int,
         timeout_ms: int,
@@ -62,7 +62,7 @@ class Console(BaseConsole):
         recorder: Recorder | None = None,
         player: Player | None = None,
     ) -> None:
-        """With a `player` it shows a recording, and there are no pollers."""
+        """With a `player`, show a recording instead of polling."""
         super().__init__(
             player.servers if player is not None else [poller.address for poller in pollers],
             interval_ms=interval_ms,
@@ -76,14 +76,14 @@ class Console(BaseConsole):
         self._started_by = os.getppid()
         self._pollers = pollers
         self._threads: list[PollThread] = []
-        self._heard_of: set[str] = set()
-        self._overview = Overview(wanted.filter, wanted.sort, descending=wanted.descending)
+        self._sampled: set[str] = set()
+        self._overview = Overview(options.filter, options.sort, descending=options.descending)
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = theme_name
 
     def on_mount(self) -> None:
-        # A look makes thousands of rows and drops as many, without a cycle: looking for some was a third of a tick.
+        # A sample creates and drops thousands of rows without cycles: collecting them took a third of a tick.
         gc.set_threshold(GARBAGE_MIN, 20, 100)
         self.push_screen(self._overview)
         if self.player is not None:
@@ -92,12 +92,12 @@ class Console(BaseConsole):
         for thread in self._threads:
             thread.start()
         self._timer = self.set_interval(self.interval_ms / 1000, self.tick)
-        # Under nohup, too: without its terminal a console is of no use, and would ask it for keys for ever.
+        # SIGHUP under nohup, too: without a terminal the console would wait for keys forever.
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
 
     def _stop(self, signal_number: int) -> None:
-        """Leave the terminal as it was, first."""
+        """Restore the terminal before the process ends."""
         self.stopped_by = signal_number
         self.exit()
 
@@ -115,15 +115,15 @@ class Console(BaseConsole):
     def on_console_news(self, message: News) -> None:
         self.board.receive(message.news)
         self._record(message.news)
-        self._heard_of.add(message.news.server)
+        self._sampled.add(message.news.server)
         answering = {state.address for state in self.board.servers.values() if state.outage is None}
-        if answering <= self._heard_of:
+        if answering <= self._sampled:
             self._advance()
 
     def tick(self) -> None:
-        """Once an interval: what servers said that do not keep step, or the next look of a recording."""
+        """Once an interval: show samples of servers that lag behind, or the next sample of a recording."""
         if self.is_web and os.getppid() != self._started_by:
-            self.exit()  # the browser's server is no more
+            self.exit()  # the web server has exited
         if self.player is not None:
             if not self.is_paused and not self.player.is_at_end:
                 self.action_seek(1)
@@ -135,14 +135,14 @@ class Console(BaseConsole):
     def _advance(self) -> None:
         if self.is_paused:
             return
-        self._heard_of.clear()
+        self._sampled.clear()
         if self.board.advance(self.now_ms()):
             self._show()
 
     def _show(self) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, Overview | Details):
-                # News come from threads, also while a screen is being made or taken down.
+                # Samples arrive from threads, also while a screen is being mounted or removed.
                 with suppress(NoMatches):
                     screen.show()
 
@@ -155,10 +155,10 @@ class Console(BaseConsole):
             self.say(f"recording stopped: {(error.strerror or str(error)).lower()}", is_bad=True)
             self.recorder = None
 
-    def say(self, words: str, *, is_bad: bool = False) -> None:
-        self.notify(words, severity="error" if is_bad else "information", markup=False)
+    def say(self, message: str, *, is_bad: bool = False) -> None:
+        self.notify(message, severity="error" if is_bad else "information", markup=False)
 
-    # Looking
+    # Screens
 
     def on_queue_table_opened(self, event: QueueTable.Opened) -> None:
         self.open_queue(event.queue)
@@ -170,11 +170,11 @@ class Console(BaseConsole):
 
     def action_journal(self) -> None:
         queue = self._current_queue()
-        if queue is not None and not isinstance(self.screen, Journal):
-            self.push_screen(Journal(queue))
+        if queue is not None and not isinstance(self.screen, JournalScreen):
+            self.push_screen(JournalScreen(queue))
 
     def _current_queue(self) -> str | None:
-        return self.screen.queue if isinstance(self.screen, Details | Journal) else self._overview.table.current
+        return self.screen.queue if isinstance(self.screen, Details | JournalScreen) else self._overview.table.current
 
     def action_help(self) -> None:
         self.push_screen(Help())
@@ -199,22 +199,22 @@ class Console(BaseConsole):
         self._overview.show()
 
     def action_next_theme(self) -> None:
-        place = NAMES.index(self.theme) if self.theme in NAMES else -1
-        self.theme = NAMES[(place + 1) % len(NAMES)]
+        index = NAMES.index(self.theme) if self.theme in NAMES else -1
+        self.theme = NAMES[(index + 1) % len(NAMES)]
 
-    def action_seek(self, looks: int) -> None:
+    def action_seek(self, samples: int) -> None:
         if self.player is not None:
-            self.player.seek(self.player.place + looks, self.board)
+            self.player.seek(self.player.position + samples, self.board)
             self._show()
 
-    # Doing
+    # Actions
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """None and False = the key does nothing and is not shown."""
+        """False = the key does nothing and is not shown."""
         if action == "act":
             return not self.is_read_only and self.player is None
         if action in ("export", "record") and self.is_web and self.is_read_only:
-            return False  # the files would be on this machine, not on that of whoever looks
+            return False  # the files would be on this machine, not on the user's
         if action == "record":
             return self.player is None
         if action == "seek":
@@ -222,7 +222,7 @@ class Console(BaseConsole):
         return True
 
     def action_act(self, name: str) -> None:
-        """Once the queue's name was typed, on every server of the view."""
+        """Act on every server of the view, once the user has typed the queue's name."""
         action = Action(name)
         queue = self._current_queue()
         servers = [server.address for server in self.board.servers_in(self.view)]
@@ -231,7 +231,7 @@ class Console(BaseConsole):
         queue = queue or ""
         where = ", ".join(servers)
         if action is Action.RELOAD:
-            confirmation = Confirmation(f"Have {where} read the configuration again.", "reload")
+            confirmation = Confirmation(f"Reload the configuration of {where}.", "reload")
         elif action is Action.FLUSH:
             confirmation = Confirmation(f"Discard all items of {printable(queue)} on {where}.", queue)
         else:
@@ -240,10 +240,10 @@ class Console(BaseConsole):
         def act_on_servers() -> None:
             for server in servers:
                 try:
-                    words, is_bad = act(server, self.timeout_ms, self.login, action, queue), False
+                    message, is_bad = act(server, self.timeout_ms, self.login, action, queue), False
                 except Failure as failure:
-                    words, is_bad = failure.words, True
-                self.call_from_thread(self.say, words, is_bad=is_bad)
+                    message, is_bad = failure.words, True
+                self.call_from_thread(self.say, message, is_bad=is_bad)
 
         def go_on(typed: str | None) -> None:
             if typed is not None:
@@ -285,4 +285,4 @@ class Console(BaseConsole):
                 self.say(f"cannot record to {path}: {error.strerror}", is_bad=True)
             self._overview.show()
 
-        self.push_screen(Question("Record what is seen to a new file", "kestrel-top.jsonl"), start)
+        self.push_screen(Question("Record samples to a new file", "kestrel-top.jsonl"), start)

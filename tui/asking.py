@@ -1,4 +1,4 @@
-"""What the console asks of a server, or has it do, beside looking at its stats: each on a connection of its own."""
+"""Requests to a server other than for its stats. Each uses its own connection."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ class Action(StrEnum):
 
 @dataclass(slots=True)
 class WaitingItem:
-    """An item and what the server says of it. Of an old Kestrel's the bytes are all there is."""
+    """An item and what the server reports about it. Old Kestrels give only the bytes."""
 
     data: bytes
     item_id: int | None = None
@@ -40,19 +40,19 @@ class WaitingItem:
 
 @dataclass(slots=True)
 class QueueDetails:
-    """All that one server says of a queue. What it does not know stays empty."""
+    """Everything one server reports about a queue. What it does not report stays empty."""
 
     server: str
     figures: dict[str, QueueBlock] = field(default_factory=dict)  # of the queue and its children, by name
     settings: QueueBlock = field(default_factory=dict)
     items: list[WaitingItem] = field(default_factory=list)  # the first that wait
-    only_head: str = ""  # why it is the head only; "" = there are all that were asked for
+    only_head: str = ""  # why only the head is shown; "" = all requested items are there
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A server, and how to get at it."""
+    """A server and how to reach it."""
 
     address: str
     admin: str  # its admin port, "" when it has none
@@ -65,17 +65,17 @@ class Asked:
         return cls(server.address, str(counters.get("admin", "")), timeout_ms, login)
 
     def admin_port(self) -> AdminPort:
-        """Raises AdminLost with words for whoever looks."""
+        """Raises AdminLost with a message for the user."""
         if not self.admin:
-            raise AdminLost("it has no admin port")
+            raise AdminLost("no admin port")
         port = admin_port_of(self.address, self.admin, self.timeout_ms, self.login)
         if port is None:
-            raise AdminLost(f"its admin port {self.admin} cannot be reached from here")
+            raise AdminLost(f"admin port {self.admin} cannot be reached from here")
         return port
 
 
 def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetails:
-    """Never raises: what went wrong is in `failure`."""
+    """Never raises: errors are in `failure`."""
     details = QueueDetails(asked.address)
     names = [queue, *children]
 
@@ -97,7 +97,7 @@ def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetai
         details.settings = next((block for block in blocks if block["queue"] == queue), {})
 
     for ask in (ask_head, ask_figures, ask_settings):
-        # An old Kestrel closes the connection on what it does not know.
+        # An old Kestrel closes the connection on a command it does not know.
         client = KestrelClient(asked.address, asked.timeout_ms, asked.login)
         try:
             ask(client)
@@ -109,25 +109,25 @@ def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetai
 
 
 def _waiting_items(asked: Asked, queue: str) -> list[WaitingItem]:
-    """Read back from the journal, which takes nothing. Raises AdminLost."""
+    """Read from the journal, so nothing is taken. Raises AdminLost."""
     port = asked.admin_port()
     query = f"waiting=1&format=ndjson&limit={WAITING_ITEMS_MAX}&bytes={WAITING_BYTES_MAX}"
     try:
         return [_item(json.loads(line)) for line in port.get(f"{path_of(queue, 'items')}?{query}").splitlines()]
     except (ValueError, KeyError, TypeError) as error:
-        raise AdminLost(f"not what a kestreld answers: {error}") from error
+        raise AdminLost(f"unexpected reply: {error}") from error
     finally:
         port.close()
 
 
-def _item(said: dict[str, Any]) -> WaitingItem:
-    data = base64.b64decode(said["base64"]) if "base64" in said else said["data"].encode()
-    times = said.get("add_ms"), said.get("expire_ms")
-    return WaitingItem(data, said["id"], *times, said.get("flags", 0), said.get("is_open", False))
+def _item(row: dict[str, Any]) -> WaitingItem:
+    data = base64.b64decode(row["base64"]) if "base64" in row else row["data"].encode()
+    times = row.get("add_ms"), row.get("expire_ms")
+    return WaitingItem(data, row["id"], *times, row.get("flags", 0), row.get("is_open", False))
 
 
 def act(address: str, timeout_ms: int, login: Login, action: Action, queue: str) -> str:
-    """Do it; what there is to say of it. Raises Failure."""
+    """Run the action; returns a message for the user. Raises Failure."""
     client = KestrelClient(address, timeout_ms, login)
     try:
         match action:

@@ -1,4 +1,4 @@
-"""The console as its screens and the command palette know it: what it shows, and who asks servers for them."""
+"""The part of the console that screens and the command palette use: its state, and requests to servers."""
 
 import time
 from collections.abc import Callable, Sequence

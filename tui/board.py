@@ -1,4 +1,4 @@
-"""Everything the console knows, from what servers said so far. Pure: whoever feeds it has the clock."""
+"""The state of all servers, from the samples received so far. Pure: the caller provides the time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from tui.figures import QueueRow, rows_of, summed
 from tui.history import History
 from tui.snapshots import Outage, Snapshot
 
-ALL_SERVERS: Final = ""  # the view that adds them up
+ALL_SERVERS: Final = ""  # the view that sums them
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class ServerState:
     rows: list[QueueRow] = field(default_factory=list)
 
     def counter_per_s(self, name: str) -> float | None:
-        """How fast one of the server's own counters rises."""
+        """The rate of one of the server's own counters."""
         if self.snapshot is None or self.previous is None or self.outage is not None:
             return None
         before, now = self.previous.counters.get(name), self.snapshot.counters.get(name)
@@ -57,7 +57,7 @@ class Board:
         server.rows = rows_of(server.previous, news, server.rows)
 
     def advance(self, at_ms: int) -> bool:
-        """Make the rows from what came, and remember them. False = nothing came since the last time."""
+        """Update rows and history from what was received. False = nothing was received since the last call."""
         if not self._has_news:
             return False
         self._has_news = False
@@ -70,7 +70,7 @@ class Board:
         return True
 
     def rewind(self) -> None:
-        """Forget everything, as before the first look."""
+        """Forget everything, as before the first sample."""
         for server in self.servers.values():
             server.snapshot = server.previous = server.outage = None
             server.rows = []

@@ -1,6 +1,6 @@
-"""Which rows are shown, and in which order.
+"""Filter and sort rows.
 
-A filter is words, all of which must hold: `orders` (the name has it), `!audit` (the name has not), `items>100`,
+A filter is words, all of which must match: `orders` (the name contains it), `!audit` (it does not), `items>100`,
 `oldest_ms>1000`, `in_per_s>0`.
 """
 
@@ -21,7 +21,7 @@ Test = Callable[[QueueRow], bool]
 
 
 def chosen(rows: Iterable[QueueRow], words: str) -> list[QueueRow]:
-    """The rows that a filter lets through."""
+    """The rows that match a filter."""
     tests = [_test(word) for word in words.split()]
     return [row for row in rows if all(test(row) for test in tests)] if tests else list(rows)
 
@@ -38,7 +38,7 @@ def _test(word: str) -> Test:
 
 
 def in_order(rows: list[QueueRow], column: str, *, descending: bool) -> list[QueueRow]:
-    """Sorted by a column, by name within it. What is unknown comes last either way."""
+    """Sort by a column, then by name. Unknown values come last in both directions."""
     by_name = sorted(rows, key=operator.attrgetter("queue"), reverse=descending and column == "queue")
     if column == "queue":
         return by_name

@@ -1,11 +1,11 @@
-"""From the options of `kestrelctl top` to a running console. Textual is loaded here and nowhere earlier."""
+"""Start the console from the options of `kestrelctl top`. Textual is not imported before this."""
 
 from collections.abc import Sequence
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
 from kestreld.client.access import Login
 from tui.app import Console
-from tui.plain import Wanted
+from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.recording import Recorder, load
 from tui.themes import NAMES
@@ -14,7 +14,7 @@ from tui.themes import NAMES
 def run_console(
     addresses: Sequence[str],
     login: Login,
-    wanted: Wanted,
+    options: ViewOptions,
     *,
     interval_ms: int,
     timeout_ms: int,
@@ -23,9 +23,9 @@ def run_console(
     record: str | None,
     replay: str | None,
 ) -> None:
-    """Until it is quit. `record` and `replay` are files. Raises Failure before the screen is touched."""
+    """Run until the user quits. `record` and `replay` are files. Raises Failure before the screen is touched."""
     if theme is not None and theme not in NAMES:
-        raise Failure(ExitCode.USAGE, f"there is no theme {theme!r}; there are {', '.join(NAMES)}")
+        raise Failure(ExitCode.USAGE, f"no such theme: {theme!r}; use one of {', '.join(NAMES)}")
     player = load(replay) if replay is not None else None
     recorder = None
     if record is not None:
@@ -36,7 +36,7 @@ def run_console(
             raise Failure(ExitCode.CANNOT_CREATE, words) from error
     console = Console(
         [] if player is not None else pollers(addresses, timeout_ms, interval_ms, login),
-        wanted,
+        options,
         interval_ms=player.interval_ms if player is not None else interval_ms,
         timeout_ms=timeout_ms,
         login=login,

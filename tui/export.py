@@ -1,4 +1,4 @@
-"""What is on the screen, as a file. An existing file is never overwritten."""
+"""Write what is on the screen to a file. Existing files are never overwritten."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ from typing import Final
 
 from tui.figures import QueueRow, as_record
 
-# A picture must not make its viewer fetch fonts.
+# Opening the picture must not load fonts from the network.
 _FONTS: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 SUFFIXES: Final = (".csv", ".json", ".svg")
 
@@ -32,12 +32,12 @@ def export(path: str, rows: Sequence[QueueRow], draw: Callable[[], str]) -> None
 
 
 def without_fonts(picture: str) -> str:
-    """An SVG that fetches nothing."""
+    """A self-contained SVG."""
     return _FONTS.sub("", picture)
 
 
 def _csv(rows: Sequence[QueueRow]) -> str:
-    """A heading and a line for each row; what is unknown is empty."""
+    """A header and a line per row; unknown values are empty."""
     text = io.StringIO()
     records = [as_record(row) for row in rows]
     if records:

@@ -1,4 +1,4 @@
-"""Looking at a server by its admin port, where it has one: of its queues it says those that have changed."""
+"""Sample a server through its admin port, which reports only queues that have changed."""
 
 import json
 from operator import itemgetter
@@ -9,7 +9,7 @@ from tui.snapshots import KEYS, Figures
 
 
 class Feed:
-    """The queues of one server, kept up to date by what it says has changed."""
+    """The queues of one server, updated with the changes it reports."""
 
     def __init__(self, port: AdminPort) -> None:
         self.queues: dict[str, Figures] = {}
@@ -18,31 +18,31 @@ class Feed:
         self._port = port
         self._token = ""
 
-    def look(self) -> None:
-        """Bring `queues` up to date, in a dict of their own. Raises AdminLost."""
+    def update(self) -> None:
+        """Fetch changes and replace `queues`. Raises AdminLost."""
         content = self._port.get(f"/stats.json?changed_since={self._token}")
         try:
-            self.take(json.loads(content))
+            self.apply(json.loads(content))
         except (ValueError, KeyError, TypeError) as error:
             self.close()
-            raise AdminLost(f"not what a kestreld answers: {error}") from error
+            raise AdminLost(f"unexpected reply: {error}") from error
 
-    def take(self, said: dict[str, Any]) -> None:
-        """What `/stats.json` says. Raises KeyError, ValueError or TypeError for anything else."""
-        queues: dict[str, Figures] = {} if said["is_full"] else dict(self.queues)
-        for name in said["gone"]:
+    def apply(self, stats: dict[str, Any]) -> None:
+        """Apply a document of `/stats.json`. Raises KeyError, ValueError or TypeError for anything else."""
+        queues: dict[str, Figures] = {} if stats["is_full"] else dict(self.queues)
+        for name in stats["gone"]:
             queues.pop(name, None)
-        if said["rows"]:
-            columns = said["columns"]
+        if stats["rows"]:
+            columns = stats["columns"]
             figures_of = itemgetter(*[columns.index(key) for key in KEYS])
             name_at = columns.index("queue")
-            for row in said["rows"]:
+            for row in stats["rows"]:
                 queues[row[name_at]] = figures_of(row)
-        self.queues, self._token, self.now_ms = queues, said["at"], said["now_ms"]
+        self.queues, self._token, self.now_ms = queues, stats["at"], stats["now_ms"]
         self.counters = {
             name: int(value) if value.isdecimal() else value
-            for name, value in said["server"].items()
-            if not name.startswith("queue_")  # as of the memcache port, where queues' own begin so
+            for name, value in stats["server"].items()
+            if not name.startswith("queue_")  # as on the memcache port, where the names of a queue's figures begin so
         }
 
     def close(self) -> None:

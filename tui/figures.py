@@ -1,4 +1,4 @@
-"""From what servers said to the rows and totals the console shows. Pure: no server, no screen, no clock."""
+"""Turn samples of servers into the rows and totals the console shows. Pure: no server, no screen, no clock."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,8 +16,8 @@ class QueueRow:
 
     queue: str
     items: int | None
-    in_per_s: float | None  # None until there are two looks at the same run of the server
-    out_per_s: float | None  # taken, flushed or moved away: all that left but did not expire and was not discarded
+    in_per_s: float | None  # None until there are two samples of the same run of the server
+    out_per_s: float | None  # taken, flushed or moved: whatever left without expiring or being discarded
     oldest_ms: int | None  # how long the head has waited
     waiters: int | None
     open_reads: int | None
@@ -50,15 +50,15 @@ COLUMNS: Final = (
 _ITEMS, _TOTAL, _EXPIRED, _DISCARDED, _OLDEST = (
     KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded", "oldest_at_ms")
 )
-# Sums of these would mean nothing: of several the largest counts.
+# A sum of these would mean nothing: the largest counts.
 _LARGEST: Final = ("oldest_ms", "age_ms")
 _SUMMED: Final = tuple(column for column in COLUMNS[1:] if column not in _LARGEST)
 
 
 def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[QueueRow] = ()) -> list[QueueRow]:
-    """A row for each queue of one server. `previous` None = there are no rates yet.
+    """A row for each queue of one server. `previous` None = no rates yet.
 
-    `rows_before` are those of `previous`: of a queue where nothing happens the row stays the same.
+    `rows_before` are those of `previous`: the row of an idle queue is reused.
     """
     elapsed_s = (current.clock_ms - previous.clock_ms) / 1000 if previous is not None else 0.0
     before = previous.queues if previous is not None else {}
@@ -74,7 +74,7 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
                 row.oldest_ms = max(now_ms - oldest_at_ms, 0)
             rows.append(row)
             continue
-        # By hand, not in a loop over columns: there may be thousands of queues, each second.
+        # Unrolled, not a loop over columns: there may be thousands of queues each second.
         items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, put, *states = (
             figures
         )
@@ -115,7 +115,7 @@ def _rates(before: Figures, now: Figures, elapsed_s: float) -> tuple[float | Non
     if before == now:
         return 0.0, 0.0
     came = total_now - total_before
-    try:  # all are known, nearly always; and this is much of what a tick costs
+    try:  # almost always all are known; this is a large part of the cost of a tick
         gone = now[_EXPIRED] - before[_EXPIRED] + now[_DISCARDED] - before[_DISCARDED]  # type: ignore[operator]
         left = came - now[_ITEMS] + before[_ITEMS] - gone  # type: ignore[operator]
     except TypeError:
@@ -125,12 +125,12 @@ def _rates(before: Figures, now: Figures, elapsed_s: float) -> tuple[float | Non
     return came / elapsed_s, left / elapsed_s if left > 0 else 0.0
 
 
-def _more(before: Figures, now: Figures, place: int) -> int:
-    return (now[place] or 0) - (before[place] or 0)
+def _more(before: Figures, now: Figures, index: int) -> int:
+    return (now[index] or 0) - (before[index] or 0)
 
 
 def summed(rows_by_server: Sequence[Sequence[QueueRow]]) -> list[QueueRow]:
-    """The rows of several servers, queues of one name added up."""
+    """The rows of several servers, with queues of the same name summed."""
     if len(rows_by_server) == 1:
         return list(rows_by_server[0])
     rows: dict[str, list[QueueRow]] = {}
@@ -141,7 +141,7 @@ def summed(rows_by_server: Sequence[Sequence[QueueRow]]) -> list[QueueRow]:
 
 
 def total(rows: Sequence[QueueRow], name: str = "") -> QueueRow:
-    """All rows in one. What no row knows stays unknown."""
+    """All rows in one. What is unknown in every row stays unknown."""
     sums = {column: _sum(rows, column) for column in _SUMMED}
     for column in _LARGEST:
         sums[column] = max([value for row in rows if (value := getattr(row, column)) is not None], default=None)
@@ -153,7 +153,7 @@ def _sum(rows: Sequence[QueueRow], column: str) -> Number:
     value_of = attrgetter(column)
     try:
         return sum(map(value_of, rows)) if rows else None
-    except TypeError:  # some are unknown, which is rare
+    except TypeError:  # rare: some are unknown
         known = [value for row in rows if (value := value_of(row)) is not None]
         return sum(known) if known else None
 

@@ -1,4 +1,4 @@
-"""Figures and names as people read them, in few characters."""
+"""Short, human-readable forms of figures and names."""
 
 import math
 from typing import Final
@@ -52,13 +52,13 @@ def span(value_ms: Number) -> str:
 
 
 def printable(name: str) -> str:
-    """A name that may hold any bytes, fit for a terminal."""
+    """A name, which may hold any bytes, made safe for a terminal."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """A bar for each of the last `width` values, from 0 to their largest; a blank where it is not known."""
+    """A bar for each of the last `width` values, scaled from 0 to the largest; a blank for an unknown one."""
     values = values[-width:]
     top = max((value for value in values if not math.isnan(value)), default=0.0) or 1.0
     bars = "".join(" " if math.isnan(value) else BARS[round(value / top * (len(BARS) - 1))] for value in values)

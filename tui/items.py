@@ -15,7 +15,7 @@ class ItemForm(StrEnum):
 
 
 def shown_item(data: bytes, form: ItemForm, bytes_max: int = SHOWN_BYTES_MAX) -> str:
-    """The first of its bytes; JSON that is none is shown as text."""
+    """Its first bytes. In the JSON form, what is not JSON is shown as text."""
     cut = f"\n… of {len(data):,} bytes" if len(data) > bytes_max else ""
     match form:
         case ItemForm.HEX:

@@ -1,4 +1,4 @@
-"""Every key of the console: what it is called, what it does, and in which words. The screens bind these."""
+"""Every key of the console and its help text. The screens bind these."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,66 +8,66 @@ from textual.binding import Binding, BindingType
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    keys: str  # as Textual names them
+    keys: str  # Textual's names
     action: str
-    shown: str  # as people name them
+    shown: str  # the name shown to users
     meaning: str
-    label: str = ""  # in the line at the bottom; "" = not there
+    label: str = ""  # in the footer; "" = not shown there
 
 
 CONSOLE_KEYS: Final = (
     Key("question_mark", "app.help", "?", "this list of keys", "help"),
     Key("q", "app.quit", "q", "quit", "quit"),
-    Key("space", "app.pause", "space", "hold the screen still; in a replay, stop and go on", "pause"),
-    Key("plus", "app.interval(1)", "+", "look less often"),
-    Key("minus", "app.interval(-1)", "-", "look more often"),
+    Key("space", "app.pause", "space", "freeze the screen; in a replay, pause or resume", "pause"),
+    Key("plus", "app.interval(1)", "+", "refresh less often"),
+    Key("minus", "app.interval(-1)", "-", "refresh more often"),
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
     Key("J", "app.journal", "J", "the queue's journal: segments, holders, checksums", "journal"),
     Key("f", "app.act('flush')", "f", "flush the queue: discard its items", "flush"),
     Key("d", "app.act('delete')", "d", "delete the queue", "delete"),
-    Key("r", "app.act('reload')", "r", "have the servers read their configuration again", "reload"),
+    Key("r", "app.act('reload')", "r", "reload the servers' configuration", "reload"),
     Key("e", "app.export", "e", "write the view to a CSV, JSON or SVG file", "export"),
-    Key("w", "app.record", "w", "record to a file; again: stop recording", "record"),
-    Key("comma", "app.seek(-1)", ",", "in a replay: one look back"),
-    Key("full_stop", "app.seek(1)", ".", "in a replay: one look ahead"),
-    Key("less_than_sign", "app.seek(-30)", "<", "in a replay: 30 looks back"),
-    Key("greater_than_sign", "app.seek(30)", ">", "in a replay: 30 looks ahead"),
+    Key("w", "app.record", "w", "record to a file, or stop recording", "record"),
+    Key("comma", "app.seek(-1)", ",", "in a replay: one sample back"),
+    Key("full_stop", "app.seek(1)", ".", "in a replay: one sample ahead"),
+    Key("less_than_sign", "app.seek(-30)", "<", "in a replay: 30 samples back"),
+    Key("greater_than_sign", "app.seek(30)", ">", "in a replay: 30 samples ahead"),
     Key("ctrl+p", "app.command_palette", "ctrl+p", "find a queue or a command by name"),
 )
 OVERVIEW_KEYS: Final = (
-    Key("slash", "filter", "/", "filter: name, !name, items>100, oldest_ms>500; all words must hold", "filter"),
-    Key("escape", "clear", "escape", "drop the filter"),
+    Key("slash", "filter", "/", "filter: name, !name, items>100, oldest_ms>500; all words must match", "filter"),
+    Key("escape", "clear", "escape", "clear the filter"),
     Key("s", "sort(1)", "s", "sort by the next column", "sort"),
-    Key("S", "sort(-1)", "S", "sort by the column before"),
-    Key("o", "turn", "o", "turn the order round"),
-    Key("v", "next_view", "v", "several servers: the sum, then one after the other", "server"),
+    Key("S", "sort(-1)", "S", "sort by the previous column"),
+    Key("o", "reverse", "o", "reverse the sort order"),
+    Key("v", "next_view", "v", "switch between the sum of all servers and each server", "server"),
 )
 TABLE_KEYS: Final = (
     Key("enter", "open", "enter", "details of the queue", "details"),
-    Key("up,k", "move(-1)", "up k", "a queue up"),
-    Key("down,j", "move(1)", "down j", "a queue down"),
-    Key("pageup", "page(-1)", "pageup", "a page up"),
-    Key("pagedown", "page(1)", "pagedown", "a page down"),
-    Key("home", "jump(0)", "home", "the first queue"),
-    Key("end", "jump(-1)", "end", "the last queue"),
-    Key("left", "scroll_left", "left", "columns to the left"),
-    Key("right", "scroll_right", "right", "columns to the right"),
+    Key("up,k", "move(-1)", "up k", "previous queue"),
+    Key("down,j", "move(1)", "down j", "next queue"),
+    Key("pageup", "page(-1)", "pageup", "page up"),
+    Key("pagedown", "page(1)", "pagedown", "page down"),
+    Key("home", "jump(0)", "home", "first queue"),
+    Key("end", "jump(-1)", "end", "last queue"),
+    Key("left", "scroll_left", "left", "scroll left"),
+    Key("right", "scroll_right", "right", "scroll right"),
 )
 DETAIL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back to the table", "back"),
-    Key("m", "next_form", "m", "the items as text, hex or JSON", "form"),
-    Key("u", "ask", "u", "ask again for readers, settings and items", "ask again"),
+    Key("m", "next_form", "m", "show items as text, hex or JSON", "form"),
+    Key("u", "ask", "u", "refresh readers, settings and items", "refresh"),
     Key("z", "next_span", "z", "plot one minute or five", "span"),
-    Key("x", "spread", "x", "the box the keys are in over the whole screen, and back", "enlarge"),
-    Key("tab", "app.focus_next", "tab", "the keys to the next box: up, down, pageup, pagedown, home, end"),
+    Key("x", "spread", "x", "maximize or restore the focused box", "enlarge"),
+    Key("tab", "app.focus_next", "tab", "focus the next box; scroll with up, down, pageup, pagedown, home, end"),
 )
 
 
 JOURNAL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back", "back"),
     Key("c", "check", "c", "read all files of the journal and check every record", "check"),
-    Key("u", "ask", "u", "ask again", "ask again"),
-    Key("x", "spread", "x", "the box the keys are in over the whole screen, and back", "enlarge"),
+    Key("u", "ask", "u", "refresh", "refresh"),
+    Key("x", "spread", "x", "maximize or restore the focused box", "enlarge"),
 )
 
 

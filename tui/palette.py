@@ -1,4 +1,4 @@
-"""What the command palette offers: queues, and what the keys do."""
+"""Entries of the command palette: queues and key bindings."""
 
 from collections.abc import Callable
 from typing import Final, cast
@@ -16,7 +16,7 @@ DETAILS: Final = "details of this queue"
 
 
 class Offers(Provider):
-    """Queues by name, and what keys do by its words."""
+    """Queues by name, and key bindings by their help texts."""
 
     async def discover(self) -> Hits:
         for name in self._names()[:QUEUES_OFFERED_MAX]:
@@ -41,7 +41,7 @@ class Offers(Provider):
         return [row.queue for row in self._console.board.rows(self._console.view)]
 
     def _keys(self) -> list[Key]:
-        """What can be done now."""
+        """Key bindings that apply now."""
         known = {name: key for key in (*CONSOLE_KEYS, *OVERVIEW_KEYS) if (name := key.action) not in NOT_OFFERED}
         return [key for name, key in known.items() if self._console.check_action(_bare(name), ())]
 
@@ -53,5 +53,5 @@ class Offers(Provider):
 
 
 def _bare(action: str) -> str:
-    """Its name, without where it is and what it is told."""
+    """The name of an action, without namespace and parameters."""
     return action.removeprefix("app.").partition("(")[0]

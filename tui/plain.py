@@ -39,14 +39,14 @@ FORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be shown."""
+class ViewOptions:
+    """What to show: options of `kestrelctl top`."""
 
     filter: str = ""
     sort: str = "queue"
     descending: bool = False
     as_json: bool = False
-    looks: int | None = None  # None = until interrupted
+    samples: int | None = None  # None = until interrupted
 
 
 def cell(row: QueueRow, column: str) -> str:
@@ -54,27 +54,27 @@ def cell(row: QueueRow, column: str) -> str:
     return printable(row.queue) if column == "queue" else FORMS[column](getattr(row, column))
 
 
-def run_plain(pollers: Sequence[Poller], wanted: Wanted, interval_ms: int) -> None:
-    """Print look after look. One before the first is not printed: it is there for the rates.
+def run_plain(pollers: Sequence[Poller], options: ViewOptions, interval_ms: int) -> None:
+    """Print sample after sample, except the first: rates need one before.
 
-    Raises Failure when the last look found no server at all.
+    Raises Failure when no server answered the last time.
     """
     board = Board([poller.address for poller in pollers])
-    for number, at_ms in enumerate(_looks(pollers, board, wanted.looks, interval_ms)):
-        if wanted.as_json:
-            output.write_data(json.dumps(record(board, wanted, at_ms)).encode() + b"\n")
+    for number, at_ms in enumerate(_samples(pollers, board, options.samples, interval_ms)):
+        if options.as_json:
+            output.write_data(json.dumps(record(board, options, at_ms)).encode() + b"\n")
         else:
             separator = "\n" if number else ""
-            output.write_data((separator + page(board, wanted, at_ms)).encode("utf-8", "replace"))
+            output.write_data((separator + page(board, options, at_ms)).encode("utf-8", "replace"))
     if len(board.outages()) == len(board.servers):
         outages = [state.outage for state in board.outages() if state.outage is not None]
         raise Failure(ExitCode.UNREACHABLE, "; ".join(outage.reason for outage in outages))
 
 
-def _looks(pollers: Sequence[Poller], board: Board, looks: int | None, interval_ms: int) -> Iterator[int]:
+def _samples(pollers: Sequence[Poller], board: Board, samples: int | None, interval_ms: int) -> Iterator[int]:
     done = -1
     retry_at: dict[str, float] = {}
-    while looks is None or done < looks:
+    while samples is None or done < samples:
         started = time.monotonic()
         for poller in pollers:
             if retry_at.get(poller.address, 0.0) <= started or done < 0:
@@ -87,17 +87,17 @@ def _looks(pollers: Sequence[Poller], board: Board, looks: int | None, interval_
         if done >= 0:
             yield at_ms
         done += 1
-        if looks is None or done < looks:
+        if samples is None or done < samples:
             time.sleep(max(0.0, started + interval_ms / 1000 - time.monotonic()))
 
 
-def rows_wanted(board: Board, wanted: Wanted, view: str = ALL_SERVERS) -> list[QueueRow]:
-    return in_order(chosen(board.rows(view), wanted.filter), wanted.sort, descending=wanted.descending)
+def shown_rows(board: Board, options: ViewOptions, view: str = ALL_SERVERS) -> list[QueueRow]:
+    return in_order(chosen(board.rows(view), options.filter), options.sort, descending=options.descending)
 
 
-def page(board: Board, wanted: Wanted, at_ms: int) -> str:
+def page(board: Board, options: ViewOptions, at_ms: int) -> str:
     """Totals, servers and a table."""
-    rows = rows_wanted(board, wanted)
+    rows = shown_rows(board, options)
     heads = [HEADINGS.get(column, column) for column in COLUMNS]
     lines = [heads, *([cell(row, column) for column in COLUMNS] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
@@ -113,9 +113,9 @@ def page(board: Board, wanted: Wanted, at_ms: int) -> str:
     return "\n".join([*head, *table]) + "\n"
 
 
-def record(board: Board, wanted: Wanted, at_ms: int) -> dict[str, object]:
-    """The same as one JSON object."""
-    rows = rows_wanted(board, wanted)
+def record(board: Board, options: ViewOptions, at_ms: int) -> dict[str, object]:
+    """The same as a JSON object."""
+    rows = shown_rows(board, options)
     totals: dict[str, Number | str] = {"queues": len(rows), **as_record(total(rows))}
     del totals["queue"]
     return {

@@ -1,26 +1,26 @@
-"""A plot of braille dots: two values a column, four levels a line, filled from the bottom up."""
+"""Plots of braille characters: two values per column, four levels per line, filled from the bottom."""
 
 import math
 from collections.abc import Sequence
 from typing import Final
 
 BLANK: Final = 0x2800
-# The dots of a braille letter from the bottom up, left and right.
+# The dots of a braille character from the bottom up, left and right.
 _DOTS: Final = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 LEVELS: Final = 4
 
 
 def largest(values: Sequence[float]) -> float:
-    """0 when nothing is known."""
+    """0 when all values are unknown."""
     return max((value for value in values if not math.isnan(value)), default=0.0)
 
 
 def plot(values: Sequence[float], width: int, height: int) -> list[str]:
-    """The last values in `height` lines of `width` letters, the newest at the right, from 0 to the largest."""
+    """The last values as `height` lines of `width` characters, newest at the right, scaled from 0 to the largest."""
     values = values[-2 * width :]
     top = largest(values) or 1.0
     padded = [math.nan] * (2 * width - len(values)) + list(values)
-    # Whatever is not nothing shows: at least one dot.
+    # A value above 0 gets at least one dot.
     levels = [
         0 if math.isnan(value) or value <= 0 else max(1, round(value / top * LEVELS * height)) for value in padded
     ]

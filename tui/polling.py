@@ -1,4 +1,4 @@
-"""Asking a server for its stats again and again, slower while it does not answer."""
+"""Poll servers for their stats, less often while one does not answer."""
 
 import threading
 import time
@@ -13,13 +13,13 @@ from tui.feed import Feed
 from tui.snapshots import Outage, Snapshot, parse_dump
 
 BACK_OFF_MS_MAX: Final = 30_000
-# `stats` repeats every queue. With more queues than this the server's own counters are asked for now and then only.
+# `stats` repeats every queue: with more queues than this, the server's own counters are polled less often.
 QUEUES_FEW: Final = 200
 COUNTERS_EVERY_MS: Final = 10_000
 
 
 class Poller:
-    """Looks at one server. It connects again after an outage."""
+    """Polls one server. Reconnects after an outage."""
 
     def __init__(self, address: str, timeout_ms: int, interval_ms: int, login: Login = NOBODY) -> None:
         self.address = address
@@ -30,12 +30,12 @@ class Poller:
         self._failures = 0
         self._counters: dict[str, int | str] = {}
         self._counted_at_ms = 0
-        self._feed: Feed | None = None  # None = it has no admin port that answers us
+        self._feed: Feed | None = None  # None = no usable admin port
 
     def poll(self) -> Snapshot | Outage:
-        """One look."""
+        """Take one sample."""
         try:
-            snapshot = self._look()
+            snapshot = self._sample()
         except Failure as failure:
             self.close()
             self._failures += 1
@@ -44,10 +44,10 @@ class Poller:
         self._failures = 0
         return snapshot
 
-    def _look(self) -> Snapshot:
+    def _sample(self) -> Snapshot:
         if self._feed is not None:
             try:
-                self._feed.look()
+                self._feed.update()
             except AdminLost:
                 self._feed = None
             else:
@@ -78,7 +78,7 @@ class Poller:
 
 
 class PollThread(threading.Thread):
-    """Polls one server beside the screen, which must not wait. Ends with the process if it is not stopped."""
+    """Polls one server in the background, so that the screen does not block. A daemon thread."""
 
     def __init__(self, poller: Poller, deliver: Callable[[Snapshot | Outage], object]) -> None:
         super().__init__(name=f"poll {poller.address}", daemon=True)

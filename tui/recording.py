@@ -1,7 +1,7 @@
-"""Looks at servers written to a file, and shown again.
+"""Record samples of servers to a file, and replay them.
 
-A recording is lines of JSON: one that says what it is, then one for each look at a server. Of a look the file has the
-queues whose figures changed since the one before.
+A recording is lines of JSON: a header, then one line per sample of a server, with only the queues whose figures changed
+since the previous sample.
 """
 
 import json
@@ -14,8 +14,8 @@ from tui.board import Board
 from tui.snapshots import KEYS, NOTHING, Figures, Outage, Snapshot
 
 VERSION: Final = 1
-# Going back makes the history anew, from so many looks before.
-REBUILT_LOOKS: Final = 60
+# Going back rebuilds the history from this many samples before.
+REBUILT_SAMPLES: Final = 60
 
 
 class Recorder:
@@ -54,64 +54,64 @@ class Recorder:
 
 
 class Player:
-    """A recording and a place in it."""
+    """A recording and a position in it."""
 
-    def __init__(self, looks: Sequence[Snapshot | Outage], interval_ms: int) -> None:
-        self.looks = looks
+    def __init__(self, samples: Sequence[Snapshot | Outage], interval_ms: int) -> None:
+        self.samples = samples
         self.interval_ms = interval_ms
-        self.servers = list(dict.fromkeys(look.server for look in looks))
-        self.place = -1  # of the look shown last
+        self.servers = list(dict.fromkeys(sample.server for sample in samples))
+        self.position = -1  # of the sample shown last
 
     @property
     def at_ms(self) -> int:
-        return self.looks[max(self.place, 0)].at_ms
+        return self.samples[max(self.position, 0)].at_ms
 
     @property
     def is_at_end(self) -> bool:
-        return self.place >= len(self.looks) - 1
+        return self.position >= len(self.samples) - 1
 
-    def seek(self, place: int, board: Board) -> None:
-        """Have the board show this look, and remember those before it."""
-        place = min(max(place, 0), len(self.looks) - 1)
-        first = self.place + 1
-        if place < first:
+    def seek(self, position: int, board: Board) -> None:
+        """Make the board show this sample, with those before it as history."""
+        position = min(max(position, 0), len(self.samples) - 1)
+        first = self.position + 1
+        if position < first:
             board.rewind()
-            first = max(0, place - REBUILT_LOOKS * len(self.servers))
-        for look in self.looks[first : place + 1]:
-            board.receive(look)
-            board.advance(look.at_ms)
-        self.place = place
+            first = max(0, position - REBUILT_SAMPLES * len(self.servers))
+        for sample in self.samples[first : position + 1]:
+            board.receive(sample)
+            board.advance(sample.at_ms)
+        self.position = position
 
     def scrubber(self, width: int) -> str:
-        """A line that shows where in the recording this is."""
-        last = max(1, len(self.looks) - 1)
-        knob = round(max(self.place, 0) / last * (width - 1))
+        """A line that shows the position in the recording."""
+        last = max(1, len(self.samples) - 1)
+        knob = round(max(self.position, 0) / last * (width - 1))
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at_ms / 1000))
-        return f"{stamp} {'━' * knob}◆{'─' * (width - 1 - knob)} {self.place + 1}/{len(self.looks)}"
+        return f"{stamp} {'━' * knob}◆{'─' * (width - 1 - knob)} {self.position + 1}/{len(self.samples)}"
 
 
 def load(path: str) -> Player:
-    """Read a recording. Raises Failure. A last line cut off by a crash is left out."""
+    """Read a recording. Raises Failure. A last line cut off by a crash is ignored."""
     try:
         with open(path, encoding="ascii") as file:
-            head, looks = json.loads(file.readline() or "null"), []
+            head, samples = json.loads(file.readline() or "null"), []
             if not isinstance(head, dict) or head.get("kestrel_top") != VERSION:
                 raise Failure(ExitCode.CORRUPT, f"{path} is not a recording of kestrelctl top")
             keys = [head["keys"].index(key) if key in head["keys"] else None for key in KEYS]
             seen: dict[str, dict[str, Figures]] = {}
             for line in file:
                 if line.endswith("\n"):
-                    looks.append(_look(json.loads(line), keys, seen))
+                    samples.append(_sample(json.loads(line), keys, seen))
     except OSError as error:
         raise Failure(ExitCode.NO_INPUT, f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise Failure(ExitCode.CORRUPT, f"{path} is damaged: {error}") from error
-    if not looks:
-        raise Failure(ExitCode.CORRUPT, f"{path} has no look at a server in it")
-    return Player(looks, head["interval_ms"])
+    if not samples:
+        raise Failure(ExitCode.CORRUPT, f"{path} contains no samples")
+    return Player(samples, head["interval_ms"])
 
 
-def _look(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, dict[str, Figures]]) -> Snapshot | Outage:
+def _sample(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, dict[str, Figures]]) -> Snapshot | Outage:
     server, at_ms = line["server"], line["at_ms"]
     if "outage" in line:
         return Outage(server, at_ms, line["outage"], line["next_try_ms"])
@@ -119,7 +119,7 @@ def _look(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, dict
     if line["changed"] or line["gone"]:
         queues = {name: figures for name, figures in queues.items() if name not in line["gone"]}
         for name, values in line["changed"].items():
-            figures = tuple([values[place] if place is not None else None for place in keys])
+            figures = tuple([values[index] if index is not None else None for index in keys])
             queues[name] = figures if figures != NOTHING else NOTHING
         seen[server] = queues
     return Snapshot(server, at_ms, line["clock_ms"], queues, line["counters"], line.get("ahead_ms", 0))

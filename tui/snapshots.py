@@ -1,4 +1,4 @@
-"""What one server said at one moment, and how to read it from the answer to DUMP_STATS.
+"""A sample of one server, and a parser for the answer to DUMP_STATS.
 
 5,000 queues are 110,000 lines: queues whose lines have the same keys in the same order are read by one regular
 expression, made from the first of them.
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-# The stats the console knows, in the order of a `Figures` and of the servers' own lines. Old Kestrels lack some.
+# The stats the console uses, in the order of a `Figures` and of the servers' lines. Old Kestrels lack some.
 # oldest_at_ms: when the head was put, by the server's clock, 0 = nothing waits. DUMP_STATS has oldest_ms in its place.
 KEYS: Final = (
     "items",
@@ -26,7 +26,7 @@ KEYS: Final = (
     "journal_failed",
     "stopped",
 )
-Figures = tuple[int | None, ...]  # one for each of KEYS; None = the server does not say
+Figures = tuple[int | None, ...]  # one for each of KEYS; None = not reported
 NOTHING: Final[Figures] = (None,) * len(KEYS)
 _ITEMS: Final = KEYS.index("items")
 _OLDEST: Final = KEYS.index("oldest_at_ms")
@@ -64,7 +64,7 @@ class _Layout:
         ]
         self._match = re.compile(r"\r?\n" + "".join(lines) + r"\}").match
         present = [key for key in keys if key in _DUMPED_KEYS]
-        # None = all of them, in our order: the quick case.
+        # None = all of them, in the order of KEYS: the fast case.
         self._groups = (
             [present.index(key) + 1 if key in present else None for key in _DUMPED_KEYS]
             if present != list(_DUMPED_KEYS)
@@ -72,7 +72,7 @@ class _Layout:
         )
 
     def read(self, body: str, now_ms: int) -> Figures | None:
-        """None = these lines are laid out otherwise."""
+        """None = these lines have another layout."""
         found = self._match(body)
         if found is None:
             return None
@@ -81,7 +81,7 @@ class _Layout:
         else:
             figures = [int(found[group]) if group else None for group in self._groups]
         oldest_ms = figures[_OLDEST]
-        if oldest_ms is not None and figures[_ITEMS]:  # 0 is said of a head that was put just now as well
+        if oldest_ms is not None and figures[_ITEMS]:  # 0 is also reported for a head that was put just now
             figures[_OLDEST] = now_ms - oldest_ms
         return tuple(figures)
 

@@ -1,4 +1,4 @@
-"""The lines above the table: totals of a view and the health of its servers. Plain text."""
+"""The lines above the table: totals of a view and the health of its servers, as plain text."""
 
 from collections.abc import Sequence
 
@@ -25,13 +25,13 @@ def totals_line(rows: Sequence[QueueRow]) -> str:
 
 
 def health_line(server: ServerState, now_ms: int) -> str:
-    """▲ does not answer, ✖ something is wrong with it, ● all is well."""
+    """▲ does not answer, ✖ has failures, ● healthy."""
     if server.outage is not None:
         silent = span(max(0, now_ms - server.silent_since_ms))
         wait = span(max(0, server.outage.at_ms + server.outage.next_try_ms - now_ms))
-        return f"▲ {server.address}  stale for {silent}, next try in {wait}: {server.outage.reason}"
+        return f"▲ {server.address}  stale for {silent}, next attempt in {wait}: {server.outage.reason}"
     if server.snapshot is None:
-        return f"… {server.address}  not seen yet"
+        return f"… {server.address}  no reply yet"
     counters = server.snapshot.counters
     failed = [
         f"{words} {counters[name]}"

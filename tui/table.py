@@ -1,4 +1,4 @@
-"""The table of queues. It draws the lines in sight and nothing else, so that 5,000 rows cost what 50 do."""
+"""The table of queues. Only visible lines are rendered, so that 5,000 rows cost what 50 do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tui.plain import HEADINGS, cell
 NAME_WIDTH_MIN: Final = 12
 NAME_WIDTH_MAX: Final = 40
 SPARKLINE_WIDTH: Final = 16
-# What the longest figures of a column need, and a blank before it.
+# Room for the longest figures of a column and a blank before them.
 WIDTHS: Final = {
     "items": 8,
     "bytes": 7,
@@ -51,7 +51,7 @@ class _Styles:
 
 
 class QueueTable(ScrollView, can_focus=True):
-    """Rows in the order given; one of them is the current one, and stays it when the order changes."""
+    """Rows in the order given. The current row stays current when the order changes."""
 
     BINDINGS = bindings(TABLE_KEYS)
     DEFAULT_CSS = """
@@ -60,13 +60,13 @@ class QueueTable(ScrollView, can_focus=True):
 
     @dataclass
     class Opened(Message):
-        """A queue's details are asked for."""
+        """The details of a queue were requested."""
 
         queue: str
 
     @dataclass
     class HeadClicked(Message):
-        """A column is to sort by."""
+        """Sort by a column."""
 
         column: str
 
@@ -74,14 +74,14 @@ class QueueTable(ScrollView, can_focus=True):
         super().__init__()
         self.rows: Sequence[QueueRow] = ()
         self.current: str | None = None  # the name of the current queue
-        self._place = 0  # and where it is
+        self._cursor = 0  # its index in `rows`
         self._history = History()
         self._sort = ("queue", False)
         self._name_width = NAME_WIDTH_MIN
         self._styles: _Styles | None = None
 
     def show(self, rows: Sequence[QueueRow], history: History, sort: tuple[str, bool]) -> None:
-        """Draw these rows from now on. `sort`: the column, and whether the largest are first."""
+        """Show these rows. `sort`: the column, and whether it is descending."""
         self.rows, self._history, self._sort = rows, history, sort
         longest = max((len(row.queue) for row in rows), default=0) + 2  # the glyph before it
         self._name_width = min(max(longest, NAME_WIDTH_MIN), NAME_WIDTH_MAX)
@@ -94,13 +94,13 @@ class QueueTable(ScrollView, can_focus=True):
     def _find_current(self) -> None:
         rows = self.rows
         if not rows:
-            self._place = 0
+            self._cursor = 0
             return
-        if self._place < len(rows) and rows[self._place].queue == self.current:
+        if self._cursor < len(rows) and rows[self._cursor].queue == self.current:
             return
-        place = next((place for place, row in enumerate(rows) if row.queue == self.current), None)
-        self._place = min(self._place, len(rows) - 1) if place is None else place
-        self.current = rows[self._place].queue
+        index = next((index for index, row in enumerate(rows) if row.queue == self.current), None)
+        self._cursor = min(self._cursor, len(rows) - 1) if index is None else index
+        self.current = rows[self._cursor].queue
 
     # Drawing
 
@@ -110,19 +110,19 @@ class QueueTable(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         if y == 0:
             return self._head(styles, scroll_x, width)
-        place = scroll_y + y - 1
-        if place >= len(self.rows):
+        index = scroll_y + y - 1
+        if index >= len(self.rows):
             return Strip.blank(width, styles.row)
-        row = self.rows[place]
+        row = self.rows[index]
         style = styles.row
         if row.is_stopped:
             style = styles.stopped
         elif not row.items and not row.in_per_s:
             style = styles.idle
         depth_style = styles.depth
-        if place == self._place:
+        if index == self._cursor:
             style = depth_style = styles.cursor
-        glyph = "✖ " if row.is_stopped else "› " if place == self._place else "  "
+        glyph = "✖ " if row.is_stopped else "› " if index == self._cursor else "  "
         name = Segment(_fit(glyph + cell(row, "queue"), self._name_width), style)
         figures = [cell(row, column).rjust(WIDTHS[column]) for column in COLUMNS[1:]]
         depth = sparkline(self._history.series(row.queue, "items", SPARKLINE_WIDTH), SPARKLINE_WIDTH)
@@ -131,7 +131,7 @@ class QueueTable(ScrollView, can_focus=True):
             Segment(depth, depth_style),
             Segment("".join(figures[1:]) + " ", style),
         ]
-        return _line(name, beside, scroll_x, width, style)
+        return _strip(name, beside, scroll_x, width, style)
 
     def _head(self, styles: _Styles, scroll_x: int, width: int) -> Strip:
         column, descending = self._sort
@@ -141,10 +141,10 @@ class QueueTable(ScrollView, can_focus=True):
         figures = [heads[column].rjust(WIDTHS[column]) for column in COLUMNS[1:]]
         figures.insert(1, f" {DEPTH_HEADING:>{SPARKLINE_WIDTH}}")
         rest = [Segment("".join(figures), styles.head)]
-        return _line(name, rest, scroll_x, width, styles.head)
+        return _strip(name, rest, scroll_x, width, styles.head)
 
     def _make_styles(self) -> _Styles:
-        """From the theme's variables, once for each theme."""
+        """From the theme's variables, once per theme."""
         colours = self.app.theme_variables
         back = colours["background"]
         self._styles = _Styles(
@@ -164,34 +164,34 @@ class QueueTable(ScrollView, can_focus=True):
     # Moving about
 
     def action_move(self, rows: int) -> None:
-        self._go(self._place + rows)
+        self._go(self._cursor + rows)
 
     def go_to_top(self) -> None:
         self._go(0)
 
     def action_page(self, pages: int) -> None:
-        self._go(self._place + pages * self._rows_in_sight())
+        self._go(self._cursor + pages * self._visible_rows())
 
-    def action_jump(self, place: int) -> None:
-        self._go(place if place >= 0 else len(self.rows) + place)
+    def action_jump(self, index: int) -> None:
+        self._go(index if index >= 0 else len(self.rows) + index)
 
     def action_open(self) -> None:
         if self.current is not None and self.rows:
             self.post_message(self.Opened(self.current))
 
-    def _rows_in_sight(self) -> int:
+    def _visible_rows(self) -> int:
         return max(1, self.scrollable_content_region.height - 1)
 
-    def _go(self, place: int) -> None:
+    def _go(self, index: int) -> None:
         if not self.rows:
             return
-        self._place = min(max(place, 0), len(self.rows) - 1)
-        self.current = self.rows[self._place].queue
+        self._cursor = min(max(index, 0), len(self.rows) - 1)
+        self.current = self.rows[self._cursor].queue
         top = self.scroll_offset.y
-        if self._place < top:
-            self.scroll_to(y=self._place, animate=False)
-        elif self._place >= top + self._rows_in_sight():
-            self.scroll_to(y=self._place - self._rows_in_sight() + 1, animate=False)
+        if self._cursor < top:
+            self.scroll_to(y=self._cursor, animate=False)
+        elif self._cursor >= top + self._visible_rows():
+            self.scroll_to(y=self._cursor - self._visible_rows() + 1, animate=False)
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
@@ -200,9 +200,9 @@ class QueueTable(ScrollView, can_focus=True):
             if column is not None:
                 self.post_message(self.HeadClicked(column))
             return
-        place = self.scroll_offset.y + event.y - 1
-        if place < len(self.rows):
-            self._go(place)
+        index = self.scroll_offset.y + event.y - 1
+        if index < len(self.rows):
+            self._go(index)
             if event.chain == 2:
                 self.action_open()
 
@@ -211,15 +211,15 @@ class QueueTable(ScrollView, can_focus=True):
             return "queue"
         x += self.scroll_offset.x - self._name_width
         for column in COLUMNS[1:]:
-            width = WIDTHS[column] + (SPARKLINE_WIDTH + 1 if column == "items" else 0)  # its history is beside it
+            width = WIDTHS[column] + (SPARKLINE_WIDTH + 1 if column == "items" else 0)  # its sparkline is next to it
             if x < width:
                 return column
             x -= width
         return None
 
 
-def _line(name: Segment, rest: list[Segment], scroll_x: int, width: int, style: Style) -> Strip:
-    """The name stays in sight, what is beside it scrolls under it."""
+def _strip(name: Segment, rest: list[Segment], scroll_x: int, width: int, style: Style) -> Strip:
+    """The name stays visible; the rest scrolls under it."""
     room = max(0, width - len(name.text))
     beside = Strip(rest).crop(scroll_x, scroll_x + room)
     return Strip.join([Strip([name]), beside]).adjust_cell_length(width, style)
@@ -232,5 +232,5 @@ def _fit(text: str, width: int) -> str:
 
 
 def _plain(colour: str) -> str:
-    """A theme's colour as Rich knows it: without transparency."""
+    """A theme's colour without transparency, as Rich takes it."""
     return colour[:7] if colour.startswith("#") else colour

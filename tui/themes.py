@@ -1,4 +1,4 @@
-"""The console's colours. State is shown by a glyph or a word as well, never by colour alone."""
+"""The console's themes. State is never shown by colour alone, but also by a glyph or word."""
 
 from typing import Final
 

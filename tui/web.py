@@ -1,6 +1,6 @@
-"""The console in a browser: a page, and for each window of it a console in a process of its own.
+"""Serve the console to a browser: a page, and a console process for each window.
 
-Only loopback is served, under a path that nobody can guess, and only to pages that this server has made.
+Only loopback is served, under a path with a random secret, and only to pages from this server.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ConsoleServer(Server):
-    """Makes the page, and starts a console for whoever opens it."""
+    """Serves the page, and starts a console for each window."""
 
     def __init__(self, command: str, host: str, port: int) -> None:
         super().__init__(command, host, port, title="kestrelctl web")
-        self.place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.secret = secrets.token_urlsafe(SECRET_BYTES)
-        self.public_url = f"http://{self.place}/{self.secret}"
+        self.public_url = f"http://{self.address}/{self.secret}"
         self._windows = 0
 
     def make_app(self) -> web.Application:
@@ -64,10 +64,10 @@ class ConsoleServer(Server):
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A name that somebody has made lead here is no name of ours, nor is his page."""
+        """Refuse requests under other host names (DNS rebinding) and from pages of other origins."""
         try:
             if not self._is_ours(request):
-                raise web.HTTPForbidden(text=f"this is http://{self.place} and nothing else\n")
+                raise web.HTTPForbidden(text=f"use http://{self.address}\n")
             response = await handler(request)
         except web.HTTPException as refusal:
             refusal.headers.update(HEADERS)
@@ -77,8 +77,8 @@ class ConsoleServer(Server):
         return response
 
     def _is_ours(self, request: web.Request) -> bool:
-        port = self.place.rpartition(":")[2]
-        names = {self.place, f"localhost:{port}"}
+        port = self.address.rpartition(":")[2]
+        names = {self.address, f"localhost:{port}"}
         host = request.headers.get("Host", "").lower()
         origin = request.headers.get("Origin")
         if host not in names or (origin is not None and origin.lower() != f"http://{host}"):
@@ -92,9 +92,9 @@ class ConsoleServer(Server):
 
     async def _window(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("Origin") is None:
-            raise web.HTTPForbidden(text="only for the page of this server\n")
+            raise web.HTTPForbidden(text="only for pages of this server\n")
         if self._windows >= WINDOWS_MAX:
-            raise web.HTTPServiceUnavailable(text=f"{WINDOWS_MAX} windows are open, all there is room for\n")
+            raise web.HTTPServiceUnavailable(text=f"{WINDOWS_MAX} windows are open, which is the limit\n")
         self._windows += 1
         try:
             return await self.handle_websocket(request)
@@ -110,7 +110,7 @@ def _file(path: Path) -> Handler:
 
 
 def serve(listen: str, options: Sequence[str], login: Login) -> None:
-    """Until a signal comes, which is raised as Interrupted. `options` are those of `kestrelctl top`. Raises Failure."""
+    """Serve until a signal, which is raised as Interrupted. `options`: of `kestrelctl top`. Raises Failure."""
     bound = bind(listen)
     command = [sys.executable, "-m", "kestrelctl", *_access(login), "top", *options]
     host, port = bound.getsockname()[:2]
@@ -119,7 +119,7 @@ def serve(listen: str, options: Sequence[str], login: Login) -> None:
 
 
 async def _serve(server: ConsoleServer, bound: socket.socket) -> int:
-    """The number of the signal that ended it."""
+    """Returns the number of the signal that stopped it."""
     stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def stop(number: int) -> None:
@@ -140,7 +140,7 @@ async def _serve(server: ConsoleServer, bound: socket.socket) -> int:
 
 
 def bind(listen: str) -> socket.socket:
-    """A socket at this address of loopback. Raises Failure."""
+    """A socket bound to this loopback address. Raises Failure."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     try:
@@ -150,7 +150,9 @@ def bind(listen: str) -> socket.socket:
     if address is None or not port.isdecimal() or int(port) > 65535:
         raise Failure(ExitCode.USAGE, f"--listen {listen!r}: write 127.0.0.1:8022 or [::1]:8022")
     if not address.is_loopback:
-        raise Failure(ExitCode.USAGE, f"--listen {listen!r}: loopback only; ssh -L brings it to other machines")
+        raise Failure(
+            ExitCode.USAGE, f"--listen {listen!r}: must be a loopback address; use ssh -L from other machines"
+        )
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         return socket.create_server((str(address), int(port)), family=family)

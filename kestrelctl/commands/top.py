@@ -46,11 +46,11 @@ def top(
 ) -> None:
     """Monitor the queues of one or more servers: a console in a terminal, or text with --plain.
 
-    docs/console.md has the keys; ? shows them in the console. Figures a server does not give are blank. A first look
-    is not printed: rates need two.
+    docs/console.md lists the keys; ? shows them in the console. Figures a server does not report are blank. The first
+    sample is not printed: rates need two.
     """
-    # The client is in these, and Textual in `console`: other verbs go without.
-    from tui.plain import Wanted, run_plain
+    # These import the client, and `console` Textual, which other verbs need not load.
+    from tui.plain import ViewOptions, run_plain
 
     column, descending = sort_of(sort)
     interval_ms, timeout_ms = spans_ms(interval, timeout)
@@ -60,10 +60,10 @@ def top(
             raise typer.BadParameter("--record and --replay require the console")
         from tui.polling import pollers
 
-        looks = 1 if once else number
+        samples = 1 if once else number
         run_plain(
             pollers(way.servers, timeout_ms, interval_ms, way.login),
-            Wanted(filter, column, descending, json, looks),
+            ViewOptions(filter, column, descending, json, samples),
             interval_ms,
         )
         return
@@ -74,7 +74,7 @@ def top(
     run_console(
         way.servers,
         way.login,
-        Wanted(filter, column, descending),
+        ViewOptions(filter, column, descending),
         interval_ms=interval_ms,
         timeout_ms=timeout_ms,
         is_read_only=read_only,
@@ -85,13 +85,13 @@ def top(
 
 
 def way_to_all(server: list[str] | None) -> Way:
-    """The servers to look at, each once: those of the line, or of the context. The login is the same for all."""
+    """The servers to show, each once: those given as options, or of the context. The login is the same for all."""
     way = way_to((server or [""])[0])
     return replace(way, servers=tuple(dict.fromkeys(server or way.servers)))
 
 
 def sort_of(sort: str) -> tuple[str, bool]:
-    """The column, and whether the largest come first."""
+    """The column, and whether it is in descending order."""
     from tui.figures import COLUMNS
 
     column = sort.removeprefix("-")

@@ -13,7 +13,7 @@ from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestreld.client.access import Login
 from tui.app import Console
 from tui.figures import COLUMNS, QueueRow
-from tui.plain import Wanted
+from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.snapshots import KEYS, Figures, Snapshot
 
@@ -44,7 +44,7 @@ def row(queue: str, **known: float) -> QueueRow:
 def console(*addresses: str, words: str = "", is_read_only: bool = False) -> Console:
     return Console(
         pollers(addresses, 5000, INTERVAL_MS),
-        Wanted(words),
+        ViewOptions(words),
         interval_ms=INTERVAL_MS,
         timeout_ms=5000,
         is_read_only=is_read_only,

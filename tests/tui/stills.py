@@ -8,7 +8,7 @@ from tests.tui.sights import figures
 from tui.app import Console
 from tui.asking import QueueDetails, WaitingItem
 from tui.journals import Check, JournalDetails, read_check, read_journal
-from tui.plain import Wanted
+from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.recording import Player
 from tui.snapshots import Figures, Outage, Snapshot
@@ -171,7 +171,7 @@ class StillConsole(Console):
     def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
         journals = [read_journal(NORTH, JOURNAL)]
         if len(self.board.servers) > 1:
-            journals.append(JournalDetails(SOUTH, failure="it has no admin port"))
+            journals.append(JournalDetails(SOUTH, failure="no admin port"))
         return lambda: journals
 
     def check_journals(
@@ -184,7 +184,7 @@ def still(*servers: str, is_read_only: bool = False, theme: str = "dark") -> Sti
     """One that nobody feeds but `tell`."""
     app = StillConsole(
         pollers(servers or (NORTH,), 1000, 1000),
-        Wanted(sort="items", descending=True),
+        ViewOptions(sort="items", descending=True),
         interval_ms=1000,
         timeout_ms=1000,
         is_read_only=is_read_only,
@@ -208,7 +208,7 @@ def tell(app: StillConsole, south_is_gone: bool = False) -> None:
 def replay() -> StillConsole:
     """A recording, half-way."""
     player = Player([look_at(NORTH, look) for look in range(LOOKS)], 1000)
-    app = StillConsole([], Wanted(), interval_ms=1000, timeout_ms=1000, player=player)
+    app = StillConsole([], ViewOptions(), interval_ms=1000, timeout_ms=1000, player=player)
     app.tick = _nothing  # type: ignore[method-assign]
     return app
 

@@ -12,7 +12,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, type_in, until, until_true
 from tui.app import Console
-from tui.plain import Wanted
+from tui.plain import ViewOptions
 from tui.recording import Recorder, load
 from tui.screens.details import Details
 from tui.screens.overview import Overview
@@ -137,7 +137,7 @@ def test_details_of_a_queue(own_daemon: Daemon) -> None:
         await until(
             pilot, "work  items 2", "+audit", "head 1", "next 4", "max_items=infinite", '{"job":1}', "at the head, text"
         )
-        await until(pilot, "9 bytes", "it has no admin")
+        await until(pilot, "9 bytes", "no admin port")
         await pilot.press("m")
         await until(pilot, "7b226a6f62223a31", "at the head, hex")
         await pilot.press("m")
@@ -180,7 +180,7 @@ def test_a_flush_needs_the_name_of_the_queue(own_daemon: Daemon) -> None:
         await pilot.press("down", "f")
         await until(pilot, "Discard all items of jobs2", "Type jobs2")
         await type_in(pilot, "jobs", "enter")
-        await until(pilot, "that is not jobs2")
+        await until(pilot, "type jobs2 to confirm")
         assert items_of(own_daemon.address) == {"jobs": 1, "jobs2": 1}
         await pilot.press("2", "enter")
         await until(pilot, "flushed")
@@ -242,7 +242,7 @@ def test_a_server_that_goes_away_is_stale_until_it_is_back(own_daemon: Daemon) -
     async def driving(pilot: Pilot[None]) -> None:
         await until(pilot, "queues 1")
         own_daemon.kill()
-        await until(pilot, f"▲ {own_daemon.address}  stale for", "next try in", "› work")
+        await until(pilot, f"▲ {own_daemon.address}  stale for", "next attempt in", "› work")
         own_daemon.start()
         await until(pilot, f"● {own_daemon.address}")
 
@@ -299,7 +299,7 @@ def replaying(tmp_path: Path) -> Console:
     recorder.write(Outage("a:1", 1_700_000_003_000, "gone", 2000))
     recorder.close()
     player = load(recorder.path)
-    return Console([], Wanted(), interval_ms=player.interval_ms, timeout_ms=5000, player=player)
+    return Console([], ViewOptions(), interval_ms=player.interval_ms, timeout_ms=5000, player=player)
 
 
 def test_a_replay_goes_ahead_and_back_and_changes_nothing(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_help_lists_the_keys(tmp_path: Path, size: tuple[int, int]) -> None:
         await pilot.press("question_mark")
         await until(pilot, "Everywhere", "this list of keys")
         await pilot.press("end")
-        await until(pilot, "● answers")
+        await until(pilot, "● up")
         await pilot.press("escape")
         await until_true(pilot, lambda: isinstance(pilot.app.screen, Overview), "the table")
 

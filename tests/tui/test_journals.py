@@ -46,10 +46,10 @@ def test_segments_holders_and_checksums(daemon: Daemon) -> None:
         await pilot.press("enter")
         await until(pilot, "max_items=infinite")
         await pilot.press("J")
-        await until(pilot, f"work  journal  segments {segments}", "not read yet", "≤4", "+audit, the queue")
+        await until(pilot, f"work  journal  segments {segments}", "not checked yet", "≤4", "+audit, the queue")
         assert line_of(pilot, "│ +audit").split()[2:6] == ["head", "1", "60", "behind"]
         await pilot.press("c")
-        await until(pilot, f"● all checksums are right: {segments} segments", "ok  +audit")
+        await until(pilot, f"● all checksums match: {segments} segments", "ok  +audit")
         await pilot.press("escape")
         await until_true(pilot, lambda: isinstance(pilot.app.screen, Details), "the details")
 
@@ -65,7 +65,7 @@ def test_damage_is_shown_where_it_is(daemon: Daemon) -> None:
     async def driving(pilot: Pilot[None]) -> None:
         await until(pilot, "queues 2")
         await pilot.press("J")
-        await until(pilot, "not read yet")
+        await until(pilot, "not checked yet")
         await pilot.press("c")
         await until(pilot, f"✖ {second.name}: corrupt", "✖ BAD")
         assert sum("BAD" in line for line in lines(pilot)) == 1
@@ -79,7 +79,7 @@ def test_a_server_without_an_admin_port_is_said_to_have_none(own_daemon: Daemon)
     async def driving(pilot: Pilot[None]) -> None:
         await until(pilot, "queues 1")
         await pilot.press("J", "c")
-        await until(pilot, "does not say what its journal is made of: it has no admin port")
+        await until(pilot, "cannot show its journal: no admin port")
 
     drive(console(own_daemon.address), driving, size=(120, 40))
 
@@ -88,14 +88,14 @@ def test_only_the_journal_of_this_server_is_read(daemon: Daemon) -> None:
     details = details_of(daemon, "work")
     assert check_journal(details, "work", never).failure == ""
     details.journal_id += 1
-    assert "cannot be read from here" in check_journal(details, "work", never).failure
+    assert "is not on this machine" in check_journal(details, "work", never).failure
     details.folder = ""
-    assert "takes the right admin" in check_journal(details, "work", never).failure
+    assert "requires the admin right" in check_journal(details, "work", never).failure
 
 
 def test_a_check_that_nobody_waits_for_is_given_up(daemon: Daemon) -> None:
     check = check_journal(details_of(daemon, "work"), "work", lambda: True)
-    assert (check.segments, check.failure) == ({}, "given up")
+    assert (check.segments, check.failure) == ({}, "cancelled")
 
 
 def test_what_is_refused_is_said(daemon: Daemon) -> None:

@@ -10,7 +10,7 @@ from tui.figures import COLUMNS
 from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
 from tui.plain import HEADINGS
 from tui.screens.details import Details
-from tui.screens.journal import Journal
+from tui.screens.journal import JournalScreen
 from tui.screens.overview import Overview
 from tui.table import QueueTable
 
@@ -20,7 +20,7 @@ BOUND = {
     Overview: OVERVIEW_KEYS,
     QueueTable: TABLE_KEYS,
     Details: DETAIL_KEYS,
-    Journal: JOURNAL_KEYS,
+    JournalScreen: JOURNAL_KEYS,
 }
 
 

@@ -30,7 +30,7 @@ def recording(tmp_path: Path) -> Path:
 
 def test_a_recording_gives_back_every_look(recording: Path) -> None:
     player = load(str(recording))
-    assert list(player.looks) == LOOKS
+    assert list(player.samples) == LOOKS
     assert (player.servers, player.interval_ms) == (["a:1"], 500)
 
 
@@ -40,7 +40,7 @@ def test_only_what_changed_is_written(recording: Path) -> None:
 
 def test_the_last_line_of_a_recording_may_be_torn(recording: Path) -> None:
     recording.write_bytes(recording.read_bytes()[:-7])
-    assert list(load(str(recording)).looks) == LOOKS[:-1]
+    assert list(load(str(recording)).samples) == LOOKS[:-1]
 
 
 def test_going_back_shows_what_was_seen_then(recording: Path) -> None:
@@ -54,7 +54,7 @@ def test_going_back_shows_what_was_seen_then(recording: Path) -> None:
     assert board.histories[ALL_SERVERS].series("work", "items", 9) == [1, 3]
     assert "2/4" in player.scrubber(20)
     player.seek(-5, board)
-    assert player.place == 0
+    assert player.position == 0
 
 
 def test_an_existing_file_is_not_overwritten(recording: Path) -> None:

@@ -50,7 +50,7 @@ def after(*keys: str, seen: str) -> Steps:
 
 
 async def nothing_yet(pilot: Pilot[None]) -> None:
-    await until(pilot, "not seen yet")
+    await until(pilot, "no reply yet")
 
 
 async def stale(pilot: Pilot[None]) -> None:
@@ -90,7 +90,7 @@ async def items_in_hex(pilot: Pilot[None]) -> None:
 async def journal(pilot: Pilot[None]) -> None:
     await opened(pilot)
     await pilot.press("J")
-    await until(pilot, "not read yet", "reader spark")
+    await until(pilot, "not checked yet", "reader spark")
 
 
 async def journal_read(pilot: Pilot[None]) -> None:
@@ -101,7 +101,7 @@ async def journal_read(pilot: Pilot[None]) -> None:
 
 async def journal_unsaid(pilot: Pilot[None]) -> None:
     await journal(pilot)
-    await until(pilot, "it has no admin port")
+    await until(pilot, "no admin port")
 
 
 async def replayed(pilot: Pilot[None]) -> None:
@@ -126,7 +126,7 @@ SCREENS: dict[str, tuple[Callable[[], StillConsole], Steps]] = {
     "palette": (still, palette),
     "flush": (still, after("f", seen="Discard all items of thumbnails")),
     "delete": (still, after("d", seen="Delete thumbnails")),
-    "reload": (still, after("r", seen="read the configuration again")),
+    "reload": (still, after("r", seen="Reload the configuration")),
     "export": (still, after("e", seen="kestrel-top.csv")),
     "replay": (replay, replayed),
 }

@@ -13,7 +13,7 @@ from tests.tui.sights import drive, until
 from tui.admin_port import AdminPort
 from tui.app import Console
 from tui.feed import Feed
-from tui.plain import Wanted
+from tui.plain import ViewOptions
 from tui.polling import Poller
 from tui.snapshots import KEYS, Snapshot, parse_dump
 
@@ -94,7 +94,7 @@ def by_feed(answer: bytes, feed: Feed) -> Snapshot:
 def test_a_tick_with_5000_queues_is_cheap(
     what: str, answers: list[bytes], read: Callable[[bytes, Feed], Snapshot]
 ) -> None:
-    app = Console([Poller("a:1", 1000, 60_000)], Wanted(), interval_ms=60_000, timeout_ms=1000)
+    app = Console([Poller("a:1", 1000, 60_000)], ViewOptions(), interval_ms=60_000, timeout_ms=1000)
     app._pollers = []
     feed = Feed(AdminPort(AdminConnection("", 0, "", 1, None, NOBODY)))
     costs_ms = []

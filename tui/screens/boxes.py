@@ -10,7 +10,7 @@ from tui.base import ConsoleScreen
 
 
 class Box(VerticalScroll):
-    """Has a frame, scrolls, and may have the whole screen."""
+    """Has a border, scrolls, and can be maximized."""
 
     ALLOW_MAXIMIZE = True
     DEFAULT_CSS = """
@@ -21,7 +21,7 @@ class Box(VerticalScroll):
 
 
 class BoxScreen(ConsoleScreen):
-    """A screen of boxes: one of them has the keys, and can have the whole screen."""
+    """A screen of boxes. The focused one can be maximized."""
 
     ALLOW_IN_MAXIMIZED_VIEW = "Footer"
     DEFAULT_CSS = """
@@ -44,7 +44,7 @@ class BoxScreen(ConsoleScreen):
 
 
 def put_lines(box: Static, lines: Sequence[str]) -> None:
-    """Show these, and lay the screen out anew only when their number is another: that costs more than all the rest."""
+    """Show these lines. The layout is redone only when their number changes: it costs more than everything else."""
     text, content = "\n".join(lines), box.content
     before = content.plain if isinstance(content, Text) else ""
     if text != before:

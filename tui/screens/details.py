@@ -1,4 +1,4 @@
-"""Everything about one queue: its last minutes, its readers, its settings and its first items."""
+"""Details of a queue: plots of the last minutes, readers, settings and the first items."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,14 +11,14 @@ from kestreld.client.blocks import Cell
 from tui.asking import QueueDetails
 from tui.figures import QueueRow
 from tui.formats import count, printable, rate, size, span
-from tui.history import LOOKS_MAX
+from tui.history import SAMPLES_MAX
 from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
 from tui.plots import largest, plot
 from tui.screens.boxes import Box, BoxScreen, put_lines
 from tui.screens.waiting import waiting_text, waiting_title
 
-SPANS_LOOKS: Final = (60, LOOKS_MAX)
+SPANS_SAMPLES: Final = (60, SAMPLES_MAX)
 PLOTS: Final = (
     ("items", "items", count),
     ("in_per_s", "in/s", rate),
@@ -42,7 +42,7 @@ class Details(BoxScreen):
         self.queue = queue
         self.answers: list[QueueDetails] = []  # one for each server of the view
         self._form = ItemForm.TEXT
-        self._looks = SPANS_LOOKS[0]
+        self._samples = SPANS_SAMPLES[0]
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")
@@ -68,14 +68,14 @@ class Details(BoxScreen):
     # Drawing
 
     def show(self) -> None:
-        """Draw what the board knows now."""
+        """Show the current state of the board."""
         console = self.console
         history = console.board.histories[console.view]
         for column, heading, form in PLOTS:
             box = self.query_one(f"#{column}", Static)
-            values = history.series(self.queue, column, self._looks)
+            values = history.series(self.queue, column, self._samples)
             width, height = max(4, box.size.width - 2), 6
-            foot = f"most {form(largest(values))} in {span(history.span_ms(self._looks))}"
+            foot = f"max {form(largest(values))} in {span(history.span_ms(self._samples))}"
             put_lines(box, [f"{heading} {form(_now(values))}", *plot(values, width, height), foot])
         put_lines(self.query_one("#title", Static), [_title(self.queue, self._row())])
         put_lines(self.query_one("#readers", Static), self._reader_lines())
@@ -101,12 +101,12 @@ class Details(BoxScreen):
         self.answers = answers
         settings = next((answer.settings for answer in answers if answer.settings), {})
         lines = [f"{name}={value}" for name, value in settings.items() if name != "queue"]
-        put_lines(self.query_one("#settings", Static), lines or ["the server does not say"])
+        put_lines(self.query_one("#settings", Static), lines or ["not reported by the server"])
         self.show_items()
         self.show()
 
     def show_items(self) -> None:
-        """The first items that wait, of every server of the view that has some."""
+        """The first waiting items of each server of the view."""
         row = self._row()
         box = self.query_one("#waiting-box")
         box.border_title = waiting_title(self.answers, self._form, row.items if row is not None else None)
@@ -123,13 +123,13 @@ class Details(BoxScreen):
         self.show_items()
 
     def action_next_span(self) -> None:
-        self._looks = SPANS_LOOKS[(SPANS_LOOKS.index(self._looks) + 1) % len(SPANS_LOOKS)]
+        self._samples = SPANS_SAMPLES[(SPANS_SAMPLES.index(self._samples) + 1) % len(SPANS_SAMPLES)]
         self.show()
 
 
 def _title(queue: str, row: QueueRow | None) -> str:
     if row is None:
-        return f"{printable(queue)}  is not there"
+        return f"{printable(queue)}  no such queue"
     parts = [
         ("items", count(row.items)),
         ("bytes", size(row.bytes)),
@@ -146,7 +146,7 @@ def _title(queue: str, row: QueueRow | None) -> str:
 
 
 def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
-    """Lines about one reader. Its head is known to kestreld only."""
+    """Lines about one reader. Only kestreld reports its head."""
     name, plus, child = row.queue.partition("+")
     lines = [
         f"  {printable(plus + child if plus else name)}",

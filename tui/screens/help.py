@@ -1,4 +1,4 @@
-"""The keys, as they are bound."""
+"""The list of keys."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -23,12 +23,12 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         parts = [
-            *_lines("Everywhere", CONSOLE_KEYS),
-            *_lines("Table", TABLE_KEYS + OVERVIEW_KEYS),
-            *_lines("Details of a queue", DETAIL_KEYS),
-            *_lines("Journal of a queue", JOURNAL_KEYS),
+            *_section("Everywhere", CONSOLE_KEYS),
+            *_section("Table", TABLE_KEYS + OVERVIEW_KEYS),
+            *_section("Details of a queue", DETAIL_KEYS),
+            *_section("Journal of a queue", JOURNAL_KEYS),
             "",
-            "● answers   ▲ stale: does not answer   ✖ stopped or failed",
+            "● up   ▲ stale: does not answer   ✖ stopped or failed",
         ]
         with VerticalScroll():
             yield Static("\n".join(parts), markup=False)
@@ -37,5 +37,5 @@ class Help(ModalScreen[None]):
         self.dismiss()
 
 
-def _lines(title: str, keys: Iterable[Key]) -> list[str]:
+def _section(title: str, keys: Iterable[Key]) -> list[str]:
     return ["", title, *(f"  {key.shown:<12} {key.meaning}" for key in keys)]

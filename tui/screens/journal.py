@@ -1,4 +1,4 @@
-"""What the journal of a queue is made of: its segments, who holds them, and whether they are whole."""
+"""The journal of a queue: its segments, the readers that hold them, and the result of a check."""
 
 import time
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ HEADS: Final = ("number", "state", "first id", "ids", "live", "dead", "bytes", "
 WIDTHS: Final = (6, 10, 9, 6, 6, 6, 7, 8, 6)
 
 
-class Journal(BoxScreen):
+class JournalScreen(BoxScreen):
     BINDINGS = bindings(JOURNAL_KEYS)
     DEFAULT_CSS = """
-    Journal #segments-box { height: 2fr; }
-    Journal #holders-box { height: 1fr; }
+    JournalScreen #segments-box { height: 2fr; }
+    JournalScreen #holders-box { height: 1fr; }
     """
 
     def __init__(self, queue: str) -> None:
@@ -42,7 +42,7 @@ class Journal(BoxScreen):
 
     def on_mount(self) -> None:
         self.query_one("#segments-box").border_title = "segments"
-        self.query_one("#holders-box").border_title = "who holds what"
+        self.query_one("#holders-box").border_title = "readers and what they hold"
         self.query_one("#segments-box").focus()
         self.action_ask()
         self.show()
@@ -58,36 +58,36 @@ class Journal(BoxScreen):
         self.show()
 
     def show(self) -> None:
-        """Draw what is known now."""
-        said = [answer for answer in self.answers if not answer.failure]
-        segments = sum(len(answer.segments) for answer in said)
-        on_disk = sum(answer.bytes_on_disk for answer in said)
+        """Show what is known now."""
+        answered = [answer for answer in self.answers if not answer.failure]
+        segments = sum(len(answer.segments) for answer in answered)
+        on_disk = sum(answer.bytes_on_disk for answer in answered)
         title = [f"{printable(self.queue)}  journal"]
-        if said:
+        if answered:
             title += [f"segments {count(segments)}", f"on disk {size(on_disk)}"]
         if self.is_checking:
-            title.append("READING ALL OF IT …")
+            title.append("CHECKING ALL FILES …")
         put_lines(self.query_one("#title", Static), ["  ".join(title)])
         put_lines(self.query_one("#segments", Static), self._segment_lines())
         put_lines(self.query_one("#holders", Static), self._holder_lines())
 
     def _segment_lines(self) -> list[str]:
         if self.console.player is not None:
-            return ["a recording has no journals in it"]
-        lines = [] if self.answers else ["asking …"]
+            return ["not available in a replay"]
+        lines = [] if self.answers else ["loading …"]
         for answer in self.answers:
             lines += self._lines_of(answer)
         return lines
 
     def _lines_of(self, answer: JournalDetails) -> list[str]:
         if answer.failure:
-            return [f"▲ {answer.server} does not say what its journal is made of: {answer.failure}"]
+            return [f"▲ {answer.server} cannot show its journal: {answer.failure}"]
         check = self.checks.get(answer.server)
         lines = [f"{answer.server}  {'  '.join(answer.notes)}"] if len(self.answers) > 1 else ["  ".join(answer.notes)]
-        lines += _verdict(check)
+        lines += _checksum_lines(check)
         left_out = len(answer.segments) - SEGMENTS_SHOWN_MAX
         if left_out > 0:
-            lines.append(f"{count(left_out)} older segments are not shown")
+            lines.append(f"{count(left_out)} older segments not shown")
         lines.append(_row(HEADS) + "  held by")
         known = {reader.name: reader for reader in answer.readers}
         lines += [_segment(segment, check, known) for segment in answer.segments[-SEGMENTS_SHOWN_MAX:]]
@@ -120,28 +120,28 @@ class Journal(BoxScreen):
         )
 
 
-def _verdict(check: Check | None) -> list[str]:
-    """What the reading of the files came to."""
+def _checksum_lines(check: Check | None) -> list[str]:
+    """The result of a check."""
     if check is None:
-        return ["checksums: not read yet; c reads all files of the journal"]
+        return ["checksums: not checked yet; press c to read all files of the journal"]
     at = time.strftime("%H:%M:%S", time.localtime(check.at_ms / 1000))
     if check.failure:
-        return [f"▲ checksums cannot be read: {check.failure}"]
+        return [f"▲ checksums not checked: {check.failure}"]
     records = sum(segment.records for segment in check.segments.values())
     read = f"{len(check.segments)} segments, {records:,} records read at {at}"
-    if not check.findings:
-        return [f"● all checksums are right: {read}"]
-    return [f"✖ {read}", *(f"✖ {finding}" for finding in check.findings)]
+    if not check.problems:
+        return [f"● all checksums match: {read}"]
+    return [f"✖ {read}", *(f"✖ {problem}" for problem in check.problems)]
 
 
 def _segment(segment: Segment, check: Check | None, known: dict[str, Reader]) -> str:
     ids = segment.end_id - segment.first_id
     read = check.segments.get(segment.file) if check is not None else None
     live = count(read.live_items) if read is not None else f"≤{count(segment.needed_ids)}"
-    # What a compacted one stands in for has left gaps among its ids.
+    # The ids of a compacted segment have gaps.
     has_all = segment.state not in ("compacted", "replaced")
     dead = count(max(0, ids - read.live_items)) if read is not None else f"≥{count(max(0, ids - segment.needed_ids))}"
-    sums = UNREAD if read is None else "✖ BAD" if read.finding else "ok"
+    sums = UNREAD if read is None else "✖ BAD" if read.problem else "ok"
     cells = (
         str(segment.number),
         segment.state,
@@ -155,7 +155,7 @@ def _segment(segment: Segment, check: Check | None, known: dict[str, Reader]) ->
     )
     more = f" and {segment.pins - len(segment.pinned_by)} more" if segment.pins > len(segment.pinned_by) else ""
     holders = ", ".join(_name(known[name]) if name in known else name for name in segment.pinned_by) + more
-    return f"{_row(cells)}  {holders or 'nobody'}"
+    return f"{_row(cells)}  {holders or 'no reader'}"
 
 
 def _holder(reader: Reader, answer: JournalDetails) -> str:

@@ -56,12 +56,12 @@ class Overview(ConsoleScreen):
     # Drawing
 
     def rows(self) -> list[QueueRow]:
-        """What the table shows, in its order."""
+        """The rows of the table, in its order."""
         rows = chosen(self.console.board.rows(self.console.view), self.filter_words)
         return in_order(rows, self.sort_column, descending=self.descending)
 
     def show(self) -> None:
-        """Draw what the board knows now."""
+        """Show the current state of the board."""
         console, rows = self.console, self.rows()
         history = console.board.histories[console.view]
         self.table.show(rows, history, (self.sort_column, self.descending))
@@ -69,13 +69,13 @@ class Overview(ConsoleScreen):
         self.show_servers()
 
     def show_servers(self) -> None:
-        """Their health, as it is now: the time of an outage runs on without news."""
+        """Show their health: the time of an outage goes on without new samples."""
         console = self.console
         now_ms = console.now_ms()
         servers = console.board.servers_in(console.view)
         lines = [health_line(server, now_ms) for server in servers if server.outage is None]
         if len(lines) > SERVER_LINES_MAX:
-            lines[SERVER_LINES_MAX - 1 :] = [f"… and {len(lines) - SERVER_LINES_MAX + 1} more; v shows one at a time"]
+            lines[SERVER_LINES_MAX - 1 :] = [f"… and {len(lines) - SERVER_LINES_MAX + 1} more; press v to see each"]
         box = self.query_one("#servers", Static)
         box.display = bool(lines)
         put_lines(box, lines)
@@ -90,7 +90,7 @@ class Overview(ConsoleScreen):
             put_lines(scrubber, [player.scrubber(max(10, self.size.width - 44))])
 
     def _state(self) -> list[str]:
-        """What is not as usual, before all else: a narrow screen cuts the line off."""
+        """What differs from the default comes first: a narrow screen cuts off the line."""
         console = self.console
         words = [f"[{console.view}]"] if console.view != ALL_SERVERS else []
         if console.is_paused:
@@ -108,7 +108,7 @@ class Overview(ConsoleScreen):
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
         box.display = True
-        self.set_focus(box)  # at once: the next key belongs to it
+        self.set_focus(box)  # at once: the next key is for it
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.filter_words = event.value
@@ -127,14 +127,14 @@ class Overview(ConsoleScreen):
         self.sort_by(COLUMNS[(COLUMNS.index(self.sort_column) + step) % len(COLUMNS)])
 
     def sort_by(self, column: str) -> None:
-        """Figures start with the largest, names with A; the same column again turns the order round."""
+        """Sort by a column, figures in descending order; the same column again reverses the order."""
         if column == self.sort_column:
             self.descending = not self.descending
         else:
             self.sort_column, self.descending = column, column != "queue"
         self.show()
 
-    def action_turn(self) -> None:
+    def action_reverse(self) -> None:
         self.sort_by(self.sort_column)
 
     def action_next_view(self) -> None:

@@ -1,4 +1,4 @@
-"""Questions that come before something is done."""
+"""Dialogs that ask before something is done."""
 
 from typing import ClassVar
 
@@ -10,9 +10,9 @@ from textual.widgets import Input, Static
 
 
 class Question(ModalScreen[str | None]):
-    """Words and a line to type into. Gives what was typed, None when it was left with escape."""
+    """A text and an input line. Returns what was typed, None when cancelled with escape."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
     DEFAULT_CSS = """
     Question { align: center middle; }
     Question Vertical { width: 72; max-width: 95%; height: auto; padding: 1;
@@ -41,15 +41,15 @@ class Question(ModalScreen[str | None]):
 
 
 class Confirmation(Question):
-    """Goes on only when a certain word was typed."""
+    """Requires a certain word to be typed."""
 
     def __init__(self, words: str, expected: str) -> None:
-        super().__init__(f"{words}\n\nType {expected} to go on; escape leaves everything as it is.")
+        super().__init__(f"{words}\n\nType {expected} to confirm; press escape to cancel.")
         self._expected = expected
 
-    # Not another on_input_submitted: Textual calls the handler of every base class as well.
+    # Not another on_input_submitted: Textual also calls the handlers of base classes.
     def answer(self, typed: str) -> None:
         if typed == self._expected:
             self.dismiss(typed)
         else:
-            self.notify(f"that is not {self._expected}", severity="warning", markup=False)
+            self.notify(f"type {self._expected} to confirm", severity="warning", markup=False)

@@ -1,4 +1,4 @@
-"""The first items that wait in a queue, as text."""
+"""The first waiting items of a queue, as text."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,18 +14,18 @@ SHOWN_BYTES_MIN: Final = 512
 
 
 def waiting_title(answers: Sequence[QueueDetails], form: ItemForm, waiting: int | None) -> str:
-    """Above them. `waiting` = how many there are, None when nobody knows."""
+    """The title of the box. `waiting` = how many there are, None = unknown."""
     shown = sum(len(answer.items) for answer in answers)
     if not shown:
-        return "no item waits" if answers else "items"
+        return "no waiting items" if answers else "items"
     if any(answer.only_head for answer in answers):
         return f"the item at the head, {form}"
     of = f" of {waiting:,}" if waiting is not None and waiting > shown else ""
-    return f"waiting items, the first {shown}{of}, {form}" if shown > 1 or of else f"the item that waits, {form}"
+    return f"waiting items, the first {shown}{of}, {form}" if shown > 1 or of else f"the only waiting item, {form}"
 
 
 def waiting_text(answers: Sequence[QueueDetails], form: ItemForm, now_ms: int) -> Text:
-    """Every item with a line of its own above it."""
+    """Every item under a heading line."""
     text = Text()
     shown = sum(len(answer.items) for answer in answers)
     bytes_max = min(SHOWN_BYTES_MAX, max(SHOWN_BYTES_MIN, SHOWN_BYTES_OF_ALL // max(shown, 1)))
@@ -36,7 +36,7 @@ def waiting_text(answers: Sequence[QueueDetails], form: ItemForm, now_ms: int) -
             text.append(f"{_heading(item, now_ms)}\n", "bold")
             text.append(f"{shown_item(item.data, form, bytes_max)}\n")
         if answer.items and answer.only_head:
-            text.append(f"Only the head of {answer.server} can be shown: {answer.only_head}.\n", "dim")
+            text.append(f"Only the head of {answer.server} can be shown: {answer.only_head}\n", "dim")
     text.rstrip()
     return text
 
