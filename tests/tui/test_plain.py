@@ -92,9 +92,9 @@ def test_a_console_without_a_terminal_is_refused_and_plain_recommended(kestrelct
 
 def test_mistakes_on_the_command_line_are_named(kestrelctl: Kestrelctl) -> None:
     for arguments, words in [
-        (("--sort", "size"), "no such column: 'size'"),
+        (("--sort", "size"), "no column 'size'"),
         (("--interval", "0"), "greater than 0"),
-        (("--once", "--replay", "x"), "for the console"),
+        (("--once", "--replay", "x"), "require the console"),
     ]:
         run = kestrelctl("top", *arguments)
         assert run.code == 2
