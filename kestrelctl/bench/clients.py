@@ -72,10 +72,10 @@ class Putter:
     def _put_due(self) -> None:
         """All that is due by now."""
         now_ns = self._trial.loop.now_ns
-        room = UNANSWERED_MAX - self._unanswered
-        room = room if self._left is None else min(room, self._left)
+        allowed = UNANSWERED_MAX - self._unanswered
+        allowed = allowed if self._left is None else min(allowed, self._left)
         due: list[int] = []
-        while len(due) < room and self._due_ns <= now_ns and self._goes_on(self._due_ns):
+        while len(due) < allowed and self._due_ns <= now_ns and self._goes_on(self._due_ns):
             due.append(self._due_ns)
             self._due_ns += self._interval_ns
         self._send(due)

@@ -26,7 +26,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeliveryResult:
     """What became of the items. Only `refused`, `unknown`, `forgiven`, `dropped` and `strangers` may be above 0."""
 
     stored: int
@@ -171,7 +171,7 @@ class Ledger:
         """Stored, and not arrived yet: at each destination, added up."""
         return self.stored * self._destinations - self._stored_and_arrived
 
-    def verdict(self, *, may_lose: int = 0, reorders: bool = False, drops_oldest: bool = False) -> Verdict:
+    def verdict(self, *, may_lose: int = 0, reorders: bool = False, drops_oldest: bool = False) -> DeliveryResult:
         """The account, at the end.
 
         `may_lose`: so many may be gone without blame. `reorders`: items came back on the way, so that their order
@@ -191,7 +191,7 @@ class Ledger:
         )
         if ghosts:
             self._note_bad("one that was refused")
-        return Verdict(
+        return DeliveryResult(
             stored=self.stored,
             arrived=self.arrived,
             lost=lost,

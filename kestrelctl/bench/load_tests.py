@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kestrelctl.bench.clients import Putter, Taker, putters
-from kestrelctl.bench.ledger import Verdict
+from kestrelctl.bench.ledger import DeliveryResult
 from kestrelctl.bench.trial import Trial
 
 PREFILL_IN_FLIGHT: Final = 64
@@ -26,7 +26,7 @@ class OneQueue:
     def queues(self) -> list[bytes]:
         return [self.queue]
 
-    def verdict(self, trial: Trial) -> Verdict:
+    def verdict(self, trial: Trial) -> DeliveryResult:
         return trial.ledger.verdict()
 
 
@@ -109,7 +109,7 @@ class ManyClients(OneQueue):
         ]
         trial.run([producer], crowd)
 
-    def verdict(self, trial: Trial) -> Verdict:
+    def verdict(self, trial: Trial) -> DeliveryResult:
         # What a killed client was sent is gone with it, unless it was only opened.
         may_lose = 0 if self.transactions or self.monitor else trial.kills
         return trial.ledger.verdict(may_lose=may_lose, reorders=self.kill_percent > 0)
@@ -147,7 +147,7 @@ class PutMany:
             else:
                 trial.drain(self.queues, to_the_end=False)
 
-    def verdict(self, trial: Trial) -> Verdict:
+    def verdict(self, trial: Trial) -> DeliveryResult:
         return trial.ledger.verdict(drops_oldest=self.limit is not None)
 
 

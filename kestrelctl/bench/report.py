@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from kestrelctl.bench.ledger import Verdict
+from kestrelctl.bench.ledger import DeliveryResult
 from kestrelctl.bench.load_tests import LoadTest
 from kestrelctl.bench.trial import Trial
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -37,7 +37,7 @@ class Report:
     verdict: dict[str, object]
 
 
-def make_report(test: LoadTest, trial: Trial, seed: int, verdict: Verdict) -> Report:
+def make_report(test: LoadTest, trial: Trial, seed: int, verdict: DeliveryResult) -> Report:
     operations = trial.puts + trial.takes
     seconds = trial.measured_ns / 1e9
     cpu_us_op = trial.server_cpu_us / operations if trial.server_pid is not None and operations else None

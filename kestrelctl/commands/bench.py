@@ -106,10 +106,10 @@ def flood(
     conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
 
 
-def _server_or_sleep(given: list[str]) -> tuple[str, int | None]:
+def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
     """Kestrel's many-clients has -s for the pause: a plain number cannot be a server."""
-    servers = [word for word in given if not word.isdecimal()]
-    pauses = [int(word) for word in given if word.isdecimal()]
+    servers = [word for word in values if not word.isdecimal()]
+    pauses = [int(word) for word in values if word.isdecimal()]
     return servers[-1] if servers else "", pauses[-1] if pauses else None
 
 

@@ -63,10 +63,10 @@ def check(
         verdict = unanswered(server, failure)
     match output:
         case CheckFormat.JSON:
-            said = as_json(verdict)
+            text = as_json(verdict)
         case CheckFormat.PROMETHEUS:
-            said = as_prometheus(verdict)
+            text = as_prometheus(verdict)
         case CheckFormat.NAGIOS:
-            said = as_nagios(verdict, wanted, limits)
-    write_data(said.encode("utf-8", "surrogateescape"))
+            text = as_nagios(verdict, wanted, limits)
+    write_data(text.encode("utf-8", "surrogateescape"))
     raise typer.Exit(verdict.state)

@@ -39,15 +39,15 @@ def doctor(
 
     Exit 0 ok, 1 warning, 88 critical, 69 the server cannot be reached.
     """
-    from kestrelctl.doctor.findings import COLUMNS, exit_code
+    from kestrelctl.doctor.results import COLUMNS, exit_code
     from kestrelctl.doctor.rounds import Round
     from kestrelctl.remote.client import KestrelClient
 
     way = way_to_one(server)
     client = KestrelClient(way.servers[0], answer_ms(timeout), way.login)
     round_ = Round(client, way.servers[0], way.login, config, spool)
-    findings = list(round_.findings())
-    write_rows([finding.row() for finding in findings], COLUMNS, output, headers=not no_headers)
+    results = list(round_.results())
+    write_rows([result.row() for result in results], COLUMNS, output, headers=not no_headers)
     if round_.unreachable is not None:
         raise round_.unreachable
-    raise typer.Exit(exit_code(findings))
+    raise typer.Exit(exit_code(results))

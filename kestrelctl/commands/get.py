@@ -18,8 +18,8 @@ from kestrelctl.commands.options import (
     WaitOption,
     connect_all,
 )
+from kestrelctl.items.delivering import give_to_command, give_to_stdout, no_item, take_from_any
 from kestrelctl.items.framing import Framing, choose
-from kestrelctl.items.taking import give_to_command, give_to_stdout, no_item, take_from_any
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 

@@ -39,12 +39,14 @@ def history(
     """
     from kestrelctl.journals.history import COLUMNS, rows, sparkline
     from kestrelctl.journals.history import history as read_history
-    from kestrelctl.journals.places import Place
+    from kestrelctl.journals.locations import JournalLocation
     from kestrelctl.journals.times import now_ms
 
     if step == 0:
         raise typer.BadParameter("--step must be greater than 0")
-    points = read_history(Place.of(spool, archive), queue, since, until if until is not None else now_ms(), step)
+    points = read_history(
+        JournalLocation.of(spool, archive), queue, since, until if until is not None else now_ms(), step
+    )
     if (output or default_format()) == OutputFormat.TABLE:
         highest = max(point.items for point in points)
         write_data(encoded(f"{queue}  {sparkline(points)}  up to {highest} items\n\n"))

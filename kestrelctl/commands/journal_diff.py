@@ -32,7 +32,7 @@ def journal_diff(
     from kestrelctl.journals.contents import Contents, Queue
     from kestrelctl.journals.differing import COLUMNS, differences
     from kestrelctl.journals.differing import rows as rows_of
-    from kestrelctl.journals.places import checked_name, no_journal
+    from kestrelctl.journals.locations import checked_name, no_journal
     from kestrelctl.journals.times import now_ms
 
     here, there = (Contents(path, everything=everything, with_values=values, now_ms=now_ms()).queues for path in (a, b))

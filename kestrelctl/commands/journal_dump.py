@@ -30,10 +30,10 @@ def journal_dump(
     Exit 65 something is damaged, 66 no such file, spool or queue.
     """
     from kestrelctl.journals.dumping import COLUMNS, Dump, for_people
-    from kestrelctl.journals.places import Place
+    from kestrelctl.journals.locations import JournalLocation
 
     dump = Dump(with_values=values)
-    place = Place.of(spool, archive) if spool is not None or archive is not None else None
+    place = JournalLocation.of(spool, archive) if spool is not None or archive is not None else None
     rows = dump.of(source, place)
     form = output or default_format()
     if form in (OutputFormat.TABLE, OutputFormat.TSV):

@@ -16,10 +16,10 @@ def journal_explain_space(
 
     Exit 65 the journal is damaged, 66 no such spool or queue.
     """
-    from kestrelctl.journals.places import Place
+    from kestrelctl.journals.locations import JournalLocation
     from kestrelctl.journals.space import COLUMNS, explain
     from kestrelctl.journals.times import now_ms
 
-    place = Place.of(spool, None)
+    place = JournalLocation.of(spool, None)
     assert place.spool is not None
     write_rows(explain(place.spool, queue, now_ms()), COLUMNS, output, headers=not no_headers)

@@ -43,8 +43,8 @@ def journal_peek(
     Exit 1 none waited, or some are not on the disk any more (stderr says how many), 65 the journal is damaged, 66 it
     does not go back so far, or there is no such spool or queue.
     """
+    from kestrelctl.journals.locations import JournalLocation
     from kestrelctl.journals.peeking import write_waiting
-    from kestrelctl.journals.places import Place
 
     framing = choose(Framing.LINES, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
-    raise typer.Exit(write_waiting(Place.of(spool, archive), queue, at, framing, number, empty_ok=empty_ok))
+    raise typer.Exit(write_waiting(JournalLocation.of(spool, archive), queue, at, framing, number, empty_ok=empty_ok))

@@ -73,10 +73,10 @@ def journal_replay(
     Exit 1 there are no such items, 65 the journal is damaged, 66 no such spool or queue, 69 no server, 80 or 81 the
     queue is full. What ends it early says which item was the last, and --after goes on behind that.
     """
-    from kestrelctl.journals.places import Place, checked_name
+    from kestrelctl.journals.locations import JournalLocation, checked_name
     from kestrelctl.journals.replaying import COLUMNS, Choice, Pace, replay
 
-    place, choice = Place.of(spool, archive), Choice(since, until, after, grep)
+    place, choice = JournalLocation.of(spool, archive), Choice(since, until, after, grep)
     target = into if into is not None else queue
     checked_name(target)
     total = sum(1 for _ in choice.of(place, queue)) if is_terminal(STDERR) else None

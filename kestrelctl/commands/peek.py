@@ -15,8 +15,8 @@ from kestrelctl.commands.options import (
     WaitOption,
     connect_all,
 )
+from kestrelctl.items.delivering import give_to_stdout, no_item
 from kestrelctl.items.framing import Framing, choose
-from kestrelctl.items.taking import give_to_stdout, no_item
 from kestrelctl.shell.output import remark
 
 

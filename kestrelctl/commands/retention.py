@@ -53,7 +53,7 @@ def retention_simulate(
 
     Exit 1 nothing is known of that time, 65 the journal is damaged, 66 no such spool or queue.
     """
-    from kestrelctl.journals.places import Place
+    from kestrelctl.journals.locations import JournalLocation
     from kestrelctl.journals.retention import Limits, simulate
     from kestrelctl.journals.times import now_ms
 
@@ -61,7 +61,7 @@ def retention_simulate(
         raise typer.BadParameter("give --max-age, --max-items or --max-size")
     limits = Limits(max_age or None, max_items, max_size, refuse)
     until_ms = until if until is not None else now_ms()
-    found, unseen = simulate(Place.of(spool, archive), queue, limits, since, until_ms)
+    found, unseen = simulate(JournalLocation.of(spool, archive), queue, limits, since, until_ms)
     write_record(found, output, headers=not no_headers)
     if unseen:
         remark(f"items={unseen} waited when the journal on disk begins, and are left out; --archive may have them")

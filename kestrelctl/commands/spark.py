@@ -90,8 +90,8 @@ def report(
 
     Exit 1 nothing has happened in these journals, 66 no such path, 87 Spark or Java is missing.
     """
-    given = [f"--to={to}", f"--bucket={bucket}", *_state(state), *_times(since, until)]
-    _run("report", paths, [*given, *_common(queue, master, conf)])
+    options = [f"--to={to}", f"--bucket={bucket}", *_state(state), *_times(since, until)]
+    _run("report", paths, [*options, *_common(queue, master, conf)])
 
 
 @spark.command("convert")
@@ -139,8 +139,8 @@ def compare(
 
     Exit 1 nothing has happened in either, 66 no such path or report, 87 Spark or Java is missing.
     """
-    given = [f"--before={before}", f"--after={after}", *([f"--to={to}"] if to else [])]
-    _run("compare", paths or [], [*given, *_common(queue, master, conf)])
+    options = [f"--before={before}", f"--after={after}", *([f"--to={to}"] if to else [])]
+    _run("compare", paths or [], [*options, *_common(queue, master, conf)])
 
 
 @spark.command("ingest")
@@ -167,10 +167,10 @@ def ingest(
 
     Exit 87 Spark or Java is missing.
     """
-    given = [f"--servers={servers}", f"--to={to}", f"--every={every}", f"--format={file_format}"]
-    given += [f"--reader={reader}"] if reader else []
-    given += [f"--option={setting}" for setting in option or []]
-    _run("ingest", queues, [*given, *_common(None, master, conf)])
+    options = [f"--servers={servers}", f"--to={to}", f"--every={every}", f"--format={file_format}"]
+    options += [f"--reader={reader}"] if reader else []
+    options += [f"--option={setting}" for setting in option or []]
+    _run("ingest", queues, [*options, *_common(None, master, conf)])
 
 
 @spark.command("replay")
@@ -206,17 +206,17 @@ def replay(
     Exit 1 there are no such items, 65 a journal is damaged, 66 no such path, 69 no server, 80 a queue is full, 87 Spark
     or Java is missing. With --state the next run goes on where this one ended.
     """
-    given = [f"--servers={servers}", f"--speed={speed}"]
+    options = [f"--servers={servers}", f"--speed={speed}"]
     chosen = (("to", to), ("where", where), ("rate", rate), ("state", state), ("mode", mode))
-    given += [f"--{name}={value}" for name, value in chosen if value]
-    given += [name for name, is_set in (("--expired", expired), ("--dedup-key", dedup_key)) if is_set]
-    given += [f"--option={setting}" for setting in option or []]
-    _run("replay", paths, [*given, *_times(since, until), *_common(queue, master, conf)])
+    options += [f"--{name}={value}" for name, value in chosen if value]
+    options += [name for name, is_set in (("--expired", expired), ("--dedup-key", dedup_key)) if is_set]
+    options += [f"--option={setting}" for setting in option or []]
+    _run("replay", paths, [*options, *_times(since, until), *_common(queue, master, conf)])
 
 
 def _common(queues: list[str] | None, master: str | None, conf: list[str] | None) -> list[str]:
-    given = [f"--master={master}"] if master else []
-    return given + [f"--queue={queue}" for queue in queues or []] + [f"--conf={setting}" for setting in conf or []]
+    options = [f"--master={master}"] if master else []
+    return options + [f"--queue={queue}" for queue in queues or []] + [f"--conf={setting}" for setting in conf or []]
 
 
 def _state(state: str | None) -> list[str]:

@@ -110,13 +110,13 @@ def _admin_port(server: str, login: Login) -> str:
     """Where the server says it is; "" = it does not."""
     with connect(server, login, CONNECT_S) as connected:
         connected.sendall(b"stats\r\n")
-        heard = b""
+        received = b""
         # The server's own figures come first.
-        while not (found := _ADMIN.search(heard)) and not _OWN_ARE_OVER.search(heard):
+        while not (found := _ADMIN.search(received)) and not _OWN_ARE_OVER.search(received):
             chunk = connected.recv(READ_BYTES)
             if not chunk:
                 break
-            heard += chunk
+            received += chunk
     return found[1].decode("ascii", "replace") if found else ""
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from kestrelctl.doctor.findings import Finding, critical, fine, graded, unknown, warning
 from kestrelctl.doctor.process import Process
+from kestrelctl.doctor.results import CheckResult, critical, fine, graded, unknown, warning
 from kestrelctl.journals.times import now_ms, written_span
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
@@ -31,7 +31,7 @@ LOOKED_AT_MAX: Final = 10_000
 AS_ROOT: Final = "run it as root or as the server's user"
 
 
-def descriptors(process: Process) -> Finding:
+def descriptors(process: Process) -> CheckResult:
     limit = process.descriptors_max
     if limit is None:
         return fine("descriptors", f"{process.descriptors} in use, without limit")
@@ -43,7 +43,7 @@ def descriptors(process: Process) -> Finding:
     return found
 
 
-def synchronisation() -> Finding:
+def synchronisation() -> CheckResult:
     """Whether the kernel believes that somebody keeps its clock right."""
     adjtimex = getattr(ctypes.CDLL(None, use_errno=True), "adjtimex", None)
     state = adjtimex(ctypes.create_string_buffer(TIMEX_BYTES)) if adjtimex is not None else -1
@@ -55,7 +55,7 @@ def synchronisation() -> Finding:
     return fine("clock synchronised", "yes")
 
 
-def spool(path: str, account: int | None) -> Iterator[Finding]:
+def spool(path: str, account: int | None) -> Iterator[CheckResult]:
     """`account` is the server's, None = not known."""
     try:
         found = os.stat(path)
@@ -69,7 +69,7 @@ def spool(path: str, account: int | None) -> Iterator[Finding]:
     yield _from_the_future(path)
 
 
-def _permissions(path: str, found: os.stat_result, account: int | None) -> Finding:
+def _permissions(path: str, found: os.stat_result, account: int | None) -> CheckResult:
     mode = stat.S_IMODE(found.st_mode)
     owner = account if account is not None else found.st_uid
     if found.st_uid != owner:
@@ -108,7 +108,7 @@ def _name(account: int) -> str:
         return str(account)
 
 
-def space(check: str, path: str) -> Finding:
+def space(check: str, path: str) -> CheckResult:
     disk = os.statvfs(path)
     free_bytes, all_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     words = f"{free_bytes / (1 << 30):.1f} GiB free of {all_bytes / (1 << 30):.1f} ({path})"
@@ -124,7 +124,7 @@ def space(check: str, path: str) -> Finding:
     return graded(check, used, DISK_USED, words, advice) if free_bytes < 50 << 30 else fine(check, words)
 
 
-def latency(path: str) -> Finding:
+def latency(path: str) -> CheckResult:
     """How long a page takes to be on the disk, with a file that has no name and is gone at once."""
     try:
         fd = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -149,7 +149,7 @@ def latency(path: str) -> Finding:
     return graded("disk latency", median_ms, LATENCY_MS, words, advice)
 
 
-def _from_the_future(path: str) -> Finding:
+def _from_the_future(path: str) -> CheckResult:
     """A segment that was begun later than now says that the clock has been set back."""
     ahead_ms, files = 0, FileLayer()
     for folder in sorted(os.listdir(path)):

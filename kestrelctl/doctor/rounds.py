@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kestrelctl.doctor import machine, server
-from kestrelctl.doctor.findings import Finding, critical, unknown, warning
 from kestrelctl.doctor.process import Process, find_process, is_local
+from kestrelctl.doctor.results import CheckResult, critical, unknown, warning
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from kestreld.config.config import Config
@@ -31,10 +31,10 @@ class Round:
         self._spool = spool
         self.unreachable: Failure | None = None
 
-    def findings(self) -> Iterator[Finding]:
+    def results(self) -> Iterator[CheckResult]:
         process = find_process(self._address) if is_local(self._address) else None
         config: Config | None = None
-        mistakes: Finding | None = None
+        mistakes: CheckResult | None = None
         if self._config is not None or process is not None:
             try:
                 config = self._load(process)
@@ -62,7 +62,7 @@ class Round:
         overrides = process.overrides if process is not None else ()
         return load_file(files, find_config_path(files, told, environment), overrides)
 
-    def _machine(self, process: Process | None, config: Config | None) -> Iterator[Finding]:
+    def _machine(self, process: Process | None, config: Config | None) -> Iterator[CheckResult]:
         spool = self._spool or (process.spool if process is not None else None)
         if spool is None and config is not None:
             spool = config.queue_path

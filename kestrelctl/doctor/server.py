@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kestrelctl.doctor.findings import Finding, critical, fine, graded, unknown, warning
+from kestrelctl.doctor.results import CheckResult, critical, fine, graded, unknown, warning
 from kestrelctl.journals.spools import on_disk
 from kestrelctl.journals.times import written_span
 from kestrelctl.remote.access import parse_address, tls_context
@@ -24,7 +24,7 @@ SHOWN_MAX: Final = 3
 ADMIN_TIMEOUT_S: Final = 5
 
 
-def ask(client: "KestrelClient", config: Config | None) -> Iterator[Finding]:
+def ask(client: "KestrelClient", config: Config | None) -> Iterator[CheckResult]:
     """Everything that goes over one connection. Raises Failure when the server does not answer."""
     figures = client.server_stats()
     now_s = time.time()
@@ -36,7 +36,7 @@ def ask(client: "KestrelClient", config: Config | None) -> Iterator[Finding]:
         yield drift(config, parse_blocks(client.dump_config()))
 
 
-def _queues(blocks: Sequence[QueueBlock]) -> Iterator[Finding]:
+def _queues(blocks: Sequence[QueueBlock]) -> Iterator[CheckResult]:
     stopped = [str(block["queue"]) for block in blocks if block.get("stopped") == 1]
     failed = [str(block["queue"]) for block in blocks if block.get("journal_failed") == 1]
     if stopped:
@@ -54,7 +54,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _clock(server_s: object, now_s: float) -> Finding:
+def _clock(server_s: object, now_s: float) -> CheckResult:
     if not isinstance(server_s, int):
         return unknown("clock", "the server does not report its time")
     skew_s = max(abs(now_s - server_s - 0.5) - 0.5, 0)
@@ -62,7 +62,7 @@ def _clock(server_s: object, now_s: float) -> Finding:
     return graded("clock", skew_s, SKEW_S, words, "synchronise both machines' clocks (chrony, systemd-timesyncd)")
 
 
-def drift(config: Config, blocks: Sequence[QueueBlock]) -> Finding:
+def drift(config: Config, blocks: Sequence[QueueBlock]) -> CheckResult:
     """Whether the settings of queues in the file are those in force."""
     differing = []
     for block in blocks:
@@ -75,7 +75,7 @@ def drift(config: Config, blocks: Sequence[QueueBlock]) -> Finding:
     return fine("config", f"the queue settings of {config.source} are in force")
 
 
-def admin(configured: Address | None, address: str | None, login: Login) -> Finding:
+def admin(configured: Address | None, address: str | None, login: Login) -> CheckResult:
     """Whether the admin port answers that the server is ready. `address` is where the server says it is."""
     if configured is None and address is None:
         return fine("admin port", "off")
@@ -86,14 +86,14 @@ def admin(configured: Address | None, address: str | None, login: Login) -> Find
         return unknown("admin port", "the server chose the port, and it cannot be determined")
     address = address or str(configured)
     try:
-        status, said = _get(address, "/readyz", login)
+        status, text = _get(address, "/readyz", login)
     except (OSError, http.client.HTTPException, Failure) as error:
         advice = "is the port used by another program? see the server's log; choose another in listen.admin"
         return critical("admin port", f"{address} does not answer: {error}", advice)
     if status == http.client.OK:
-        return fine("admin port", f"{address} answers: {said}")
+        return fine("admin port", f"{address} answers: {text}")
     advice = "see the server's log or kestrelctl check for the journal"
-    return critical("admin port", f"{address} answers {status}: {said}", advice)
+    return critical("admin port", f"{address} answers {status}: {text}", advice)
 
 
 def _get(address: str, path: str, login: Login) -> tuple[int, str]:

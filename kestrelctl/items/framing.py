@@ -98,7 +98,7 @@ def _split_lengths(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def choose(otherwise: Framing, **asked: bool) -> Framing:
     """The one framing whose option was given. Raises Failure when several were."""
-    given = [Framing[name.upper()] for name, is_on in asked.items() if is_on]
-    if len(given) > 1:
-        raise Failure(ExitCode.USAGE, f"--{given[0]} and --{given[1]} are mutually exclusive")
-    return given[0] if given else otherwise
+    chosen = [Framing[name.upper()] for name, is_on in asked.items() if is_on]
+    if len(chosen) > 1:
+        raise Failure(ExitCode.USAGE, f"--{chosen[0]} and --{chosen[1]} are mutually exclusive")
+    return chosen[0] if chosen else otherwise

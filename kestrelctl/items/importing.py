@@ -22,7 +22,7 @@ BATCH_ITEMS: Final = 512
 BATCH_BYTES: Final = 4 * 1024**2
 
 
-class Place(NamedTuple):
+class ImportPosition(NamedTuple):
     """Behind an item in the file."""
 
     end_bytes: int = 0
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     id: int = 0  # of the item; 0 = it has none
 
 
-BEGINNING: Final = Place()
+BEGINNING: Final = ImportPosition()
 
 
 @dataclass(slots=True)
@@ -42,8 +42,8 @@ class Import:
     stored: int = 0
     expired: int = 0
     _line: int = 0  # the one being read
-    _reached: Place = BEGINNING  # up to here all is stored
-    _under_way: list[Place] = field(default_factory=list)
+    _reached: ImportPosition = BEGINNING  # up to here all is stored
+    _under_way: list[ImportPosition] = field(default_factory=list)
 
     @property
     def note_path(self) -> str:
@@ -98,7 +98,7 @@ class Import:
                 continue
             item, number = found
             batch.append(item)
-            self._under_way.append(Place(at, self._line, number))
+            self._under_way.append(ImportPosition(at, self._line, number))
             size_bytes += len(item.data)
             if len(batch) == BATCH_ITEMS or size_bytes >= BATCH_BYTES:
                 yield from self._stored_by(batch, advance)
@@ -139,19 +139,19 @@ class Import:
 
     # How far it is
 
-    def _noted(self, *, resume: bool) -> Place:
+    def _noted(self, *, resume: bool) -> ImportPosition:
         """Where to begin. Raises Failure where an import was broken off and nobody says what to do about it."""
         try:
             with open(self.note_path, "rb") as file:
-                said = fields_in(file.read(), self.note_path, 1)
+                note = fields_in(file.read(), self.note_path, 1)
         except FileNotFoundError:
             return BEGINNING
         if not resume:
-            words = f"an import of {self.path} stopped at item {said.get('id')}: use --resume to continue after it"
+            words = f"an import of {self.path} stopped at item {note.get('id')}: use --resume to continue after it"
             raise Failure(ExitCode.CANNOT_CREATE, f"{words}, or delete {self.note_path} to start again")
-        if said.get("queue") != self.queue:
-            raise Failure(ExitCode.USAGE, f"{self.note_path} belongs to the queue {said.get('queue')}")
-        return Place(*(number_in(said, key, self.note_path, 1) for key in ("bytes", "line", "id")))
+        if note.get("queue") != self.queue:
+            raise Failure(ExitCode.USAGE, f"{self.note_path} belongs to the queue {note.get('queue')}")
+        return ImportPosition(*(number_in(note, key, self.note_path, 1) for key in ("bytes", "line", "id")))
 
     def _note(self, count: int) -> None:
         """So many of the items under way are stored."""
@@ -162,10 +162,10 @@ class Import:
         del self._under_way[:count]
         if self.path != "-":
             end_bytes, line, number = self._reached
-            said = {"queue": self.queue, "id": number, "bytes": end_bytes, "line": line}
+            note = {"queue": self.queue, "id": number, "bytes": end_bytes, "line": line}
             with failing_to(f"write {self.note_path}"):
                 with open(f"{self.note_path}.new", "wb") as file:
-                    file.write(line_of(said))
+                    file.write(line_of(note))
                 os.replace(f"{self.note_path}.new", self.note_path)
 
     def _note_some(self, report: PutReport) -> None:

@@ -96,7 +96,7 @@ class Expiries:
         return self._known.get(number, 0)
 
 
-class Move:
+class ItemMover:
     """Out of `source`, where each connection holds one item open, into `queue` of `target`."""
 
     def __init__(

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 
 from kestrelctl.items.listing import matching
-from kestrelctl.items.moving import Expiries, Move, Pace, Pattern, put_paced, to_put
+from kestrelctl.items.moving import Expiries, ItemMover, Pace, Pattern, put_paced, to_put
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.remote.contexts import Way
 from kestrelctl.remote.reader_api import NotReadable, ReaderApi, open_reader_api
@@ -66,7 +66,7 @@ def move_all(transfer: Transfer) -> int:
     pace, moved = Pace(transfer.rate_s), 0
     for address, to in transfer.servers():
         expiries = _expiries(transfer, address)
-        move = Move(
+        move = ItemMover(
             partial(transfer.connect, address), transfer.source, transfer.connect(to), transfer.target, expiries
         )
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from xxhash import xxh3_128_digest
 
-from kestrelctl.journals.places import replaying
+from kestrelctl.journals.locations import replaying
 from kestrelctl.journals.spools import shown
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.config import decode_queue_name

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kestrelctl.items.framing import data_fields
-from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -51,13 +51,13 @@ class Dump:
         self._with_values = with_values
         self.is_damaged = False
 
-    def of(self, source: str, place: Place | None) -> Iterator[Row]:
+    def of(self, source: str, place: JournalLocation | None) -> Iterator[Row]:
         """`source` is a file where there is one of that name, else a queue in the place. Raises Failure."""
         if os.path.isfile(source):
             with replaying(source):
                 yield from self._file(source, is_newest=True)
             return
-        files = (place or Place.of(None, None)).segments(source)
+        files = (place or JournalLocation.of(None, None)).segments(source)
         for file in files:
             with replaying(source):
                 yield from self._file(file.path, is_newest=file.is_live, end=file.end)
@@ -194,16 +194,16 @@ class _Names:
 
 def _checkpoint(body: bytes, names: _Names) -> Row:
     checkpoint = read_checkpoint(body)
-    said = []
+    readers = []
     for state in checkpoint.readers:
         names.learn(state.number, state.name, state.kind)
         done = f" done={written_ranges(state.done)}" if state.done else ""
-        said.append(f"{names.of(state.number)} head={state.head} items={state.items}{done}")
+        readers.append(f"{names.of(state.number)} head={state.head} items={state.items}{done}")
     return {
         "id": checkpoint.next_id,
         "previous_bytes": checkpoint.previous_bytes,
         "put_items": checkpoint.put_items,
-        "readers": "; ".join(said),
+        "readers": "; ".join(readers),
     }
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestrelctl.journals.events import Begun, Came, Event, Gone, child_of, events
-from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
@@ -67,7 +67,9 @@ class Change:
     count: int = 0
 
 
-def history(place: Place, queue: str, since_ms: int | None, until_ms: int, step_ms: int | None) -> list[Point]:
+def history(
+    place: JournalLocation, queue: str, since_ms: int | None, until_ms: int, step_ms: int | None
+) -> list[Point]:
     """A point for each step from `since_ms` (None: as far back as the journal goes) to `until_ms`. Raises Failure."""
     with replaying(str(place)):
         changes = _changes(events(place.segments(queue), child_of(queue)))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kestrelctl.journals.events import Begun, Came, Gone, child_of, header_of, items, segment_events
-from kestrelctl.journals.places import Place
+from kestrelctl.journals.locations import JournalLocation
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.discovery import JournalFile
@@ -23,7 +23,7 @@ class Waiting:
 class Past:
     """The queue at a moment. Raises Failure when the journal does not go back so far, or there was no such queue."""
 
-    def __init__(self, place: Place, queue: str, at_ms: int) -> None:
+    def __init__(self, place: JournalLocation, queue: str, at_ms: int) -> None:
         self._files = place.segments(queue)
         self._label = child_of(queue)
         file = self._segment_of(queue, at_ms)

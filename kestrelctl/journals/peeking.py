@@ -4,8 +4,8 @@ from itertools import islice
 
 from kestrelctl.items.framing import Framing, frame
 from kestrelctl.journals.events import Came
+from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.past import Past
-from kestrelctl.journals.places import Place, replaying
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say, write_data
@@ -14,7 +14,7 @@ from kestreld.journal.records import item_data, item_optional_fields
 
 
 def write_waiting(
-    place: Place, queue: str, at_ms: int, framing: Framing, limit: int | None, *, empty_ok: bool
+    place: JournalLocation, queue: str, at_ms: int, framing: Framing, limit: int | None, *, empty_ok: bool
 ) -> ExitCode:
     """`limit` None = all. 1 where some are on the disk no more; stderr says so. Raises Failure, also if none waited."""
     with replaying(str(place)):

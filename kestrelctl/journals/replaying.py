@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from kestrelctl.items.delivering import KEEP_ALIVE_S
 from kestrelctl.items.putting import expiry_s, explain
-from kestrelctl.items.taking import KEEP_ALIVE_S
 from kestrelctl.journals.events import Came, child_of, items
-from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.shell.exit_codes import Failure, Interrupted
 from kestrelctl.shell.output import say
 from kestrelctl.shell.progress import progress
@@ -34,7 +34,7 @@ class Choice:
     after_id: int = 0
     pattern: re.Pattern[bytes] | None = None
 
-    def of(self, place: Place, queue: str) -> Iterator[Came]:
+    def of(self, place: JournalLocation, queue: str) -> Iterator[Came]:
         """Raises Failure."""
         files = place.segments(queue)
         with replaying(str(place)):

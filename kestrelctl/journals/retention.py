@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrelctl.journals.events import Begun, Came, Gone, child_of, events
-from kestrelctl.journals.places import Place, replaying
+from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
 from kestreld.journal.records import PUT_HEADER_BYTES, Reason
@@ -132,7 +132,7 @@ class Simulation:
 
 
 def simulate(
-    place: Place, queue: str, limits: Limits, since_ms: int | None, until_ms: int
+    place: JournalLocation, queue: str, limits: Limits, since_ms: int | None, until_ms: int
 ) -> tuple[dict[str, Cell], int]:
     """What would have happened, as a record, and how many items it knows nothing of. Raises Failure."""
     files = place.segments(queue)

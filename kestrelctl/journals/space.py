@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kestrelctl.journals.places import folder_of, replaying
+from kestrelctl.journals.locations import folder_of, replaying
 from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_span
 from kestreld.client.blocks import Cell

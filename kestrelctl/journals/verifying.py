@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from kestrelctl.journals.places import checked_name
+from kestrelctl.journals.locations import checked_name
 from kestrelctl.journals.repairs import Row, report_repair
 from kestrelctl.journals.spools import held, kept_still, reading, server_runs, shown
 from kestrelctl.journals.verified import Verified
@@ -130,11 +130,11 @@ def to_row(report: SegmentReport) -> Row:
         "live_items": report.live_items,
         "bytes": report.size_bytes,
         "bad_offset": "" if report.bad_offset is None else report.bad_offset,
-        "finding": _finding(report),
+        "finding": _described(report),
     }
 
 
-def _finding(report: SegmentReport) -> str:
+def _described(report: SegmentReport) -> str:
     if report.missing:
         return f"missing: {report.reason}"
     if report.unreadable:
@@ -168,11 +168,11 @@ def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: in
     except Failure as failure:
         return encoded(nagios_line(SERVICE, State.UNKNOWN, [failure.words], "")), State.UNKNOWN
     verdict_of_nagios = {ExitCode.OK: State.OK, ExitCode.NEGATIVE: State.WARNING}.get(code, State.CRITICAL)
-    findings = [f"{row['queue']} {row['segment']}: {row['finding']}" for row in rows if code and row["finding"]]
-    words = findings or [f"{len(rows)} files read, {passed_over} unchanged and intact"]
+    bad = [f"{row['queue']} {row['segment']}: {row['finding']}" for row in rows if code and row["finding"]]
+    words = bad or [f"{len(rows)} files read, {passed_over} unchanged and intact"]
     if not rows and not passed_over:
         words = [NO_QUEUES]
-    figures = f"read={len(rows)} known={passed_over} findings={len(findings)}"
+    figures = f"read={len(rows)} known={passed_over} findings={len(bad)}"
     return encoded(nagios_line(SERVICE, verdict_of_nagios, words, figures)), verdict_of_nagios
 
 

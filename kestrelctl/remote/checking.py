@@ -51,27 +51,27 @@ class CheckedQueue:
 
 
 @dataclass(slots=True)
-class Verdict:
+class HealthReport:
     server: str
     state: State
     words: str
     queues: list[CheckedQueue]
 
 
-def judge(server: str, blocks: Sequence[QueueBlock], wanted: Sequence[str], limits: Limits) -> Verdict:
+def judge(server: str, blocks: Sequence[QueueBlock], wanted: Sequence[str], limits: Limits) -> HealthReport:
     """The `wanted` queues, or all of them, against the limits."""
     by_name = {str(block["queue"]): block for block in blocks if len(block) > 1}
     queues = [_judge_queue(name, by_name.get(name), limits) for name in wanted or sorted(by_name)]
     state = max((queue.state for queue in queues), default=State.OK)
     words = _some([f"{queue.queue}: {words}" for queue in queues for words in queue.findings])
     items = sum(queue.items or 0 for queue in queues)
-    return Verdict(server, state, words or f"{len(queues)} queues with {items} items", queues)
+    return HealthReport(server, state, words or f"{len(queues)} queues with {items} items", queues)
 
 
-def unanswered(server: str, failure: Failure) -> Verdict:
+def unanswered(server: str, failure: Failure) -> HealthReport:
     """The verdict when the server gave no figures."""
     state = State.UNKNOWN if failure.code in UNKNOWN_CODES else State.CRITICAL
-    return Verdict(server, state, failure.words, [])
+    return HealthReport(server, state, failure.words, [])
 
 
 def _judge_queue(name: str, block: QueueBlock | None, limits: Limits) -> CheckedQueue:
@@ -107,7 +107,7 @@ def _compare(queue: CheckedQueue, name: str, value: int | None, warn: int | None
 # How it is said
 
 
-def as_nagios(verdict: Verdict, wanted: Sequence[str], limits: Limits) -> str:
+def as_nagios(verdict: HealthReport, wanted: Sequence[str], limits: Limits) -> str:
     """One line, and behind a bar the figures of the queues that were named, or sums."""
     if wanted:
         figures = [word for queue in verdict.queues if queue.items is not None for word in _figures(queue, limits)]
@@ -144,7 +144,7 @@ def _blank(limit: int | None, suffix: str = "") -> str:
     return "" if limit is None else f"{limit}{suffix}"
 
 
-def as_json(verdict: Verdict) -> str:
+def as_json(verdict: HealthReport) -> str:
     # age_ms is what oldest_ms was called first.
     queues = [
         asdict(queue) | {"state": queue.state.name.lower(), "age_ms": queue.oldest_ms} for queue in verdict.queues
@@ -153,7 +153,7 @@ def as_json(verdict: Verdict) -> str:
     return json.dumps(record, indent=2) + "\n"
 
 
-def as_prometheus(verdict: Verdict) -> str:
+def as_prometheus(verdict: HealthReport) -> str:
     """For the textfile collector of node_exporter."""
     server = _quoted(verdict.server)
     lines = [
@@ -163,9 +163,9 @@ def as_prometheus(verdict: Verdict) -> str:
     ]
     for name, help, values in (
         ("queue_state", "0 ok, 1 warning, 2 critical", [(queue, float(queue.state)) for queue in verdict.queues]),
-        ("items", "items waiting", _given((queue, queue.items, 1) for queue in verdict.queues)),
-        ("oldest_seconds", "how long the head has waited", _given((q, q.oldest_ms, 1000) for q in verdict.queues)),
-        ("waiters", "clients waiting in a get", _given((queue, queue.waiters, 1) for queue in verdict.queues)),
+        ("items", "items waiting", _known((queue, queue.items, 1) for queue in verdict.queues)),
+        ("oldest_seconds", "how long the head has waited", _known((q, q.oldest_ms, 1000) for q in verdict.queues)),
+        ("waiters", "clients waiting in a get", _known((queue, queue.waiters, 1) for queue in verdict.queues)),
     ):
         lines += [f"# HELP kestrel_check_{name} {help}", f"# TYPE kestrel_check_{name} gauge"]
         lines += [
@@ -175,7 +175,7 @@ def as_prometheus(verdict: Verdict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _given(figures: Iterable[tuple[CheckedQueue, int | None, int]]) -> list[tuple[CheckedQueue, float]]:
+def _known(figures: Iterable[tuple[CheckedQueue, int | None, int]]) -> list[tuple[CheckedQueue, float]]:
     return [(queue, value / unit) for queue, value, unit in figures if value is not None]
 
 

@@ -8,7 +8,7 @@ from kestrelctl.remote.access import parse_address, tls_context
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.access import Login
 from kestreld.client.blocks import text
-from kestreld.client.connection import Connection, reason_of
+from kestreld.client.connection import ClientConnection, reason_of
 from kestreld.client.items import PutItem
 from kestreld.errors import (
     ConnectionLost,
@@ -26,7 +26,7 @@ BATCH_ITEMS_MAX: Final = 512
 NOBODY: Final = Login()
 
 
-class KestrelClient(Connection):
+class KestrelClient(ClientConnection):
     """A connection whose problems are Failures."""
 
     def __init__(self, address: str, timeout_ms: int, login: Login = NOBODY) -> None:

@@ -131,16 +131,16 @@ def _contexts(content: Any) -> Contexts:
     """Raises ValueError."""
     top = _mapping(content if content is not None else {}, "the file", {"selected", "contexts"})
     found = Contexts(str(top.get("selected") or ""))
-    for name, said in _mapping(top.get("contexts") or {}, "contexts", None).items():
+    for name, content in _mapping(top.get("contexts") or {}, "contexts", None).items():
         check_name(name)
-        found.by_name[name] = _context(said, f"contexts.{name}")
+        found.by_name[name] = _context(content, f"contexts.{name}")
     if found.selected and found.selected not in found.by_name:
         raise ValueError(f"selected: no context {found.selected!r}")
     return found
 
 
-def _context(said: Any, where: str) -> Context:
-    named = _mapping(said, where, {each.name for each in fields(Context)})
+def _context(content: Any, where: str) -> Context:
+    named = _mapping(content, where, {each.name for each in fields(Context)})
     servers = named.pop("servers", None)
     if not isinstance(servers, list) or not servers or not all(isinstance(server, str) for server in servers):
         raise ValueError(f"{where}.servers: expected a list of HOST:PORT")
@@ -182,11 +182,11 @@ def check_name(name: object) -> None:
 def save(contexts: Contexts) -> None:
     """Raises Failure."""
     path = file_path()
-    said = {
+    content = {
         name: {key: value for key, value in asdict(context).items() if value not in ("", None, False)}
         for name, context in sorted(contexts.by_name.items())
     }
-    text = json.dumps({"selected": contexts.selected, "contexts": said}, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps({"selected": contexts.selected, "contexts": content}, indent=2, ensure_ascii=False) + "\n"
     beside = f"{path}.{os.getpid()}"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

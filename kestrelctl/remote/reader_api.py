@@ -143,22 +143,27 @@ class ReaderApi:
 
 def _refusal(status: int, content: bytes, where: str) -> Failure | Gone:
     try:
-        said: dict[str, Any] = json.loads(content)
-        reason = str(said["error"])
+        record: dict[str, Any] = json.loads(content)
+        reason = str(record["error"])
     except (ValueError, KeyError, TypeError):
         return Failure(ExitCode.PROTOCOL, f"{where} is not a kestreld: it replied {status}")
-    if status == http.HTTPStatus.GONE and "first_id" in said:
-        return Gone(said["journal_id"], said["first_id"])
+    if status == http.HTTPStatus.GONE and "first_id" in record:
+        return Gone(record["journal_id"], record["first_id"])
     code = _CODES.get(status, ExitCode.REFUSED)
     if status == http.HTTPStatus.SERVICE_UNAVAILABLE and reason.startswith(("corrupt", "journal")):
         code = ExitCode.QUEUE_STOPPED if reason.startswith("corrupt") else ExitCode.IO
     return Failure(code, reason if code == ExitCode.NEGATIVE else f"{where} refused: {reason}")
 
 
-def _item(said: Mapping[str, Any]) -> Item:
-    data = base64.b64decode(said["base64"]) if "base64" in said else said["data"].encode()
+def _item(record: Mapping[str, Any]) -> Item:
+    data = base64.b64decode(record["base64"]) if "base64" in record else record["data"].encode()
     return Item(
-        said["id"], said["add_ms"], said.get("expire_ms", 0), said.get("flags", 0), said.get("is_open", False), data
+        record["id"],
+        record["add_ms"],
+        record.get("expire_ms", 0),
+        record.get("flags", 0),
+        record.get("is_open", False),
+        data,
     )
 
 

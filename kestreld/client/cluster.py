@@ -6,7 +6,7 @@ from types import TracebackType
 
 from kestreld import checks
 from kestreld.client.access import Login, ServerAddress
-from kestreld.client.connection import Connection
+from kestreld.client.connection import ClientConnection
 from kestreld.client.pool import ServerPool
 from kestreld.client.queue import ClusterQueue
 from kestreld.client.server import Server
@@ -66,7 +66,7 @@ class KestrelCluster(ServerPool):
 
     def stats(self) -> dict[str, dict[str, int | str]]:
         """The counters of each server that can be reached, by address. Raises ServersAway when none can be."""
-        return self.each(Connection.server_stats)[0]
+        return self.each(ClientConnection.server_stats)[0]
 
     def __enter__(self) -> "KestrelCluster":
         return self

@@ -33,7 +33,7 @@ _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
 _BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
 
 
-class Connection:
+class ClientConnection:
     """It connects once: an open read is gone with its connection, over a new one a close would look like success.
 
     Methods raise KestrelErrors: ServersAway and LoginRefused where they connect first, ConnectionLost where the server

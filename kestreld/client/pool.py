@@ -5,7 +5,7 @@ from random import Random
 from threading import Event
 from typing import Final, TypeVar
 
-from kestreld.client.connection import Connection
+from kestreld.client.connection import ClientConnection
 from kestreld.client.server import Server, Waiting, event_in_child, now_ms
 from kestreld.errors import ConnectionLost, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
@@ -48,7 +48,7 @@ class ServerPool:
         for server in self._servers:
             server.close()
 
-    def each(self, do: Callable[[Connection], T]) -> tuple[dict[str, T], dict[str, str]]:
+    def each(self, do: Callable[[ClientConnection], T]) -> tuple[dict[str, T], dict[str, str]]:
         """What each server says, and why others do not, by address. Raises ServersAway when none can be reached."""
         patience = Patience(self)
         while not self.is_closed:

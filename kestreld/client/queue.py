@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kestreld import checks
-from kestreld.client.connection import Connection, queue_key, sendable
+from kestreld.client.connection import ClientConnection, queue_key, sendable
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
 from kestreld.client.pool import ServerPool
 from kestreld.client.server import OpenRead, Server
@@ -86,7 +86,7 @@ class ClusterQueue:
     def _peek_at(self, server: Server, wait_ms: int) -> bytes | None:
         return server.asked(lambda connection: self._fetch(connection, b"/peek", wait_ms))
 
-    def _fetch(self, connection: Connection, option: bytes, wait_ms: int) -> bytes | None:
+    def _fetch(self, connection: ClientConnection, option: bytes, wait_ms: int) -> bytes | None:
         if not wait_ms:
             return connection.fetch(self._key, option)
         with self._servers.waiting.on(connection):

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from weakref import ref
 
 from kestreld.client.access import Login
-from kestreld.client.connection import Connection
+from kestreld.client.connection import ClientConnection
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
@@ -53,7 +53,7 @@ class Server:
         """Without connections, and without a thread, or a lock that one of the parent's may have."""
         self._lock = Lock()
         self._over = Event()  # nobody tries any more whether it is there
-        self._idle: list[Connection] = []
+        self._idle: list[ClientConnection] = []
         self._problem: Callable[[], KestrelError] | None = None  # while it is left out
         self._delay_ms = 0
         self._next_try_at_ms = 0
@@ -63,7 +63,7 @@ class Server:
         """On the monotonic clock; 0 = it is not left out."""
         return self._next_try_at_ms if self._problem is not None else 0
 
-    def connection(self) -> Connection:
+    def connection(self) -> ClientConnection:
         """One that nobody else uses: give it back, or close it. Raises ServersAway or ServerUnfit."""
         with self._lock:
             while self._idle:
@@ -73,7 +73,7 @@ class Server:
                 connection.close()
             if self._problem is not None:
                 raise self._problem()
-        connection = Connection(self.address, self._login, self._timeout_ms)
+        connection = ClientConnection(self.address, self._login, self._timeout_ms)
         try:
             connection.connect()
             return connection
@@ -112,7 +112,7 @@ class Server:
 
     def is_back(self) -> bool:
         """Try it, after a while the next time if it is not."""
-        connection = Connection(self.address, self._login, self._timeout_ms)
+        connection = ClientConnection(self.address, self._login, self._timeout_ms)
         try:
             connection.server_version()
         except (ServersAway, ServerUnfit, ConnectionLost):
@@ -128,20 +128,20 @@ class Server:
             self.give_back(connection)
         return True
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: ClientConnection) -> None:
         with self._lock:
             if not self._closed and len(self._idle) < IDLE_MAX:
                 self._idle.append(connection)
                 return
         connection.close()
 
-    def asked(self, do: Callable[[Connection], T]) -> T:
+    def asked(self, do: Callable[[ClientConnection], T]) -> T:
         """What `do` gets over a connection, which is closed if it fails. Raises as `connection` does."""
         connection, answer = self._asked_on(do)
         self.give_back(connection)
         return answer
 
-    def opened(self, key: bytes, fetch: Callable[[Connection], bytes | None]) -> "OpenRead | None":
+    def opened(self, key: bytes, fetch: Callable[[ClientConnection], bytes | None]) -> "OpenRead | None":
         """The item of queue `key` that `fetch` opens, and the connection with it. Raises as `connection` does."""
         connection, item = self._asked_on(fetch)
         if item is not None:
@@ -149,7 +149,7 @@ class Server:
         self.give_back(connection)
         return None
 
-    def _asked_on(self, do: Callable[[Connection], T]) -> tuple[Connection, T]:
+    def _asked_on(self, do: Callable[[ClientConnection], T]) -> tuple[ClientConnection, T]:
         connection = self.connection()
         succeeded = False
         try:
@@ -195,13 +195,13 @@ class Waiting:
     def after_fork(self) -> None:
         """Those who wait are threads of the parent's."""
         self._lock = Lock()
-        self._connections: set[Connection] = set()
+        self._connections: set[ClientConnection] = set()
 
     def is_over(self) -> bool:
         return self._over
 
     @contextmanager
-    def on(self, connection: Connection) -> Iterator[None]:
+    def on(self, connection: ClientConnection) -> Iterator[None]:
         """For the time of a block; what is done there fails with ConnectionLost once it is over."""
         with self._lock:
             self._connections.add(connection)
@@ -223,7 +223,7 @@ class Waiting:
 class OpenRead:
     """An item that is set aside for us, for as long as its connection lasts: that is its own until the end."""
 
-    def __init__(self, server: Server, connection: Connection, key: bytes, item: bytes) -> None:
+    def __init__(self, server: Server, connection: ClientConnection, key: bytes, item: bytes) -> None:
         self.item = item
         self._server = server
         self._connection = connection

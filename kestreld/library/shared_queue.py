@@ -8,7 +8,7 @@ from typing import Final
 from weakref import WeakSet
 
 from kestreld import checks
-from kestreld.client.connection import WAIT_MS_MAX, Connection, queue_key, sendable
+from kestreld.client.connection import WAIT_MS_MAX, ClientConnection, queue_key, sendable
 from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable
@@ -232,7 +232,7 @@ class SharedQueue:
         return None
 
     def _fetch(self, waiting: Waiting, want: int, wait_ms: int) -> QItem | None:
-        def fetch(connection: Connection, option: bytes) -> bytes | None:
+        def fetch(connection: ClientConnection, option: bytes) -> bytes | None:
             with waiting.on(connection):
                 return connection.fetch(self._key, option, wait_ms)
 

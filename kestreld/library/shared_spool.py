@@ -11,7 +11,7 @@ from threading import Event, Lock
 from typing import Final, TypeVar
 
 from kestreld.client.access import Login
-from kestreld.client.connection import Connection
+from kestreld.client.connection import ClientConnection
 from kestreld.client.server import Server, event_in_child, now_ms
 from kestreld.errors import ServersAway, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
@@ -119,7 +119,7 @@ class SharedSpool:
         for address in (f"unix:{self.path}/{SOCKET}", *addresses):
             if address.startswith("unix:"):
                 login = Login()
-                connection = Connection(address, login, TIMEOUT_MS)
+                connection = ClientConnection(address, login, TIMEOUT_MS)
                 try:
                     connection.connect()
                 except ServersAway:

@@ -270,7 +270,7 @@ def test_host_and_port_name_the_server_as_with_kestrels_tools(
     [
         (["flood", "-n", "5", "-t", "5"], "-n and -t are mutually exclusive"),
         (["flood", "-q", "a/open"], "is not a queue name"),
-        (["flood", "-o", "xml"], "--output is table or json"),
+        (["flood", "-o", "xml"], "--output must be table or json"),
         (["flood", "--tolerance", "much"], "is not a share"),
         (["timeout", "-L", "9", "-H", "8"], "--low 9 is more than --high 8"),
         (["flood", "--pid", "4194999"], "is not the server's"),

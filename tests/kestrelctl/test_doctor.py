@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl.doctor.findings import Finding, exit_code, graded
 from kestrelctl.doctor.machine import space
+from kestrelctl.doctor.results import CheckResult, exit_code, graded
 from kestrelctl.remote.checking import State
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import ROOT, Kestrelctl
@@ -142,7 +142,7 @@ def test_a_line_for_each_check_begins_with_its_state(watched: Daemon, tmp_path: 
     ],
 )
 def test_the_worst_decides_and_what_is_unknown_does_not_count(states: tuple[State, ...], code: int) -> None:
-    assert exit_code([Finding("x", state, "") for state in states]) == code
+    assert exit_code([CheckResult("x", state, "") for state in states]) == code
 
 
 def test_limits_are_warnings_from_the_first_and_critical_from_the_second() -> None:

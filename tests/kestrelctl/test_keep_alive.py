@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl.items import taking
+from kestrelctl.items import delivering
 from kestrelctl.remote.client import KestrelClient
 from tests.support.peer import Exchange, scripted_peer
 
 
 def test_the_connection_is_used_while_a_long_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking, "KEEP_ALIVE_S", 1)
+    monkeypatch.setattr(delivering, "KEEP_ALIVE_S", 1)
     used = tmp_path / "used"
     script = [
         Exchange(b"get work/open\r\n", b"VALUE work 0 3\r\njob\r\nEND\r\n"),
@@ -27,7 +27,7 @@ def test_the_connection_is_used_while_a_long_command_runs(tmp_path: Path, monkey
         end_after_use = threading.Thread(target=end_the_command)
         end_after_use.start()
         client = KestrelClient(peer.address, timeout_ms=5000)
-        give = taking.give_to_command(f"until [ -e '{used}' ]; do sleep 0.01; done", client)
-        assert taking.take(client, b"work", give, limit=1, wait_ms=0) == 1
+        give = delivering.give_to_command(f"until [ -e '{used}' ]; do sleep 0.01; done", client)
+        assert delivering.take(client, b"work", give, limit=1, wait_ms=0) == 1
         client.close()
         end_after_use.join()

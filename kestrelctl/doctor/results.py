@@ -12,7 +12,7 @@ COLUMNS: Final = ["state", "check", "words", "advice"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """`advice` is "" when there is nothing to do."""
 
     check: str
@@ -24,33 +24,33 @@ class Finding:
         return {"state": self.state.name.lower(), "check": self.check, "words": self.words, "advice": self.advice}
 
 
-def fine(check: str, words: str) -> Finding:
-    return Finding(check, State.OK, words)
+def fine(check: str, words: str) -> CheckResult:
+    return CheckResult(check, State.OK, words)
 
 
-def warning(check: str, words: str, advice: str) -> Finding:
-    return Finding(check, State.WARNING, words, advice)
+def warning(check: str, words: str, advice: str) -> CheckResult:
+    return CheckResult(check, State.WARNING, words, advice)
 
 
-def critical(check: str, words: str, advice: str) -> Finding:
-    return Finding(check, State.CRITICAL, words, advice)
+def critical(check: str, words: str, advice: str) -> CheckResult:
+    return CheckResult(check, State.CRITICAL, words, advice)
 
 
-def unknown(check: str, words: str, advice: str = "") -> Finding:
+def unknown(check: str, words: str, advice: str = "") -> CheckResult:
     """It could not be looked at: that is no verdict."""
-    return Finding(check, State.UNKNOWN, words, advice)
+    return CheckResult(check, State.UNKNOWN, words, advice)
 
 
-def graded(check: str, value: float, limits: tuple[float, float], words: str, advice: str) -> Finding:
+def graded(check: str, value: float, limits: tuple[float, float], words: str, advice: str) -> CheckResult:
     """Warning from the first limit on, critical from the second."""
     if value >= limits[1]:
         return critical(check, words, advice)
     return warning(check, words, advice) if value >= limits[0] else fine(check, words)
 
 
-def exit_code(findings: Sequence[Finding]) -> ExitCode:
+def exit_code(results: Sequence[CheckResult]) -> ExitCode:
     """The worst of them; what is unknown does not count."""
-    states = {finding.state for finding in findings}
+    states = {result.state for result in results}
     if State.CRITICAL in states:
         return ExitCode.CRITICAL
     return ExitCode.NEGATIVE if State.WARNING in states else ExitCode.OK

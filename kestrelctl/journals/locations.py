@@ -19,14 +19,14 @@ from kestreld.journal.verify import archived_folders, journal_folders
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JournalLocation:
     """A spool, and an archive if there is one; `spool` None = only the archive."""
 
     spool: str | None
     archive: str | None
 
     @classmethod
-    def of(cls, spool: str | None, archive: str | None) -> "Place":
+    def of(cls, spool: str | None, archive: str | None) -> "JournalLocation":
         """What the command line names; without any, what kestreld's configuration names. Raises Failure."""
         for folder in (spool, archive):
             if folder is not None and not os.path.isdir(folder):
