@@ -135,6 +135,16 @@ def test_only_the_client_speaks_to_servers() -> None:
     assert {path for path in found if not path.startswith(rooms)} == set(MAY_TOUCH_SOCKETS)
 
 
+def test_every_room_of_the_server_is_on_a_floor() -> None:
+    contracts = tomllib.loads(document("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (floors,) = [one for one in contracts if one["type"] == "layers" and one["containers"] == ["kestreld"]]
+    rooms = {
+        path.stem for path in (ROOT / "kestreld").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert floors["exhaustive"], "lint-imports refuses a room that is on none"
+    assert rooms - {"__init__"} == set(re.findall(r"\w+", " ".join(floors["layers"])))
+
+
 def test_only_the_file_layer_opens_files() -> None:
     opening = {
         path

@@ -10,6 +10,8 @@ from kestreld.queues.commit import Tally
 from kestreld.queues.queue import Queue
 from kestreld.server.command_handler import READ_BYTES, CommandHandler, Parser
 
+# Session, Turn and Inflight import one another: a session is read, resumed and sent to by the turn that it tells what
+# it has to do. They are compiled together, and a base class between them would cost a lookup for each command.
 if TYPE_CHECKING:
     from kestreld.server.turn import Turn
 
