@@ -16,7 +16,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV)/bytecode)
 endif
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled bench bench-growth bench-compiled bench-spark bench-report completions man test-spark report
+.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man test-spark report
 
 check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
 
@@ -103,7 +103,10 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 test-compiled: compiled ## the quick tests on the compiled build, all but those of the source itself
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
-	@cd $(COMPILED)/checkout && ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
+	@cd $(COMPILED)/checkout && KESTRELD_COMPILE=1 ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
+
+wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
+	@$(BIN)/python packaging/wheels.py dist
 
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark: half a gigabyte to install; needs Java 17
 	@$(SPARK)/bin/python -m pytest tests/kestrelspark --durations 10

@@ -17,6 +17,7 @@ from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from kestreld import __version__
@@ -102,7 +103,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=[form.value for form in LogFormat],
         help="how the lines of the log are written (as --set log.format=json)",
     )
-    parser.add_argument("--version", action="version", version=f"kestreld {__version__}")
+    build = "pure Python" if isinstance(GroupCommit.__init__, FunctionType) else "compiled"
+    parser.add_argument("--version", action="version", version=f"kestreld {__version__} ({build})")
     options = parser.parse_args(arguments)
     if options.insecure:
         options.overrides.append("insecure=true")

@@ -1,7 +1,7 @@
-"""The compiled build, for those who ask for it: `KESTRELD_COMPILE=1 pip install .` has mypyc compile the hot modules.
+"""The compiled build: with KESTRELD_COMPILE=1 in the environment, a build has mypyc compile the hot modules.
 
-The same source runs either way. What is compiled is what runs once a command or more often; a build without the
-variable is pure Python and needs no compiler.
+The Debian package and `make wheel` set it. Without it a build is pure Python, quick, and needs no compiler. The same
+source runs either way. What is compiled is what runs once a command or more often.
 """
 
 import os
@@ -56,13 +56,17 @@ class CompileHook(BuildHookInterface[Any]):
         # What happens to be installed makes no difference: the types of xxhash would make a put 3 % slower.
         options = ["--config-file=", "--cache-dir=/dev/null", "--ignore-missing-imports", "--no-site-packages"]
         with chdir(self.root):
-            modules = mypycify([*options, *MODULES], opt_level="3", target_dir=self.work.name)
+            # Debug information would double the size of the wheel and contain the paths it was built in.
+            modules = mypycify([*options, *MODULES], opt_level="3", debug_level="0", target_dir=self.work.name)
             build = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
             build.build_lib, build.build_temp = str(built), self.work.name
             build.ensure_finalized()
             build.run()
-        for module in built.rglob("*.so"):
-            build_data["force_include"][str(module)] = str(module.relative_to(built))
+        extensions = {str(path.relative_to(built)): str(path) for path in built.rglob("*.so")}
+        compiled = {name.partition(".")[0] + ".py" for name in extensions}
+        if missing := [module for module in MODULES if module not in compiled]:
+            raise RuntimeError(f"mypyc built no extension module for {', '.join(missing)}")
+        build_data["force_include"].update({path: name for name, path in extensions.items()})
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 

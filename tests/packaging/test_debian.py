@@ -15,6 +15,7 @@ import pytest
 
 from kestreld import __version__
 from kestreld.config.config_file import load
+from tests.support.compiled import can_compile_for, uncompiled
 from tests.support.daemon import READY, ROOT, STOP_S
 from tests.support.process import environment
 from tests.support.queue_client import QueueClient
@@ -31,8 +32,9 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         shutil.which("dpkg-deb") is None
-        or subprocess.run([PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]).returncode != 0,
-        reason="needs dpkg and a system Python of 3.11 or newer",
+        or subprocess.run([PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]).returncode != 0
+        or not can_compile_for(PYTHON),
+        reason="needs dpkg, a system Python of 3.11 or newer with its headers, and a C compiler",
     ),
 ]
 can_install = pytest.mark.skipif(
@@ -120,7 +122,7 @@ def test_only_root_can_change_what_is_installed(package: Path) -> None:
 
 def test_nothing_tells_where_it_was_built(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--raw-extract", package, tmp_path / "tree"], check=True)
-    pieces = [str(ROOT).encode(), b"/tmp/tmp."]
+    pieces = [str(ROOT).encode(), b"/tmp/tmp.", b"/tmp/kestreld-", b"/tmp/pip-"]
     telling = [
         path.relative_to(tmp_path)
         for path in (tmp_path / "tree").rglob("*")
@@ -154,6 +156,14 @@ def test_the_configuration_is_the_operators(installed: Path) -> None:
 @pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="needs systemd-sysusers")
 def test_there_is_an_account_for_it(installed: Path) -> None:
     assert re.search(r"^kestreld:.*:/var/lib/kestreld:/usr/sbin/nologin$", (installed / "etc/passwd").read_text(), re.M)
+
+
+@can_install
+def test_it_is_compiled(installed: Path) -> None:
+    place = [*IN_ITS_PLACE, str(installed / "opt/kestreld")]
+    shown = subprocess.run([*place, "/opt/kestreld/bin/kestreld", "--version"], capture_output=True, text=True, cwd="/")
+    assert shown.stdout == f"kestreld {__version__} (compiled)\n"
+    assert uncompiled([*place, "/opt/kestreld/bin/python3", "-I"]) == []
 
 
 @can_install

@@ -1,0 +1,31 @@
+"""The hot modules: all of them are there, and all are compiled or none is; `kestreld --version` says which."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kestreld import __version__
+from tests.support.compiled import hot_files, hot_modules, uncompiled
+from tests.support.daemon import ROOT
+from tests.support.process import environment
+
+# What make test-compiled says of the build that it tests.
+IS_COMPILED = os.environ.get("KESTRELD_COMPILE") == "1"
+
+
+@pytest.mark.skipif(not (ROOT / "kestreld").exists(), reason="needs the sources beside it")
+def test_every_hot_module_is_where_the_build_looks_for_it() -> None:
+    assert [file for file in hot_files() if not (ROOT / file).is_file()] == []
+
+
+def test_every_hot_module_is_compiled_or_none_is() -> None:
+    found = uncompiled([sys.executable])
+    assert found == ([] if IS_COMPILED else hot_modules()), f"not compiled: {', '.join(found)}"
+
+
+def test_version_says_whether_it_is_compiled() -> None:
+    command = [sys.executable, "-m", "kestreld", "--version"]
+    shown = subprocess.run(command, env=environment(), capture_output=True, text=True).stdout
+    assert shown == f"kestreld {__version__} ({'compiled' if IS_COMPILED else 'pure Python'})\n"
