@@ -222,14 +222,14 @@ def test_an_empty_value_is_a_usage_error_and_nothing_is_done(command: Command) -
     wrong = ExitCode.UNKNOWN if command.words == "check" else ExitCode.USAGE
     for option in command.options:
         for name in option.names if option.value is not None else ():
-            with pytest.raises(Failure, match="it is empty") as refused:
+            with pytest.raises(Failure, match="must not be empty") as refused:
                 invoke([*command.path, name, ""])
             assert refused.value.code == wrong, name
 
 
 @pytest.mark.parametrize("words", ["ls", "stats", "flush", "export work", "journal dump", "move work", "context show"])
 def test_an_empty_word_is_a_usage_error(words: str) -> None:
-    with pytest.raises(Failure, match="it is empty") as refused:
+    with pytest.raises(Failure, match="must not be empty") as refused:
         invoke([*words.split(), ""])
     assert refused.value.code == ExitCode.USAGE
 

@@ -230,7 +230,7 @@ def test_nothing_to_read_is_exit_66_and_3_for_nagios(tmp_path: Path, kestrelctl:
         for options in ([], ["-q"], ["--repair"], ["--repair", "--dry-run"], ["--since", "1h"]):
             run = kestrelctl("journal-verify", str(tmp_path / name), *options)
             assert (run.code, run.out) == (66, b""), options
-            assert run.err.startswith(f"kestrelctl: {tmp_path / name}: no journal there")
+            assert run.err.startswith(f"kestrelctl: {tmp_path / name}: no journal found")
         assert kestrelctl("journal-verify", str(tmp_path / name), "-o", "nagios").code == 3
     assert kestrelctl("journal-verify", str(tmp_path / "elsewhere"), "-o", "nagios").code == 3
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "nothing", tmp_path / "other", tmp_path / "other/notes.of.mine"]

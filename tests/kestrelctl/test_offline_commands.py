@@ -120,7 +120,7 @@ def test_without_spool_and_archive_those_of_the_configuration_are_read(
     assert kestrelctl.script("sh", peek, KESTRELD_CONFIG=str(config)).out == b"x\n"
     nowhere = kestrelctl.script("sh", peek, KESTRELD_CONFIG=f"{config}.not")
     assert (nowhere.code, nowhere.out) == (66, b"")
-    assert "give --spool DIR" in nowhere.err
+    assert "use --spool DIR" in nowhere.err
 
 
 @each
