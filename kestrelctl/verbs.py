@@ -51,6 +51,7 @@ from kestrelctl.commands import (
     watch,
     web,
 )
+from kestrelctl.commands.groups import ungrouped
 from kestrelctl.commands.options import TIMEOUT_DEFAULT, line_options
 from kestrelctl.description.examples import epilog
 from kestrelctl.remote.contexts import SERVER_DEFAULT, WAY_IN
@@ -201,11 +202,21 @@ def command_tree(verbs: Set[str] | None = None) -> Any:
     if verbs is not None:
         chosen.registered_commands = [each for each in app.registered_commands if each.name in verbs]
         chosen.registered_groups = [each for each in app.registered_groups if each.name in verbs]
+    _ungroup(chosen)
     program: Any = typer.main.get_command(chosen)
     shared = [option for option in program.params if option.name in (*WAY_IN, "named")]
     _furnish(program, shared, "")
     _take_no_nothing(program)
     return program
+
+
+def _ungroup(tree: typer.Typer) -> None:
+    for command in tree.registered_commands:
+        if command.callback is not None:
+            command.callback = ungrouped(command.callback)
+    for group in tree.registered_groups:
+        if group.typer_instance is not None:
+            _ungroup(group.typer_instance)
 
 
 def _furnish(group: Any, shared: list[Any], path: str) -> None:

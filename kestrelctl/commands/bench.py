@@ -12,30 +12,20 @@ import typer
 from kestrelctl.commands.bench_options import (
     FLOOD_ITEMS_DEFAULT,
     TARGET_DEFAULT,
-    TOLERANCE_DEFAULT,
-    BenchFormatOption,
-    BenchJsonOption,
+    BenchOptions,
     BytesOption,
-    CompareOption,
     FloodItemsOption,
     FloodTimeOption,
-    HostOption,
     KilobytesOption,
     LimitOption,
     MonitorOption,
-    NoFlushOption,
-    PidOption,
-    PortOption,
     QueueOption,
     RateOption,
     RollupOption,
-    SeedOption,
     TargetOption,
-    ToleranceOption,
     TransactionsOption,
-    conduct_test,
 )
-from kestrelctl.commands.options import ServerOption, TimeoutOption
+from kestrelctl.commands.options import ServerOption
 
 KILOBYTE: Final = 1024
 
@@ -47,6 +37,7 @@ bench = typer.Typer(
 
 @bench.command("flood")
 def flood(
+    conditions: BenchOptions,
     items: FloodItemsOption = None,
     run_ms: FloodTimeOption = None,
     kilobytes: KilobytesOption = 1,
@@ -71,17 +62,7 @@ def flood(
     validate: Annotated[
         bool, typer.Option("--validate", "-V", help="Always on; accepted for compatibility.", hidden=True)
     ] = True,
-    no_flush: NoFlushOption = False,
-    seed: SeedOption = None,
-    pid: PidOption = None,
-    output: BenchFormatOption = "table",
-    as_json: BenchJsonOption = False,
-    compare: CompareOption = None,
-    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
     server: ServerOption = "",
-    host: HostOption = None,
-    port: PortOption = None,
-    timeout: TimeoutOption = "",
 ) -> None:
     """Benchmark puts and gets on one queue at full speed."""
     from kestrelctl.bench.load_tests import Flood
@@ -103,7 +84,7 @@ def flood(
         monitor=monitor,
         rate=rate,
     )
-    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conditions.conduct(test, server)
 
 
 def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
@@ -115,7 +96,7 @@ def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
 
 @bench.command("many-clients")
 def many_clients(
-    context: typer.Context,
+    conditions: BenchOptions,
     server_or_sleep: Annotated[
         list[str] | None,
         typer.Option(
@@ -142,16 +123,6 @@ def many_clients(
     ] = 0,
     transactions: TransactionsOption = False,
     monitor: MonitorOption = False,
-    no_flush: NoFlushOption = False,
-    seed: SeedOption = None,
-    pid: PidOption = None,
-    output: BenchFormatOption = "table",
-    as_json: BenchJsonOption = False,
-    compare: CompareOption = None,
-    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
-    host: HostOption = None,
-    port: PortOption = None,
-    timeout: TimeoutOption = "",
 ) -> None:
     """Benchmark many waiting clients on a slowly filled queue.
 
@@ -170,11 +141,12 @@ def many_clients(
         transactions=transactions,
         monitor=monitor,
     )
-    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conditions.conduct(test, server)
 
 
 @bench.command("put-many")
 def put_many(
+    conditions: BenchOptions,
     clients: Annotated[
         int, typer.Option("--clients", "-c", "--threads", "-t", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 100,
@@ -189,17 +161,7 @@ def put_many(
     get: Annotated[bool, typer.Option("--get", "-g", help="Measure the gets afterwards, too.")] = False,
     limit: LimitOption = None,
     rate: RateOption = 0,
-    no_flush: NoFlushOption = False,
-    seed: SeedOption = None,
-    pid: PidOption = None,
-    output: BenchFormatOption = "table",
-    as_json: BenchJsonOption = False,
-    compare: CompareOption = None,
-    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
     server: ServerOption = "",
-    host: HostOption = None,
-    port: PortOption = None,
-    timeout: TimeoutOption = "",
 ) -> None:
     """Benchmark many concurrent producers. The items are taken and checked afterwards."""
     from kestrelctl.bench.load_tests import PutMany
@@ -216,11 +178,12 @@ def put_many(
         limit=limit,
         rate=rate,
     )
-    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conditions.conduct(test, server)
 
 
 @bench.command("packing")
 def packing(
+    conditions: BenchOptions,
     queue: QueueOption = "spam",
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="Items per cycle.")] = 25_000,
     kilobytes: KilobytesOption = 1,
@@ -231,17 +194,7 @@ def packing(
     cycles: Annotated[int, typer.Option("--cycles", "-c", min=1, metavar="N", help="Number of cycles.")] = 100,
     transactions: TransactionsOption = False,
     monitor: MonitorOption = False,
-    no_flush: NoFlushOption = False,
-    seed: SeedOption = None,
-    pid: PidOption = None,
-    output: BenchFormatOption = "table",
-    as_json: BenchJsonOption = False,
-    compare: CompareOption = None,
-    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
     server: ServerOption = "",
-    host: HostOption = None,
-    port: PortOption = None,
-    timeout: TimeoutOption = "",
 ) -> None:
     """Benchmark a queue with a permanent backlog: journal rotation and packing."""
     from kestrelctl.bench.load_tests import Packing
@@ -255,11 +208,12 @@ def packing(
         transactions=transactions,
         monitor=monitor,
     )
-    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conditions.conduct(test, server)
 
 
 @bench.command("timeout")
 def timeout_test(
+    conditions: BenchOptions,
     writers: Annotated[int, typer.Option("--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")] = 1,
     readers: Annotated[
         int, typer.Option("--readers", "-r", min=1, metavar="CLIENTS", help="Number of consumers.")
@@ -272,17 +226,7 @@ def timeout_test(
     run_ms: Annotated[int, typer.Option("--time", "-t", min=1, metavar="MS", help="How long to put.")] = 10_000,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 0,
     queue: QueueOption = "spam",
-    no_flush: NoFlushOption = False,
-    seed: SeedOption = None,
-    pid: PidOption = None,
-    output: BenchFormatOption = "table",
-    as_json: BenchJsonOption = False,
-    compare: CompareOption = None,
-    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
     server: ServerOption = "",
-    host: HostOption = None,
-    port: PortOption = None,
-    timeout: TimeoutOption = "",
 ) -> None:
     """Benchmark time-outs: many readers wait a short, random time for items that come slowly."""
     from kestrelctl.bench.load_tests import Timeout
@@ -299,11 +243,12 @@ def timeout_test(
         low_ms=low,
         high_ms=high,
     )
-    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conditions.conduct(test, server)
 
 
 @bench.command("fanout")
 def fanout(
+    conditions: BenchOptions,
     children: Annotated[
         int, typer.Option("--children", "-c", min=1, metavar="QUEUES", help="Number of child queues.")
     ] = 4,
@@ -320,17 +265,7 @@ def fanout(
     rollup: RollupOption = 1,
     transactions: TransactionsOption = False,
     rate: RateOption = 0,
-    no_flush: NoFlushOption = False,
-    seed: SeedOption = None,
-    pid: PidOption = None,
-    output: BenchFormatOption = "table",
-    as_json: BenchJsonOption = False,
-    compare: CompareOption = None,
-    tolerance: ToleranceOption = TOLERANCE_DEFAULT,  # type: ignore[assignment]
     server: ServerOption = "",
-    host: HostOption = None,
-    port: PortOption = None,
-    timeout: TimeoutOption = "",
 ) -> None:
     """Benchmark fan-out: put into a queue and take every item from it and from each of its children."""
     from kestrelctl.bench.load_tests import Fanout
@@ -346,4 +281,4 @@ def fanout(
         transactions=transactions,
         rate=rate,
     )
-    conduct_test(test, server, host, port, timeout, no_flush, seed, pid, output, as_json, compare, tolerance)
+    conditions.conduct(test, server)

@@ -1,10 +1,10 @@
 """Options that the load tests share, and what conducts one under them."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from kestrelctl.commands.options import duration_ms, way_to_one
+from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to_one
 from kestrelctl.remote.contexts import SERVER_DEFAULT
 
 if TYPE_CHECKING:
@@ -106,37 +106,38 @@ LimitOption = Annotated[
 ]
 
 
-def conduct_test(
-    test: "LoadTest",
-    server: str,
-    host: str | None,
-    port: int | None,
-    timeout: str,
-    no_flush: bool,
-    seed: int | None,
-    pid: int | None,
-    output: str,
-    as_json: bool,
-    compare: str | None,
-    tolerance: float,
-) -> None:
-    from kestrelctl.bench.conduct import BenchFormat, Conditions, conduct
+class BenchOptions(NamedTuple):
+    """What is the same for all load tests."""
 
-    if output not in tuple(BenchFormat):
-        raise typer.BadParameter(f"--output must be table or json, not {output!r}")
-    if host is not None or port is not None:
-        default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
-        server = f"{host or default_host}:{port or default_port}"
-    way = way_to_one(server)
-    conditions = Conditions(
-        address=way.servers[0],
-        timeout_ms=max(1, duration_ms(timeout)),
-        login=way.login,
-        flush=not no_flush,
-        seed=seed,
-        server_pid=pid,
-        form=BenchFormat.JSON if as_json else BenchFormat(output),
-        old=compare,
-        tolerance=tolerance,
-    )
-    raise typer.Exit(conduct(test, conditions))
+    no_flush: NoFlushOption = False
+    seed: SeedOption = None
+    pid: PidOption = None
+    output: BenchFormatOption = "table"
+    as_json: BenchJsonOption = False
+    compare: CompareOption = None
+    tolerance: ToleranceOption = TOLERANCE_DEFAULT  # type: ignore[assignment]
+    host: HostOption = None
+    port: PortOption = None
+    timeout: TimeoutOption = ""
+
+    def conduct(self, test: "LoadTest", server: str) -> None:
+        from kestrelctl.bench.conduct import BenchFormat, Conditions, conduct
+
+        if self.output not in tuple(BenchFormat):
+            raise typer.BadParameter(f"--output must be table or json, not {self.output!r}")
+        if self.host is not None or self.port is not None:
+            default_host, _, default_port = SERVER_DEFAULT.rpartition(":")
+            server = f"{self.host or default_host}:{self.port or default_port}"
+        way = way_to_one(server)
+        conditions = Conditions(
+            address=way.servers[0],
+            timeout_ms=max(1, duration_ms(self.timeout)),
+            login=way.login,
+            flush=not self.no_flush,
+            seed=self.seed,
+            server_pid=self.pid,
+            form=BenchFormat.JSON if self.as_json else BenchFormat(self.output),
+            old=self.compare,
+            tolerance=self.tolerance,
+        )
+        raise typer.Exit(conduct(test, conditions))

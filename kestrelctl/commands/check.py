@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import ServerOption, TimeoutOption, connect_all, duration_ms, way_to
+from kestrelctl.commands.options import Remote, duration_ms, way_to
 from kestrelctl.shell.exit_codes import Failure
 from kestrelctl.shell.output import write_data
 
@@ -29,6 +29,7 @@ def _oldest_limit(name: str, words: str) -> "typer.models.OptionInfo":
 
 
 def check(
+    remote: Remote,
     queues: Annotated[
         list[str] | None, typer.Argument(metavar="[QUEUE]...", help="These queues instead of all.", show_default=False)
     ] = None,
@@ -42,8 +43,6 @@ def check(
     ] = None,
     waiters_min: Annotated[int | None, _limit("Critical when fewer than N clients wait for an item.")] = None,
     output: Annotated[CheckFormat, typer.Option("--output", "-o", help="Output format.")] = CheckFormat.NAGIOS,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Check the health of a server and its queues, for nagios, prometheus or a script.
 
@@ -56,7 +55,7 @@ def check(
 
     limits = Limits(items_warn, items_crit, oldest_warn, oldest_crit, waiters_min)
     wanted = queues or []
-    cluster, server = connect_all(server, timeout), ",".join(way_to(server).servers)
+    cluster, server = remote.cluster(), ",".join(way_to(remote.server).servers)
     try:
         verdict = judge(server, cluster.queue_stats(), wanted, limits)
     except Failure as failure:

@@ -6,11 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import FormatOption, NoHeadersOption, way_to
+from kestrelctl.commands.options import Output, way_to
 from kestrelctl.remote.access import password_file_of
 from kestrelctl.remote.contexts import WAY_IN, Context, check_name, checked, load, save
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark, write_record, write_rows
+from kestrelctl.shell.output import remark
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["context", "selected", "servers", "user", "tls", "admin_port"]
@@ -83,12 +83,11 @@ def context_select(
 
 @context.command("show")
 def context_show(
+    output: Output,
     name: Annotated[
         str | None,
         typer.Argument(metavar="CONTEXT", help="The context (default: the one in effect).", show_default=False),
     ] = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
 ) -> None:
     """Print a context; without a name, the servers and credentials in effect.
 
@@ -104,11 +103,11 @@ def context_show(
         fields["password_file"] = password_file_of(way.login)
     record: dict[str, Cell] = {"context": name, "servers": ",".join(fields.pop("servers"))}
     record |= {key: _cell(value) for key, value in fields.items() if value not in ("", None, False)}
-    write_record(record, output, headers=not no_headers)
+    output.write_record(record)
 
 
 @context.command("ls")
-def context_ls(output: FormatOption = None, no_headers: NoHeadersOption = False) -> None:
+def context_ls(output: Output) -> None:
     """Print a row for each context. The selected one has a star."""
     contexts = load()
     rows: list[dict[str, Cell]] = [
@@ -122,7 +121,7 @@ def context_ls(output: FormatOption = None, no_headers: NoHeadersOption = False)
         }
         for name, one in sorted(contexts.by_name.items())
     ]
-    write_rows(rows, COLUMNS, output, headers=not no_headers)
+    output.write_rows(rows, COLUMNS)
 
 
 @context.command("rm")

@@ -4,18 +4,12 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import (
-    FormatOption,
-    NoHeadersOption,
-    ServerOption,
-    TimeoutOption,
-    answer_ms,
-    way_to_one,
-)
-from kestrelctl.shell.output import write_rows
+from kestrelctl.commands.options import Output, Remote, way_to_one
 
 
 def doctor(
+    output: Output,
+    remote: Remote,
     config: Annotated[
         str | None,
         typer.Option(
@@ -26,10 +20,6 @@ def doctor(
         str | None,
         typer.Option(metavar="DIR", help="The server's queue_path (default: the one it uses).", show_default=False),
     ] = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Check a server and its machine: a line for each check, with its state and what to do.
 
@@ -41,13 +31,11 @@ def doctor(
     """
     from kestrelctl.doctor.results import COLUMNS, exit_code
     from kestrelctl.doctor.rounds import Round
-    from kestrelctl.remote.client import KestrelClient
 
-    way = way_to_one(server)
-    client = KestrelClient(way.servers[0], answer_ms(timeout), way.login)
-    round_ = Round(client, way.servers[0], way.login, config, spool)
+    way = way_to_one(remote.server)
+    round_ = Round(remote.client(), way.servers[0], way.login, config, spool)
     results = list(round_.results())
-    write_rows([result.row() for result in results], COLUMNS, output, headers=not no_headers)
+    output.write_rows([result.row() for result in results], COLUMNS)
     if round_.unreachable is not None:
         raise round_.unreachable
     raise typer.Exit(exit_code(results))

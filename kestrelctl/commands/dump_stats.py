@@ -1,21 +1,16 @@
 """kestrelctl dump-stats"""
 
-from kestrelctl.commands.options import BlocksFormatOption, PerServerOption, ServerOption, TimeoutOption, connect_all
+from kestrelctl.commands.options import BlocksFormatOption, PerServerOption, Remote
 from kestrelctl.shell.output import write_blocks
 from kestreld.client.blocks import render_blocks
 
 
-def dump_stats(
-    output: BlocksFormatOption = None,
-    per_server: PerServerOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
-) -> None:
+def dump_stats(remote: Remote, output: BlocksFormatOption = None, per_server: PerServerOption = False) -> None:
     """Print the counters of every queue in the server's blocks. `stats` prints the main ones as a table.
 
     Of several servers a queue's counters are added up; exit 69 when one of them does not answer.
     """
-    cluster = connect_all(server, timeout)
+    cluster = remote.cluster()
     if cluster.is_one and not per_server:
         write_blocks(cluster.clients[0].dump_stats(), output)
     else:

@@ -4,19 +4,18 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_reader
+from kestrelctl.commands.options import QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark
 
 
 def export_items(
     queue: QueueArgument,
+    remote: Remote,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is stdout.")] = "-",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the last complete line of FILE, if it exists.")
     ] = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Export the items of a queue to a file, one JSON line each. Nothing is taken.
 
@@ -31,5 +30,5 @@ def export_items(
 
     if resume and file == "-":
         raise Failure(ExitCode.USAGE, "--resume requires a file")
-    count = export(connect_reader(server, timeout), queue, file, resume=resume)
+    count = export(remote.reader_api(), queue, file, resume=resume)
     remark(f"exported items={count}")

@@ -5,26 +5,16 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import (
-    EmptyOkOption,
-    JsonOption,
-    LengthOption,
-    LinesOption,
-    NullOption,
-    QueueArgument,
-    RawOption,
-    ServerOption,
-    TimeoutOption,
-    WaitOption,
-    connect_all,
-)
+from kestrelctl.commands.options import EmptyOkOption, Frames, QueueArgument, Remote, WaitOption
 from kestrelctl.items.delivering import give_to_command, give_to_stdout, no_item, take_from_any
-from kestrelctl.items.framing import Framing, choose
+from kestrelctl.items.framing import Framing
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 
 def get(
     queue: QueueArgument,
+    frames: Frames,
+    remote: Remote,
     number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Take up to N items.")] = None,
     take_all: Annotated[bool, typer.Option("--all", help="Take items until the queue is empty.")] = False,
     wait: WaitOption = None,
@@ -36,14 +26,7 @@ def get(
             help="Run CMD in /bin/sh with the item on its stdin; take the item if it exits 0.",
         ),
     ] = None,
-    raw: RawOption = False,
-    lines: LinesOption = False,
-    null: NullOption = False,
-    length_prefixed: LengthOption = False,
-    json: JsonOption = False,
     empty_ok: EmptyOkOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Take one item, or several, and write them to stdout.
 
@@ -57,14 +40,13 @@ def get(
     """
     if number is not None and take_all:
         raise Failure(ExitCode.USAGE, "-n and --all are mutually exclusive")
-    if command is not None and (raw or lines or null or length_prefixed or json):
+    if command is not None and frames.is_given:
         raise Failure(
             ExitCode.USAGE, "--exec and framing options are mutually exclusive: the command gets the raw bytes"
         )
     several = take_all or (number or 1) > 1
-    usual = Framing.LINES if several else Framing.RAW
-    framing = choose(usual, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
-    cluster = connect_all(server, timeout)
+    framing = frames.framing(Framing.LINES if several else Framing.RAW)
+    cluster = remote.cluster()
     give = give_to_stdout(framing, several=several)
     limit = None if take_all else number or 1
     taken = take_from_any(

@@ -6,19 +6,19 @@ import typer
 
 from kestrelctl.commands.options import (
     ArchiveOption,
-    FormatOption,
-    NoHeadersOption,
+    Output,
     QueueArgument,
     SinceOption,
     SpoolOption,
     UntilOption,
     duration_ms,
 )
-from kestrelctl.shell.output import OutputFormat, default_format, encoded, write_data, write_rows
+from kestrelctl.shell.output import OutputFormat, default_format, encoded, write_data
 
 
 def history(
     queue: QueueArgument,
+    output: Output,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
     since: SinceOption = None,
@@ -27,8 +27,6 @@ def history(
         int | None,
         typer.Option(metavar="SPAN", parser=duration_ms, help="Time between two rows (default: about 60 rows)."),
     ] = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
 ) -> None:
     """Print a queue's length and traffic over time, from its journal on disk.
 
@@ -47,7 +45,7 @@ def history(
     points = read_history(
         JournalLocation.of(spool, archive), queue, since, until if until is not None else now_ms(), step
     )
-    if (output or default_format()) == OutputFormat.TABLE:
+    if (output.form or default_format()) == OutputFormat.TABLE:
         highest = max(point.items for point in points)
         write_data(encoded(f"{queue}  {sparkline(points)}  up to {highest} items\n\n"))
-    write_rows(rows(points), COLUMNS, output, headers=not no_headers)
+    output.write_rows(rows(points), COLUMNS)

@@ -4,18 +4,17 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect
+from kestrelctl.commands.options import QueueArgument, Remote
 from kestrelctl.shell.output import remark
 
 
 def import_items(
     queue: QueueArgument,
+    remote: Remote,
     file: Annotated[str, typer.Argument(metavar="FILE", help="What `kestrelctl export` wrote; - is stdin.")] = "-",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the last item that an earlier import of FILE stored.")
     ] = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Import items from an export, in order, with flags and expiry; expired items are skipped.
 
@@ -29,5 +28,5 @@ def import_items(
     from kestrelctl.items.importing import Import
 
     importing = Import(file, queue)
-    importing.run(connect(server, timeout), resume=resume)
+    importing.run(remote.client(), resume=resume)
     remark(f"imported items={importing.stored}, expired={importing.expired}")

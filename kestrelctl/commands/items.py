@@ -5,28 +5,18 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import (
-    FormatOption,
-    GrepOption,
-    NoHeadersOption,
-    QueueArgument,
-    ServerOption,
-    TimeoutOption,
-    connect_reader,
-)
+from kestrelctl.commands.options import GrepOption, Output, QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 
 def items(
     queue: QueueArgument,
+    output: Output,
+    remote: Remote,
     offset: Annotated[int, typer.Option(min=0, metavar="N", help="Skip the first N items.")] = 0,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of items.")] = 100,
     all_of_them: Annotated[bool, typer.Option("--all", help="List all items.")] = False,
     grep: GrepOption = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """List the items of a queue from its head: id, age, expiry, size, flags and text. Nothing is taken.
 
@@ -37,7 +27,7 @@ def items(
     """
     from kestrelctl.items.listing import matching, write_items
 
-    api = connect_reader(server, timeout)
+    api = remote.reader_api()
     found = matching(islice(api.waiting(queue), offset, None), grep)
-    if not write_items(found if all_of_them else islice(found, limit), output, headers=not no_headers):
+    if not write_items(found if all_of_them else islice(found, limit), output.form, headers=not output.no_headers):
         raise Failure(ExitCode.NEGATIVE, f"{queue} is empty" if grep is None and not offset else "no such item")

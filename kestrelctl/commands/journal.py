@@ -5,14 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import (
-    FormatOption,
-    NoHeadersOption,
-    ServerOption,
-    TimeoutOption,
-    connect,
-)
-from kestrelctl.shell.output import write_rows
+from kestrelctl.commands.options import Output, Remote
 
 
 class JournalFormat(StrEnum):
@@ -30,16 +23,14 @@ def journal_import(
         str,
         typer.Argument(metavar="SPOOL|FILE", help="Kestrel's spool, or the file of one queue.", show_default=False),
     ],
+    output: Output,
+    remote: Remote,
     to: Annotated[
         str | None, typer.Option(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
     ] = None,
     queue: Annotated[
         str | None, typer.Option(metavar="QUEUE", help="Put FILE's items on this queue of a running server.")
     ] = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Read journal files of Kestrel 1.x or 2.x. Stop that Kestrel first.
 
@@ -60,11 +51,11 @@ def journal_import(
 
     if to is not None:
         rows, code = import_offline(source, to)
-        write_rows(rows, IMPORT_COLUMNS, output, headers=not no_headers)
+        output.write_rows(rows, IMPORT_COLUMNS)
     else:
         assert queue is not None
-        rows, code = import_into_server(connect(server, timeout), source, queue)
-        write_rows(rows, PUT_COLUMNS, output, headers=not no_headers)
+        rows, code = import_into_server(remote.client(), source, queue)
+        output.write_rows(rows, PUT_COLUMNS)
     raise typer.Exit(code)
 
 
@@ -74,13 +65,12 @@ def journal_export(
         str, typer.Argument(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
     ],
     to: Annotated[str, typer.Option(metavar="DIR", help="The output folder.", show_default=False)],
+    output: Output,
     queue: Annotated[
         str | None,
         typer.Argument(metavar="QUEUE", help="Only this queue and its children, or this child.", show_default=False),
     ] = None,
     format: Annotated[JournalFormat, typer.Option(help="The format to write.")] = JournalFormat.KESTREL,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
 ) -> None:
     """Write the queues of a stopped kestreld as journal files of Kestrel 2.x, a file for each queue.
 
@@ -93,5 +83,5 @@ def journal_export(
     from kestrelctl.journals.migrating import EXPORT_COLUMNS, export
 
     rows, code = export(spool, queue, to)
-    write_rows(rows, EXPORT_COLUMNS, output, headers=not no_headers)
+    output.write_rows(rows, EXPORT_COLUMNS)
     raise typer.Exit(code)

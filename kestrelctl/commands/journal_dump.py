@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import ArchiveOption, FormatOption, NoHeadersOption, SpoolOption
+from kestrelctl.commands.options import ArchiveOption, Output, SpoolOption
 from kestrelctl.shell.exit_codes import ExitCode
 from kestrelctl.shell.output import OutputFormat, default_format, write_row_stream
 
@@ -16,11 +16,10 @@ def journal_dump(
             metavar="FILE|QUEUE", help="A segment, a file of Kestrel's, or a queue in --spool.", show_default=False
         ),
     ],
+    output: Output,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
     values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
 ) -> None:
     """Print every record of a journal with its position, type and checksum state.
 
@@ -35,8 +34,8 @@ def journal_dump(
     dump = Dump(with_values=values)
     place = JournalLocation.of(spool, archive) if spool is not None or archive is not None else None
     rows = dump.of(source, place)
-    form = output or default_format()
+    form = output.form or default_format()
     if form in (OutputFormat.TABLE, OutputFormat.TSV):
         rows = for_people(rows)
-    write_row_stream(rows, COLUMNS, form, headers=not no_headers)
+    write_row_stream(rows, COLUMNS, form, headers=not output.no_headers)
     raise typer.Exit(ExitCode.CORRUPT if dump.is_damaged else ExitCode.OK)

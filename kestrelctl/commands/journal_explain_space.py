@@ -1,15 +1,9 @@
 """kestrelctl journal explain-space"""
 
-from kestrelctl.commands.options import FormatOption, NoHeadersOption, QueueArgument, SpoolOption
-from kestrelctl.shell.output import write_rows
+from kestrelctl.commands.options import Output, QueueArgument, SpoolOption
 
 
-def journal_explain_space(
-    queue: QueueArgument,
-    spool: SpoolOption = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
-) -> None:
+def journal_explain_space(queue: QueueArgument, output: Output, spool: SpoolOption = None) -> None:
     """Explain a queue's disk usage: what is live in each segment, and which reader it is kept for.
 
     A segment goes when every reader has passed it. Nothing is changed, and the server may run.
@@ -22,4 +16,4 @@ def journal_explain_space(
 
     place = JournalLocation.of(spool, None)
     assert place.spool is not None
-    write_rows(explain(place.spool, queue, now_ms()), COLUMNS, output, headers=not no_headers)
+    output.write_rows(explain(place.spool, queue, now_ms()), COLUMNS)

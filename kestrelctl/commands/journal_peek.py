@@ -4,19 +4,8 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import (
-    ArchiveOption,
-    EmptyOkOption,
-    JsonOption,
-    LengthOption,
-    LinesOption,
-    NullOption,
-    QueueArgument,
-    RawOption,
-    SpoolOption,
-    instant_ms,
-)
-from kestrelctl.items.framing import Framing, choose
+from kestrelctl.commands.options import ArchiveOption, EmptyOkOption, Frames, QueueArgument, SpoolOption, instant_ms
+from kestrelctl.items.framing import Framing
 
 
 def journal_peek(
@@ -25,14 +14,10 @@ def journal_peek(
         int,
         typer.Option(metavar="TIME", parser=instant_ms, help="Time: 2025-01-31T12:00 (UTC), 10:32, 24h (ago)."),
     ],
+    frames: Frames,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
     number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Only the first N items.")] = None,
-    raw: RawOption = False,
-    lines: LinesOption = False,
-    null: NullOption = False,
-    length_prefixed: LengthOption = False,
-    json: JsonOption = False,
     empty_ok: EmptyOkOption = False,
 ) -> None:
     """Print the items that waited in a queue at a time in the past, by replaying its journal.
@@ -46,5 +31,5 @@ def journal_peek(
     from kestrelctl.journals.locations import JournalLocation
     from kestrelctl.journals.peeking import write_waiting
 
-    framing = choose(Framing.LINES, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
+    framing = frames.framing(Framing.LINES)
     raise typer.Exit(write_waiting(JournalLocation.of(spool, archive), queue, at, framing, number, empty_ok=empty_ok))

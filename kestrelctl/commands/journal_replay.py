@@ -8,18 +8,17 @@ import typer
 
 from kestrelctl.commands.options import (
     ArchiveOption,
-    FormatOption,
-    NoHeadersOption,
+    Output,
     QueueArgument,
+    Remote,
     SinceOption,
     SpoolOption,
     TimeoutOption,
     UntilOption,
-    connect,
     pattern,
 )
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import STDERR, is_terminal, write_rows
+from kestrelctl.shell.output import STDERR, is_terminal
 from kestreld.client.blocks import Cell
 
 
@@ -45,6 +44,7 @@ def _rate(value: str) -> float:
 def journal_replay(
     queue: QueueArgument,
     to: Annotated[str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The destination server.", show_default=False)],
+    output: Output,
     into: Annotated[
         str | None, typer.Option("--queue", metavar="QUEUE", help="The destination queue (default: the same).")
     ] = None,
@@ -61,8 +61,6 @@ def journal_replay(
         float, typer.Option(metavar="1x|max", parser=_speed, help="Speed relative to the original: 1x.")
     ] = "1x",  # type: ignore[assignment]
     rate: Annotated[float | None, typer.Option(metavar="N/s", parser=_rate, help="Maximum rate.")] = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
     timeout: TimeoutOption = "",
 ) -> None:
     """Replay the items of a journal and its archive, in order and with their original timing.
@@ -81,9 +79,9 @@ def journal_replay(
     checked_name(target)
     total = sum(1 for _ in choice.of(place, queue)) if is_terminal(STDERR) else None
     begun_s = time.monotonic()
-    done = replay(connect(to, timeout), target, choice.of(place, queue), Pace(speed or None, rate), total)
+    done = replay(Remote(to, timeout).client(), target, choice.of(place, queue), Pace(speed or None, rate), total)
     if not done.items:
         raise Failure(ExitCode.NEGATIVE, f"no such items in the journal of {queue}")
     row: dict[str, Cell] = {"queue": target, "items": done.items, "bytes": done.data_bytes, "last_id": done.last_id}
     took_ms = round((time.monotonic() - begun_s) * 1000)
-    write_rows([row | {"took_ms": took_ms}], COLUMNS, output, headers=not no_headers)
+    output.write_rows([row | {"took_ms": took_ms}], COLUMNS)

@@ -5,30 +5,21 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import (
-    FormatOption,
-    NoHeadersOption,
-    PerServerOption,
-    ServerOption,
-    TimeoutOption,
-    connect_all,
-)
+from kestrelctl.commands.options import Output, PerServerOption, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import write_data, write_rows
+from kestrelctl.shell.output import write_data
 
 COLUMNS: Final = ["queue", "items", "bytes", "waiters", "open_transactions"]
 
 
 def ls(
+    output: Output,
+    remote: Remote,
     patterns: Annotated[
         list[str] | None,
         typer.Argument(metavar="[PATTERN]...", help="Only names like one of these: * and ? as in a shell."),
     ] = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
     per_server: PerServerOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Print the names of the queues and their children, one on a line, sorted.
 
@@ -36,16 +27,16 @@ def ls(
 
     Exit 1 when there is none, 69 when a server does not answer.
     """
-    cluster = connect_all(server, timeout)
+    cluster = remote.cluster()
     blocks = cluster.queue_rows(per_server=per_server)
     found = [row for row in blocks if any(fnmatchcase(str(row["queue"]), pattern) for pattern in patterns or ("*",))]
     found.sort(key=lambda row: str(row["queue"]))
     columns = ["queue", "server", *COLUMNS[1:]] if per_server else COLUMNS
-    if output is None and not per_server:
+    if output.form is None and not per_server:
         write_data("".join(f"{row['queue']}\n" for row in found).encode("utf-8", "surrogateescape"))
     else:
         rows = [{column: row[column] for column in columns if column in row} for row in found]
-        write_rows(rows, columns, output, headers=not no_headers)
+        output.write_rows(rows, columns)
     cluster.end()
     if not found:
         raise Failure(ExitCode.NEGATIVE, "no such queue" if patterns else "there are no queues")

@@ -1,31 +1,10 @@
 """kestrelctl move"""
 
-from kestrelctl.commands.options import (
-    MatchOption,
-    MaxOption,
-    RateOption,
-    ServerOption,
-    SourceArgument,
-    TargetArgument,
-    TimeoutOption,
-    ToOption,
-    answer_ms,
-    way_to,
-)
-from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark
+from kestrelctl.commands.options import Remote
+from kestrelctl.commands.transfers import Transfers
 
 
-def move(
-    source: SourceArgument,
-    target: TargetArgument,
-    to: ToOption = "",
-    match: MatchOption = None,
-    limit: MaxOption = None,
-    rate: RateOption = None,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
-) -> None:
+def move(transfers: Transfers, remote: Remote) -> None:
     """Move the items of a queue to another queue, until it is empty. They keep flags and expiry.
 
     Each is opened, put and closed, so none is lost whenever the command or a server is killed; the one under way may
@@ -37,10 +16,6 @@ def move(
 
     Exit 1 when there was nothing to move, 77 when too many do not match, 80 or 81 when DST refused one.
     """
-    from kestrelctl.items.transfers import Transfer, move_all
+    from kestrelctl.items.transfers import move_all
 
-    transfer = Transfer(way_to(server), answer_ms(timeout), source, target, to, match, limit, rate or 0.0)
-    moved = move_all(transfer)
-    if not moved:
-        raise Failure(ExitCode.NEGATIVE, f"nothing to move in {source}")
-    remark(f"moved {moved} item{'' if moved == 1 else 's'}")
+    transfers.tell("move", "moved", move_all(transfers.of(remote)))

@@ -2,14 +2,17 @@
 
 import os
 import re
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from kestrelctl.items.framing import Framing, choose
 from kestrelctl.remote.access import parse_address
 from kestrelctl.remote.contexts import SERVER_DEFAULT, Way, settle
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import OutputFormat
+from kestrelctl.shell.output import OutputFormat, write_record, write_rows
+from kestreld.client.blocks import Cell
 from kestreld.config.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
@@ -172,34 +175,6 @@ GrepOption = Annotated[
         metavar="RE", parser=pattern, help="Only items that match this regular expression.", show_default=False
     ),
 ]
-MatchOption = Annotated[
-    re.Pattern[bytes] | None,
-    typer.Option(
-        metavar="RE", parser=pattern, help="Only items that match this regular expression.", show_default=False
-    ),
-]
-MaxOption = Annotated[
-    int | None, typer.Option("--max", min=1, metavar="N", help="Maximum number of items.", show_default=False)
-]
-RateOption = Annotated[
-    float | None, typer.Option(metavar="N/s", parser=per_second, help="Maximum rate.", show_default=False)
-]
-ToOption = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="HOST:PORT|unix:PATH",
-        help="Destination server, with the same credentials (default: the same server).",
-        callback=other_server,
-        show_default=False,
-    ),
-]
-SourceArgument = Annotated[
-    str, typer.Argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)
-]
-TargetArgument = Annotated[
-    str, typer.Argument(metavar="DST", help="Destination queue.", show_default=False, callback=queue_name)
-]
 PerServerOption = Annotated[
     bool,
     typer.Option("--per-server", help="For a context with several servers: a row for each server instead of sums."),
@@ -228,26 +203,61 @@ def answer_ms(timeout: str) -> int:
     return timeout_ms
 
 
-def connect(server: str, timeout: str) -> "KestrelClient":
-    """A client for the one server that the options name. It connects at its first command."""
-    # --help and journal-verify go without.
-    from kestrelctl.remote.client import KestrelClient
+class Remote(NamedTuple):
+    """Which server or servers a verb is for."""
 
-    timeout_ms, way = answer_ms(timeout), way_to_one(server)
-    return KestrelClient(way.servers[0], timeout_ms, way.login)
+    server: ServerOption = ""
+    timeout: TimeoutOption = ""
+
+    def client(self) -> "KestrelClient":
+        """Of the one server. It connects at its first command."""
+        # --help and journal-verify go without.
+        from kestrelctl.remote.client import KestrelClient
+
+        timeout_ms, way = answer_ms(self.timeout), way_to_one(self.server)
+        return KestrelClient(way.servers[0], timeout_ms, way.login)
+
+    def cluster(self) -> "Cluster":
+        """Clients of all servers."""
+        from kestrelctl.remote.cluster import Cluster
+
+        timeout_ms, way = answer_ms(self.timeout), way_to(self.server)
+        return Cluster(way.servers, timeout_ms, way.login)
+
+    def reader_api(self) -> "ReaderApi":
+        """Of the one server."""
+        from kestrelctl.remote.reader_api import open_reader_api
+
+        timeout_ms, way = answer_ms(self.timeout), way_to_one(self.server)
+        return open_reader_api(way.servers[0], timeout_ms, way.admin_port, way.login)
 
 
-def connect_all(server: str, timeout: str) -> "Cluster":
-    """Clients for all servers that the options name."""
-    from kestrelctl.remote.cluster import Cluster
+class Output(NamedTuple):
+    """How rows are printed."""
 
-    timeout_ms, way = answer_ms(timeout), way_to(server)
-    return Cluster(way.servers, timeout_ms, way.login)
+    form: FormatOption = None
+    no_headers: NoHeadersOption = False
+
+    def write_rows(self, rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
+        write_rows(rows, columns, self.form, headers=not self.no_headers)
+
+    def write_record(self, record: Mapping[str, Cell]) -> None:
+        write_record(record, self.form, headers=not self.no_headers)
 
 
-def connect_reader(server: str, timeout: str) -> "ReaderApi":
-    """The reader API of the one server that the options name."""
-    from kestrelctl.remote.reader_api import open_reader_api
+class Frames(NamedTuple):
+    """What tells one item from the next on stdout."""
 
-    timeout_ms, way = answer_ms(timeout), way_to_one(server)
-    return open_reader_api(way.servers[0], timeout_ms, way.admin_port, way.login)
+    raw: RawOption = False
+    lines: LinesOption = False
+    null: NullOption = False
+    length_prefixed: LengthOption = False
+    json: JsonOption = False
+
+    @property
+    def is_given(self) -> bool:
+        return any(self)
+
+    def framing(self, otherwise: Framing) -> Framing:
+        """Raises Failure when several are given."""
+        return choose(otherwise, **self._asdict())

@@ -2,35 +2,18 @@
 
 import os
 
-from kestrelctl.commands.options import (
-    EmptyOkOption,
-    JsonOption,
-    LengthOption,
-    LinesOption,
-    NullOption,
-    QueueArgument,
-    RawOption,
-    ServerOption,
-    TimeoutOption,
-    WaitOption,
-    connect_all,
-)
+from kestrelctl.commands.options import EmptyOkOption, Frames, QueueArgument, Remote, WaitOption
 from kestrelctl.items.delivering import give_to_stdout, no_item
-from kestrelctl.items.framing import Framing, choose
+from kestrelctl.items.framing import Framing
 from kestrelctl.shell.output import remark
 
 
 def peek(
     queue: QueueArgument,
+    frames: Frames,
+    remote: Remote,
     wait: WaitOption = None,
-    raw: RawOption = False,
-    lines: LinesOption = False,
-    null: NullOption = False,
-    length_prefixed: LengthOption = False,
-    json: JsonOption = False,
     empty_ok: EmptyOkOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Print the item at the head of a queue without taking it.
 
@@ -38,8 +21,8 @@ def peek(
 
     Exit 1 when there is no item, 124 when --wait is over without one.
     """
-    framing = choose(Framing.RAW, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
-    cluster = connect_all(server, timeout)
+    framing = frames.framing(Framing.RAW)
+    cluster = remote.cluster()
     found = cluster.first(lambda client, wait_ms: client.peek(os.fsencode(queue), wait_ms), wait or 0)
     if found is not None:
         address, item = found

@@ -5,15 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import (
-    LengthOption,
-    NullOption,
-    QueueArgument,
-    ServerOption,
-    TimeoutOption,
-    connect_all,
-    duration_ms,
-)
+from kestrelctl.commands.options import LengthOption, NullOption, QueueArgument, Remote, duration_ms
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.items.putting import expiry_s, explain, open_source, to_batches
 from kestrelctl.shell.output import remark
@@ -21,6 +13,7 @@ from kestrelctl.shell.output import remark
 
 def put(
     queue: QueueArgument,
+    remote: Remote,
     data: Annotated[
         str | None,
         typer.Argument(metavar="DATA|-|@FILE", help="The item. - or nothing: stdin. @FILE: the contents of FILE."),
@@ -34,8 +27,6 @@ def put(
         int | None,
         typer.Option(metavar="SPAN", parser=duration_ms, help="The item expires after this: 10m, 2h; 90 = seconds."),
     ] = None,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Add an item to a queue, or many with --lines.
 
@@ -48,7 +39,7 @@ def put(
     """
     framing = choose(Framing.RAW, lines=lines, null=null, length_prefixed=length_prefixed)
     batches = to_batches(open_source(data), framing)
-    report = connect_all(server, timeout).put_many(os.fsencode(queue), batches, expiry_s(expire))
+    report = remote.cluster().put_many(os.fsencode(queue), batches, expiry_s(expire))
     if report.failure is not None:
         raise explain(report, report.failure)
     remark(f"stored {report.stored} item{'' if report.stored == 1 else 's'}")

@@ -4,16 +4,9 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import (
-    FormatOption,
-    NoHeadersOption,
-    QueueArgument,
-    ServerOption,
-    TimeoutOption,
-    connect_reader,
-)
+from kestrelctl.commands.options import Output, QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark, write_rows
+from kestrelctl.shell.output import remark
 
 COLUMNS: Final = ["reader", "kind", "head", "behind", "items", "bytes", "open"]
 
@@ -32,37 +25,30 @@ ReaderArgument = Annotated[
 
 
 @readers.command("ls")
-def readers_ls(
-    queue: QueueArgument,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
-) -> None:
+def readers_ls(queue: QueueArgument, output: Output, remote: Remote) -> None:
     """Print a row for each reader of a queue: the queue itself, its children, and streams.
 
     head is the lowest id it has not done, behind how many ids are from there to the end. items, bytes and open reads
     are those of queues. Exit 1 when there is no such queue, 77 when the server has no admin port.
     """
-    family = connect_reader(server, timeout).describe(queue)
+    family = remote.reader_api().describe(queue)
     rows = [
         {"reader": one["reader"], "kind": one["kind"], "head": one["head"]}
         | {"behind": max(family["next_id"] - one["head"], 0)}
         | {key: one[key] for key in ("items", "bytes", "open") if key in one}
         for one in family["readers"]
     ]
-    write_rows(rows, COLUMNS, output, headers=not no_headers)
+    output.write_rows(rows, COLUMNS)
 
 
 @readers.command("create")
 def readers_create(
     queue: QueueArgument,
     reader: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False, callback=reader_name)],
+    remote: Remote,
     at: Annotated[
         str, typer.Option("--from", metavar="ID", help="Start position: earliest, latest, or an item id.")
     ] = "earliest",
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Create a reader. The journal keeps everything it has not read: drop readers that are no longer needed.
 
@@ -72,7 +58,7 @@ def readers_create(
     from kestrelctl.remote.reader_api import Gone
 
     try:
-        made, is_new = connect_reader(server, timeout).create(queue, reader, at)
+        made, is_new = remote.reader_api().create(queue, reader, at)
     except Gone as gone:
         raise Failure(ExitCode.NEGATIVE, f"{queue} has no item {at}: its first is {gone.first_id}") from gone
     if not is_new:
@@ -85,8 +71,7 @@ def readers_move(
     queue: QueueArgument,
     reader: ReaderArgument,
     to: Annotated[str, typer.Argument(metavar="ID|latest", help="The next item to read.", show_default=False)],
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
+    remote: Remote,
 ) -> None:
     """Move a reader forward, past items it has not read. It cannot move backwards; drop and recreate it.
 
@@ -94,7 +79,7 @@ def readers_move(
     """
     if to != "latest" and not (to.isascii() and to.isdecimal() and 0 < int(to) < 10**18):
         raise typer.BadParameter(f"{to!r} is neither an item id nor latest")
-    api = connect_reader(server, timeout)
+    api = remote.reader_api()
     target = api.describe(queue)["next_id"] if to == "latest" else int(to)
     if target == 1:
         raise Failure(ExitCode.REFUSED, "a reader cannot move backwards to the first item")
@@ -105,12 +90,10 @@ def readers_move(
 
 
 @readers.command("drop")
-def readers_drop(
-    queue: QueueArgument, reader: ReaderArgument, server: ServerOption = "", timeout: TimeoutOption = ""
-) -> None:
+def readers_drop(queue: QueueArgument, reader: ReaderArgument, remote: Remote) -> None:
     """Drop a reader. Items that only it had not read may be deleted from disk.
 
     Exit 1 when there is no such queue or reader.
     """
-    connect_reader(server, timeout).drop(queue, reader)
+    remote.reader_api().drop(queue, reader)
     remark(f"dropped {reader}")

@@ -4,26 +4,12 @@ import os
 
 import typer
 
-from kestrelctl.commands.options import (
-    FormatOption,
-    NoHeadersOption,
-    QueueArgument,
-    ServerOption,
-    TimeoutOption,
-    connect,
-)
+from kestrelctl.commands.options import Output, QueueArgument, Remote
 from kestrelctl.journals.repairs import REPAIR_COLUMNS, report_repair
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import write_rows
 
 
-def repair(
-    queue: QueueArgument,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
-) -> None:
+def repair(queue: QueueArgument, output: Output, remote: Remote) -> None:
     """Check a queue's journal on the server, rebuild it if it is damaged, and reopen the queue.
 
     The new journal has every item that can be read, in order; the damaged one is kept in the spool's .damaged folder.
@@ -33,9 +19,9 @@ def repair(
     Exit 0 the journal is intact and nothing is lost, 1 items are lost or there is no such queue, 74 a disk error,
     84 it cannot be repaired and the queue stays stopped.
     """
-    answer = connect(server, timeout).repair_queue(os.fsencode(queue))
+    answer = remote.client().repair_queue(os.fsencode(queue))
     if answer is None:
         raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")
     row, code = report_repair(queue, answer)
-    write_rows([row], REPAIR_COLUMNS, output, headers=not no_headers)
+    output.write_rows([row], REPAIR_COLUMNS)
     raise typer.Exit(code)

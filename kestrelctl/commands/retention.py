@@ -6,8 +6,7 @@ import typer
 
 from kestrelctl.commands.options import (
     ArchiveOption,
-    FormatOption,
-    NoHeadersOption,
+    Output,
     QueueArgument,
     SinceOption,
     SpoolOption,
@@ -15,7 +14,7 @@ from kestrelctl.commands.options import (
     duration_ms,
     size_bytes,
 )
-from kestrelctl.shell.output import remark, write_record
+from kestrelctl.shell.output import remark
 
 retention = typer.Typer(help="Simulate limits on recorded traffic.", rich_markup_mode=None)
 
@@ -23,6 +22,7 @@ retention = typer.Typer(help="Simulate limits on recorded traffic.", rich_markup
 @retention.command("simulate")
 def retention_simulate(
     queue: QueueArgument,
+    output: Output,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
     max_age: Annotated[
@@ -41,8 +41,6 @@ def retention_simulate(
     ] = False,
     since: SinceOption = None,
     until: UntilOption = None,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
 ) -> None:
     """Simulate limits on a queue by replaying its journal with them.
 
@@ -62,6 +60,6 @@ def retention_simulate(
     limits = Limits(max_age or None, max_items, max_size, refuse)
     until_ms = until if until is not None else now_ms()
     found, unseen = simulate(JournalLocation.of(spool, archive), queue, limits, since, until_ms)
-    write_record(found, output, headers=not no_headers)
+    output.write_record(found)
     if unseen:
         remark(f"items={unseen} waited when the journal on disk begins, and are left out; --archive may have them")

@@ -1,12 +1,12 @@
 """kestrelctl shutdown"""
 
-from kestrelctl.commands.options import ServerOption, TimeoutOption, YesOption, connect
+from kestrelctl.commands.options import Remote, YesOption
 from kestrelctl.shell.output import confirm, remark
 
 
-def shutdown(yes: YesOption = False, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
+def shutdown(remote: Remote, yes: YesOption = False) -> None:
     """Shut down the server. Returns when it has closed the connection."""
-    client = connect(server, timeout)
+    client = remote.client()
     confirm("stop the server?", yes=yes)
     client.shut_down()
     remark("the server has stopped")

@@ -4,16 +4,8 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.commands.options import (
-    FormatOption,
-    NoHeadersOption,
-    PerServerOption,
-    ServerOption,
-    TimeoutOption,
-    connect_all,
-)
+from kestrelctl.commands.options import Output, PerServerOption, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import write_record, write_rows
 from kestreld.client.blocks import columns_of
 
 MAIN_COLUMNS: Final = [
@@ -33,6 +25,8 @@ MAIN_COLUMNS: Final = [
 
 
 def stats(
+    output: Output,
+    remote: Remote,
     queues: Annotated[
         list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Only these queues.", show_default=False)
     ] = None,
@@ -42,10 +36,6 @@ def stats(
         typer.Option("--server-wide", help="The server's own counters instead: uptime, connections, commands."),
     ] = False,
     per_server: PerServerOption = False,
-    output: FormatOption = None,
-    no_headers: NoHeadersOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Print a row of counters for each queue.
 
@@ -55,21 +45,21 @@ def stats(
     Of a context with several servers, a queue's counters are added up; of oldest_ms and age it is the largest.
     --server-wide has each server for itself.
     """
-    cluster = connect_all(server, timeout)
+    cluster = remote.cluster()
     if server_wide:
         counters = cluster.each(lambda client: client.server_stats())
         if cluster.is_one and not per_server:
-            write_record(counters[0][1], output, headers=not no_headers)
+            output.write_record(counters[0][1])
         else:
             rows = [{"server": address, **one} for address, one in counters]
-            write_rows(rows, columns_of(rows), output, headers=not no_headers)
+            output.write_rows(rows, columns_of(rows))
         cluster.end()
         return
     rows = sorted(cluster.queue_rows(per_server=per_server), key=lambda row: str(row["queue"]))
     if queues:
         rows = [row for row in rows if row["queue"] in queues and len(row) > (2 if per_server else 1)]
     main = [MAIN_COLUMNS[0], *(["server"] if per_server else []), *MAIN_COLUMNS[1:]]
-    write_rows(rows, columns_of(rows) if wide else main, output, headers=not no_headers)
+    output.write_rows(rows, columns_of(rows) if wide else main)
     cluster.end()
     if missing := set(queues or ()) - {str(row["queue"]) for row in rows}:
         raise Failure(ExitCode.NEGATIVE, f"no such queue: {', '.join(sorted(missing))}")

@@ -4,22 +4,14 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import (
-    JsonOption,
-    LengthOption,
-    LinesOption,
-    NullOption,
-    QueueArgument,
-    RawOption,
-    ServerOption,
-    TimeoutOption,
-    connect_reader,
-)
-from kestrelctl.items.framing import Framing, choose
+from kestrelctl.commands.options import Frames, QueueArgument, Remote
+from kestrelctl.items.framing import Framing
 
 
 def tail(
     queue: QueueArgument,
+    frames: Frames,
+    remote: Remote,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing items as they are put.")] = False,
     number: Annotated[
         int | None,
@@ -27,13 +19,6 @@ def tail(
             "-n", min=0, metavar="N", help="Start with the last N items (default 10, with -f 0).", show_default=False
         ),
     ] = None,
-    raw: RawOption = False,
-    lines: LinesOption = False,
-    null: NullOption = False,
-    length_prefixed: LengthOption = False,
-    json: JsonOption = False,
-    server: ServerOption = "",
-    timeout: TimeoutOption = "",
 ) -> None:
     """Show the last items put on a queue, and with -f each new one. Nothing is taken.
 
@@ -45,8 +30,8 @@ def tail(
     """
     from kestrelctl.items import listing
 
-    framing = choose(Framing.LINES, raw=raw, lines=lines, null=null, length_prefixed=length_prefixed, json=json)
-    api = connect_reader(server, timeout)
+    framing = frames.framing(Framing.LINES)
+    api = remote.reader_api()
     number = number if number is not None else 0 if follow else 10
     journal_id, next_id, last = listing.last_of(api, queue, number)
     listing.write_framed(last, framing)

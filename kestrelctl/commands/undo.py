@@ -2,12 +2,12 @@
 
 import os
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, TimeoutOption, connect_all
+from kestrelctl.commands.options import QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark
 
 
-def undo(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption = "") -> None:
+def undo(queue: QueueArgument, remote: Remote) -> None:
     """Restore the items dropped by the last flush or delete of a queue, behind its current items.
 
     The server keeps it for the queue's trash_seconds; by default that is 0, and nothing is kept. A second undo goes
@@ -16,7 +16,7 @@ def undo(queue: QueueArgument, server: ServerOption = "", timeout: TimeoutOption
     Exit 1 when there is nothing to undo, 80 or 81 when the queue has no room for any or all of it: the rest can be
     undone later.
     """
-    cluster = connect_all(server, timeout)
+    cluster = remote.cluster()
     undone = [
         counts for _, counts in cluster.each(lambda client: client.undo(os.fsencode(queue))) if counts is not None
     ]

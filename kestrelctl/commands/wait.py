@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import QueueArgument, ServerOption, connect_all, duration_ms
+from kestrelctl.commands.options import QueueArgument, Remote, ServerOption, duration_ms
 from kestrelctl.shell.output import remark
 
 
@@ -43,6 +43,6 @@ def wait(
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
         raise typer.BadParameter("--interval must be greater than 0")
-    cluster = connect_all(server, str(context.find_root().params["timeout"]))
+    cluster = Remote(server, str(context.find_root().params["timeout"])).cluster()
     count = wait_for(cluster, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
     remark(f"{queue} has items={count}")

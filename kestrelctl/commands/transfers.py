@@ -1,0 +1,58 @@
+"""What `move` and `copy` take."""
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from kestrelctl.commands.options import GrepOption, Remote, answer_ms, other_server, per_second, queue_name, way_to
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark
+
+if TYPE_CHECKING:
+    from kestrelctl.items.transfers import Transfer
+
+MaxOption = Annotated[
+    int | None, typer.Option("--max", min=1, metavar="N", help="Maximum number of items.", show_default=False)
+]
+RateOption = Annotated[
+    float | None, typer.Option(metavar="N/s", parser=per_second, help="Maximum rate.", show_default=False)
+]
+ToOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="HOST:PORT|unix:PATH",
+        help="Destination server, with the same credentials (default: the same server).",
+        callback=other_server,
+        show_default=False,
+    ),
+]
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)
+]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="DST", help="Destination queue.", show_default=False, callback=queue_name)
+]
+
+
+class Transfers(NamedTuple):
+    """From where to where, which and how fast."""
+
+    source: SourceArgument
+    target: TargetArgument
+    to: ToOption = ""
+    match: GrepOption = None
+    limit: MaxOption = None
+    rate: RateOption = None
+
+    def of(self, remote: Remote) -> "Transfer":
+        from kestrelctl.items.transfers import Transfer
+
+        way, timeout_ms = way_to(remote.server), answer_ms(remote.timeout)
+        return Transfer(way, timeout_ms, self.source, self.target, self.to, self.match, self.limit, self.rate or 0.0)
+
+    def tell(self, verb: str, done: str, count: int) -> None:
+        """Raises Failure when there was nothing."""
+        if not count:
+            raise Failure(ExitCode.NEGATIVE, f"nothing to {verb} in {self.source}")
+        remark(f"{done} {count} item{'' if count == 1 else 's'}")
