@@ -8,35 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from kestreld.errors import JournalCorrupt
+from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.found_segments import records_in
-from kestreld.journal.kestrel.ops import (
-    ADD,
-    ADD_HEAD,
-    ADD_XID,
-    ADDX,
-    ADDX_HEAD,
-    CONFIRM_REMOVE,
-    CONTINUE,
-    REMOVE,
-    UNREMOVE,
-    XID_ITEM_HEAD,
-    is_cut_short,
-    op_end,
-)
+from kestreld.journal.kestrel import ops
 from kestreld.journal.kestrel.salvage import stretches
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    PUT_HEADER_BYTES,
-    Type,
-    checked_end,
-    find_whole_records,
-    read_abort,
-    read_checkpoint,
-    read_done,
-    read_reader,
-    why_bad,
-)
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import decode_header, parse_segment_name
@@ -125,12 +101,12 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
     try:
         at = decode_header(buffer, file.path)[1]
     except JournalCorrupt as problem:
-        is_torn = file.is_live and next(find_whole_records(buffer, 1), None) is None
+        is_torn = file.is_live and next(records.find_whole_records(buffer, 1), None) is None
         at = _records_in(buffer, file)
         yield Damage(problem.offset, problem.reason, at - problem.offset, is_torn)
     else:
-        record_type = checked_end(buffer, at)[0]
-        if record_type and record_type != Type.CHECKPOINT:
+        record_type = records.checked_end(buffer, at)[0]
+        if record_type and record_type != records.Type.CHECKPOINT:
             yield Damage(at, "the segment does not begin with a CHECKPOINT")
         if file.start > at:
             at = _read_before(buffer, at, min(file.start, end), progress)
@@ -179,7 +155,7 @@ def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> 
             if damage is None or damage.is_torn:
                 return
             for record in salvage.readers:
-                change = read_reader(record[FRAME_BYTES:])
+                change = records.read_reader(record[records.FRAME_BYTES :])
                 progress.names.setdefault(change.reader, change.name)
             salvage.readers.clear()
             whole_from = whole_to = end
@@ -193,8 +169,8 @@ def _whole(buffer: bytes, at: int, end: int, progress: Progress) -> Iterator[Pie
 
 def _damage(buffer: bytes, at: int, end: int, file: JournalFile, progress: Progress) -> Damage | None:
     """What is wrong with a stretch that holds nothing whole. None: only room that was taken in advance."""
-    code = checked_end(buffer, at)[1]
-    reason = why_bad(code) if code < 0 else "out of place"
+    code = records.checked_end(buffer, at)[1]
+    reason = records.why_bad(code) if code < 0 else "out of place"
     if not file.is_live or code >= 0:
         return Damage(at, reason, end - at)
     try:
@@ -203,7 +179,7 @@ def _damage(buffer: bytes, at: int, end: int, file: JournalFile, progress: Progr
         return Damage(at, problem.reason, end - at)
     if not buffer[at:].strip(b"\0"):
         return None
-    if whole := sum(1 for _ in find_whole_records(buffer, at + 1)):
+    if whole := sum(1 for _ in records.find_whole_records(buffer, at + 1)):
         reason += f", and {whole} whole records follow, which a repair would keep"
     # Where the CHECKPOINT itself is cut short nothing was ever in this segment.
     return Damage(at, reason, len(buffer) - at, is_torn=True, left_out=whole)
@@ -227,8 +203,8 @@ def _pieces(buffer: bytes, block: Block, progress: Progress) -> Iterator[Piece]:
             _instants(puts["expire_at_ms"]),
             puts["flags"].astype(np.int64),
             puts["only_reader"].astype(np.int64),
-            starts + PUT_HEADER_BYTES,
-            starts + FRAME_BYTES + puts["body_bytes"].astype(np.int64),
+            starts + records.PUT_HEADER_BYTES,
+            starts + records.FRAME_BYTES + puts["body_bytes"].astype(np.int64),
         )
     dones = block.dones
     if len(dones):
@@ -254,21 +230,21 @@ def _instants(at_ms: Any) -> Any:
 def _other_endings(buffer: bytes, block: Block, progress: Progress) -> list[tuple[int, int, int, int, int]]:
     endings = []
     for record_type, start, end in block.others:
-        body = buffer[start + FRAME_BYTES : end]
-        if record_type == Type.DONE:
-            done = read_done(body)
+        body = buffer[start + records.FRAME_BYTES : end]
+        if record_type == records.Type.DONE:
+            done = records.read_done(body)
             at_ms = min(done.at_ms, LATEST_MS)
             endings += [(done.reason + GOT_EVENT, done.reader, at_ms, first, last) for first, last in done.ranges]
-        elif record_type == Type.ABORT:
-            abort = read_abort(body)
+        elif record_type == records.Type.ABORT:
+            abort = records.read_abort(body)
             item_id = min(abort.item_id, LATEST_MS)
             endings.append((ABORTED_EVENT, abort.reader, min(abort.at_ms, LATEST_MS), item_id, item_id))
-        elif record_type == Type.READER:
-            change = read_reader(body)
+        elif record_type == records.Type.READER:
+            change = records.read_reader(body)
             progress.names[change.reader] = change.name
-        elif record_type == Type.CHECKPOINT:
-            progress.names.update((state.number, state.name) for state in read_checkpoint(body).readers)
-        elif record_type == Type.SYNC:
+        elif record_type == records.Type.CHECKPOINT:
+            progress.names.update((state.number, state.name) for state in records.read_checkpoint(body).readers)
+        elif record_type == records.Type.SYNC:
             progress.synced = True
     return endings
 
@@ -292,7 +268,7 @@ def _kestrel_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
                 yield Endings(np.array(events, np.int8), unknown, unknown + NO_TIME, unknown, unknown)
         if stretch.damage is not None:
             damage = stretch.damage
-            is_torn = file.is_live and damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
+            is_torn = file.is_live and damage.resume_at == len(buffer) and ops.is_cut_short(buffer, damage.at)
             yield Damage(damage.at, damage.reason, damage.resume_at - damage.at, is_torn)
 
 
@@ -305,25 +281,25 @@ def _walk(
             break
         progress.records += 1
         opcode = buffer[at]
-        if opcode == REMOVE:
+        if opcode == ops.REMOVE:
             events.append(GOT_EVENT)
             at += 1
             continue
-        end = op_end(buffer, at)
-        if opcode == ADDX:
-            _, _, add_at_ms, expire_at_ms = ADDX_HEAD.unpack_from(buffer, at)
-            items.append((add_at_ms, expire_at_ms, at + ADDX_HEAD.size, end))
-        elif opcode == ADD:
-            expire_at_s = ADD_HEAD.unpack_from(buffer, at)[2]
-            items.append((NO_TIME, expire_at_s * 1000, at + ADD_HEAD.size, end))
-        elif opcode in (ADD_XID, CONTINUE):
-            _, _, _, add_at_ms, expire_at_ms = XID_ITEM_HEAD.unpack_from(buffer, at)
-            items.append((add_at_ms, expire_at_ms, at + XID_ITEM_HEAD.size, end))
-            if opcode == CONTINUE:
+        end = ops.op_end(buffer, at)
+        if opcode == ops.ADDX:
+            _, _, add_at_ms, expire_at_ms = ops.ADDX_HEAD.unpack_from(buffer, at)
+            items.append((add_at_ms, expire_at_ms, at + ops.ADDX_HEAD.size, end))
+        elif opcode == ops.ADD:
+            expire_at_s = ops.ADD_HEAD.unpack_from(buffer, at)[2]
+            items.append((NO_TIME, expire_at_s * 1000, at + ops.ADD_HEAD.size, end))
+        elif opcode in (ops.ADD_XID, ops.CONTINUE):
+            _, _, _, add_at_ms, expire_at_ms = ops.XID_ITEM_HEAD.unpack_from(buffer, at)
+            items.append((add_at_ms, expire_at_ms, at + ops.XID_ITEM_HEAD.size, end))
+            if opcode == ops.CONTINUE:
                 events.append(CONFIRMED_EVENT)
-        elif opcode == CONFIRM_REMOVE:
+        elif opcode == ops.CONFIRM_REMOVE:
             events.append(CONFIRMED_EVENT)
-        elif opcode == UNREMOVE:
+        elif opcode == ops.UNREMOVE:
             events.append(ABORTED_EVENT)
         at = end
     return at

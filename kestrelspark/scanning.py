@@ -12,20 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kestreld.journal.records import (
-    ADD_FACTOR,
-    EXPIRE_FACTOR,
-    FLAGS_FACTOR,
-    FRAME_BYTES,
-    ID_MAX,
-    ONLY_FACTOR,
-    PUT_FIELDS_BYTES,
-    PUT_HEADER_BYTES,
-    READER_MAX,
-    Reason,
-    Type,
-    checked_end,
-)
+from kestreld.journal import records
 from kestrelspark import checksums
 
 BLOCK_RECORDS: Final = 1 << 14  # what is reckoned with stays in the processor's cache
@@ -58,8 +45,8 @@ DONE_DTYPE: Final = np.dtype(
     ]
 )
 _LENGTH: Final = struct.Struct("<I")
-_DONE_BODY_BYTES: Final = DONE_DTYPE.itemsize - FRAME_BYTES
-_DONE_SEED: Final = _DONE_BODY_BYTES + (Type.DONE << 56)
+_DONE_BODY_BYTES: Final = DONE_DTYPE.itemsize - records.FRAME_BYTES
+_DONE_SEED: Final = _DONE_BODY_BYTES + (records.Type.DONE << 56)
 _U32: Final = np.uint64(0xFFFFFFFF)
 
 
@@ -92,13 +79,13 @@ class Scan:
 def _chain(buffer: bytes, at: int, end: int) -> tuple[Any, int]:
     """Where records begin if their lengths are true, BLOCK_RECORDS at most, and where the last of them ends."""
     offsets: list[int] = []
-    append, unpack, last = offsets.append, _LENGTH.unpack_from, end - FRAME_BYTES
+    append, unpack, last = offsets.append, _LENGTH.unpack_from, end - records.FRAME_BYTES
     for _ in repeat(None, BLOCK_RECORDS):
         if at > last:
             break
         append(at)
         (body_bytes,) = unpack(buffer, at)
-        at += body_bytes + FRAME_BYTES
+        at += body_bytes + records.FRAME_BYTES
     return np.array(offsets, np.int64), at
 
 
@@ -143,9 +130,9 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
     ends = np.append(starts[1:], stop)
     whole = len(starts) - (stop > end)
     types = np.frombuffer(buffer, np.uint8)[starts + 8]
-    bodies = ends - starts - FRAME_BYTES
-    is_put = (types == Type.PUT) & (bodies >= PUT_FIELDS_BYTES)
-    is_done = (types == Type.DONE) & (bodies == _DONE_BODY_BYTES)
+    bodies = ends - starts - records.FRAME_BYTES
+    is_put = (types == records.Type.PUT) & (bodies >= records.PUT_FIELDS_BYTES)
+    is_done = (types == records.Type.DONE) & (bodies == _DONE_BODY_BYTES)
     is_put[whole:] = is_done[whole:] = False
     put_starts, done_starts = starts[is_put], starts[is_done]
     puts, put_is_true = _puts(buffer, put_starts, ends[is_put], scan)
@@ -157,7 +144,7 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
     # What the quick ways do not accept is for `checked_end` to judge.
     for at in np.flatnonzero(~is_true).tolist():
         start = int(starts[at])
-        record_type, record_end = checked_end(buffer, start) if at < whole else (0, 0)
+        record_type, record_end = records.checked_end(buffer, start) if at < whole else (0, 0)
         if not record_type:
             whole = at
             break
@@ -175,12 +162,16 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
 def _puts(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
     """The heads of PUTs, and which of them are true."""
     puts = scan.heads(buffer, starts, PUT_DTYPE)
-    seeds = puts["id"] + puts["body_bytes"].astype(np.uint64) + puts["add_at_ms"] * np.uint64(ADD_FACTOR)
-    seeds += puts["expire_at_ms"] * np.uint64(EXPIRE_FACTOR)
-    seeds += puts["flags"].astype(np.uint64) * np.uint64(FLAGS_FACTOR)
-    seeds += puts["only_reader"].astype(np.uint64) * np.uint64(ONLY_FACTOR)
-    digests = scan.digests(buffer, starts + PUT_HEADER_BYTES, ends, seeds)
-    is_true = (digests & _U32 == puts["checksum"]) & (puts["id"] < ID_MAX) & (puts["only_reader"] < READER_MAX)
+    seeds = puts["id"] + puts["body_bytes"].astype(np.uint64) + puts["add_at_ms"] * np.uint64(records.ADD_FACTOR)
+    seeds += puts["expire_at_ms"] * np.uint64(records.EXPIRE_FACTOR)
+    seeds += puts["flags"].astype(np.uint64) * np.uint64(records.FLAGS_FACTOR)
+    seeds += puts["only_reader"].astype(np.uint64) * np.uint64(records.ONLY_FACTOR)
+    digests = scan.digests(buffer, starts + records.PUT_HEADER_BYTES, ends, seeds)
+    is_true = (
+        (digests & _U32 == puts["checksum"])
+        & (puts["id"] < records.ID_MAX)
+        & (puts["only_reader"] < records.READER_MAX)
+    )
     return puts, is_true
 
 
@@ -188,8 +179,8 @@ def _dones(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]
     """The heads of DONEs of one range, and which of them are true."""
     dones = scan.heads(buffer, starts, DONE_DTYPE)
     seeds = np.full(len(starts), _DONE_SEED, np.uint64)
-    digests = scan.digests(buffer, starts + FRAME_BYTES, ends, seeds)
-    is_true = (digests & _U32 == dones["checksum"]) & (dones["ranges"] == 1) & (dones["reason"] < len(Reason))
-    is_true &= (dones["first"] <= dones["last"]) & (dones["last"] < ID_MAX)
-    is_true &= (dones["reader"] < READER_MAX) & (dones["data_bytes"] < ID_MAX)
+    digests = scan.digests(buffer, starts + records.FRAME_BYTES, ends, seeds)
+    is_true = (digests & _U32 == dones["checksum"]) & (dones["ranges"] == 1) & (dones["reason"] < len(records.Reason))
+    is_true &= (dones["first"] <= dones["last"]) & (dones["last"] < records.ID_MAX)
+    is_true &= (dones["reader"] < records.READER_MAX) & (dones["data_bytes"] < records.ID_MAX)
     return dones, is_true

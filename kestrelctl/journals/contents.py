@@ -11,19 +11,11 @@ from kestrelctl.journals.spools import shown
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.config import decode_queue_name
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile, discover
 from kestreld.journal.kestrel.format import find_queues, queue_of, read_queue
 from kestreld.journal.known_readers import undone
 from kestreld.journal.record_reader import segment_records
-from kestreld.journal.records import (
-    Kind,
-    Range,
-    Type,
-    item_data,
-    item_id,
-    item_optional_fields,
-    item_times_ms,
-)
 from kestreld.journal.recovery import survey
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX, archived_folders, journal_folders
@@ -90,7 +82,7 @@ class Contents:
         if found.state is None:
             return
         family = found.queue
-        readers = [state for state in found.state.readers if state.kind == Kind.QUEUE]
+        readers = [state for state in found.state.readers if state.kind == records.Kind.QUEUE]
         wanted = {
             (state.number, f"{family}+{state.name}" if state.name else family): undone(state) for state in readers
         }
@@ -99,7 +91,7 @@ class Contents:
             queue = self.queues[shown(name)] = Queue(found.journal_id)
             waiting = _Within(ranges)
             for record in puts:
-                if item_optional_fields(record)[2] in (0, number) and item_id(record) in waiting:
+                if records.item_optional_fields(record)[2] in (0, number) and records.item_id(record) in waiting:
                     queue.items.append(self._item(record))
 
     def _put_all(self, files: Iterable[JournalFile]) -> None:
@@ -109,8 +101,8 @@ class Contents:
             queue = self.queues.setdefault(shown(file.queue), Queue(file.journal_id or 0))
             ids = seen.setdefault((file.queue, file.journal_id or 0), set())
             for record in _puts([(file.path, file.end)]):
-                if item_id(record) not in ids:
-                    ids.add(item_id(record))
+                if records.item_id(record) not in ids:
+                    ids.add(records.item_id(record))
                     queue.items.append(self._item(record))
 
     def _add_kestrel(self, folder: str, name: str) -> None:
@@ -122,16 +114,16 @@ class Contents:
             queue.items.append(Item(0, item.add_at_ms, item.expire_at_ms, 0, len(item.data), digest, data))
 
     def _item(self, record: bytes) -> Item:
-        data, (add_at_ms, expire_at_ms) = item_data(record), item_times_ms(record)
-        flags = item_optional_fields(record)[1]
+        data, (add_at_ms, expire_at_ms) = records.item_data(record), records.item_times_ms(record)
+        flags = records.item_optional_fields(record)[1]
         kept = data if self._with_values else None
-        return Item(item_id(record), add_at_ms, expire_at_ms, flags, len(data), xxh3_128_digest(data), kept)
+        return Item(records.item_id(record), add_at_ms, expire_at_ms, flags, len(data), xxh3_128_digest(data), kept)
 
 
 class _Within:
     """Whether ids, which are asked for in rising order, are in ranges that are in order."""
 
-    def __init__(self, ranges: list[Range]) -> None:
+    def __init__(self, ranges: list[records.Range]) -> None:
         self._ranges = ranges
         self._at = 0
 
@@ -145,5 +137,5 @@ def _puts(segments: Iterable[tuple[str, int | None]]) -> Iterator[bytes]:
     """The PUT records of segments, up to so many bytes of each."""
     for path, end in segments:
         for found in segment_records(FileLayer(), path, end):
-            if found is not None and found[0] == Type.PUT:
+            if found is not None and found[0] == records.Type.PUT:
                 yield found[1]

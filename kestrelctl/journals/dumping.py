@@ -12,28 +12,11 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.found_segments import find_segments
 from kestreld.journal.kestrel.format import queue_of
 from kestreld.journal.kestrel.ops import NAMES, decode
 from kestreld.journal.kestrel.salvage import stretches
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    Kind,
-    Range,
-    Type,
-    checked_end,
-    item_data,
-    item_id,
-    item_optional_fields,
-    item_times_ms,
-    read_abort,
-    read_checkpoint,
-    read_done,
-    read_import,
-    read_reader,
-    read_sync,
-    why_bad,
-)
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import TORN_MARK, decode_header, parse_segment_name
 
@@ -105,49 +88,49 @@ class Dump:
             if record_type == 0:
                 row["checksum"] = self._judge(buffer, start, end, is_newest=is_newest)
             else:
-                row |= {"type": Type(record_type).name, "checksum": OK}
-                row |= self._fields(Type(record_type), buffer[start:end], names)
+                row |= {"type": records.Type(record_type).name, "checksum": OK}
+                row |= self._fields(records.Type(record_type), buffer[start:end], names)
             yield row
 
     def _judge(self, buffer: bytes, start: int, end: int, *, is_newest: bool) -> str:
         if not buffer[start:end].strip(b"\0") and end == len(buffer):
             return UNUSED
-        code = checked_end(buffer, start)[1]
+        code = records.checked_end(buffer, start)[1]
         if is_newest and end == len(buffer) and code == -1:
             return CUT_SHORT
-        return self._bad(why_bad(code) if code < 0 else "out of place")
+        return self._bad(records.why_bad(code) if code < 0 else "out of place")
 
     def _bad(self, reason: str) -> str:
         self.is_damaged = True
         return f"bad: {reason}"
 
-    def _fields(self, record_type: Type, record: bytes, names: "_Names") -> Row:
-        body = record[FRAME_BYTES:]
+    def _fields(self, record_type: records.Type, record: bytes, names: "_Names") -> Row:
+        body = record[records.FRAME_BYTES :]
         match record_type:
-            case Type.PUT:
-                add_at_ms, expire_at_ms = item_times_ms(record)
-                _, flags, only = item_optional_fields(record)
-                row: Row = {"queue": names.of(only), "id": item_id(record), "at_ms": add_at_ms}
-                return row | self._item(item_data(record), expire_at_ms, flags)
-            case Type.DONE:
-                done = read_done(body)
+            case records.Type.PUT:
+                add_at_ms, expire_at_ms = records.item_times_ms(record)
+                _, flags, only = records.item_optional_fields(record)
+                row: Row = {"queue": names.of(only), "id": records.item_id(record), "at_ms": add_at_ms}
+                return row | self._item(records.item_data(record), expire_at_ms, flags)
+            case records.Type.DONE:
+                done = records.read_done(body)
                 row = {"queue": names.of(done.reader), "at_ms": done.at_ms, "data_bytes": done.data_bytes}
                 reason = done.reason.name.lower()
                 return row | {"reason": reason, "items": done.items, "ids": written_ranges(done.ranges)}
-            case Type.ABORT:
-                abort = read_abort(body)
+            case records.Type.ABORT:
+                abort = records.read_abort(body)
                 row = {"queue": names.of(abort.reader), "id": abort.item_id, "at_ms": abort.at_ms}
                 return row | {"times": abort.times}
-            case Type.READER:
-                change = read_reader(body)
+            case records.Type.READER:
+                change = records.read_reader(body)
                 names.learn(change.reader, change.name, change.kind)
                 row = {"queue": names.of(change.reader), "id": change.at_id, "at_ms": change.at_ms}
                 return row | {"change": "dropped" if change.dropped else "added", "kind": change.kind.name.lower()}
-            case Type.SYNC:
-                return {"synced_bytes": read_sync(body)}
-            case Type.IMPORT:
-                return {"files": " ".join(file.name for file in read_import(body))}
-            case Type.CHECKPOINT:
+            case records.Type.SYNC:
+                return {"synced_bytes": records.read_sync(body)}
+            case records.Type.IMPORT:
+                return {"files": " ".join(file.name for file in records.read_import(body))}
+            case records.Type.CHECKPOINT:
                 return _checkpoint(body, names)
 
     def _item(self, data: bytes, expire_at_ms: int, flags: int = 0) -> Row:
@@ -185,7 +168,7 @@ class _Names:
         self._family = family
         self._names: dict[int, str] = {0: family}
 
-    def learn(self, number: int, name: str, kind: Kind) -> None:
+    def learn(self, number: int, name: str, kind: records.Kind) -> None:
         self._names[number] = self._family if not name else f"{self._family}{'+:'[kind]}{name}"
 
     def of(self, number: int) -> str:
@@ -193,7 +176,7 @@ class _Names:
 
 
 def _checkpoint(body: bytes, names: _Names) -> Row:
-    checkpoint = read_checkpoint(body)
+    checkpoint = records.read_checkpoint(body)
     readers = []
     for state in checkpoint.readers:
         names.learn(state.number, state.name, state.kind)
@@ -207,7 +190,7 @@ def _checkpoint(body: bytes, names: _Names) -> Row:
     }
 
 
-def written_ranges(ranges: Iterable[Range]) -> str:
+def written_ranges(ranges: Iterable[records.Range]) -> str:
     return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
 
 

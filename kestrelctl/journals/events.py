@@ -6,22 +6,9 @@ from dataclasses import dataclass
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.record_reader import HEADER_LOOK_BYTES, segment_records
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    Kind,
-    Range,
-    ReaderState,
-    Reason,
-    Type,
-    item_add_at_ms,
-    item_id,
-    item_optional_fields,
-    read_checkpoint,
-    read_done,
-    read_reader,
-)
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.segment import Header, decode_header
 
@@ -31,7 +18,7 @@ class Begun:
     """A segment begins, or the queue itself: what the queue holds, and its reader; None = there is no such queue."""
 
     at_ms: int
-    state: ReaderState | None
+    state: records.ReaderState | None
 
 
 @dataclass(slots=True)
@@ -48,10 +35,10 @@ class Gone:
     """Items left, for one reason, in one commit."""
 
     at_ms: int
-    reason: Reason
+    reason: records.Reason
     items: int
     data_bytes: int
-    ranges: list[Range]
+    ranges: list[records.Range]
 
 
 Event = Begun | Came | Gone
@@ -82,7 +69,7 @@ def _records(file: JournalFile) -> Iterator[tuple[int, bytes]]:
     try:
         for found in segment_records(FileLayer(), file.path, file.end):
             if found is not None:
-                is_synced = is_synced or found[0] == Type.SYNC
+                is_synced = is_synced or found[0] == records.Type.SYNC
                 yield found
     except JournalCorrupt as problem:
         if not file.is_live:
@@ -99,29 +86,29 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
     at_id = 0
     header = header_of(file)
     for record_type, record in _records(file):
-        if record_type == Type.PUT:
-            only = item_optional_fields(record)[2]
-            put_id = item_id(record)
+        if record_type == records.Type.PUT:
+            only = records.item_optional_fields(record)[2]
+            put_id = records.item_id(record)
             if number is not None and (only == number or (only == 0 and put_id >= at_id)):
-                yield Came(put_id, item_add_at_ms(record), record)
-        elif record_type == Type.DONE:
-            done = read_done(record[FRAME_BYTES:])
+                yield Came(put_id, records.item_add_at_ms(record), record)
+        elif record_type == records.Type.DONE:
+            done = records.read_done(record[records.FRAME_BYTES :])
             if done.reader == number:
                 yield Gone(done.at_ms, done.reason, done.items, done.data_bytes, done.ranges)
-        elif record_type == Type.CHECKPOINT:
-            states = read_checkpoint(record[FRAME_BYTES:]).readers
-            mine = next((state for state in states if state.name == label and state.kind == Kind.QUEUE), None)
+        elif record_type == records.Type.CHECKPOINT:
+            states = records.read_checkpoint(record[records.FRAME_BYTES :]).readers
+            mine = next((state for state in states if state.name == label and state.kind == records.Kind.QUEUE), None)
             if mine is not None:
                 number, at_id = mine.number, mine.at_id
             yield Begun(header.created_at_ms, mine)
-        elif record_type == Type.READER:
-            change = read_reader(record[FRAME_BYTES:])
+        elif record_type == records.Type.READER:
+            change = records.read_reader(record[records.FRAME_BYTES :])
             if change.dropped and change.reader == number:
                 number = None
                 yield Begun(change.at_ms, None)
-            elif not change.dropped and change.name == label and change.kind == Kind.QUEUE:
+            elif not change.dropped and change.name == label and change.kind == records.Kind.QUEUE:
                 number, at_id = change.reader, change.at_id
-                yield Begun(change.at_ms, ReaderState(number, Kind.QUEUE, label, at_id, at_id))
+                yield Begun(change.at_ms, records.ReaderState(number, records.Kind.QUEUE, label, at_id, at_id))
 
 
 def is_compacted(file: JournalFile) -> bool:

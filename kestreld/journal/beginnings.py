@@ -6,17 +6,8 @@ from typing import Final
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.marker import Marker
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    PUT,
-    Checkpoint,
-    Type,
-    checked_end,
-    find_whole_records,
-    read_checkpoint,
-    why_bad,
-)
 from kestreld.journal.segment import Header, Segment, decode_header, parse_segment_name
 
 HEAD_BYTES: Final = 8192  # of a segment: most have header and CHECKPOINT in them, small ones all they have
@@ -32,7 +23,7 @@ class Beginning:
 
     segment: Segment
     header: Header | None
-    checkpoint: Checkpoint | None
+    checkpoint: records.Checkpoint | None
     checkpoint_end: int
     problem: JournalCorrupt | None
     content: bytes = b""  # all of it, where it is small
@@ -78,14 +69,14 @@ def read_beginning(path: str, size_bytes: int, read_start: Callable[[int], bytes
         return Beginning(segment, header, None, 0, JournalCorrupt(path, 0, words))
     segment.compacted = bool(header.replaced)
     at = segment.records_at
-    needed = at + FRAME_BYTES + int.from_bytes(start[at : at + 4], "little")
+    needed = at + records.FRAME_BYTES + int.from_bytes(start[at : at + 4], "little")
     if len(start) < needed <= size_bytes:
         start = read_start(needed)
-    record_type, end = checked_end(start, at)
-    if record_type != Type.CHECKPOINT:
-        reason = "the segment does not begin with a CHECKPOINT" if record_type else why_bad(end)
+    record_type, end = records.checked_end(start, at)
+    if record_type != records.Type.CHECKPOINT:
+        reason = "the segment does not begin with a CHECKPOINT" if record_type else records.why_bad(end)
         return Beginning(segment, header, None, 0, JournalCorrupt(path, at, reason))
-    checkpoint = read_checkpoint(start[at + FRAME_BYTES : end])
+    checkpoint = records.read_checkpoint(start[at + records.FRAME_BYTES : end])
     return Beginning(segment, header, checkpoint, end, None, start if len(start) == size_bytes else b"")
 
 
@@ -99,7 +90,10 @@ def take_unfinished(found: list[Beginning], marker: Marker | None, read: Read) -
         number, problem = last.segment.number, last.problem
         assert problem is not None
         # It is a cut-short roll only if nothing whole stands in it.
-        if "version" in problem.reason or next(find_whole_records(read(last.segment.path), 1), None) is not None:
+        if (
+            "version" in problem.reason
+            or next(records.find_whole_records(read(last.segment.path), 1), None) is not None
+        ):
             raise problem
         if marker is not None and number <= marker.number:
             raise JournalCorrupt(last.segment.path, problem.offset, f"{problem.reason}: {marker}")
@@ -126,7 +120,7 @@ def counted_bytes(earlier: Beginning, later: Beginning, read: Read) -> int:
     if (
         not has_items
         and earlier.content
-        and next(find_whole_records(earlier.content, earlier.checkpoint_end), None) is None
+        and next(records.find_whole_records(earlier.content, earlier.checkpoint_end), None) is None
     ):
         return earlier.checkpoint_end  # what was written behind it was never synced
     written_bytes = segment.used_bytes if segment.compacted else _written_bytes(earlier, later, read)
@@ -153,12 +147,12 @@ def _end_below(segment: Segment, end_id: int, read: Read) -> int:
     buffer = read(segment.path)
     at, next_id = segment.records_at, segment.first_id
     while at < len(buffer):
-        record_type, end = checked_end(buffer, at)
+        record_type, end = records.checked_end(buffer, at)
         if not record_type and next_id < end_id:
             return segment.used_bytes  # damage, to be found when it is read
-        if not record_type or (record_type == Type.PUT and PUT.unpack_from(buffer, at)[3] >= end_id):
+        if not record_type or (record_type == records.Type.PUT and records.PUT.unpack_from(buffer, at)[3] >= end_id):
             break
-        if record_type == Type.PUT:
-            next_id = PUT.unpack_from(buffer, at)[3] + 1
+        if record_type == records.Type.PUT:
+            next_id = records.PUT.unpack_from(buffer, at)[3] + 1
         at = end
     return at

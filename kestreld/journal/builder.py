@@ -8,16 +8,9 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.journal import Journal
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import (
-    PUT_HEADER_BYTES,
-    Checkpoint,
-    Kind,
-    ReaderState,
-    item_id,
-    item_optional_fields,
-)
 
 WRITE_BYTES: Final = 1 << 20
 
@@ -32,7 +25,7 @@ class JournalBuilder:
         folder: str,
         queue: str,
         journal_id: int,
-        readers: Iterable[ReaderState],
+        readers: Iterable[records.ReaderState],
         *,
         segment_bytes_max: int,
         next_reader: int,
@@ -46,7 +39,7 @@ class JournalBuilder:
         self._files = files
         self._journal = Journal(files, clock, OpenFiles(), folder, queue, journal_id)
         self._segment_bytes_max = segment_bytes_max
-        self._state = Checkpoint(1, 0, first_id, next_reader, readers=list(readers))
+        self._state = records.Checkpoint(1, 0, first_id, next_reader, readers=list(readers))
         for reader in self._state.readers:
             reader.items = reader.data_bytes = 0
         self._parts: list[bytes] = []
@@ -62,7 +55,7 @@ class JournalBuilder:
 
     def add(self, record: bytes) -> None:
         """One item. Its readers' counts follow; done ranges of the readers must be set beforehand."""
-        added = item_id(record)
+        added = records.item_id(record)
         if not self._parts:
             self._first_id = added
         self._parts.append(record)
@@ -76,10 +69,10 @@ class JournalBuilder:
 
     def _count(self, record: bytes, added: int) -> None:
         state = self._state
-        size = len(record) - PUT_HEADER_BYTES
-        only = item_optional_fields(record)[2]
+        size = len(record) - records.PUT_HEADER_BYTES
+        only = records.item_optional_fields(record)[2]
         for reader in state.readers:
-            if reader.kind == Kind.STREAM or only not in (0, reader.number):
+            if reader.kind == records.Kind.STREAM or only not in (0, reader.number):
                 continue
             if added < reader.head or self._is_done(reader, added):
                 continue
@@ -89,7 +82,7 @@ class JournalBuilder:
         state.put_bytes += size
         state.next_id = added + 1
 
-    def _is_done(self, reader: ReaderState, added: int) -> bool:
+    def _is_done(self, reader: records.ReaderState, added: int) -> bool:
         """Whether it is ahead of the reader's head, and done. Ids rise from call to call."""
         at = self._done_at.get(reader.number, 0)
         while at < len(reader.done) and reader.done[at][1] < added:
@@ -111,7 +104,7 @@ class JournalBuilder:
         self._state.put_items += put_items
         self._state.put_bytes += put_bytes
 
-    def finish(self, next_id: int = 0) -> Checkpoint:
+    def finish(self, next_id: int = 0) -> records.Checkpoint:
         """Everything on disk; what the journal now holds. `next_id` where ids above the last item were used before.
 
         A last segment with nothing but its CHECKPOINT says it all, so a start has nothing to count again.

@@ -12,22 +12,10 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.found_segments import FoundSegment, find_segments, read_segment
 from kestreld.journal.known_readers import KnownReaders, undone
 from kestreld.journal.marker import Marker, find_marker
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    PUT,
-    PUT_HEADER_BYTES,
-    Checkpoint,
-    Kind,
-    Range,
-    ReaderState,
-    Type,
-    checked_end,
-    merged,
-    why_bad,
-)
 from kestreld.journal.recovery import missing_words, settle, survey
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.verify import common
@@ -50,7 +38,7 @@ class Damage:
     size_bytes: int
     reason: str
     is_item: bool = False  # it has the looks of one
-    lost: list[Range] = field(default_factory=list)
+    lost: list[records.Range] = field(default_factory=list)
     lost_from: int = 0
 
     @property
@@ -75,7 +63,7 @@ class Known:
 
     next_id: int
     next_reader: int
-    readers: list[ReaderState]
+    readers: list[records.ReaderState]
     used_bytes: dict[int, int]
 
 
@@ -106,8 +94,8 @@ class Inspection:
         self.last_number = self._last_found = 0  # a segment that was there, and that is there
         self.journal_id = 0
         self.known_readers = KnownReaders(None, from_start=False)
-        self.readers: list[ReaderState] = []
-        self.state = Checkpoint(1, 0, 1)
+        self.readers: list[records.ReaderState] = []
+        self.state = records.Checkpoint(1, 0, 1)
         self.imports: list[bytes] = []  # IMPORT records
         self._expected = 0  # the id of the next item, if none is missing
         self._suspects: list[Damage] = []  # since the last whole item
@@ -224,18 +212,18 @@ class Inspection:
             if count % PAUSE_RECORDS == 0 or record_type < 0:
                 yield
             goes_on = goes_on or (record_type > 0 and bool(found))
-            if record_type == Type.PUT:
+            if record_type == records.Type.PUT:
                 self._meet_item(buffer, at, end, is_counted=is_counted, after_base=after_base)
             elif record_type == 0:
                 self._suspect(Damage(part.path, at, end - at, _what_is_bad(buffer, at), self._may_be_item(buffer, at)))
                 found.append(self._suspects[-1])
                 for record in salvage.readers:
-                    self.known_readers.recall(record[FRAME_BYTES:])
+                    self.known_readers.recall(record[records.FRAME_BYTES :])
                 salvage.readers.clear()
-            elif record_type == Type.IMPORT:
+            elif record_type == records.Type.IMPORT:
                 self.imports.append(buffer[at:end])
             elif record_type > 0 and after_base:
-                self.known_readers.apply(record_type, buffer[at + FRAME_BYTES : end])
+                self.known_readers.apply(record_type, buffer[at + records.FRAME_BYTES : end])
         if part.checkpoint is None and not found:
             reason = "the segment does not begin with a CHECKPOINT"
             self._suspect(Damage(part.path, part.records_at, 0, reason))
@@ -248,14 +236,17 @@ class Inspection:
 
     def _may_be_item(self, buffer: bytes, at: int) -> bool:
         next_id = self._expected.to_bytes(8, "little")
-        return buffer[at + 8 : at + 9] == b"\1" or buffer[at + FRAME_BYTES : at + FRAME_BYTES + 8] == next_id
+        return (
+            buffer[at + 8 : at + 9] == b"\1"
+            or buffer[at + records.FRAME_BYTES : at + records.FRAME_BYTES + 8] == next_id
+        )
 
     def _suspect(self, damage: Damage) -> None:
         """Whatever item turns out to be missing next may have been lost here."""
         self._suspects.append(damage)
 
     def _meet_item(self, buffer: bytes, at: int, end: int, *, is_counted: bool, after_base: bool) -> None:
-        found, only = PUT.unpack_from(buffer, at)[3], PUT.unpack_from(buffer, at)[7]
+        found, only = records.PUT.unpack_from(buffer, at)[3], records.PUT.unpack_from(buffer, at)[7]
         self._reach(found)
         self._expected = found + 1
         self.state.next_id = max(self.state.next_id, found + 1)
@@ -263,7 +254,7 @@ class Inspection:
             self.known_readers.meet(only)
         if is_counted:
             self.state.put_items += 1
-            self.state.put_bytes += end - at - PUT_HEADER_BYTES
+            self.state.put_bytes += end - at - records.PUT_HEADER_BYTES
 
     def _reach(self, item_id: int) -> None:
         """An id that was given out: the ids before it that were not met went with what is bad since the last one."""
@@ -313,7 +304,7 @@ class Inspection:
             self.state.next_id += 1
             self._expected = self.state.next_id
         bad_bytes = sum(damage.size_bytes for damage in suspects)
-        self.state.next_id += bad_bytes // PUT_HEADER_BYTES
+        self.state.next_id += bad_bytes // records.PUT_HEADER_BYTES
 
     def _settle(self, torn: list[Damage]) -> None:
         """All has been seen: who still needs what, and what of that is gone. `torn` alone is left to the next start."""
@@ -321,7 +312,9 @@ class Inspection:
         if self._server is not None:
             self.known_readers.learn(self._server.next_reader, self._server.readers)
         self.readers = self.known_readers.settled(first.first_id)
-        needed = merged([ids for state in self.readers if state.kind == Kind.QUEUE for ids in undone(state)])
+        needed = records.merged(
+            [ids for state in self.readers if state.kind == records.Kind.QUEUE for ids in undone(state)]
+        )
         lowest = min((state.head for state in self.readers), default=first.first_id)
         floor = max(lowest, self._marker.floor if self._marker is not None else 0)
         if self._may_miss_the_first() and floor < first.first_id:
@@ -343,7 +336,7 @@ class Inspection:
 
 
 def _what_is_bad(buffer: bytes, at: int) -> str:
-    code = checked_end(buffer, at)[1]
-    reason = why_bad(code) if code < 0 else "out of place"
+    code = records.checked_end(buffer, at)[1]
+    reason = records.why_bad(code) if code < 0 else "out of place"
     known = buffer[at + 8] if at + 8 < len(buffer) else 0
-    return f"{Type(known).name}: {reason}" if known in set(Type) else reason
+    return f"{records.Type(known).name}: {reason}" if known in set(records.Type) else reason

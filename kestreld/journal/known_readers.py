@@ -3,18 +3,7 @@
 Where that is not enough, an item is delivered again rather than not at all.
 """
 
-from kestreld.journal.records import (
-    ID_MAX,
-    READER_MAX,
-    Checkpoint,
-    Kind,
-    Range,
-    ReaderState,
-    Type,
-    read_abort,
-    read_done,
-    read_reader,
-)
+from kestreld.journal import records
 from kestreld.journal.recovery import settle
 
 
@@ -24,55 +13,57 @@ class KnownReaders:
     `from_start`: the journal's very first segment is there, so that every reader was added in what is left.
     """
 
-    def __init__(self, base: Checkpoint | None, *, from_start: bool) -> None:
+    def __init__(self, base: records.Checkpoint | None, *, from_start: bool) -> None:
         self.next_reader = base.next_reader if base is not None else 1
         self._readers = {state.number: state for state in base.readers} if base is not None else {}
         self._all_are_named = base is not None or from_start
         self._first_new = self.next_reader
-        self._done: dict[int, list[Range]] = {number: list(state.done) for number, state in self._readers.items()}
+        self._done: dict[int, list[records.Range]] = {
+            number: list(state.done) for number, state in self._readers.items()
+        }
         self._dropped: set[int] = set()
         self._met: set[int] = set()  # numbers that records speak of
 
     def meet(self, number: int) -> None:
         """An item is for this reader only."""
-        if number < READER_MAX:
+        if number < records.READER_MAX:
             self._met.add(number)
 
     def apply(self, record_type: int, body: bytes) -> None:
         """A whole record behind the CHECKPOINT."""
-        if record_type == Type.DONE:
-            gone = read_done(body)
+        if record_type == records.Type.DONE:
+            gone = records.read_done(body)
             self._met.add(gone.reader)
             self._done.setdefault(gone.reader, []).extend(gone.ranges)
             if gone.reader in self._readers:
                 self._readers[gone.reader].ended[gone.reason] += gone.items
-        elif record_type == Type.ABORT:
-            abort = read_abort(body)
+        elif record_type == records.Type.ABORT:
+            abort = records.read_abort(body)
             if abort.reader in self._readers:
                 self._readers[abort.reader].retries[abort.item_id] = abort.times
-        elif record_type == Type.READER:
+        elif record_type == records.Type.READER:
             self._change(body)
 
     def recall(self, body: bytes) -> None:
         """A READER found where nothing is sure: believed if its number is the next, as an item may hold others."""
-        if read_reader(body).reader == self.next_reader:
+        if records.read_reader(body).reader == self.next_reader:
             self._change(body)
 
     def _change(self, body: bytes) -> None:
-        change = read_reader(body)
+        change = records.read_reader(body)
         number = change.reader
         self.next_reader = max(self.next_reader, number + 1)
         if change.dropped:
             self._dropped.add(number)
             self._readers.pop(number, None)
         elif number >= self._first_new and number not in self._readers and number not in self._dropped:
-            self._readers[number] = ReaderState(number, change.kind, change.name, change.at_id, change.at_id)
+            self._readers[number] = records.ReaderState(number, change.kind, change.name, change.at_id, change.at_id)
 
-    def learn(self, next_reader: int, readers: list[ReaderState]) -> None:
+    def learn(self, next_reader: int, readers: list[records.ReaderState]) -> None:
         """A running server says who there is: these and nobody else."""
         known, self._readers = self._readers, {}
         for state in readers:
-            found = known.get(state.number) or ReaderState(
+            found = known.get(state.number) or records.ReaderState(
                 state.number, state.kind, state.name, state.at_id, state.at_id
             )
             found.name, found.head = state.name, max(found.head, state.head)
@@ -81,14 +72,14 @@ class KnownReaders:
         self._all_are_named = True
         self._met.clear()
 
-    def settled(self, first_id: int) -> list[ReaderState]:
+    def settled(self, first_id: int) -> list[records.ReaderState]:
         """The readers, each with its head and what is done ahead of it. `first_id` is the lowest id left."""
         unnamed = {
             number
             for number in self._met
             if number >= self._first_new and number not in self._readers and number not in self._dropped
         }
-        names = {state.name for state in self._readers.values() if state.kind == Kind.QUEUE}
+        names = {state.name for state in self._readers.values() if state.kind == records.Kind.QUEUE}
         if "" not in names and (not names or not self._all_are_named or unnamed):
             number = 1 if 1 not in self._readers and 1 not in self._dropped else self.next_reader
             if self._all_are_named and unnamed:
@@ -106,15 +97,15 @@ class KnownReaders:
 
     def _add(self, number: int, name: str, first_id: int) -> None:
         self.next_reader = max(self.next_reader, number + 1)
-        self._readers[number] = ReaderState(number, Kind.QUEUE, name, first_id, first_id)
+        self._readers[number] = records.ReaderState(number, records.Kind.QUEUE, name, first_id, first_id)
 
 
-def undone(state: ReaderState) -> list[Range]:
+def undone(state: records.ReaderState) -> list[records.Range]:
     """The ids that a reader has yet to finish, without end."""
     ranges, first = [], state.head
     for done_first, done_last in state.done:
         if first < done_first:
             ranges.append((first, done_first - 1))
         first = max(first, done_last + 1)
-    ranges.append((first, ID_MAX))
+    ranges.append((first, records.ID_MAX))
     return ranges

@@ -8,17 +8,9 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    PUT_HEADER_BYTES,
-    Type,
-    checked_end,
-    find_whole_records,
-    item_id,
-    read_reader,
-)
+from kestreld.journal import records
 
-READER_BYTES: Final = range(FRAME_BYTES + 22, 1024)  # a queue name is shorter
+READER_BYTES: Final = range(records.FRAME_BYTES + 22, 1024)  # a queue name is shorter
 OTHER_ENDS_MAX: Final = 256
 LONG_BYTES: Final = 256 * 1024
 UNKNOWN: Final = -1
@@ -45,8 +37,8 @@ class Salvage:
         """The segment from `start` to its end, in order; PAUSE now and then."""
         buffer, at = self._buffer, self._start
         while at < len(buffer):
-            record_type, end = checked_end(buffer, at)
-            if record_type == Type.PUT:
+            record_type, end = records.checked_end(buffer, at)
+            if record_type == records.Type.PUT:
                 found = self._id(at)
                 if self._end_id is not None and found >= self._end_id:
                     return  # of a commit that failed: the next segment has its ids
@@ -54,7 +46,7 @@ class Salvage:
                     record_type = 0
                 else:
                     self._last = found
-            elif record_type == Type.CHECKPOINT and at != self._start:
+            elif record_type == records.Type.CHECKPOINT and at != self._start:
                 record_type = 0
             if record_type:
                 yield record_type, at, end
@@ -67,11 +59,14 @@ class Salvage:
             at = end
 
     def _id(self, at: int) -> int:
-        return item_id(self._buffer[at : at + FRAME_BYTES + 8])
+        return records.item_id(self._buffer[at : at + records.FRAME_BYTES + 8])
 
     def _find_readers(self, at: int, end: int) -> None:
         for record_type, start, stop in self._within(at + 1, end):
-            if record_type == Type.READER and not read_reader(self._buffer[start + FRAME_BYTES : stop]).dropped:
+            if (
+                record_type == records.Type.READER
+                and not records.read_reader(self._buffer[start + records.FRAME_BYTES : stop]).dropped
+            ):
                 self.readers.append(self._buffer[start:stop])
 
     # Where to go on behind a bad record
@@ -79,11 +74,13 @@ class Salvage:
     def _resume(self, at: int) -> Generator[Piece, None, tuple[int, bool]]:
         """Where sense begins again behind the bad record at `at`, and whether more than that record may lie between."""
         buffer, size = self._buffer, len(self._buffer)
-        if at + FRAME_BYTES + 8 > size:
+        if at + records.FRAME_BYTES + 8 > size:
             return size, False
         is_next_item = self._id(at) == self._last + 1
-        end = at + FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little")
-        makes_sense = at + FRAME_BYTES < end <= size and (end == size or checked_end(buffer, end)[0] > 0)
+        end = at + records.FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little")
+        makes_sense = at + records.FRAME_BYTES < end <= size and (
+            end == size or records.checked_end(buffer, end)[0] > 0
+        )
         following = self._next_id(end) if makes_sense else UNKNOWN
         if following == self._last + 1 + is_next_item:
             self._mend(at, end)
@@ -98,14 +95,14 @@ class Salvage:
             return end, False
         if self._anchors is None:
             self._anchors = yield from self._find_anchors(at + 1)
-        return self._next_anchor(at, is_item=is_next_item and buffer[at + 8] == Type.PUT), True
+        return self._next_anchor(at, is_item=is_next_item and buffer[at + 8] == records.Type.PUT), True
 
     def _scan(self, at: int) -> Generator[Piece, None, list[Piece]]:
         """The whole records from `at` on, at any byte."""
         whole: list[Piece] = []
         while at < len(self._buffer):
             stop = at + SCAN_BYTES
-            for piece in find_whole_records(self._buffer, at, stop):
+            for piece in records.find_whole_records(self._buffer, at, stop):
                 whole.append(piece)
                 at = piece[2]
             at = max(at, stop)
@@ -126,10 +123,10 @@ class Salvage:
         """The id of the next item that whole records lead to from `at`, or UNKNOWN."""
         buffer = self._buffer
         while at < len(buffer):
-            record_type, end = checked_end(buffer, at)
+            record_type, end = records.checked_end(buffer, at)
             if not record_type:
                 return UNKNOWN
-            if record_type == Type.PUT:
+            if record_type == records.Type.PUT:
                 return self._id(at)
             at = end
         return UNKNOWN if self._end_id is None else self._end_id
@@ -138,16 +135,16 @@ class Salvage:
         """Where the record at `at` ends if nothing but its length is wrong; 0 when that is not so."""
         buffer, size = self._buffer, len(self._buffer)
         written = int.from_bytes(buffer[at : at + 4], "little")
-        ends = [at + FRAME_BYTES + (written ^ (1 << bit)) for bit in range(32)]
+        ends = [at + records.FRAME_BYTES + (written ^ (1 << bit)) for bit in range(32)]
         whole = self._whole or []
         behind = bisect_left(whole, at + 1, key=_start)
         ends += [size, *map(_start, whole[behind : behind + OTHER_ENDS_MAX])]
         for end in ends:
-            if at + FRAME_BYTES < end <= size and self._may_end(at, end):
-                record = (end - at - FRAME_BYTES).to_bytes(4, "little") + buffer[at + 4 : end]
-                record_type, _ = checked_end(record, 0)
+            if at + records.FRAME_BYTES < end <= size and self._may_end(at, end):
+                record = (end - at - records.FRAME_BYTES).to_bytes(4, "little") + buffer[at + 4 : end]
+                record_type, _ = records.checked_end(record, 0)
                 if record_type:
-                    if record_type == Type.READER:
+                    if record_type == records.Type.READER:
                         self.readers.append(record)
                     return end
         return 0
@@ -158,13 +155,13 @@ class Salvage:
             return True
         if end == len(self._buffer):
             return not any(self._within(at + 1, end))
-        return checked_end(self._buffer, end)[0] > 0
+        return records.checked_end(self._buffer, end)[0] > 0
 
     def _holds_item(self, start: int, end: int, following: int) -> bool:
         """Whether an item that belongs before `following` stands between `start` and `end`."""
         end_id = ID_END if following == UNKNOWN else following
         return any(
-            record_type == Type.PUT and self._last < self._id(found) < end_id
+            record_type == records.Type.PUT and self._last < self._id(found) < end_id
             for record_type, found, _ in self._within(start, end)
         )
 
@@ -178,7 +175,7 @@ class Salvage:
         anchors = self._anchors or []
         for index in range(bisect_left(anchors, (at + 1, 0)), len(anchors)):
             anchor, anchor_id = anchors[index]
-            if anchor_id > last and not (is_item and (anchor_id - last) * PUT_HEADER_BYTES > anchor - at):
+            if anchor_id > last and not (is_item and (anchor_id - last) * records.PUT_HEADER_BYTES > anchor - at):
                 return anchor
         return len(self._buffer)
 
@@ -199,7 +196,7 @@ class Salvage:
         lengths = []
         for index in range(bisect_left(whole, at, key=_start), len(whole)):
             record_type, start, _ = whole[index]
-            if record_type == Type.PUT and self._last < (found := self._id(start)) < end_id:
+            if record_type == records.Type.PUT and self._last < (found := self._id(start)) < end_id:
                 puts.append((start, found))
                 length = bisect_left(tails, found)
                 tails[length : length + 1] = [found]
@@ -218,10 +215,10 @@ class Salvage:
     def _mend(self, at: int, end: int) -> None:
         """A READER with one wrong bit is worth the search: without it a queue, or its name, is gone."""
         record = self._buffer[at:end]
-        if len(record) not in READER_BYTES or (record[8] ^ Type.READER).bit_count() > 1:
+        if len(record) not in READER_BYTES or (record[8] ^ records.Type.READER).bit_count() > 1:
             return
         for corrected in one_bit_off(record, range(32, len(record) * 8)):
-            if checked_end(corrected, 0)[0] == Type.READER:
+            if records.checked_end(corrected, 0)[0] == records.Type.READER:
                 self.readers.append(corrected)
                 return
 

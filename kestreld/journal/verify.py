@@ -9,23 +9,9 @@ from typing import Final
 from kestreld.config.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, open_segment, take_unfinished
 from kestreld.journal.marker import Marker, find_marker
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    PUT,
-    Checkpoint,
-    Kind,
-    Range,
-    Type,
-    checked_end,
-    find_whole_records,
-    merged,
-    read_checkpoint,
-    read_done,
-    read_reader,
-    why_bad,
-)
 from kestreld.journal.recovery import missing_words, must_be_torn, survey
 from kestreld.journal.segment import parse_segment_name
 
@@ -69,7 +55,7 @@ class _Contents:
     replaced: tuple[int, ...] = ()
     put_before: int = 0  # items ever put, as its CHECKPOINT says
     synced: bool = False  # a SYNC record was met
-    shared: list[Range] = field(default_factory=list)
+    shared: list[records.Range] = field(default_factory=list)
     private: list[tuple[int, int]] = field(default_factory=list)  # item id, reader number
 
 
@@ -92,14 +78,14 @@ class _Folder:
 class _Readers:
     """Per reader of a journal the ids it is done with, as ranges in no order."""
 
-    done: dict[int, list[Range]] = field(default_factory=dict)
+    done: dict[int, list[records.Range]] = field(default_factory=dict)
 
     def add(self, number: int, at_id: int) -> None:
         self.done.setdefault(number, []).append((0, at_id - 1))
 
-    def learn(self, checkpoint: Checkpoint) -> None:
+    def learn(self, checkpoint: records.Checkpoint) -> None:
         for state in checkpoint.readers:
-            if state.kind == Kind.QUEUE:
+            if state.kind == records.Kind.QUEUE:
                 self.add(state.number, max(state.at_id, state.head))
                 self.done[state.number].extend(state.done)
 
@@ -266,13 +252,13 @@ def _read_segment(
         if found.replaced:
             report.put_items = found.put_before  # as at the start of the next one; its own items are old ones
         if at < len(buffer):
-            reason = why_bad(checked_end(buffer, at)[1])
+            reason = records.why_bad(records.checked_end(buffer, at)[1])
             if is_live:
                 must_be_torn(buffer, at, report.path, synced=found.synced)
                 report.torn = bool(buffer[at:].strip(b"\0"))
             if report.torn or not is_live:
                 report.bad_offset, report.reason = at, reason
-            if report.torn and (whole := sum(1 for _ in find_whole_records(buffer, at + 1))):
+            if report.torn and (whole := sum(1 for _ in records.find_whole_records(buffer, at + 1))):
                 report.reason = f"{reason}, and {whole} whole records follow, which a repair would keep"
         elif len(written) < counted and name not in around.stood_in_for:
             report.bad_offset, report.reason = len(written), f"the file ends here, not at byte {counted}"
@@ -289,12 +275,12 @@ def _read_records(
     """Go through the records; returns the offset where whole ones end."""
     start = last = -1
     while at < len(buffer):
-        record_type, end = checked_end(buffer, at)
+        record_type, end = records.checked_end(buffer, at)
         if not record_type:
             break
         report.records += 1
-        if record_type == Type.PUT:
-            _, _, _, put_id, _, _, _, only = PUT.unpack_from(buffer, at)
+        if record_type == records.Type.PUT:
+            _, _, _, put_id, _, _, _, only = records.PUT.unpack_from(buffer, at)
             report.put_items += 1
             if only:
                 found.private.append((put_id, only))
@@ -305,33 +291,33 @@ def _read_records(
                     found.shared.append((start, last))
                 start = last = put_id
         else:
-            found.synced = found.synced or record_type == Type.SYNC
-            _read_other(Type(record_type), buffer[at + FRAME_BYTES : end], readers, first=first)
+            found.synced = found.synced or record_type == records.Type.SYNC
+            _read_other(records.Type(record_type), buffer[at + records.FRAME_BYTES : end], readers, first=first)
         at = end
     if start >= 0:
         found.shared.append((start, last))
     return at
 
 
-def _read_other(record_type: Type, body: bytes, readers: _Readers, *, first: bool) -> None:
-    if record_type == Type.DONE:
-        done = read_done(body)
+def _read_other(record_type: records.Type, body: bytes, readers: _Readers, *, first: bool) -> None:
+    if record_type == records.Type.DONE:
+        done = records.read_done(body)
         if done.reader in readers.done:
             readers.done[done.reader].extend(done.ranges)
-    elif record_type == Type.READER:
-        change = read_reader(body)
+    elif record_type == records.Type.READER:
+        change = records.read_reader(body)
         if change.dropped:
             readers.done.pop(change.reader, None)
-        elif change.kind == Kind.QUEUE:
+        elif change.kind == records.Kind.QUEUE:
             readers.add(change.reader, change.at_id)
-    elif record_type == Type.CHECKPOINT and first:
-        readers.learn(read_checkpoint(body))
+    elif record_type == records.Type.CHECKPOINT and first:
+        readers.learn(records.read_checkpoint(body))
 
 
 def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers: _Readers) -> None:
     """An item is live while a reader it is for is not done with it."""
-    done = {number: merged(ranges) for number, ranges in readers.done.items()}
-    everywhere: list[Range] | None = None
+    done = {number: records.merged(ranges) for number, ranges in readers.done.items()}
+    everywhere: list[records.Range] | None = None
     for ranges in done.values():
         everywhere = ranges if everywhere is None else common(everywhere, ranges)
     stood_in_for = {number for found in contents for number in found.replaced}
@@ -340,16 +326,16 @@ def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers
             continue  # a compacted segment has its live items
         if everywhere is not None:
             items = sum(last - first + 1 for first, last in found.shared)
-            gone = sum(last - first + 1 for first, last in common(merged(found.shared), everywhere))
+            gone = sum(last - first + 1 for first, last in common(records.merged(found.shared), everywhere))
             report.live_items = items - gone
         for put_id, only in found.private:
             if only in done and not any(first <= put_id <= last for first, last in done[only]):
                 report.live_items += 1
 
 
-def common(left: list[Range], right: list[Range]) -> list[Range]:
+def common(left: list[records.Range], right: list[records.Range]) -> list[records.Range]:
     """Where two lists of ranges, each in order, overlap."""
-    common: list[Range] = []
+    common: list[records.Range] = []
     at = other = 0
     while at < len(left) and other < len(right):
         first, last = max(left[at][0], right[other][0]), min(left[at][1], right[other][1])

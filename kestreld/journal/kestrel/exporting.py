@@ -12,17 +12,10 @@ from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name, encode_queue_name, queue_name_problem
 from kestreld.errors import JournalCorrupt, KestrelError
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.format import KestrelItem, export_ops, find_queues
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import (
-    Kind,
-    ReaderState,
-    item_data,
-    item_id,
-    item_optional_fields,
-    item_times_ms,
-)
 from kestreld.journal.recovery import survey
 from kestreld.journal.verify import FOLDER_SUFFIX
 
@@ -97,7 +90,7 @@ def _export_family(
     readers = {
         f"{family}+{reader.name}" if reader.name else family: reader
         for reader in state.state.readers
-        if reader.kind == Kind.QUEUE
+        if reader.kind == records.Kind.QUEUE
     }
     wanted = {name: reader for name, reader in sorted(readers.items()) if queue in (None, family, name)}
     for name in wanted:
@@ -112,7 +105,7 @@ def _export_family(
 
 
 def _export_queue(
-    files: FileLayer, clock: Clock, journal: Journal, reader: ReaderState, name: str, folder: str
+    files: FileLayer, clock: Clock, journal: Journal, reader: records.ReaderState, name: str, folder: str
 ) -> ExportedQueue:
     """Under a name that Kestrel takes for an unfinished file, then under the queue's."""
     exported = ExportedQueue(name)
@@ -135,7 +128,9 @@ def _export_queue(
     return exported
 
 
-def _write_items(files: FileLayer, fd: int, journal: Journal, reader: ReaderState, exported: ExportedQueue) -> None:
+def _write_items(
+    files: FileLayer, fd: int, journal: Journal, reader: records.ReaderState, exported: ExportedQueue
+) -> None:
     ops, ops_bytes = [], 0
     for op in export_ops(_items(journal, reader, exported)):
         ops.append(op)
@@ -152,19 +147,19 @@ def _write(files: FileLayer, fd: int, data: bytes) -> None:
         written += files.write(fd, data[written:])
 
 
-def _items(journal: Journal, reader: ReaderState, exported: ExportedQueue) -> Iterator[KestrelItem]:
+def _items(journal: Journal, reader: records.ReaderState, exported: ExportedQueue) -> Iterator[KestrelItem]:
     for record in waiting_records(journal, reader):
-        data = item_data(record)
+        data = records.item_data(record)
         if len(data) > KESTREL_DATA_BYTES_MAX:
-            raise KestrelError(f"item {item_id(record)} has {len(data)} bytes, more than Kestrel can hold")
-        add_at_ms, expire_at_ms = item_times_ms(record)
+            raise KestrelError(f"item {records.item_id(record)} has {len(data)} bytes, more than Kestrel can hold")
+        add_at_ms, expire_at_ms = records.item_times_ms(record)
         exported.items += 1
         exported.data_bytes += len(data)
-        exported.flags_lost += item_optional_fields(record)[1] != 0
+        exported.flags_lost += records.item_optional_fields(record)[1] != 0
         yield KestrelItem(data, min(add_at_ms, I64_MAX), min(expire_at_ms, I64_MAX))
 
 
-def waiting_records(journal: Journal, reader: ReaderState) -> Iterator[bytes]:
+def waiting_records(journal: Journal, reader: records.ReaderState) -> Iterator[bytes]:
     """The PUT records that a reader has not done, in order. Raises JournalCorrupt."""
     ahead = iter(reader.done)
     first, last = next(ahead, (0, 0))
@@ -172,5 +167,5 @@ def waiting_records(journal: Journal, reader: ReaderState) -> Iterator[bytes]:
         while last and last < found:
             first, last = next(ahead, (0, 0))
         is_done = last > 0 and first <= found
-        if not is_done and item_optional_fields(record)[2] in (0, reader.number):
+        if not is_done and records.item_optional_fields(record)[2] in (0, reader.number):
             yield record

@@ -10,22 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel.ops import (
-    ADD,
-    ADD_XID,
-    ADDX,
-    ADDX_HEAD,
-    CONFIRM_REMOVE,
-    CONTINUE,
-    REMOVE,
-    REMOVE_TENTATIVE,
-    REMOVE_TENTATIVE_XID,
-    SAVE_XID,
-    UNREMOVE,
-    Op,
-    decode,
-    encode,
-)
+from kestreld.journal.kestrel import ops
 from kestreld.journal.kestrel.salvage import KestrelDamage, Stretch, stretches
 
 # <queue>  <queue>.<ms> (rotated)  <queue>.<ms>.pack (replaces those up to <ms>)  <queue>~~<ms> (unfinished)
@@ -181,17 +166,17 @@ class _Replay:
         takes_are_known = self._takes_are_known
         while at < end:
             opcode = buffer[at]
-            if opcode == ADDX:  # and REMOVE: most of every journal, so without the detour through Op
-                _, block_bytes, add_at_ms, expire_at_ms = ADDX_HEAD.unpack_from(buffer, at)
+            if opcode == ops.ADDX:  # and REMOVE: most of every journal, so without the detour through Op
+                _, block_bytes, add_at_ms, expire_at_ms = ops.ADDX_HEAD.unpack_from(buffer, at)
                 op_end = at + 5 + block_bytes
                 queue.append(KestrelItem(buffer[at + 21 : op_end], add_at_ms, expire_at_ms))
                 at = op_end
-            elif opcode == REMOVE:
+            elif opcode == ops.REMOVE:
                 if queue and takes_are_known:
                     queue.popleft()
                 at += 1
             else:
-                op, at = decode(buffer, at)
+                op, at = ops.decode(buffer, at)
                 self._apply(op)
         if damage := stretch.damage:
             self._skip(damage)
@@ -202,31 +187,31 @@ class _Replay:
         else:
             self._takes_are_known = False
 
-    def _apply(self, op: Op) -> None:
+    def _apply(self, op: ops.Op) -> None:
         opcode, xid = op.opcode, op.xid
-        if opcode == UNREMOVE:
+        if opcode == ops.UNREMOVE:
             self._unremove(xid)
-        elif opcode == SAVE_XID:
+        elif opcode == ops.SAVE_XID:
             self._xid = xid
-        elif opcode == ADD:
+        elif opcode == ops.ADD:
             self._queue.append(KestrelItem(op.data, self._now_ms, op.expire_at_ms))
-        elif opcode in (ADD_XID, CONTINUE):
+        elif opcode in (ops.ADD_XID, ops.CONTINUE):
             item = KestrelItem(op.data, op.add_at_ms, op.expire_at_ms)
             self._queue.append(item)
-            if opcode == ADD_XID:
+            if opcode == ops.ADD_XID:
                 self._rolled, self._rolled_xid = item, xid
             elif self._takes_are_known:
                 self._open.pop(xid, None)
         elif not self._takes_are_known:
             return
-        elif opcode == REMOVE_TENTATIVE_XID:
+        elif opcode == ops.REMOVE_TENTATIVE_XID:
             self._xid = xid
             if self._queue:
                 self._open_read(xid)
-        elif opcode == REMOVE_TENTATIVE:
+        elif opcode == ops.REMOVE_TENTATIVE:
             if self._queue:
                 self._open_counted_read()
-        elif opcode == CONFIRM_REMOVE:
+        elif opcode == ops.CONFIRM_REMOVE:
             self._open.pop(xid, None)
 
     def _open_read(self, xid: int) -> None:
@@ -281,7 +266,7 @@ def export_ops(items: Iterable[KestrelItem], open_items: Sequence[KestrelItem] =
     """A Kestrel 2.x journal, op by op: `open_items` (oldest first) as reads still open, then `items`."""
     for xid in range(len(open_items), 0, -1):  # as Kestrel's own rewrite: the highest xid first
         item = open_items[xid - 1]
-        yield encode(Op(ADDX, 0, item.add_at_ms, item.expire_at_ms, item.data))
-        yield encode(Op(REMOVE_TENTATIVE_XID, xid))
+        yield ops.encode(ops.Op(ops.ADDX, 0, item.add_at_ms, item.expire_at_ms, item.data))
+        yield ops.encode(ops.Op(ops.REMOVE_TENTATIVE_XID, xid))
     for item in items:
-        yield encode(Op(ADDX, 0, item.add_at_ms, item.expire_at_ms, item.data))
+        yield ops.encode(ops.Op(ops.ADDX, 0, item.add_at_ms, item.expire_at_ms, item.data))

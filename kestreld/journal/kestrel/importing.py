@@ -15,20 +15,10 @@ from kestreld.clock import Clock
 from kestreld.config.config import Config, encode_queue_name, queue_name_problem
 from kestreld.errors import JournalCorrupt, JournalFailed, NotImported
 from kestreld.files import FileLayer
+from kestreld.journal import records
 from kestreld.journal.builder import JournalBuilder
 from kestreld.journal.kestrel.format import KestrelItem, Unread, find_queues, read_queue
 from kestreld.journal.kestrel.ops import Unreadable, op_end
-from kestreld.journal.records import (
-    FRAME_BYTES,
-    ImportedFile,
-    Kind,
-    ReaderState,
-    Type,
-    checked_end,
-    import_record,
-    put_record,
-    read_import,
-)
 from kestreld.journal.segment import decode_header, parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX
 
@@ -54,7 +44,7 @@ class ImportedQueue:
 class _Look:
     """A file as it is now."""
 
-    file: ImportedFile
+    file: records.ImportedFile
     reads_as_kestrels: bool  # it is empty, or begins with a whole op
 
 
@@ -157,7 +147,7 @@ class KestrelImport:
             reads_as_kestrels = not content or op_end(content, 0) > 0
         except Unreadable:
             reads_as_kestrels = False
-        return _Look(ImportedFile(name, len(content), xxh3_64_intdigest(content)), reads_as_kestrels)
+        return _Look(records.ImportedFile(name, len(content), xxh3_64_intdigest(content)), reads_as_kestrels)
 
     def _is_kestrels(self, queue: str, names: list[str], looks: dict[str, _Look]) -> bool:
         """Whether anything in the files is Kestrel's: other files may have names as queues have them."""
@@ -205,10 +195,11 @@ class KestrelImport:
         return imported
 
     def _build(
-        self, family: str, folder: str, queues: dict[str, list[str]], made_from: list[ImportedFile]
+        self, family: str, folder: str, queues: dict[str, list[str]], made_from: list[records.ImportedFile]
     ) -> list[ImportedQueue]:
         readers = [
-            ReaderState(number, Kind.QUEUE, queue.partition("+")[2]) for number, queue in enumerate(queues, start=1)
+            records.ReaderState(number, records.Kind.QUEUE, queue.partition("+")[2])
+            for number, queue in enumerate(queues, start=1)
         ]
         builder = JournalBuilder(
             self._files,
@@ -221,7 +212,7 @@ class KestrelImport:
             next_reader=len(readers) + 1,
         )
         try:
-            builder.note(import_record(made_from))
+            builder.note(records.import_record(made_from))
             imported = self._add_items(builder, readers, queues)
             builder.finish()
         finally:
@@ -229,7 +220,7 @@ class KestrelImport:
         return imported
 
     def _add_items(
-        self, builder: JournalBuilder, readers: list[ReaderState], queues: dict[str, list[str]]
+        self, builder: JournalBuilder, readers: list[records.ReaderState], queues: dict[str, list[str]]
     ) -> list[ImportedQueue]:
         # What was put on the parent, and what its children got of it, are items of their own to Kestrel.
         is_parent_alone = [reader.name for reader in readers] == [""]
@@ -271,10 +262,10 @@ class KestrelImport:
 def _record(item_id: int, only_reader: int, item: KestrelItem) -> bytes:
     # A client's negative expiry can leave a time before 1970.
     expire_at_ms = item.expire_at_ms if item.expire_at_ms >= 0 else LONG_PAST_MS
-    return put_record(item_id, max(item.add_at_ms, 0), expire_at_ms, 0, only_reader, item.data)
+    return records.put_record(item_id, max(item.add_at_ms, 0), expire_at_ms, 0, only_reader, item.data)
 
 
-def files_imported(files: FileLayer, folder: str) -> list[ImportedFile]:
+def files_imported(files: FileLayer, folder: str) -> list[records.ImportedFile]:
     """What the journal in `folder` was made from. None where it does not say, or that is damaged or gone."""
     first = next((name for name in files.list_dir(folder) if parse_segment_name(name)), None)
     if first is None:
@@ -283,10 +274,10 @@ def files_imported(files: FileLayer, folder: str) -> list[ImportedFile]:
     fd = files.open_read(path)
     try:
         _, at = decode_header(files.read_at(fd, HEADER_LOOK_BYTES, 0), path)
-        for expected in (Type.CHECKPOINT, Type.IMPORT):
-            body_bytes = int.from_bytes(files.read_at(fd, FRAME_BYTES, at)[:4], "little")
-            record = files.read_at(fd, FRAME_BYTES + body_bytes, at)
-            record_type, end = checked_end(record, 0)
+        for expected in (records.Type.CHECKPOINT, records.Type.IMPORT):
+            body_bytes = int.from_bytes(files.read_at(fd, records.FRAME_BYTES, at)[:4], "little")
+            record = files.read_at(fd, records.FRAME_BYTES + body_bytes, at)
+            record_type, end = records.checked_end(record, 0)
             if record_type != expected:
                 return []
             at += end
@@ -294,4 +285,4 @@ def files_imported(files: FileLayer, folder: str) -> list[ImportedFile]:
         return []
     finally:
         files.close(fd)
-    return read_import(record[FRAME_BYTES:end])
+    return records.read_import(record[records.FRAME_BYTES : end])

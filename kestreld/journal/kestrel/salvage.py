@@ -11,23 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kestreld.journal.kestrel.ops import (
-    ADD,
-    ADDX,
-    ADDX_HEAD,
-    BLOCK_SIZE_AT,
-    I32,
-    NAMES,
-    OP_BYTES,
-    REMOVE,
-    REMOVE_TENTATIVE_XID,
-    BadOp,
-    Truncated,
-    Unreadable,
-    op_end,
-)
+from kestreld.journal.kestrel import ops
 
-ITEM_HEAD_BYTES: Final = ADDX_HEAD.size
+ITEM_HEAD_BYTES: Final = ops.ADDX_HEAD.size
 RUN_OPS: Final = 3  # so many ops in a row, or ops to the end of the file, are no accident
 LOOK_BACK_ITEMS: Final = 4  # behind a wrong length a few ops may seem to make sense
 
@@ -74,7 +60,7 @@ def stretches(buffer: bytes) -> Iterator[Stretch]:
         recent: deque[int] = deque(maxlen=LOOK_BACK_ITEMS)
         try:
             _walk(buffer, start, recent)
-        except Unreadable as error:
+        except ops.Unreadable as error:
             stretch = _stretch_before(buffer, start, recent, error)
         else:
             stretch = Stretch(start, len(buffer), None)
@@ -87,26 +73,26 @@ def stretches(buffer: bytes) -> Iterator[Stretch]:
 def _walk(buffer: bytes, at: int, recent: deque[int]) -> None:
     """Step over every op to the end of the file; `recent` gets where items begin. Raises Unreadable."""
     size_bytes = len(buffer)
-    unpack_size, is_item = I32.unpack_from, recent.append
+    unpack_size, is_item = ops.I32.unpack_from, recent.append
     while at < size_bytes:
         opcode = buffer[at]
-        if opcode == ADDX and size_bytes - at >= ITEM_HEAD_BYTES:
+        if opcode == ops.ADDX and size_bytes - at >= ITEM_HEAD_BYTES:
             (block_bytes,) = unpack_size(buffer, at + 1)
             end = at + 5 + block_bytes
             if block_bytes < 16 or end > size_bytes:
-                end = op_end(buffer, at)
+                end = ops.op_end(buffer, at)
             is_item(at)
             at = end
-        elif opcode == REMOVE:
+        elif opcode == ops.REMOVE:
             at += 1
         else:
-            end = op_end(buffer, at)
-            if not OP_BYTES[opcode]:
+            end = ops.op_end(buffer, at)
+            if not ops.OP_BYTES[opcode]:
                 is_item(at)
             at = end
 
 
-def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: Unreadable) -> Stretch:
+def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: ops.Unreadable) -> Stretch:
     bad_at = error.offset
     look_from = recent[0] if recent else start
     # An item whose opcode became that of a small op reads as that op, and perhaps a few more, up to `bad_at`.
@@ -121,7 +107,7 @@ def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: Unread
     if resume_at < bad_at:
         # Good ops run on from inside one that was thought to be whole: its length, or its opcode, is wrong.
         at = max(op_at for op_at in _op_starts(buffer, look_from, bad_at) if op_at < resume_at)
-        reason = f"{NAMES[buffer[at]]} runs into the ops behind it"
+        reason = f"{ops.NAMES[buffer[at]]} runs into the ops behind it"
         suspects = _small_ops_before(buffer, look_from, at)
     elif resume_at == len(buffer) and _is_torn_tail(buffer, error):
         suspects = []
@@ -130,22 +116,22 @@ def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: Unread
     return Stretch(start, end, KestrelDamage(at, resume_at, reason, one_item))
 
 
-def _is_torn_tail(buffer: bytes, error: Unreadable) -> bool:
+def _is_torn_tail(buffer: bytes, error: ops.Unreadable) -> bool:
     """Whether the file ends in an op that was being written, or in zeros: what is before them is sound."""
-    return isinstance(error, Truncated) or not any(buffer[error.offset :])
+    return isinstance(error, ops.Truncated) or not any(buffer[error.offset :])
 
 
 def _op_starts(buffer: bytes, at: int, stop: int) -> Iterator[int]:
     while at < stop:
         yield at
-        at = op_end(buffer, at)
+        at = ops.op_end(buffer, at)
 
 
 def _small_ops_before(buffer: bytes, look_from: int, stop: int) -> list[int]:
     """Where ops without data begin, no item behind them, at most an item's head before `stop`."""
     small_ops: list[int] = []
     for at in _op_starts(buffer, look_from, stop):
-        if not OP_BYTES[buffer[at]]:
+        if not ops.OP_BYTES[buffer[at]]:
             small_ops.clear()
         elif stop - at < ITEM_HEAD_BYTES:
             small_ops.append(at)
@@ -187,8 +173,8 @@ def _leads_past(buffer: bytes, at: int, bad_at: int, dead_ends: set[int]) -> boo
     try:
         while at < bad_at and at not in dead_ends:
             walked.append(at)
-            at = op_end(buffer, at)
-    except Unreadable:
+            at = ops.op_end(buffer, at)
+    except ops.Unreadable:
         at = bad_at
     if at > bad_at and _runs_clean(buffer, at):
         return True
@@ -199,15 +185,15 @@ def _leads_past(buffer: bytes, at: int, bad_at: int, dead_ends: set[int]) -> boo
 def _is_item(buffer: bytes, at: int) -> bool:
     """Whether what looks like an item's head is one."""
     try:
-        end = op_end(buffer, at)
-    except Unreadable:
+        end = ops.op_end(buffer, at)
+    except ops.Unreadable:
         return False
-    return (buffer[at] == ADDX and _is_of_this_age(buffer, at)) or _runs_clean(buffer, end)
+    return (buffer[at] == ops.ADDX and _is_of_this_age(buffer, at)) or _runs_clean(buffer, end)
 
 
 def _is_of_this_age(buffer: bytes, at: int) -> bool:
     opcode = buffer[at]
-    return opcode != ADD and _AGE_PATTERN.match(buffer, at + BLOCK_SIZE_AT[opcode] + 4) is not None
+    return opcode != ops.ADD and _AGE_PATTERN.match(buffer, at + ops.BLOCK_SIZE_AT[opcode] + 4) is not None
 
 
 def _runs_clean(buffer: bytes, at: int) -> bool:
@@ -216,11 +202,11 @@ def _runs_clean(buffer: bytes, at: int) -> bool:
         if at == len(buffer):
             return True
         try:
-            at = op_end(buffer, at)
-        except BadOp:
+            at = ops.op_end(buffer, at)
+        except ops.BadOp:
             return False
-        except Truncated:
-            times_at = at + BLOCK_SIZE_AT[buffer[at]] + 4
+        except ops.Truncated:
+            times_at = at + ops.BLOCK_SIZE_AT[buffer[at]] + 4
             return len(buffer) < times_at + 16 or _TIMES_PATTERN.match(buffer, times_at) is not None
     return True
 
@@ -229,7 +215,7 @@ def _end_as_item(buffer: bytes, at: int) -> int:
     """Where an item with a wrong opcode at `at` ends; 0 when there is none."""
     if len(buffer) - at < ITEM_HEAD_BYTES or not _AGE_PATTERN.match(buffer, at + 5):
         return 0
-    (block_bytes,) = I32.unpack_from(buffer, at + 1)
+    (block_bytes,) = ops.I32.unpack_from(buffer, at + 1)
     end = at + 5 + int(block_bytes)
     return end if block_bytes >= 16 and end <= len(buffer) else 0
 
@@ -240,6 +226,6 @@ def _is_one_item(buffer: bytes, at: int, end: int) -> bool:
         return False
     last, fifth_last = buffer[end - 1], buffer[end - 5]
     return not (
-        (last <= REMOVE_TENTATIVE_XID and OP_BYTES[last] == 1)
-        or (fifth_last <= REMOVE_TENTATIVE_XID and OP_BYTES[fifth_last] == 5)
+        (last <= ops.REMOVE_TENTATIVE_XID and ops.OP_BYTES[last] == 1)
+        or (fifth_last <= ops.REMOVE_TENTATIVE_XID and ops.OP_BYTES[fifth_last] == 5)
     )
