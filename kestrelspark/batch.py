@@ -9,21 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -56,7 +42,7 @@ OPTIONS: Final = {
 }
 
 
-class KestrelSource(DataSource):
+class KestrelSource(datasource.DataSource):
     """Read: journals of kestreld and of Kestrel 1.x and 2.x as rows of what happened to items. Written: queues."""
 
     @classmethod
@@ -74,15 +60,15 @@ class KestrelSource(DataSource):
     def reader(self, schema: StructType) -> "JournalReader":
         return JournalReader(schema, self.options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         if option(self.options, "walpath"):
             return TakingReader(schema, self.options)
         return ItemReader(schema, self.options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         return batch_sink(schema, self.options, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
         return stream_sink(schema, self.options)
 
 
@@ -108,7 +94,7 @@ def field_of(name: str) -> StructField:
     return StructField(name, BinaryType() if name == VALUE else StringType())
 
 
-class FilePartition(InputPartition):
+class FilePartition(datasource.InputPartition):
     """The files that one task reads."""
 
     def __init__(self, files: list[JournalFile]) -> None:
@@ -116,7 +102,7 @@ class FilePartition(InputPartition):
         self.files = files
 
 
-class JournalReader(DataSourceReader):
+class JournalReader(datasource.DataSourceReader):
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         check_names(options, OPTIONS, "the kestrel source")
         self._schema = schema
@@ -138,12 +124,12 @@ class JournalReader(DataSourceReader):
             instant_ms(_option(options, "until"), "until"),
         )
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[datasource.InputPartition]:
         found = discover(self._paths, self._queues, self._wanted.since_ms)
         bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in found.files))
         return [FilePartition(files) for files in packed(found.files, bytes_max)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         if not isinstance(partition, FilePartition):
             return  # Spark makes a partition of its own where there is none
         _spare_the_collector()
@@ -160,24 +146,26 @@ def _spare_the_collector() -> None:
 
 
 class PushdownReader(JournalReader):
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
         """Reads less where a filter allows it. All are left to Spark as well."""
         for one in filters:
             self._narrow(one)
             yield one
 
-    def _narrow(self, one: Filter) -> None:
+    def _narrow(self, one: datasource.Filter) -> None:
         match one:
-            case EqualTo(("queue",), str(name)) if not self._queues:
+            case datasource.EqualTo(("queue",), str(name)) if not self._queues:
                 self._queues = [_literally(name)]
-            case In(("queue",), names) if not self._queues:
+            case datasource.In(("queue",), names) if not self._queues:
                 self._queues = [_literally(name) for name in names if name is not None]
-            case GreaterThanOrEqual(("at",), datetime.datetime() as at) | GreaterThan(
+            case datasource.GreaterThanOrEqual(("at",), datetime.datetime() as at) | datasource.GreaterThan(
                 ("at",), datetime.datetime() as at
             ):
                 since_ms = max(_floor_ms(at), self._wanted.since_ms or 0)
                 self._wanted = replace(self._wanted, since_ms=since_ms)
-            case LessThan(("at",), datetime.datetime() as at) | LessThanOrEqual(("at",), datetime.datetime() as at):
+            case datasource.LessThan(("at",), datetime.datetime() as at) | datasource.LessThanOrEqual(
+                ("at",), datetime.datetime() as at
+            ):
                 until_ms = min(_floor_ms(at) + 1, self._wanted.until_ms or 1 << 62)
                 self._wanted = replace(self._wanted, until_ms=until_ms)
 

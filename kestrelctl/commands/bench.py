@@ -9,22 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kestrelctl.commands.bench_options import (
-    FLOOD_ITEMS_DEFAULT,
-    TARGET_DEFAULT,
-    BenchOptions,
-    BytesOption,
-    FloodItemsOption,
-    FloodTimeOption,
-    KilobytesOption,
-    LimitOption,
-    MonitorOption,
-    QueueOption,
-    RateOption,
-    RollupOption,
-    TargetOption,
-    TransactionsOption,
-)
+from kestrelctl.commands import bench_options as shared
 from kestrelctl.commands.options import ServerOption
 
 KILOBYTE: Final = 1024
@@ -37,12 +22,12 @@ bench = typer.Typer(
 
 @bench.command("flood")
 def flood(
-    conditions: BenchOptions,
-    items: FloodItemsOption = None,
-    run_ms: FloodTimeOption = None,
-    kilobytes: KilobytesOption = 1,
-    size: BytesOption = None,
-    queue: QueueOption = "spam",
+    conditions: shared.BenchOptions,
+    items: shared.FloodItemsOption = None,
+    run_ms: shared.FloodTimeOption = None,
+    kilobytes: shared.KilobytesOption = 1,
+    size: shared.BytesOption = None,
+    queue: shared.QueueOption = "spam",
     prefill: Annotated[
         int, typer.Option("--prefill", "-P", min=0, metavar="ITEMS", help="Keep this many items waiting in the queue.")
     ] = 0,
@@ -52,13 +37,13 @@ def flood(
     consumers: Annotated[
         int, typer.Option("--consumers", "-C", "--readers", min=1, metavar="CLIENTS", help="Number of consumers.")
     ] = 1,
-    rollup: RollupOption = 1,
+    rollup: shared.RollupOption = 1,
     blocking: Annotated[bool, typer.Option("--blocking", "-B", help="Gets wait for an item: --poll 0.")] = False,
     poll: Annotated[int, typer.Option(min=0, max=100, metavar="PERCENT", help="Share of gets that do not wait.")] = 100,
-    target: TargetOption = None,
-    transactions: TransactionsOption = False,
-    monitor: MonitorOption = False,
-    rate: RateOption = 0,
+    target: shared.TargetOption = None,
+    transactions: shared.TransactionsOption = False,
+    monitor: shared.MonitorOption = False,
+    rate: shared.RateOption = 0,
     validate: Annotated[
         bool, typer.Option("--validate", "-V", help="Always on; accepted for compatibility.", hidden=True)
     ] = True,
@@ -71,7 +56,7 @@ def flood(
         raise typer.BadParameter("-n and -t are mutually exclusive")
     test = Flood(
         queue=os.fsencode(queue),
-        items=(FLOOD_ITEMS_DEFAULT if items is None else items) if run_ms is None else None,
+        items=(shared.FLOOD_ITEMS_DEFAULT if items is None else items) if run_ms is None else None,
         run_ms=run_ms,
         item_bytes=kilobytes * KILOBYTE if size is None else size,
         prefill=prefill,
@@ -79,7 +64,7 @@ def flood(
         consumers=consumers,
         rollup=rollup,
         poll_percent=0 if blocking else poll,
-        target=TARGET_DEFAULT if target is None and run_ms is not None else target,
+        target=shared.TARGET_DEFAULT if target is None and run_ms is not None else target,
         transactions=transactions,
         monitor=monitor,
         rate=rate,
@@ -96,7 +81,7 @@ def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
 
 @bench.command("many-clients")
 def many_clients(
-    conditions: BenchOptions,
+    conditions: shared.BenchOptions,
     server_or_sleep: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,7 +95,7 @@ def many_clients(
     sleep: Annotated[int, typer.Option(min=0, metavar="MS", help="Pause between two puts.")] = 100,
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 100,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
-    queue: QueueOption = "spam",
+    queue: shared.QueueOption = "spam",
     clients: Annotated[
         int,
         typer.Option("--clients", "-c", min=1, metavar="CLIENTS", help="Number of clients that wait for each item."),
@@ -121,8 +106,8 @@ def many_clients(
             "--kill", "-k", min=0, max=99, metavar="PERCENT", help="Share of clients that disconnect before the reply."
         ),
     ] = 0,
-    transactions: TransactionsOption = False,
-    monitor: MonitorOption = False,
+    transactions: shared.TransactionsOption = False,
+    monitor: shared.MonitorOption = False,
 ) -> None:
     """Benchmark many waiting clients on a slowly filled queue.
 
@@ -146,21 +131,21 @@ def many_clients(
 
 @bench.command("put-many")
 def put_many(
-    conditions: BenchOptions,
+    conditions: shared.BenchOptions,
     clients: Annotated[
         int, typer.Option("--clients", "-c", "--threads", "-t", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 100,
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
-    rollup: RollupOption = 1,
+    rollup: shared.RollupOption = 1,
     queue: Annotated[
         str, typer.Option("--queue", "-q", metavar="PREFIX", help="The queue, or the prefix of the queues' names.")
     ] = "spam",
     queues: Annotated[int, typer.Option("--queues", "-Q", min=1, metavar="QUEUES", help="Number of queues.")] = 1,
     cycles: Annotated[int, typer.Option("--cycles", "-C", min=1, metavar="N", help="Number of cycles.")] = 1,
     get: Annotated[bool, typer.Option("--get", "-g", help="Measure the gets afterwards, too.")] = False,
-    limit: LimitOption = None,
-    rate: RateOption = 0,
+    limit: shared.LimitOption = None,
+    rate: shared.RateOption = 0,
     server: ServerOption = "",
 ) -> None:
     """Benchmark many concurrent producers. The items are taken and checked afterwards."""
@@ -183,17 +168,17 @@ def put_many(
 
 @bench.command("packing")
 def packing(
-    conditions: BenchOptions,
-    queue: QueueOption = "spam",
+    conditions: shared.BenchOptions,
+    queue: shared.QueueOption = "spam",
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="Items per cycle.")] = 25_000,
-    kilobytes: KilobytesOption = 1,
-    size: BytesOption = None,
+    kilobytes: shared.KilobytesOption = 1,
+    size: shared.BytesOption = None,
     pause: Annotated[
         float, typer.Option("--pause", "-t", min=0, metavar="SECONDS", help="Pause between two cycles.")
     ] = 1,
     cycles: Annotated[int, typer.Option("--cycles", "-c", min=1, metavar="N", help="Number of cycles.")] = 100,
-    transactions: TransactionsOption = False,
-    monitor: MonitorOption = False,
+    transactions: shared.TransactionsOption = False,
+    monitor: shared.MonitorOption = False,
     server: ServerOption = "",
 ) -> None:
     """Benchmark a queue with a permanent backlog: journal rotation and packing."""
@@ -213,7 +198,7 @@ def packing(
 
 @bench.command("timeout")
 def timeout_test(
-    conditions: BenchOptions,
+    conditions: shared.BenchOptions,
     writers: Annotated[int, typer.Option("--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")] = 1,
     readers: Annotated[
         int, typer.Option("--readers", "-r", min=1, metavar="CLIENTS", help="Number of consumers.")
@@ -225,7 +210,7 @@ def timeout_test(
     high: Annotated[int, typer.Option("--high", "-H", min=1, metavar="MS", help="Longest wait of a get.")] = 15,
     run_ms: Annotated[int, typer.Option("--time", "-t", min=1, metavar="MS", help="How long to put.")] = 10_000,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 0,
-    queue: QueueOption = "spam",
+    queue: shared.QueueOption = "spam",
     server: ServerOption = "",
 ) -> None:
     """Benchmark time-outs: many readers wait a short, random time for items that come slowly."""
@@ -248,23 +233,23 @@ def timeout_test(
 
 @bench.command("fanout")
 def fanout(
-    conditions: BenchOptions,
+    conditions: shared.BenchOptions,
     children: Annotated[
         int, typer.Option("--children", "-c", min=1, metavar="QUEUES", help="Number of child queues.")
     ] = 4,
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
-    kilobytes: KilobytesOption = 1,
-    size: BytesOption = None,
-    queue: QueueOption = "spam",
+    kilobytes: shared.KilobytesOption = 1,
+    size: shared.BytesOption = None,
+    queue: shared.QueueOption = "spam",
     producers: Annotated[
         int, typer.Option("--producers", "-R", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 1,
     consumers: Annotated[
         int, typer.Option("--consumers", "-C", min=1, metavar="CLIENTS", help="Number of consumers of each queue.")
     ] = 1,
-    rollup: RollupOption = 1,
-    transactions: TransactionsOption = False,
-    rate: RateOption = 0,
+    rollup: shared.RollupOption = 1,
+    transactions: shared.TransactionsOption = False,
+    rate: shared.RateOption = 0,
     server: ServerOption = "",
 ) -> None:
     """Benchmark fan-out: put into a queue and take every item from it and from each of its children."""

@@ -4,31 +4,22 @@ from typing import Annotated
 
 import typer
 
+from kestrelctl.commands import top
 from kestrelctl.commands.options import TimeoutOption
-from kestrelctl.commands.top import (
-    FilterOption,
-    IntervalOption,
-    ServersOption,
-    SortOption,
-    ThemeOption,
-    sort_of,
-    spans_ms,
-    way_to_all,
-)
 
 
 def web(
-    server: ServersOption = None,
+    server: top.ServersOption = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on: loopback only; port 0 picks a free one.")
     ] = "127.0.0.1:8022",
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="Anyone with the address may flush, delete, reload and write files.")
     ] = False,
-    interval: IntervalOption = "1s",
-    filter: FilterOption = "",
-    sort: SortOption = "queue",
-    theme: ThemeOption = None,
+    interval: top.IntervalOption = "1s",
+    filter: top.FilterOption = "",
+    sort: top.SortOption = "queue",
+    theme: top.ThemeOption = None,
     timeout: TimeoutOption = "",
 ) -> None:
     """Show the console of `top` in a browser on this machine, until interrupted.
@@ -37,10 +28,10 @@ def web(
     browser without --allow-actions. Every window is a console of its own, at most eight at a time. From elsewhere,
     forward the port: ssh -L 8022:127.0.0.1:8022 HOST.
     """
-    sort_of(sort)
-    spans_ms(interval, timeout)
+    top.sort_of(sort)
+    top.spans_ms(interval, timeout)
     options = ["--interval", interval, "--filter", filter, "--sort", sort, "--timeout", timeout]
-    way = way_to_all(server)
+    way = top.way_to_all(server)
     for address in way.servers:
         options += ["--server", address]
     if theme is not None:

@@ -6,20 +6,11 @@ from typing import Final
 from kestrelctl.items.putting import PutReport
 from kestrelctl.remote.access import parse_address, tls_context
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld import errors
 from kestreld.client.access import Login
 from kestreld.client.blocks import text
 from kestreld.client.connection import ClientConnection, reason_of
 from kestreld.client.items import PutItem
-from kestreld.errors import (
-    ConnectionLost,
-    KestrelError,
-    LoginRefused,
-    ServerRefused,
-    ServersAway,
-    ServerUnfit,
-    UnexpectedReply,
-    UnknownCommand,
-)
 
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512
@@ -39,14 +30,14 @@ class KestrelClient(ClientConnection):
             tls_context(self._login)
         super()._connect()
 
-    def failure_of(self, problem: KestrelError) -> Failure:
+    def failure_of(self, problem: errors.KestrelError) -> Failure:
         return failure_of(problem, self._timeout_ms)
 
     def reload(self) -> str:
         try:
             return super().reload()
         except Failure as failure:
-            if failure.code == ExitCode.REFUSED and isinstance(failure.__cause__, ServerUnfit):
+            if failure.code == ExitCode.REFUSED and isinstance(failure.__cause__, errors.ServerUnfit):
                 failure.code = ExitCode.CONFIG
             raise
 
@@ -71,7 +62,7 @@ class KestrelClient(ClientConnection):
         self.connect()
         report.sent += len(batch)
         for answer in self.put_each(queue, batch):
-            if isinstance(answer, KestrelError):
+            if isinstance(answer, errors.KestrelError):
                 report.note(self.failure_of(answer))
             elif answer:
                 report.note(None)
@@ -80,11 +71,11 @@ class KestrelClient(ClientConnection):
                 report.note(Failure(ExitCode.FULL, words))
 
 
-def failure_of(problem: KestrelError, timeout_ms: int) -> Failure:
+def failure_of(problem: errors.KestrelError, timeout_ms: int) -> Failure:
     """The exit code of a problem with a server, and its words."""
     cause = problem.__cause__
     match problem:
-        case ServersAway():
+        case errors.ServersAway():
             ((server, reason),) = problem.reasons.items()
             if verification := getattr(cause, "verify_message", ""):
                 words = f"certificate verification failed for {server}: {verification}; use --ca FILE to trust its CA"
@@ -94,28 +85,28 @@ def failure_of(problem: KestrelError, timeout_ms: int) -> Failure:
                 return Failure(ExitCode.UNREACHABLE, words)
             hint = "is kestreld running? (-s HOST:PORT or KESTRELCTL_SERVER)"
             return Failure(ExitCode.UNREACHABLE, f"cannot reach {server}: {reason}; {hint}")
-        case ConnectionLost() if cause is None:
+        case errors.ConnectionLost() if cause is None:
             return Failure(ExitCode.UNREACHABLE, f"{problem.address} closed the connection before it answered")
-        case ConnectionLost() if isinstance(cause, TimeoutError):
+        case errors.ConnectionLost() if isinstance(cause, TimeoutError):
             words = f"no answer from {problem.address} within {timeout_ms / 1000:g}s; try again or raise --timeout"
             return Failure(ExitCode.TRY_AGAIN, words)
-        case ConnectionLost() if "certificate" in str(cause).lower():
+        case errors.ConnectionLost() if "certificate" in str(cause).lower():
             words = f"{problem.address}: client certificate required, signed by a CA the server trusts: use --cert"
             return Failure(ExitCode.AUTHENTICATION, words)
-        case ConnectionLost():
+        case errors.ConnectionLost():
             reason = reason_of(cause) if isinstance(cause, OSError) else str(cause)
             return Failure(ExitCode.UNREACHABLE, f"connection to {problem.address} lost: {reason}")
-        case UnknownCommand():
+        case errors.UnknownCommand():
             return Failure(ExitCode.REFUSED, f"{problem.address} does not know the command {problem.command}")
-        case LoginRefused():
+        case errors.LoginRefused():
             return Failure(ExitCode.AUTHENTICATION, f"{problem.address} refused {problem.reason}")
-        case UnexpectedReply():
+        case errors.UnexpectedReply():
             words = f"{problem.address} is not a Kestrel server: it replied {problem.reason!r}"
             return Failure(ExitCode.PROTOCOL, words)
-        case ServerUnfit():
+        case errors.ServerUnfit():
             code = {"corrupt": ExitCode.QUEUE_STOPPED, "journal": ExitCode.IO}.get(problem.reason[:7], ExitCode.REFUSED)
             return Failure(code, f"{problem.address} answered: {problem.reason}")
-        case ServerRefused():
+        case errors.ServerRefused():
             if problem.reason == "unauthenticated":
                 words = f"{problem.address}: authentication required: use --user or --cert"
                 return Failure(ExitCode.AUTHENTICATION, words)

@@ -6,21 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from kestreld import checks
+from kestreld import checks, errors
 from kestreld.client.access import RECEIVE_BYTES, Login, Socket, connect, hang_up, is_quiet
 from kestreld.client.blocks import QueueBlock, parse_blocks, text
 from kestreld.client.items import OpenItem, PutItem, RepairAnswer
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
-from kestreld.errors import (
-    BadQueueName,
-    ConnectionLost,
-    KestrelError,
-    ServerRefused,
-    ServersAway,
-    ServerUnfit,
-    UnexpectedReply,
-    UnknownCommand,
-)
 from kestreld.forks import restart_in_child
 
 WAIT_MS_MAX: Final = 3_600_000  # of one command; whoever waits longer asks again
@@ -52,7 +42,7 @@ class ClientConnection:
         self._replies: deque[Reply] = deque()
         restart_in_child(self)
 
-    def failure_of(self, problem: KestrelError) -> Exception:
+    def failure_of(self, problem: errors.KestrelError) -> Exception:
         """What is raised for it: a program with errors of its own gives those."""
         return problem
 
@@ -95,10 +85,10 @@ class ClientConnection:
             reply = self._reply()
             if isinstance(reply, bytes) and reply.startswith(b"SERVER_ERROR journal ") and not self._goes_on():
                 # Nobody knows whether the item is there, so that no other server may be given it.
-                raise ServerRefused(self.address, text(reply.partition(b" ")[2]))
+                raise errors.ServerRefused(self.address, text(reply.partition(b" ")[2]))
             return self._is_stored(reply)
 
-    def put_each(self, queue: bytes, items: Sequence[PutItem]) -> Iterator[bool | KestrelError]:
+    def put_each(self, queue: bytes, items: Sequence[PutItem]) -> Iterator[bool | errors.KestrelError]:
         """Send all, then yield what became of each: as `put`, or why it was refused. Stop there to send no more.
 
         Their answers have to fit into the socket's buffers: neither side may wait for the other to read.
@@ -111,8 +101,8 @@ class ClientConnection:
             with self._talking():
                 reply = self._reply()
             try:
-                is_stored: bool | KestrelError = self._is_stored(reply)
-            except KestrelError as refusal:
+                is_stored: bool | errors.KestrelError = self._is_stored(reply)
+            except errors.KestrelError as refusal:
                 is_stored = refusal
             yield is_stored
 
@@ -127,7 +117,7 @@ class ClientConnection:
         try:
             self._send(b"version\r\n")
             self._reply()
-        except (OSError, KestrelError):
+        except (OSError, errors.KestrelError):
             return False
         return True
 
@@ -153,7 +143,7 @@ class ClientConnection:
             is_ours = header[1].split(b"/")[0] == queue
             numbers = header[2:]
             if len(reply) > 1 or not is_ours or len(numbers) != 2 + with_id or not all(map(bytes.isdigit, numbers)):
-                raise UnexpectedReply(self.address, text(self._parser.header))
+                raise errors.UnexpectedReply(self.address, text(self._parser.header))
             return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
 
     def open_item(self, queue: bytes, *, close: bool = False, with_id: bool = False) -> OpenItem | None:
@@ -222,7 +212,7 @@ class ClientConnection:
             if done := re.fullmatch(rb"REPAIRED (\d+) (\d+) (.*)", line):
                 answer.items, answer.lost, answer.kept_at = int(done[1]), int(done[2]), text(done[3])
             elif line != b"SOUND":
-                raise UnexpectedReply(self.address, text(line))
+                raise errors.UnexpectedReply(self.address, text(line))
         return answer
 
     def reload(self) -> str:
@@ -236,8 +226,8 @@ class ClientConnection:
         """Stop the server; returns once it has closed the connection."""
         with self._talking():
             self._send(b"shutdown\r\n")
-            with suppress(ConnectionLost, ConnectionResetError):
-                raise UnexpectedReply(self.address, text(self._line(b"shutdown")))
+            with suppress(errors.ConnectionLost, ConnectionResetError):
+                raise errors.UnexpectedReply(self.address, text(self._line(b"shutdown")))
 
     # Figures
 
@@ -277,7 +267,7 @@ class ClientConnection:
         """The name, once it cannot be mistaken for options or for the end of the command."""
         if not queue or len(queue) > QUEUE_BYTES_MAX or _UNSENDABLE.search(queue):
             words = f"it is empty, longer than {QUEUE_BYTES_MAX} bytes, or has a blank or a / in it"
-            raise self.failure_of(BadQueueName(f"{text(queue)!r} is not a queue name: {words}"))
+            raise self.failure_of(errors.BadQueueName(f"{text(queue)!r} is not a queue name: {words}"))
         return queue
 
     def _ask(self, command: bytes, *answers: bytes) -> bytes:
@@ -290,7 +280,7 @@ class ClientConnection:
             line = self._line(command.split()[0])
             found = re.fullmatch(expected, line)
             if found is None:
-                raise UnexpectedReply(self.address, text(line))
+                raise errors.UnexpectedReply(self.address, text(line))
             return found
 
     def _line(self, verb: bytes) -> bytes:
@@ -316,13 +306,13 @@ class ClientConnection:
 
     def _send(self, request: bytes) -> None:
         if self._socket is None:
-            raise ConnectionLost(self.address, self._why_closed)
+            raise errors.ConnectionLost(self.address, self._why_closed)
         self._socket.sendall(request)
 
     def _received(self, most_bytes: int) -> bytes:
         data = self._socket.recv(most_bytes) if self._socket is not None else b""
         if not data:
-            raise ConnectionLost(self.address, self._why_closed)
+            raise errors.ConnectionLost(self.address, self._why_closed)
         return data
 
     def _reply(self) -> Reply:
@@ -330,7 +320,7 @@ class ClientConnection:
             try:
                 self._replies += self._parser.feed(self._received(RECEIVE_BYTES))
             except UnparsableReply as error:
-                raise UnexpectedReply(self.address, str(error)) from error
+                raise errors.UnexpectedReply(self.address, str(error)) from error
         return self._replies.popleft()
 
     @contextmanager
@@ -343,9 +333,13 @@ class ClientConnection:
                 with suppress(OSError):  # ended by another thread: it shows below
                     connected.settimeout((self._timeout_ms + wait_ms) / 1000)
             yield
-        except (KestrelError, OSError) as error:
+        except (errors.KestrelError, OSError) as error:
             self.close()
-            problem = error if isinstance(error, KestrelError) else ConnectionLost(self.address, reason_of(error))
+            problem = (
+                error
+                if isinstance(error, errors.KestrelError)
+                else errors.ConnectionLost(self.address, reason_of(error))
+            )
             problem.__cause__ = error if problem is not error else error.__cause__
             raised = self.failure_of(problem)
             raise raised from (problem.__cause__ if raised is problem else problem)
@@ -355,19 +349,19 @@ class ClientConnection:
         try:
             self._socket = connect(self.address, self._login, self._timeout_ms / 1000)
         except OSError as error:
-            raise ServersAway({self.address: reason_of(error)}) from error
+            raise errors.ServersAway({self.address: reason_of(error)}) from error
 
-    def _refusal(self, reply: Reply, verb: bytes) -> ServerRefused:
+    def _refusal(self, reply: Reply, verb: bytes) -> errors.ServerRefused:
         if isinstance(reply, tuple):
-            return UnexpectedReply(self.address, text(self._parser.header) if reply else "END")
+            return errors.UnexpectedReply(self.address, text(self._parser.header) if reply else "END")
         reason = text(reply.partition(b" ")[2] or reply)
         if reply.startswith(b"CLIENT_ERROR"):
-            return ServerRefused(self.address, reason)
+            return errors.ServerRefused(self.address, reason)
         if reply.startswith(b"SERVER_ERROR"):
-            return ServerUnfit(self.address, reason)
+            return errors.ServerUnfit(self.address, reason)
         if reply.startswith(b"ERROR"):
-            return UnknownCommand(self.address, text(verb))
-        return UnexpectedReply(self.address, text(reply))
+            return errors.UnknownCommand(self.address, text(verb))
+        return errors.UnexpectedReply(self.address, text(reply))
 
 
 def sendable(data: bytes, expiry: int) -> bytes:
@@ -382,7 +376,7 @@ def queue_key(name: str) -> bytes:
     """A queue's name in a command. Raises BadQueueName for one that would be something else there."""
     key = checks.text(name, "the name of a queue", may_be_empty=True).encode("utf-8", "surrogateescape")
     if not key or any(byte <= 32 or byte in b"/~.\x7f" for byte in key):
-        raise BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")
+        raise errors.BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")
     return key
 
 

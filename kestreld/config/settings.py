@@ -9,20 +9,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from kestreld.config import values
 from kestreld.config.config import Address, Compat, Config, LogFormat, PerQueue, QueueConfig, queue_name_problem
-from kestreld.config.values import (
-    BadValue,
-    as_clients_send_it,
-    count_from,
-    milliseconds_from,
-    path_of,
-    seconds_from,
-    size_bytes_from,
-    switch,
-    sync_interval_ms,
-    text_of,
-    unexpected,
-)
 from kestreld.config.yaml_tree import Kind, Node
 
 LINE_BYTES_MAX: Final = 1024**2
@@ -32,38 +20,38 @@ Parse = Callable[[Node], object]
 
 
 def _queue(node: Node) -> str:
-    name = as_clients_send_it(text_of(node, "the name of a queue or none"))
+    name = values.as_clients_send_it(values.text_of(node, "the name of a queue or none"))
     if problem := queue_name_problem(name):
-        raise BadValue(node, f"{node}: {problem}")
+        raise values.BadValue(node, f"{node}: {problem}")
     return name
 
 
 def _max_age_ms(node: Node) -> int | None:
-    return milliseconds_from(0, MAX_AGE_MS_MAX)(node) or None
+    return values.milliseconds_from(0, MAX_AGE_MS_MAX)(node) or None
 
 
 def _address(node: Node) -> Address:
-    text = text_of(node, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH")
+    text = values.text_of(node, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH")
     try:
         return Address.parse(text)
     except ValueError as error:
-        raise BadValue(node, f"{node}: {error}") from None
+        raise values.BadValue(node, f"{node}: {error}") from None
 
 
 def _host_names(node: Node) -> tuple[str, ...]:
     expected = "a host name, such as queues.example.org"
-    names = [text_of(item, expected) for item in (node.items if node.kind is Kind.LIST else [node])]
+    names = [values.text_of(item, expected) for item in (node.items if node.kind is Kind.LIST else [node])]
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name):
-            raise BadValue(node, f"expected {expected}, not {name!r}")
+            raise values.BadValue(node, f"expected {expected}, not {name!r}")
     return tuple(name.lower() for name in names)
 
 
 def _per_queue(node: Node) -> PerQueue:
     expected = "all, off, top:N or regex:PATTERN"
-    if node.kind is Kind.SWITCH and not switch(node):
+    if node.kind is Kind.SWITCH and not values.switch(node):
         return PerQueue(most=0)
-    word, colon, rest = text_of(node, expected).partition(":")
+    word, colon, rest = values.text_of(node, expected).partition(":")
     if word == "all" and not colon:
         return PerQueue()
     if word == "off" and not colon:
@@ -74,19 +62,19 @@ def _per_queue(node: Node) -> PerQueue:
         try:
             re.compile(rest)
         except re.error as error:
-            raise BadValue(node, f"{rest!r} is no regular expression: {error}") from None
+            raise values.BadValue(node, f"{rest!r} is no regular expression: {error}") from None
         return PerQueue(pattern=rest)
-    raise unexpected(node, expected)
+    raise values.unexpected(node, expected)
 
 
 def _addresses(node: Node) -> tuple[Address, ...]:
     items = node.items if node.kind is Kind.LIST else [node]
     addresses = tuple(_address(item) for item in items)
     if not addresses:
-        raise BadValue(node, "expected at least one address")
+        raise values.BadValue(node, "expected at least one address")
     for at, address in enumerate(addresses):
         if address in addresses[:at] and (address.path or address.port):
-            raise BadValue(items[at], f"{address} is listed twice")
+            raise values.BadValue(items[at], f"{address} is listed twice")
     return addresses
 
 
@@ -96,24 +84,24 @@ def _one_of(choices: type[Enum]) -> Parse:
 
     def parse(node: Node) -> Enum:
         try:
-            return choices(text_of(node, expected))
+            return choices(values.text_of(node, expected))
         except ValueError:
-            raise unexpected(node, expected) from None
+            raise values.unexpected(node, expected) from None
 
     return parse
 
 
 def _certificate_required(node: Node) -> bool:
-    text = text_of(node, "required or optional")
+    text = values.text_of(node, "required or optional")
     if text not in ("required", "optional"):
-        raise unexpected(node, "required or optional")
+        raise values.unexpected(node, "required or optional")
     return text == "required"
 
 
 def _account(node: Node) -> str:
-    name = text_of(node, "the name of a user of this machine")
+    name = values.text_of(node, "the name of a user of this machine")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
-        raise unexpected(node, "the name of a user of this machine")
+        raise values.unexpected(node, "the name of a user of this machine")
     return name
 
 
@@ -140,40 +128,40 @@ SETTINGS: Final = (
     Setting("listen.admin_hosts", "admin_hosts", _host_names),
     Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
     Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
-    Setting("tls.certificate", "tls_certificate", path_of, "null"),
-    Setting("tls.key", "tls_key", path_of, "null"),
-    Setting("tls.client_ca", "tls_client_ca", path_of, "null"),
+    Setting("tls.certificate", "tls_certificate", values.path_of, "null"),
+    Setting("tls.key", "tls_key", values.path_of, "null"),
+    Setting("tls.client_ca", "tls_client_ca", values.path_of, "null"),
     Setting("tls.client_certificate", "tls_client_certificate_required", _certificate_required),
-    Setting("insecure", "insecure", switch),
+    Setting("insecure", "insecure", values.switch),
     Setting("user", "user", _account, "null", restart=True),
     Setting("compat", "compat", _one_of(Compat), restart=True),
-    Setting("queue_path", "queue_path", path_of, restart=True),
-    Setting("archive_path", "archive_path", path_of, "null", restart=True),
-    Setting("timeout", "timeout_ms", seconds_from(0)),
-    Setting("request_timeout", "request_timeout_ms", seconds_from(1)),
-    Setting("expiration_timer_frequency_seconds", "expiration_timer_ms", seconds_from(0)),
-    Setting("sync_together", "sync_together", switch),
-    Setting("max_open_reads", "max_open_reads", count_from(1)),
-    Setting("max_line", "max_line_bytes", size_bytes_from(1024, LINE_BYTES_MAX), restart=True),
-    Setting("max_memory", "max_memory_bytes", size_bytes_from(1), "infinite"),
-    Setting("max_inflight", "max_inflight_bytes", size_bytes_from(1), "auto"),
-    Setting("max_queues", "max_queues", count_from(1), "infinite"),
-    Setting("max_connections", "max_connections", count_from(1), "infinite"),
-    Setting("max_connections_per_ip", "max_connections_per_ip", count_from(1), "infinite"),
-    _queue_setting("max_items", "max_items", count_from(1), "infinite"),
-    _queue_setting("max_size", "max_size_bytes", size_bytes_from(1), "infinite"),
-    _queue_setting("max_item_size", "max_item_size_bytes", size_bytes_from(1), "infinite"),
-    _queue_setting("discard_old_when_full", "discard_old_when_full", switch),
-    _queue_setting("journal", "journal", switch, of_family=True),
-    _queue_setting("sync_journal", "sync_journal_ms", sync_interval_ms, "false", of_family=True),
-    _queue_setting("max_journal_size", "max_journal_size_bytes", size_bytes_from(1024), of_family=True),
-    _queue_setting("max_journal_overflow", "max_journal_overflow", count_from(1), of_family=True),
-    _queue_setting("max_memory_size", "max_memory_size_bytes", size_bytes_from(1)),
+    Setting("queue_path", "queue_path", values.path_of, restart=True),
+    Setting("archive_path", "archive_path", values.path_of, "null", restart=True),
+    Setting("timeout", "timeout_ms", values.seconds_from(0)),
+    Setting("request_timeout", "request_timeout_ms", values.seconds_from(1)),
+    Setting("expiration_timer_frequency_seconds", "expiration_timer_ms", values.seconds_from(0)),
+    Setting("sync_together", "sync_together", values.switch),
+    Setting("max_open_reads", "max_open_reads", values.count_from(1)),
+    Setting("max_line", "max_line_bytes", values.size_bytes_from(1024, LINE_BYTES_MAX), restart=True),
+    Setting("max_memory", "max_memory_bytes", values.size_bytes_from(1), "infinite"),
+    Setting("max_inflight", "max_inflight_bytes", values.size_bytes_from(1), "auto"),
+    Setting("max_queues", "max_queues", values.count_from(1), "infinite"),
+    Setting("max_connections", "max_connections", values.count_from(1), "infinite"),
+    Setting("max_connections_per_ip", "max_connections_per_ip", values.count_from(1), "infinite"),
+    _queue_setting("max_items", "max_items", values.count_from(1), "infinite"),
+    _queue_setting("max_size", "max_size_bytes", values.size_bytes_from(1), "infinite"),
+    _queue_setting("max_item_size", "max_item_size_bytes", values.size_bytes_from(1), "infinite"),
+    _queue_setting("discard_old_when_full", "discard_old_when_full", values.switch),
+    _queue_setting("journal", "journal", values.switch, of_family=True),
+    _queue_setting("sync_journal", "sync_journal_ms", values.sync_interval_ms, "false", of_family=True),
+    _queue_setting("max_journal_size", "max_journal_size_bytes", values.size_bytes_from(1024), of_family=True),
+    _queue_setting("max_journal_overflow", "max_journal_overflow", values.count_from(1), of_family=True),
+    _queue_setting("max_memory_size", "max_memory_size_bytes", values.size_bytes_from(1)),
     _queue_setting("max_age", "max_age_ms", _max_age_ms, "0"),
     _queue_setting("move_expired_to", "move_expired_to", _queue, "none"),
-    _queue_setting("max_retries", "max_retries", count_from(1), "infinite"),
+    _queue_setting("max_retries", "max_retries", values.count_from(1), "infinite"),
     _queue_setting("move_failed_to", "move_failed_to", _queue, "none"),
-    _queue_setting("trash_seconds", "trash_ms", seconds_from(0, MAX_AGE_MS_MAX)),
+    _queue_setting("trash_seconds", "trash_ms", values.seconds_from(0, MAX_AGE_MS_MAX)),
 )
 GROUPED: Final = {
     group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}
