@@ -9,30 +9,16 @@ from typing import Any, Final
 
 from kestreld.config.config import Compat
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
+from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import (
-    DELETE,
-    DUMP_CONFIG,
-    DUMP_STATS,
-    ERROR,
-    FLUSH,
-    FLUSH_ALL,
-    FLUSH_ALL_EXPIRED,
-    FLUSH_EXPIRED,
     GET,
     GET_MANY,
     NEXT,
-    QUIT,
     READ,
-    RELOAD,
-    REPAIR,
     REPLY,
     SET,
     SET_WITH,
-    SHUTDOWN,
-    STATS,
     TOO_LARGE,
-    UNDO,
-    VERSION,
     Command,
     CommandCache,
 )
@@ -53,26 +39,26 @@ _NUMBER: Final = re.compile(rb"-?\d{1,19}")
 # Storage commands that a queue does not have, and which of their words says how much data follows
 _STORAGE_WORDS: Final = {b"add": 4, b"replace": 4, b"append": 4, b"prepend": 4, b"cas": 4, b"ms": 2}
 _BARE: Final = {
-    b"flush_all_expired": FLUSH_ALL_EXPIRED,
-    b"version": VERSION,
-    b"shutdown": SHUTDOWN,
-    b"reload": RELOAD,
-    b"dump_config": DUMP_CONFIG,
-    b"stats": STATS,
-    b"dump_stats": DUMP_STATS,
-    b"quit": QUIT,
+    b"flush_all_expired": wire.FLUSH_ALL_EXPIRED,
+    b"version": wire.VERSION,
+    b"shutdown": wire.SHUTDOWN,
+    b"reload": wire.RELOAD,
+    b"dump_config": wire.DUMP_CONFIG,
+    b"stats": wire.STATS,
+    b"dump_stats": wire.DUMP_STATS,
+    b"quit": wire.QUIT,
 }
 _NAMED: Final = {
-    b"delete": DELETE,
-    b"flush": FLUSH,
-    b"flush_expired": FLUSH_EXPIRED,
-    b"repair": REPAIR,
-    b"undo": UNDO,
+    b"delete": wire.DELETE,
+    b"flush": wire.FLUSH,
+    b"flush_expired": wire.FLUSH_EXPIRED,
+    b"repair": wire.REPAIR,
+    b"undo": wire.UNDO,
 }
 
 
 _UNKNOWN: Final = Command(REPLY)
-_UNKNOWN.reply = ERROR
+_UNKNOWN.reply = wire.ERROR
 # In the place of a command whose data block is unfinished: nothing has come yet, and nothing is taken any more
 _BEGINNING: Final = Command(REPLY)
 _OVER: Final = Command(REPLY)
@@ -380,9 +366,9 @@ class MemcacheParser(Parser):
         if verb in _BARE:
             command = Command(_BARE[verb])
             command.words = words[1:]
-            command.noreply = command.kind == FLUSH_ALL_EXPIRED and self._noreply(words, 1)
+            command.noreply = command.kind == wire.FLUSH_ALL_EXPIRED and self._noreply(words, 1)
             rest = words[1:-1] if command.noreply else words[1:]
-            changes = command.kind in (FLUSH_ALL_EXPIRED, SHUTDOWN, RELOAD)
+            changes = command.kind in (wire.FLUSH_ALL_EXPIRED, wire.SHUTDOWN, wire.RELOAD)
             return (self._surplus(words[0], rest) if changes else None) or command
         if verb in _STORAGE_WORDS:
             return self._swallow(words, _STORAGE_WORDS[verb])
@@ -489,7 +475,7 @@ class MemcacheParser(Parser):
         if size < 0:
             return self._refuse("bad data length", closes=True)
         command = Command(REPLY)
-        command.reply, command.data_bytes = ERROR, size
+        command.reply, command.data_bytes = wire.ERROR, size
         return command
 
     def _parse_named(self, kind: int, words: list[bytes]) -> Command:
@@ -499,7 +485,7 @@ class MemcacheParser(Parser):
         command.key, command.name = words[1], words[1].decode("latin-1")
         command.noreply = self._noreply(words, 2)
         rest = words[2:-1] if command.noreply else words[2:]
-        if kind == DELETE and len(rest) == 1 and rest[0].isdigit():
+        if kind == wire.DELETE and len(rest) == 1 and rest[0].isdigit():
             rest = []  # memcached's time of old
         return self._surplus(words[0], rest) or command
 
@@ -510,7 +496,7 @@ class MemcacheParser(Parser):
         return self._refuse(f"too many words for {verb.decode('latin-1').lower()}")
 
     def _parse_flush_all(self, words: list[bytes]) -> Command:
-        command = Command(FLUSH_ALL)
+        command = Command(wire.FLUSH_ALL)
         command.noreply = self._noreply(words, 1)
         delays = words[1:-1] if command.noreply else words[1:]
         if not self._strict and delays and delays != [b"0"]:
