@@ -63,12 +63,12 @@ class ExitCode(IntEnum):
 EXIT_HELP = """exit codes:
   0    stopped as asked (SIGTERM, SIGINT, the shutdown command)
   2    wrong arguments
-  69   an address cannot be listened on
-  70   a mistake in kestreld itself: it stops rather than go on with a state it cannot vouch for
+  69   cannot listen on an address
+  70   internal error: kestreld stops rather than continue in an inconsistent state
   73   the spool cannot be read or written
   75   another kestreld holds the spool
-  78   the configuration has mistakes
-  130  told twice to stop: left at once, without finishing replies
+  78   invalid configuration
+  130  stopped immediately by a second SIGINT or SIGTERM, without finishing replies
 """
 
 
@@ -76,11 +76,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="kestreld",
         description="A durable queue server that speaks Kestrel's memcache protocol.\n\n"
-        "`kestreld hash-password` reads a password and prints what a configuration keeps of it.",
+        "`kestreld hash-password` reads a password and prints its hash for the configuration.",
         epilog=EXIT_HELP,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30),
     )
-    parser.add_argument("--config", metavar="FILE", help="configuration; see docs and packaging/kestreld.yaml")
+    parser.add_argument("--config", metavar="FILE", help="configuration file; see docs and packaging/kestreld.yaml")
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -90,18 +90,18 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="override one setting; repeatable",
     )
     parser.add_argument(
-        "--check-config", action="store_true", help="report every mistake in the configuration and exit"
+        "--check-config", action="store_true", help="check the configuration, report every error and exit"
     )
     parser.add_argument(
         "--insecure",
         action="store_true",
-        help="let other machines in although nobody has to log in (as --set insecure=true)",
+        help="accept connections from other machines without authentication (as --set insecure=true)",
     )
     parser.add_argument(
         "--log-format",
         metavar="text|json",
         choices=[form.value for form in LogFormat],
-        help="how the lines of the log are written (as --set log.format=json)",
+        help="log format (as --set log.format=json)",
     )
     build = "pure Python" if isinstance(GroupCommit.__init__, FunctionType) else "compiled"
     parser.add_argument("--version", action="version", version=f"kestreld {__version__} ({build})")
@@ -123,13 +123,13 @@ def print_hash() -> int:
     complain = stderr_log().of("daemon", Level.ERROR)
     if sys.stdin.isatty():
         password = getpass.getpass("Password: ").encode()
-        if getpass.getpass("Once more: ").encode() != password:
-            complain("these were two passwords")
+        if getpass.getpass("Repeat password: ").encode() != password:
+            complain("passwords do not match")
             return ExitCode.USAGE
     else:
         password = sys.stdin.buffer.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
-        complain(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+        complain(f"password must have 1 to {PASSWORD_BYTES_MAX} bytes")
         return ExitCode.USAGE
     sys.stdout.write(f"{hash_password(password, os.urandom(SALT_BYTES))}\n")
     return ExitCode.OK
@@ -178,11 +178,11 @@ def become(config: Config) -> None:
     try:
         account = pwd.getpwnam(config.user)
     except KeyError:
-        raise ConfigError([config.problem("user", f"user: there is no account {config.user!r}")]) from None
+        raise ConfigError([config.problem("user", f"user: no such account: {config.user!r}")]) from None
     if os.geteuid() == account.pw_uid:
         return
     if os.geteuid() != 0:
-        raise ConfigError([config.problem("user", f"user: only root can become {config.user!r}")])
+        raise ConfigError([config.problem("user", f"user: only root can switch to {config.user!r}")])
     sockets = [str(Path(address.path).parent) for address in config.addresses if address.path]
     for folder in (config.queue_path, config.archive_path, *sockets):
         if folder is not None and not os.path.exists(folder):
@@ -229,7 +229,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         return ExitCode.BAD_CONFIG
     except OSError as error:
         where = error.filename or ", ".join(map(str, config.addresses))
-        complain(f"cannot listen: {error.strerror or error}: {where}")
+        complain(f"cannot listen on {where}: {error.strerror or error}")
         return ExitCode.CANNOT_LISTEN
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
     service.set_aside_descriptors()
@@ -308,7 +308,7 @@ def give_up(log: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
     """A turn or timer failed in a way nobody planned for: what is in memory may be wrong, the journals are not."""
     error = context.get("exception")
     if "protocol" in context:  # one connection of the HTTP listener: all others are in nobody's protocol
-        log.say(Level.WARNING, "server", f"a connection of the admin port failed: {error!r}")
+        log.say(Level.WARNING, "server", f"admin connection failed: {error!r}")
         return
     details = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
     log.say(Level.CRITICAL, "daemon", f"internal error: {context.get('message')}: {error!r}", details)
@@ -328,7 +328,7 @@ def listen(service: Service, network: Network, config: Config, passed: list[Pass
         if exposed is not None:
             raise ConfigError([config.problem("memcache", f"{one.name}: {exposure_reason(exposed)}")])
         if is_tls and config.tls_certificate is None:
-            raise ConfigError([config.problem("tls_certificate", f"{one.name}: needs tls.certificate")])
+            raise ConfigError([config.problem("tls_certificate", f"{one.name}: requires tls.certificate")])
         addresses.append(service.listen(bound, memcache, is_tls=is_tls, is_trusted=bound.is_private).address)
     for address in () if passed else config.memcache:
         bound = bind(network, address)
@@ -345,8 +345,8 @@ def listen_for_operators(service: Service, network: Network, config: Config, log
     except OSError as error:
         if "admin" in config.places:
             raise
-        reason = f"{error.strerror}: {config.admin}, where it is unless listen.admin says otherwise"
-        log.say(Level.WARNING, "daemon", f"no admin port: {reason}")
+        reason = f"cannot listen on {config.admin}, the default of listen.admin: {error.strerror}"
+        log.say(Level.WARNING, "daemon", f"admin port disabled: {reason}")
         return None
     # aiohttp takes more time and memory than all the rest: clients of the data port are let in before.
     from kestreld.server.admin.listener import AdminListener

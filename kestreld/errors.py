@@ -121,14 +121,14 @@ class QueueForked(KestrelError):
 
     def __init__(self, queue: str) -> None:
         advice = "open it again in the child, or share it with open_shared"
-        super().__init__(f"{queue}: opened before a fork, by the parent of this process; {advice}")
+        super().__init__(f"{queue}: opened before a fork by the parent process; {advice}")
 
 
 class ThreadDied(KestrelError):
     """A thread of the library has ended by an exception: nobody would make the calls any more that it had to make."""
 
     def __init__(self, name: str, cause: str) -> None:
-        super().__init__(f"{name}: the thread behind it has died of {cause}; close and open again")
+        super().__init__(f"{name}: its thread died: {cause}; close and reopen it")
 
 
 class ReaderUnknown(KestrelError):

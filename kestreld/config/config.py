@@ -68,14 +68,14 @@ class Address:
         if text.startswith("unix:"):
             path = usable_path(text.removeprefix("unix:"))
             if len(path.encode("utf-8", "surrogateescape")) > SOCKET_PATH_BYTES_MAX:
-                raise ValueError(f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes")
+                raise ValueError(f"socket path too long: the maximum is {SOCKET_PATH_BYTES_MAX} bytes")
             return cls(path=path)
         match = re.fullmatch(r"(?:tls:)?(?:\[([^\[\]]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", text)
         if match is None:
             raise ValueError("expected HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH")
         ip6, host, port = match[1], match[2], int(match[3])
         if port > 65535:
-            raise ValueError("a port is at most 65535")
+            raise ValueError("port out of range: the maximum is 65535")
         if ip6:
             ipaddress.IPv6Address(ip6)
         elif re.fullmatch(r"[0-9.]+", host):
@@ -203,8 +203,8 @@ class Config:
 def exposure_reason(address: Address) -> str:
     """Why such an address is refused, and what to do."""
     return (
-        f"other machines can reach {address} and nobody would have to log in: set users, take a loopback address "
-        "or, if that is meant, --insecure"
+        f"{address} is reachable from other machines without authentication: set users, use a loopback address, "
+        "or pass --insecure"
     )
 
 
@@ -213,17 +213,17 @@ def queue_name_problem(name: str) -> str | None:
     if _PLAIN.fullmatch(name) and len(name) <= QUEUE_FILE_NAME_BYTES_MAX:
         return None
     if not name:
-        return "a queue name cannot be empty"
+        return "queue name must not be empty"
     if bad := re.search("[/~.]", name):
-        return f"a queue name cannot have {bad[0]!r} in it"
+        return f"queue name must not contain {bad[0]!r}"
     if re.search("[\x00-\x20\x7f]", name):
-        return "a queue name cannot have blanks or control characters in it"
+        return "queue name must not contain spaces or control characters"
     if re.search("[^\x00-\xff]", name):
-        return "a queue name is made of single bytes"
+        return "queue name must consist of characters up to U+00FF"
     if name.startswith("+") or name.endswith("+"):
-        return "a queue name cannot begin or end with '+', which stands between parent and child"
+        return "queue name must not begin or end with '+', which separates parent and child"
     if (size_bytes := len(encode_queue_name(name))) > QUEUE_FILE_NAME_BYTES_MAX:
-        return f"a queue name's file name has at most {QUEUE_FILE_NAME_BYTES_MAX} bytes, not {size_bytes}"
+        return f"queue name too long: its file name would have {size_bytes} bytes, the maximum is {QUEUE_FILE_NAME_BYTES_MAX}"
     return None
 
 

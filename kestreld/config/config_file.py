@@ -35,7 +35,7 @@ def find_config_path(files: FileLayer, explicit: str | None, environ: Mapping[st
     for asked, path in (("--config", explicit), ("$KESTRELD_CONFIG", environ.get("KESTRELD_CONFIG") or None)):
         if path is not None:
             if not files.exists(path):
-                raise ConfigError([ConfigProblem(path, 0, 0, f"there is no such file ({asked})")])
+                raise ConfigError([ConfigProblem(path, 0, 0, f"no such file ({asked})")])
             return path
     searched = ["/etc/kestreld/kestreld.yaml"]
     if home := environ.get("HOME"):
@@ -65,7 +65,7 @@ def load(text: str, source: str, overrides: Sequence[str] = (), files: FileLayer
 def _file_text(files: FileLayer, path: str) -> str:
     try:
         if files.size_bytes(path) > FILE_BYTES_MAX:
-            raise ConfigError([ConfigProblem(path, 0, 0, f"larger than {FILE_BYTES_MAX} bytes")])
+            raise ConfigError([ConfigProblem(path, 0, 0, f"file larger than {FILE_BYTES_MAX} bytes")])
         content = files.read_operators_file(path)
     except OSError as error:
         raise ConfigError([ConfigProblem(path, 0, 0, str(error.strerror))]) from error
@@ -213,11 +213,11 @@ class _Draft:
 
     def _unknown(self, key: str, entry: Entry, known: list[str]) -> None:
         if place := place_of(key):
-            reason = f"{key} does not belong here: it stands {place}"
+            reason = f"{key} is not allowed here: set it {place}"
         elif near := difflib.get_close_matches(key, known, n=1):
             reason = f"unknown setting {key!r}; did you mean {near[0]}?"
         elif entry.node.kind is Kind.MAPPING:
-            reason = f"unknown setting {key!r}; a queue's settings stand under queues"
+            reason = f"unknown setting {key!r}; queue settings go under queues"
         else:
             reason = f"unknown setting {key!r}"
         self._problem(entry.place, reason)
@@ -231,10 +231,10 @@ class _Draft:
         addresses = self.values.get("memcache", ())
         if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
             if any(address.tls for address in addresses):
-                self._problem(self._places["", "memcache"], "listen.memcache: tls: needs tls.certificate and tls.key")
+                self._problem(self._places["", "memcache"], "listen.memcache: tls: requires tls.certificate and tls.key")
             admin = self.values.get("admin")
             if admin is not None and admin.tls:
-                self._problem(self._places["", "admin"], "listen.admin: tls: needs tls.certificate and tls.key")
+                self._problem(self._places["", "admin"], "listen.admin: tls: requires tls.certificate and tls.key")
             for name in ("tls_key", "tls_client_ca"):
                 if self.values.get(name) is not None:
                     self._problem(
@@ -246,7 +246,7 @@ class _Draft:
             for name in ("move_expired_to", "move_failed_to"):
                 to = block.get(name)
                 if to and to != queue and family_of(to) == family_of(queue):
-                    self._problem(self._places[queue, name], f"{name}: {to!r} is of the same family as {queue!r}")
+                    self._problem(self._places[queue, name], f"{name}: {to!r} belongs to the same family as {queue!r}")
             if {"max_retries", "move_failed_to"} & block.keys():
                 self._check_retries(queue)
 
@@ -257,7 +257,7 @@ class _Draft:
         if len(missing) == 1 and not {"max_retries", "move_failed_to"} & self._bad_fields:
             given = "move_failed_to" if missing == ["max_retries"] else "max_retries"
             place = self._places[queue, given if given in self.queues[queue] else missing[0]]
-            self._problem(place, f"{given} has no effect without {missing[0]}: set both or none")
+            self._problem(place, f"{given} has no effect without {missing[0]}: set both or neither")
 
     def _check_circles(self, name: str) -> None:
         """Items that move on must come to rest: no queue may send them, by others, to itself."""
@@ -266,7 +266,7 @@ class _Draft:
             places = {queue: self._origin(queue, name) for queue in circle}
             first = circle.index(min(circle, key=lambda queue: places[queue]))
             path = " -> ".join(map(repr, [*circle[first:], *circle[: first + 1]]))
-            self._problem(places[circle[first]], f"{name}: items would go round: {path}")
+            self._problem(places[circle[first]], f"{name}: items would loop: {path}")
             for queue in circle:
                 del graph[queue]
 

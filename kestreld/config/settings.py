@@ -20,7 +20,7 @@ Parse = Callable[[Node], object]
 
 
 def _queue(node: Node) -> str:
-    name = values.as_clients_send_it(values.text_of(node, "the name of a queue or none"))
+    name = values.as_clients_send_it(values.text_of(node, "a queue name or none"))
     if problem := queue_name_problem(name):
         raise values.BadValue(node, f"{node}: {problem}")
     return name
@@ -62,7 +62,7 @@ def _per_queue(node: Node) -> PerQueue:
         try:
             re.compile(rest)
         except re.error as error:
-            raise values.BadValue(node, f"{rest!r} is no regular expression: {error}") from None
+            raise values.BadValue(node, f"{rest!r} is not a valid regular expression: {error}") from None
         return PerQueue(pattern=rest)
     raise values.unexpected(node, expected)
 
@@ -99,9 +99,9 @@ def _certificate_required(node: Node) -> bool:
 
 
 def _account(node: Node) -> str:
-    name = values.text_of(node, "the name of a user of this machine")
+    name = values.text_of(node, "the name of an account on this machine")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
-        raise values.unexpected(node, "the name of a user of this machine")
+        raise values.unexpected(node, "the name of an account on this machine")
     return name
 
 

@@ -65,7 +65,7 @@ def read_users(node: Node, files: FileLayer) -> tuple[dict[str, UserConfig], lis
     users: dict[str, UserConfig] = {}
     problems: list[ConfigProblem] = []
     if node.kind not in (Kind.MAPPING, Kind.NULL):
-        problems.append(node.place.problem(f"users: expected a mapping of names to what they may do, not {node}"))
+        problems.append(node.place.problem(f"users: expected a mapping of user names to their settings, not {node}"))
     certificates: dict[str, str] = {}
     for name, entry in node.entries.items():
         user = _User(name, entry, files)
@@ -75,7 +75,7 @@ def read_users(node: Node, files: FileLayer) -> tuple[dict[str, UserConfig], lis
         users[name] = made = user.finish()
         for certificate in made.certificates:
             if (other := certificates.setdefault(certificate, name)) != name:
-                reason = f"users.{name}: the certificate name {certificate!r} is that of {other}, too"
+                reason = f"users.{name}: certificate name {certificate!r} is already used by {other}"
                 problems.append(entry.place.problem(reason))
     return users, problems
 
@@ -100,9 +100,9 @@ class _User:
             "max_rate": self._read_rate,
         }
         if not re.fullmatch(r"[^\x00-\x20\x7f]{1,64}", name):
-            self._problem(entry, "a user's name has no blanks, and at most 64 characters")
+            self._problem(entry, "user name must have 1 to 64 characters and no spaces")
         elif entry.place.source.startswith("--set"):
-            self._problem(entry, "users are set in a file: everybody on a machine can read its command lines")
+            self._problem(entry, "set users in a file: command lines are visible to every account on the machine")
         elif entry.node.kind is not Kind.MAPPING:
             self._problem(entry, f"expected a mapping such as {{rights: {{'*': [put, get]}}}}, not {_kind(entry.node)}")
         else:
@@ -125,9 +125,9 @@ class _User:
         if "password" in given and "password_file" in given:
             self._problem(given["password_file"], "set password or password_file, not both")
         elif not {"password", "password_file", "certificate"} & given.keys():
-            self._problem(entry, "cannot log in: set password, password_file or certificate")
+            self._problem(entry, "no credentials: set password, password_file or certificate")
         if "rights" not in given:
-            self._problem(entry, "may do nothing: set rights, such as {'*': [put, get]}")
+            self._problem(entry, "no rights: set rights, such as {'*': [put, get]}")
 
     def finish(self) -> UserConfig:
         return UserConfig(
@@ -158,7 +158,7 @@ class _User:
             raise BadValue(node, f"{path}: {error}") from None
 
     def _read_certificate(self, node: Node) -> None:
-        expected = "a name that stands in the certificate"
+        expected = "a name contained in the certificate"
         names = [text_of(item, expected) for item in (node.items if node.kind is Kind.LIST else [node])]
         if not names or not all(names):
             raise BadValue(node, f"expected {expected}")
@@ -166,7 +166,7 @@ class _User:
 
     def _read_rights(self, node: Node) -> None:
         if node.kind is not Kind.MAPPING or not node.entries:
-            raise BadValue(node, "expected queues and what may be done with them, such as {'orders*': [put, get]}")
+            raise BadValue(node, "expected a mapping of queue patterns to rights, such as {'orders*': [put, get]}")
         for pattern, entry in node.entries.items():
             self._rights.append((as_clients_send_it(pattern), _rights(entry.node)))
             words = entry.node.items if entry.node.kind is Kind.LIST else [entry.node]
@@ -189,7 +189,7 @@ def _rights(node: Node) -> Rights:
         except ValueError:
             near = difflib.get_close_matches(item.text, known, n=1)
             more = f"; did you mean {near[0]}?" if near else ""
-            raise BadValue(item, f"{item} is no right: there are {', '.join(known)} and {ALL_WORD}{more}") from None
+            raise BadValue(item, f"unknown right {item}: expected {', '.join(known)} or {ALL_WORD}{more}") from None
     return frozenset(rights)
 
 

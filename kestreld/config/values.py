@@ -51,9 +51,9 @@ def number_from(
         except ValueError:
             raise unexpected(node, expected) from None
         if number < lowest:
-            raise BadValue(node, f"{text} is too little: at least {lowest}")
+            raise BadValue(node, f"{text} is too small: the minimum is {lowest}")
         if number > highest:
-            raise BadValue(node, f"{text} is too much: at most {highest}")
+            raise BadValue(node, f"{text} is too large: the maximum is {highest}")
         return number
 
     return parse
@@ -105,8 +105,8 @@ def path_of(node: Node) -> str:
 def usable_path(text: str) -> str:
     """The path with its ~ expanded. Raises ValueError with the reason."""
     if not text or re.search("[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]", text):
-        raise ValueError("a path has at least one character and no control characters")
+        raise ValueError("path must not be empty or contain control characters")
     expanded = posixpath.expanduser(text)
     if expanded.startswith("~"):
-        raise ValueError(f"no home folder is known for {text.partition('/')[0]}")
+        raise ValueError(f"no home directory known for {text.partition('/')[0]}")
     return expanded

@@ -92,7 +92,7 @@ def read_tree(text: str, source: str) -> tuple[Node | None, list[ConfigProblem]]
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         place = SourceLocation(source, line, error.position - text.rfind("\n", 0, error.position))
-        return None, [place.problem(f"YAML: the character {chr(error.character)!r} cannot stand here")]
+        return None, [place.problem(f"YAML: character {chr(error.character)!r} is not allowed")]
     try:
         root = loader.get_single_node()
         return (tree.node(root) if root is not None else Node(SourceLocation(source), Kind.NULL)), tree.problems
@@ -151,7 +151,7 @@ class _Tree:
                 merged += self._merged(self.node(value))
             elif (first := node.entries.get(key.value)) is not None:
                 before = f", first on line {first.place.line}" if first.place.line else ""
-                self.problems.append(place.problem(f"{key.value!r} is given twice{before}"))
+                self.problems.append(place.problem(f"{key.value!r} is set twice{before}"))
             else:
                 node.entries[key.value] = Entry(place, self.node(value))
         for other in merged:
@@ -162,7 +162,7 @@ class _Tree:
             if item.kind is Kind.MAPPING:
                 yield item
             else:
-                self.problems.append(item.place.problem(f"<< takes a mapping or a list of them, not {item}"))
+                self.problems.append(item.place.problem(f"<< requires a mapping or a list of mappings, not {item}"))
 
     def _merge(self, node: Node, other: Node) -> None:
         """A mapping's own entries win over merged ones, the first merged over the later."""
@@ -171,4 +171,4 @@ class _Tree:
             for key, entry in other.entries.items():
                 node.entries.setdefault(key, entry)
         elif self._merged_entries - len(other.entries) <= MERGED_ENTRIES_MAX:
-            self.problems.append(node.place.problem("YAML: too much is merged with <<"))
+            self.problems.append(node.place.problem("YAML: << merges too many entries"))

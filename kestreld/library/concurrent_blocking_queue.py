@@ -40,7 +40,7 @@ class ConcurrentBlockingQueue(Generic[T]):
 
     def put(self, item: T) -> bool:
         if item is None:
-            raise TypeError("None cannot be an item: it says that there is none")
+            raise TypeError("None cannot be an item: it means that there is no item")
         if self._is_closed or not self._claim_slot():
             return False
         self._items.append(item)

@@ -87,7 +87,7 @@ class JournalReader:
 
     def commit(self, item: QItem) -> None:
         """The item is done. One that is not open here is nothing to do."""
-        checks.instance(item, QItem, "an item")
+        checks.instance(item, QItem, "item")
         if is_own(item.xid, self.reading, self.full_name):
             self.reading.end_read(item.xid, is_done=True)
 
@@ -96,7 +96,7 @@ class JournalReader:
 
         One that is not open here is nothing to do.
         """
-        checks.instance(item, QItem, "an item")
+        checks.instance(item, QItem, "item")
         if not is_own(item.xid, self.reading, self.full_name):
             return
         is_done = False

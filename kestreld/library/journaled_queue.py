@@ -36,7 +36,7 @@ class JournaledQueue:
         """
         self.name = checked_name(name)
         own, archive_path = checked_config(config), checks.path_or_none(archive_path, "archive_path")
-        path = checks.path(path, "the path of a spool")
+        path = checks.path(path, "spool path")
         self._readers: dict[Reader, JournalReader] = {}
         self._closed = False
         self._spool, self._queue = spools.use(
@@ -83,7 +83,7 @@ class JournaledQueue:
         given back, and `on_expired` told of each that expires: see JournalReader. Raises BadQueueName, or
         ReaderUnknown for the default reader where there are others.
         """
-        checks.text(name, "the name of a reader", may_be_empty=True)
+        checks.text(name, "reader name", may_be_empty=True)
         if config is not None:
             checks.instance(config, QueueConfig, "config")
         for handler, what in ((error_handler, "error_handler"), (on_expired, "on_expired")):
@@ -120,7 +120,7 @@ class JournaledQueue:
 
         Those who wait there get None. With the last one, the default reader is there again, at the tail.
         """
-        checks.text(name, "the name of a reader", may_be_empty=True)
+        checks.text(name, "reader name", may_be_empty=True)
         return self._change(lambda: self._spool.lifecycle.drop(self._queue, name))
 
     def erase(self) -> None:

@@ -34,7 +34,7 @@ class PersistentQueue:
     def __init__(self, persistence_path: str, name: str, config: QueueConfig | None = None) -> None:
         """Raises BadQueueName."""
         self.name = checked_name(name)
-        self._path = checks.path(persistence_path, "the path of a spool")
+        self._path = checks.path(persistence_path, "spool path")
         self._config = checked_config(config)
         self._closed = False
         self._is_set_up = False

@@ -51,7 +51,7 @@ class SharedQueue:
         self.name = name
         self._key = queue_key(name)
         self._spool = SharedSpool(
-            checks.path(persistence_path, "the path of a spool"),
+            checks.path(persistence_path, "spool path"),
             checks.path_or_none(config_path, "config_path"),
             checks.span_ms(patience_ms, "patience_ms"),
         )
@@ -84,7 +84,7 @@ class SharedQueue:
         """
         if self._closed:
             return False
-        value, expire_s = sendable(value, checks.whole(expiry, "an expiry")), _expire_s(expiry)
+        value, expire_s = sendable(value, checks.whole(expiry, "expiry")), _expire_s(expiry)
         return self._spool.use(lambda server: server.asked(lambda there: there.put(self._key, value, expire_s)))
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:

@@ -32,7 +32,7 @@ class SimpleBlockingQueue(Generic[T]):
 
     def put(self, item: T) -> bool:
         if item is None:
-            raise TypeError("None cannot be an item: it says that there is none")
+            raise TypeError("None cannot be an item: it means that there is no item")
         with self._lock:
             if self._is_closed:
                 return False

@@ -25,7 +25,7 @@ class Xid(int):
 def is_own(xid: int, owner: object, name: str) -> bool:
     """Whether it can be an open read of the owner's, which has that name. A plain number is taken at its word."""
     if not isinstance(xid, Xid):
-        checks.whole(xid, "an xid")
+        checks.whole(xid, "xid")
         return True
     if xid.owner is owner:
         return True

@@ -108,7 +108,7 @@ def test_passed_sockets_stand_in_for_those_of_the_configuration(tmp_path):
 def test_a_passed_socket_that_others_can_reach_is_refused_while_nobody_has_to_log_in(tmp_path):
     done = ServiceDaemon(tmp_path, names="memcache", sockets=("0.0.0.0",)).run()
     assert done.returncode == 78
-    assert re.search(r"memcache: other machines can reach 0\.0\.0\.0:\d+ and nobody would have to log in", done.stderr)
+    assert re.search(r"memcache: 0\.0\.0\.0:\d+ is reachable from other machines without authentication", done.stderr)
 
 
 def test_sockets_for_another_process_are_none_of_ours(tmp_path):
@@ -174,7 +174,7 @@ def test_a_spool_that_cannot_be_written_is_refused(open_path):
 def test_an_account_that_is_not_there_is_refused(tmp_path):
     done = Daemon(tmp_path, config="user: no-such-account\n").run()
     assert done.returncode == 78
-    assert f"{tmp_path}/kestreld.yaml:1:7: user: there is no account 'no-such-account'" in done.stderr
+    assert f"{tmp_path}/kestreld.yaml:1:7: user: no such account: 'no-such-account'" in done.stderr
 
 
 # --- The units that ship.

@@ -301,7 +301,7 @@ def test_a_tls_address_needs_a_certificate(tmp_path):
     daemon = Daemon(tmp_path, config="", listen="tls:127.0.0.1:0")
     done = daemon.run("--check-config")
     assert done.returncode == 78
-    assert "listen.memcache: tls: needs tls.certificate and tls.key" in done.stderr
+    assert "listen.memcache: tls: requires tls.certificate and tls.key" in done.stderr
 
 
 def test_idle_tls_connections_take_little_memory(plain_tls, authority):

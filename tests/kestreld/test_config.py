@@ -234,12 +234,12 @@ def test_an_override_may_be_a_list():
         ("queues.work=5", "--set queues.work: expected a mapping"),
         ("queues.work={max_items: 5", "--set queues.work: expected a mapping"),
         ("queues.a.b=5", "--set queues.a.b: unknown setting 'b'"),
-        ("queues.a~.max_items=5", "--set queues.a~.max_items: 'a~': a queue name cannot have '~'"),
+        ("queues.a~.max_items=5", "--set queues.a~.max_items: 'a~': queue name must not contain '~'"),
         (
             "work.max_items=5",
-            "--set work.max_items: unknown setting 'work'; a queue's settings stand under queues",
+            "--set work.max_items: unknown setting 'work'; queue settings go under queues",
         ),
-        ("queues.w={max_age: 1, max_age: 1}", "--set queues.w: 'max_age' is given twice"),
+        ("queues.w={max_age: 1, max_age: 1}", "--set queues.w: 'max_age' is set twice"),
         ("max_retries=3", "--set max_retries: max_retries has no effect without move_failed_to"),
         ('max_items="\\U00110000"', "--set max_items: max_items: expected a whole number"),
         ("max_items=" + "[" * 9999, "--set max_items: max_items: expected a whole number"),
@@ -258,9 +258,9 @@ BAD_FILES = [
     ("maxItems: 5", "1:1", "did you mean max_items?"),
     ("colour: red", "1:1", "unknown setting 'colour'"),
     ("work: {max_items: 5}", "1:1", "a queue's settings stand under queues"),
-    ("queues:\n  work:\n    timeout: 3", "3:5", "timeout does not belong here: it stands at the top level"),
-    ("queues:\n  work: {admin: 3}", "2:10", "admin does not belong here: it stands under listen"),
-    ("memcache: 127.0.0.1:1", "1:1", "memcache does not belong here: it stands under listen"),
+    ("queues:\n  work:\n    timeout: 3", "3:5", "timeout is not allowed here: set it at the top level"),
+    ("queues:\n  work: {admin: 3}", "2:10", "admin is not allowed here: set it under listen"),
+    ("memcache: 127.0.0.1:1", "1:1", "memcache is not allowed here: set it under listen"),
     ("listen: {max_items: 3}", "1:10", "it stands at the top level, or under a queue's name"),
     ("listen: {memcach: 127.0.0.1:1}", "1:10", "did you mean memcache?"),
     ("people: {}", "1:1", "unknown setting 'people'"),
@@ -271,10 +271,10 @@ BAD_FILES = [
         "users.alice: expected a mapping such as {rights: {'*': [put, get]}}, not a plain",
     ),
     ("users:\n  'a b': {}", "2:3", "a user's name has no blanks"),
-    ("users: {a: {certificate: c}}", "1:9", "users.a: may do nothing: set rights"),
-    ("users: {a: {rights: {q: put}}}", "1:9", "users.a: cannot log in: set password, password_file or certificate"),
+    ("users: {a: {certificate: c}}", "1:9", "users.a: no rights: set rights"),
+    ("users: {a: {rights: {q: put}}}", "1:9", "users.a: no credentials: set password, password_file or certificate"),
     ("users: {a: {certificate: c, rights: {q: put}, passwort: x}}", "1:47", "did you mean password?"),
-    ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "'gte' is no right"),
+    ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "unknown right 'gte'"),
     ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "did you mean get?"),
     ("users: {a: {certificate: c, rights: [put]}}", "1:37", "users.a.rights: expected queues and what may be done"),
     ("users: {a: {certificate: [], rights: {q: put}}}", "1:26", "users.a.certificate: expected a name"),
@@ -290,17 +290,17 @@ BAD_FILES = [
     (
         "users:\n  a: {certificate: c, rights: {q: put}}\n  b: {certificate: [d, c], rights: {q: put}}",
         "3:3",
-        "users.b: the certificate name 'c' is that of a, too",
+        "users.b: certificate name 'c' is already used by a",
     ),
     ("tls: {certificat: x}", "1:7", "did you mean certificate?"),
-    ("client_ca: x", "1:1", "client_ca does not belong here: it stands under tls"),
+    ("client_ca: x", "1:1", "client_ca is not allowed here: set it under tls"),
     ("tls: {client_ca: x}", "1:18", "tls.client_ca has no effect without tls.certificate"),
-    ("listen: {memcache: 'tls:h:1'}", "1:20", "listen.memcache: tls: needs tls.certificate"),
-    ("listen: {admin: 'tls:127.0.0.1:1'}", "1:17", "listen.admin: tls: needs tls.certificate"),
+    ("listen: {memcache: 'tls:h:1'}", "1:20", "listen.memcache: tls: requires tls.certificate"),
+    ("listen: {admin: 'tls:127.0.0.1:1'}", "1:17", "listen.admin: tls: requires tls.certificate"),
     ("listen: {admin_hosts: 'http://h'}", "1:23", "listen.admin_hosts: expected a host name"),
     ("metrics: {per_queue: most}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
     ("metrics: {per_queue: 'top:x'}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
-    ("metrics: {per_queue: 'regex:('}", "1:22", "'(' is no regular expression"),
+    ("metrics: {per_queue: 'regex:('}", "1:22", "'(' is not a valid regular expression"),
     ("listen: {memcache: [127.0.0.1:1, 0.0.0.0:1]}", "1:20", "other machines can reach 0.0.0.0:1"),
     ("listen: {admin: '[::]:1'}", "1:17", "listen.admin: other machines can reach [::]:1"),
     (
@@ -309,9 +309,9 @@ BAD_FILES = [
         "set users, take a loopback address or, if that is meant, --insec",
     ),
     ("max_connections: 0", "1:18", "too little"),
-    ("user: a b", "1:7", "expected the name of a user of this machine"),
-    ("max_items: 1\n\nmax_items: 2", "3:1", "'max_items' is given twice, first on line 1"),
-    ("queues:\n  a: {}\n  'a': {}", "3:3", "'a' is given twice, first on line 2"),
+    ("user: a b", "1:7", "expected the name of an account on this machine"),
+    ("max_items: 1\n\nmax_items: 2", "3:1", "'max_items' is set twice, first on line 1"),
+    ("queues:\n  a: {}\n  'a': {}", "3:3", "'a' is set twice, first on line 2"),
     ("max_items: true", "1:12", "expected a whole number, not 'true'"),
     ("max_items: 1e6", "1:12", "expected a whole number, not '1e6'"),
     ("max_items: 0x10", "1:12", "expected a whole number, not '0x10'"),
@@ -323,7 +323,7 @@ BAD_FILES = [
     ("max_items: ٣", "1:12", "expected a whole number"),
     ("max_items: " + "9" * 5000, "1:12", "expected a whole number, not '9999"),
     (f"max_items: {SIZE_BYTES_MAX + 1}", "1:12", "expected a whole number"),
-    ("max_items: 0", "1:12", "0 is too little: at least 1"),
+    ("max_items: 0", "1:12", "0 is too small: the minimum is 1"),
     ("max_items: [5]", "1:12", "expected a whole number, not a list"),
     ("max_items: {}", "1:12", "expected a whole number, not a mapping"),
     ("max_items: !odd 5", "1:12", "expected a whole number, not something tagged '!odd'"),
@@ -333,15 +333,15 @@ BAD_FILES = [
     ("max_size: 9999999999GiB", "1:11", "expected a size"),
     ("max_memory_size: 0", "1:18", "at least 1"),
     ("max_memory_size:", "1:17", "expected a size (bytes, or such as 64KiB, 16MiB, 2GiB), not nothing"),
-    ("max_journal_size: 512", "1:19", "512 is too little: at least 1024"),
+    ("max_journal_size: 512", "1:19", "512 is too small: the minimum is 1024"),
     ("max_age: 5x", "1:10", "expected a duration (milliseconds, or such as 250ms, 30s, 1h30m), not '5x'"),
     ("max_age: 30m1h", "1:10", "expected a duration"),
     ("max_age: -1", "1:10", "expected a duration"),
-    ("max_age: 40000d", "1:10", "40000d is too much"),
+    ("max_age: 40000d", "1:10", "40000d is too large"),
     ("timeout: 1:30", "1:10", "expected a duration (seconds"),
-    ("timeout: 25d", "1:10", "25d is too much"),
-    ("request_timeout: 0", "1:18", "0 is too little"),
-    ("sync_journal: 0", "1:15", "0 is too little"),
+    ("timeout: 25d", "1:10", "25d is too large"),
+    ("request_timeout: 0", "1:18", "0 is too small"),
+    ("sync_journal: 0", "1:15", "0 is too small"),
     ("sync_journal: often", "1:15", "expected true, false, or a duration"),
     ("journal: 1", "1:10", "expected true or false, not '1'"),
     ("journal: 'true'", "1:10", "expected true or false, not 'true'"),
@@ -361,44 +361,44 @@ BAD_FILES = [
     ("queue_path: ''", "1:13", "a path has at least one character"),
     ('queue_path: "a\\0b"', "1:13", "no control characters"),
     ('queue_path: "\\ud800"', "1:13", "a path has"),
-    ("queue_path: ~no-such-user-here/q", "1:13", "no home folder is known for ~no-such-user-here"),
+    ("queue_path: ~no-such-user-here/q", "1:13", "no home directory known for ~no-such-user-here"),
     ("queue_path: ~", "1:13", "expected a path, not nothing"),
     ("listen: 127.0.0.1:22133", "1:9", "expected a mapping, such as max_items: 1000, not '127.0.0.1:22133'"),
     ("listen: {memcache: null}", "1:20", "expected HOST:PORT, [IPV6]:PORT, tls:HOST:PORT or unix:/PATH, not nothing"),
     ("listen: {memcache: []}", "1:20", "expected at least one address"),
     ("listen: {memcache: [127.0.0.1:1, 22133]}", "1:34", "'22133': expected HOST:PORT"),
     ("listen: {memcache: ['h:1', 'h:1']}", "1:28", "h:1 is listed twice"),
-    ("listen:\n  memcache: 127.0.0.1:99999", "2:13", "a port is at most 65535"),
+    ("listen:\n  memcache: 127.0.0.1:99999", "2:13", "port out of range: the maximum is 65535"),
     ("listen:\n  memcache: 127.0.0.256:1", "2:13", "127.0.0.256"),
     ("listen:\n  memcache: '[::g]:1'", "2:13", "::g"),
     ("listen:\n  memcache: '::1:22133'", "2:13", "expected HOST:PORT"),
     ("listen:\n  memcache: 'unix:'", "2:13", "a path has at least one character"),
-    ("listen:\n  memcache: unix:/" + "x" * 107, "2:13", "a socket's path has at most 107 bytes"),
+    ("listen:\n  memcache: unix:/" + "x" * 107, "2:13", "socket path too long: the maximum is 107 bytes"),
     ("listen: {admin: off}", "1:17", "not 'off'"),
     ("queues: [work]", "1:9", "expected a mapping, such as max_items: 1000, not a list"),
     ("queues:\n  work: 5", "2:9", "expected a mapping"),
-    ("queues:\n  a.b: {max_items: 5}", "2:3", "'a.b': a queue name cannot have '.' in it"),
+    ("queues:\n  a.b: {max_items: 5}", "2:3", "'a.b': queue name must not contain '.'"),
     ("queues:\n  a/b: {}", "2:3", "cannot have '/' in it"),
     ("queues:\n  ~: {}", "2:3", "cannot have '~' in it"),
-    ("queues:\n  '': {}", "2:3", "cannot be empty"),
-    ("queues:\n  'a b': {}", "2:3", "blanks or control characters"),
+    ("queues:\n  '': {}", "2:3", "must not be empty"),
+    ("queues:\n  'a b': {}", "2:3", "spaces or control characters"),
     ("queues:\n  a+: {}", "2:3", "cannot begin or end with '+'"),
     ("queues:\n  " + "n" * 201 + ": {}", "2:3", "at most 200 bytes, not 201"),
     ("queues:\n  ? [a]\n  : {}", "2:5", "a key must be a plain name"),
-    ("move_expired_to: a.b", "1:18", "move_expired_to: 'a.b': a queue name cannot have '.'"),
-    ("move_expired_to: no", "1:18", "expected the name of a queue or none, not 'no'"),
-    ("queues:\n  work: {move_expired_to: work+a}", "2:27", "'work+a' is of the same family as 'work'"),
+    ("move_expired_to: a.b", "1:18", "move_expired_to: 'a.b': queue name must not contain '.'"),
+    ("move_expired_to: no", "1:18", "expected a queue name or none, not 'no'"),
+    ("queues:\n  work: {move_expired_to: work+a}", "2:27", "'work+a' belongs to the same family as 'work'"),
     ("queues:\n  w+x: {move_expired_to: w}", "2:26", "of the same family"),
     ("queues:\n  w+x: {max_retries: 1, move_failed_to: w+y}", "2:41", "of the same family"),
     (
         "queues:\n  a: {move_expired_to: b}\n  b: {move_expired_to: a}",
         "2:24",
-        "items would go round: 'a' -> 'b' -> 'a'",
+        "items would loop: 'a' -> 'b' -> 'a'",
     ),
     (
         "queues:\n  b+x: {move_expired_to: a}\n  a: {move_expired_to: b}",
         "2:26",
-        "items would go round: 'b+x' -> 'a' -> 'b+x'",
+        "items would loop: 'b+x' -> 'a' -> 'b+x'",
     ),
     ("move_expired_to: late\nqueues:\n  late: {move_expired_to: work}", "1:18", "'work' -> 'late' -> 'work'"),
     (
@@ -406,7 +406,7 @@ BAD_FILES = [
         "  a: {move_failed_to: b}\n  b: {move_failed_to: c}\n  c: {move_failed_to: a}\n"
         "move_failed_to: d",
         "3:23",
-        "move_failed_to: items would go round: 'a' -> 'b' -> 'c' -> 'a'",
+        "move_failed_to: items would loop: 'a' -> 'b' -> 'c' -> 'a'",
     ),
     ("max_retries: 3", "1:14", "max_retries has no effect without move_failed_to"),
     ("queues:\n  a: {move_failed_to: b}", "2:23", "move_failed_to has no effect without max_retries"),
@@ -417,13 +417,13 @@ BAD_FILES = [
     ),
     ("- max_items", "1:1", "expected a mapping, such as max_items: 1000, not a list"),
     ("just words", "1:1", "expected a mapping, such as max_items: 1000, not 'just words'"),
-    ("queues: {a: {<<: 5}}", "1:18", "<< takes a mapping or a list of them, not '5'"),
+    ("queues: {a: {<<: 5}}", "1:18", "<< requires a mapping or a list of mappings, not '5'"),
     ("max_items: 5\n  max_size: 3", "2:11", "YAML: mapping values are not allowed here"),
     ("max_items: [", "1:13", "YAML: while parsing a flow node"),
     ("\tmax_items: 5", "1:1", "YAML: while scanning for the next token, found character '\\t'"),
     ("max_items: *big", "1:12", "YAML: found undefined alias 'big'"),
     ("max_items: 5\n---\nmax_items: 6", "2:1", "YAML: expected a single document"),
-    ("max_items: 5\n# \x07 bell", "2:3", "YAML: the character '\\x07' cannot stand here"),
+    ("max_items: 5\n# \x07 bell", "2:3", "YAML: character '\\x07' is not allowed"),
     ('queue_path: "\\U00110000"', "1:16", "YAML:"),
 ]
 
@@ -477,7 +477,7 @@ def test_a_file_nested_without_end_is_refused_in_one_line():
 def test_aliases_cannot_blow_a_small_file_up():
     names = ", ".join(f"q{n}: {{}}" for n in range(1000))
     text = f"queues: &q {{{names}}}\nlisten: [" + "{<<: *q}, " * 1000 + "]"
-    assert "YAML: too much is merged with <<" in "\n".join(problems(text))
+    assert "YAML: << merges too many entries" in "\n".join(problems(text))
     levels = "".join(f"  b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" for n in range(1, 20))
     assert load(f"queues:\n  b0: &b0 {{max_items: 1}}\n{levels}", "k.yaml").for_queue("b19").max_items == 1
     assert load("queues: {a: &a {<<: *a, max_items: 1}}", "k.yaml").for_queue("a").max_items == 1
@@ -519,7 +519,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path):
         (tmp_path, "Is a directory"),
         (link, "2:20: not UTF-8 text"),  # links are followed: the file is the operator's
         (latin, "2:20: not UTF-8 text"),
-        (large, "larger than 1048576 bytes"),
+        (large, "file larger than 1048576 bytes"),
     ]:
         with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}:.*{reason}"):
             load_file(FileLayer(), str(path))
@@ -558,9 +558,9 @@ def test_the_system_file_comes_last_and_there_may_be_none(tmp_path):
 
 
 def test_a_file_that_was_asked_for_must_exist():
-    with pytest.raises(ConfigError, match=r"/no/such: there is no such file \(--config\)"):
+    with pytest.raises(ConfigError, match=r"/no/such: no such file \(--config\)"):
         find_config_path(FileLayer(), "/no/such", {})
-    with pytest.raises(ConfigError, match=r"/no/such: there is no such file \(\$KESTRELD_CONFIG\)"):
+    with pytest.raises(ConfigError, match=r"/no/such: no such file \(\$KESTRELD_CONFIG\)"):
         find_config_path(FileLayer(), None, {"KESTRELD_CONFIG": "/no/such"})
 
 
@@ -772,7 +772,7 @@ def test_these_are_not_open_to_everybody(text):
     "more", ["tls: {certificate: x}", "tls: {certificate: x, client_ca: y, client_certificate: optional}"]
 )
 def test_certificates_that_nobody_has_to_show_do_not_help(more):
-    with pytest.raises(ConfigError, match="nobody would have to log in"):
+    with pytest.raises(ConfigError, match="reachable from other machines without authentication"):
         load(f"listen: {{memcache: 'tls:0.0.0.0:1'}}\n{more}", "k.yaml")
 
 

@@ -110,7 +110,7 @@ def test_the_death_of_a_spools_thread_is_an_error_to_everybody_until_it_is_close
         waiting[1].add_done_callback(lambda _: told.set())
         queue.peek_react(at_ms(-1), leave)
         for answer in waiting:
-            with pytest.raises(ThreadDied, match=r"the thread behind it has died of SystemExit"):
+            with pytest.raises(ThreadDied, match=r"its thread died: SystemExit"):
                 answer.result(SOON_S)
         assert told.wait(SOON_S)
         for use in (lambda: queue.add(b"x"), queue.peek, lambda: len(queue), lambda: other.put(b"x")):
@@ -137,7 +137,7 @@ def test_the_death_of_the_thread_for_deadlines_is_an_error_to_who_has_one(kind: 
         queue.put("still")
         return [*raised, str(queue.poll())]
 
-    said = "deadlines of queues: the thread behind it has died of SystemExit('a callback that ends its thread')"
+    said = "deadlines of queues: its thread died: SystemExit('a callback that ends its thread')"
     assert in_child(wait) == [f"{said}; close and open again"] * 2 + ["still"]
 
 

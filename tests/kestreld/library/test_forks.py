@@ -146,7 +146,7 @@ def test_every_use_of_a_queue_raises_in_a_child(kind: type, tmp_path: Path) -> N
 
 def test_the_error_names_the_queue_and_what_to_do(queue: PersistentQueue) -> None:
     assert in_child(lambda: refused(lambda: queue.add(b"x"))) == (
-        "work: opened before a fork, by the parent of this process; open it again in the child, "
+        "work: opened before a fork by the parent process; open it again in the child, "
         "or share it with open_shared"
     )
 
@@ -196,7 +196,7 @@ def test_nothing_that_was_answered_is_lost_when_a_pool_adds_too(tmp_path: Path) 
     inherited.append(queue)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         for number in range(20):
-            with pytest.raises(QueueForked, match=r"^work: opened before a fork, by the parent of this process"):
+            with pytest.raises(QueueForked, match=r"^work: opened before a fork by the parent process"):
                 pool.apply(add_to_inherited, (100 + number,))
             assert add_to_inherited(number)
     inherited.clear()
