@@ -257,26 +257,26 @@ BAD_FILES = [
     ("max_itmes: 5", "1:1", "unknown setting 'max_itmes'; did you mean max_items?"),
     ("maxItems: 5", "1:1", "did you mean max_items?"),
     ("colour: red", "1:1", "unknown setting 'colour'"),
-    ("work: {max_items: 5}", "1:1", "a queue's settings stand under queues"),
+    ("work: {max_items: 5}", "1:1", "queue settings go under queues"),
     ("queues:\n  work:\n    timeout: 3", "3:5", "timeout is not allowed here: set it at the top level"),
     ("queues:\n  work: {admin: 3}", "2:10", "admin is not allowed here: set it under listen"),
     ("memcache: 127.0.0.1:1", "1:1", "memcache is not allowed here: set it under listen"),
-    ("listen: {max_items: 3}", "1:10", "it stands at the top level, or under a queue's name"),
+    ("listen: {max_items: 3}", "1:10", "set it at the top level, or under a queue's name"),
     ("listen: {memcach: 127.0.0.1:1}", "1:10", "did you mean memcache?"),
     ("people: {}", "1:1", "unknown setting 'people'"),
-    ("users: [alice]", "1:8", "users: expected a mapping of names"),
+    ("users: [alice]", "1:8", "users: expected a mapping of user names"),
     (
         "users: {alice: secret}",
         "1:9",
         "users.alice: expected a mapping such as {rights: {'*': [put, get]}}, not a plain",
     ),
-    ("users:\n  'a b': {}", "2:3", "a user's name has no blanks"),
+    ("users:\n  'a b': {}", "2:3", "user name must have 1 to 64 characters and no spaces"),
     ("users: {a: {certificate: c}}", "1:9", "users.a: no rights: set rights"),
     ("users: {a: {rights: {q: put}}}", "1:9", "users.a: no credentials: set password, password_file or certificate"),
     ("users: {a: {certificate: c, rights: {q: put}, passwort: x}}", "1:47", "did you mean password?"),
     ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "unknown right 'gte'"),
     ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "did you mean get?"),
-    ("users: {a: {certificate: c, rights: [put]}}", "1:37", "users.a.rights: expected queues and what may be done"),
+    ("users: {a: {certificate: c, rights: [put]}}", "1:37", "users.a.rights: expected a mapping of queue patterns to rights"),
     ("users: {a: {certificate: [], rights: {q: put}}}", "1:26", "users.a.certificate: expected a name"),
     ("users: {a: {password: hunter2, rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),
     ("users: {a: {password: [hunter2], rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),
@@ -301,14 +301,14 @@ BAD_FILES = [
     ("metrics: {per_queue: most}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
     ("metrics: {per_queue: 'top:x'}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
     ("metrics: {per_queue: 'regex:('}", "1:22", "'(' is not a valid regular expression"),
-    ("listen: {memcache: [127.0.0.1:1, 0.0.0.0:1]}", "1:20", "other machines can reach 0.0.0.0:1"),
-    ("listen: {admin: '[::]:1'}", "1:17", "listen.admin: other machines can reach [::]:1"),
+    ("listen: {memcache: [127.0.0.1:1, 0.0.0.0:1]}", "1:20", "0.0.0.0:1 is reachable from other machines"),
+    ("listen: {admin: '[::]:1'}", "1:17", "listen.admin: [::]:1 is reachable from other machines"),
     (
         "listen: {memcache: queues.example.org:1}",
         "1:20",
-        "set users, take a loopback address or, if that is meant, --insec",
+        "set users, use a loopback address, or pass --insec",
     ),
-    ("max_connections: 0", "1:18", "too little"),
+    ("max_connections: 0", "1:18", "too small"),
     ("user: a b", "1:7", "expected the name of an account on this machine"),
     ("max_items: 1\n\nmax_items: 2", "3:1", "'max_items' is set twice, first on line 1"),
     ("queues:\n  a: {}\n  'a': {}", "3:3", "'a' is set twice, first on line 2"),
@@ -331,7 +331,7 @@ BAD_FILES = [
     ("max_size: 16MB", "1:11", "expected a size (bytes, or such as 64KiB, 16MiB, 2GiB), not '16MB'"),
     ("max_size: 16 MiB", "1:11", "expected a size"),
     ("max_size: 9999999999GiB", "1:11", "expected a size"),
-    ("max_memory_size: 0", "1:18", "at least 1"),
+    ("max_memory_size: 0", "1:18", "the minimum is 1"),
     ("max_memory_size:", "1:17", "expected a size (bytes, or such as 64KiB, 16MiB, 2GiB), not nothing"),
     ("max_journal_size: 512", "1:19", "512 is too small: the minimum is 1024"),
     ("max_age: 5x", "1:10", "expected a duration (milliseconds, or such as 250ms, 30s, 1h30m), not '5x'"),
@@ -353,14 +353,14 @@ BAD_FILES = [
         "a child shares its parent's journal: set journal under 'work'",
     ),
     ("queues:\n  work+a:\n    sync_journal: true", "3:5", "set sync_journal under 'work'"),
-    ("max_open_reads: 0", "1:17", "at least 1"),
-    ("max_line: 100", "1:11", "at least 1024"),
+    ("max_open_reads: 0", "1:17", "the minimum is 1"),
+    ("max_line: 100", "1:11", "the minimum is 1024"),
     ("compat: kestrel-9", "1:9", "expected none or kestrel-1, not 'kestrel-9'"),
     ("compat: null", "1:9", "expected none or kestrel-1, not nothing"),
     ("queue_path: [a]", "1:13", "expected a path, not a list"),
-    ("queue_path: ''", "1:13", "a path has at least one character"),
-    ('queue_path: "a\\0b"', "1:13", "no control characters"),
-    ('queue_path: "\\ud800"', "1:13", "a path has"),
+    ("queue_path: ''", "1:13", "path must not be empty"),
+    ('queue_path: "a\\0b"', "1:13", "or contain control characters"),
+    ('queue_path: "\\ud800"', "1:13", "path must not be empty"),
     ("queue_path: ~no-such-user-here/q", "1:13", "no home directory known for ~no-such-user-here"),
     ("queue_path: ~", "1:13", "expected a path, not nothing"),
     ("listen: 127.0.0.1:22133", "1:9", "expected a mapping, such as max_items: 1000, not '127.0.0.1:22133'"),
@@ -372,24 +372,24 @@ BAD_FILES = [
     ("listen:\n  memcache: 127.0.0.256:1", "2:13", "127.0.0.256"),
     ("listen:\n  memcache: '[::g]:1'", "2:13", "::g"),
     ("listen:\n  memcache: '::1:22133'", "2:13", "expected HOST:PORT"),
-    ("listen:\n  memcache: 'unix:'", "2:13", "a path has at least one character"),
+    ("listen:\n  memcache: 'unix:'", "2:13", "path must not be empty"),
     ("listen:\n  memcache: unix:/" + "x" * 107, "2:13", "socket path too long: the maximum is 107 bytes"),
     ("listen: {admin: off}", "1:17", "not 'off'"),
     ("queues: [work]", "1:9", "expected a mapping, such as max_items: 1000, not a list"),
     ("queues:\n  work: 5", "2:9", "expected a mapping"),
     ("queues:\n  a.b: {max_items: 5}", "2:3", "'a.b': queue name must not contain '.'"),
-    ("queues:\n  a/b: {}", "2:3", "cannot have '/' in it"),
-    ("queues:\n  ~: {}", "2:3", "cannot have '~' in it"),
+    ("queues:\n  a/b: {}", "2:3", "must not contain '/'"),
+    ("queues:\n  ~: {}", "2:3", "must not contain '~'"),
     ("queues:\n  '': {}", "2:3", "must not be empty"),
     ("queues:\n  'a b': {}", "2:3", "spaces or control characters"),
-    ("queues:\n  a+: {}", "2:3", "cannot begin or end with '+'"),
-    ("queues:\n  " + "n" * 201 + ": {}", "2:3", "at most 200 bytes, not 201"),
+    ("queues:\n  a+: {}", "2:3", "must not begin or end with '+'"),
+    ("queues:\n  " + "n" * 201 + ": {}", "2:3", "would have 201 bytes, the maximum is 200"),
     ("queues:\n  ? [a]\n  : {}", "2:5", "a key must be a plain name"),
     ("move_expired_to: a.b", "1:18", "move_expired_to: 'a.b': queue name must not contain '.'"),
     ("move_expired_to: no", "1:18", "expected a queue name or none, not 'no'"),
     ("queues:\n  work: {move_expired_to: work+a}", "2:27", "'work+a' belongs to the same family as 'work'"),
-    ("queues:\n  w+x: {move_expired_to: w}", "2:26", "of the same family"),
-    ("queues:\n  w+x: {max_retries: 1, move_failed_to: w+y}", "2:41", "of the same family"),
+    ("queues:\n  w+x: {move_expired_to: w}", "2:26", "to the same family"),
+    ("queues:\n  w+x: {max_retries: 1, move_failed_to: w+y}", "2:41", "to the same family"),
     (
         "queues:\n  a: {move_expired_to: b}\n  b: {move_expired_to: a}",
         "2:24",
@@ -464,7 +464,7 @@ def test_a_value_that_cannot_be_read_is_not_also_reported_as_missing():
 
 def test_no_circle_is_seen_where_a_destination_cannot_be_read():
     text = "move_expired_to: a\nqueues:\n  b: {max_age: 1s}\n  a: {move_expired_to: b}\n"
-    assert "go round" in "\n".join(problems(text))
+    assert "loop" in "\n".join(problems(text))
     bad = text.replace("b: {max_age: 1s}", "b: {move_expired_to: c.d}")
     assert ["c.d" in problem for problem in problems(bad)] == [True]
 
@@ -779,7 +779,7 @@ def test_certificates_that_nobody_has_to_show_do_not_help(more):
 def test_users_do_not_come_from_the_command_line():
     with pytest.raises(ConfigError) as refused:
         load("", "k.yaml", ["users.a.password=scrypt:hunter2"])
-    assert "users are set in a file" in str(refused.value)
+    assert "set users in a file" in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
