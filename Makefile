@@ -1,4 +1,4 @@
-# `make` checks everything that is quick to check; `make help` says what else there is.
+# `make` runs all quick checks; `make help` lists the targets.
 # PYTHON is only used to make .venv: another one is `make setup PYTHON=python3.12`.
 
 PYTHON ?= python3
@@ -9,7 +9,7 @@ COMPILED := .venv-compiled
 SPARK := .venv-spark
 JAVA := "$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
 
-# Who does not want what Python compiles among the sources has it where Python is: compiling takes longer than running.
+# With PYTHONDONTWRITEBYTECODE set, keep bytecode in .venv instead: compiling it anew takes longer than the tests.
 ifdef PYTHONDONTWRITEBYTECODE
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV)/bytecode)
@@ -18,19 +18,19 @@ endif
 MAKEFLAGS += --no-print-directory
 .PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man test-spark report
 
-check: lint test ## format, lint, types, layers and the quick tests (what plain `make` does)
+check: lint test ## format, lint, types, layers and the quick tests (default)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
 	    printf '  make %-14s %s\n' "$$name" "$$what"; done
 
-setup: $(INSTALLED) ## make .venv and install kestreld and its tools into it; nothing to do when that is done
+setup: $(INSTALLED) ## make .venv and install kestreld and its tools into it; does nothing if it is up to date
 	@:
 
 demo: $(INSTALLED) ## 100,000 real lines through a queue while kestreld is killed with -9
 	@$(BIN)/python docs/demo.py
 
-run: $(INSTALLED) ## kestreld in the foreground, on its defaults unless you have a configuration
+run: $(INSTALLED) ## run kestreld in the foreground
 	@exec $(BIN)/kestreld
 
 lint: $(INSTALLED) ## format, lint, types and layers, without the tests
@@ -38,26 +38,26 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports >$(VENV)/lint-imports.out 2>&1 || { cat $(VENV)/lint-imports.out >&2; exit 1; }
-	@echo "lint: format, ruff, mypy and import-linter are content"
+	@echo "lint: format, ruff, mypy and import-linter passed"
 
 test: $(INSTALLED) ## the quick tests
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m 'not long'
 
-# The first of the simulation's seeds that nobody has drawn before: FIRST=1234567 repeats those of a run.
+# The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
 DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
     echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
 test-all: $(INSTALLED) ## every test, the long ones too, then the quick ones on the compiled build, then Spark's
 	@$(DRAW_FIRST) && $(BIN)/python -m pytest -n auto --dist loadfile
 	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
-	    else echo "test-all: the compiled build is left out, as there is no C compiler: apt install gcc libc6-dev" >&2; fi
+	    else echo "test-all: compiled build skipped, no C compiler found: apt install gcc libc6-dev" >&2; fi
 	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
-	    else echo "test-all: Spark's tests are left out, as there is no Java: apt install default-jre-headless" >&2; fi
+	    else echo "test-all: Spark tests skipped, no Java found: apt install default-jre-headless" >&2; fi
 
-screens: $(INSTALLED) ## the console's screens anew: tests/tui/screens and docs/screens, to be looked at before a commit
+screens: $(INSTALLED) ## regenerate the console's screens (tests/tui/screens, docs/screens); review them before a commit
 	@REDRAW=1 $(BIN)/python -m pytest -n auto -q tests/tui/test_screens.py
 
-# FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config chooses. Inputs that break a promise are in .fuzz/TARGET-crash-*.
+# FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config selects targets. Failing inputs are kept in .fuzz/TARGET-crash-*.
 FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS ?= memcache_parser journal_reader kestrel_files config
 
@@ -76,8 +76,8 @@ PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/tes
     tests/kestreld/journal/test_repair.py tests/kestreld/journal/test_kestrel_format.py \
     tests/kestreld/server/memcache/test_parser.py tests/kestreld/test_config.py
 
-prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crashes, failing calls, kills, power cuts
-	@echo "prove: simulation, the kept seeds, then $(SEEDS) fresh ones"
+prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seeds, crashes, failing calls, kills, power cuts
+	@echo "prove: simulation, $(SEEDS) fresh seeds after the kept ones"
 	@$(BIN)/python -m pytest -n auto tests/simulation/test_seeds.py tests/simulation/test_more_seeds.py
 	@$(DRAW_FIRST) && $(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $$FIRST
 	@echo "prove: planted bugs, crash states, failing calls"
@@ -92,7 +92,7 @@ prove: $(INSTALLED) ## what docs/guarantees.md promises, at length: seeds, crash
 	@KILL_CYCLES=$(KILL_CYCLES) $(BIN)/python -m pytest -s -p no:xdist -m long tests/functional/test_kill.py
 	@echo "prove: $(POWER_CUTS) power cuts"
 	@POWER_CUTS=$(POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_power_cuts.py
-	@echo "prove: $(SOAK_SECONDS) s of work without growing"
+	@echo "prove: $(SOAK_SECONDS) s of work without growth"
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py
 
 compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
@@ -100,7 +100,7 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 	@KESTRELD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
 	@echo "compiled: $(COMPILED)/bin/kestreld"
 
-test-compiled: compiled ## the quick tests on the compiled build, all but those of the source itself
+test-compiled: compiled ## the quick tests on the compiled build, except those that check the source
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
 	@cd $(COMPILED)/checkout && KESTRELD_COMPILE=1 ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
@@ -108,34 +108,34 @@ test-compiled: compiled ## the quick tests on the compiled build, all but those 
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
 	@$(BIN)/python packaging/wheels.py dist
 
-test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark: half a gigabyte to install; needs Java 17
+test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark (half a gigabyte); requires Java 17
 	@$(SPARK)/bin/python -m pytest tests/kestrelspark --durations 10
 
-report: $(SPARK)/.installed ## a kestreld under load for a few seconds, and what Spark says of it, as an HTML page
+report: $(SPARK)/.installed ## run kestreld under load for a few seconds and analyse it with Spark, as an HTML page
 	@$(SPARK)/bin/python docs/load_report.py
 
 $(SPARK)/.installed: pyproject.toml
 	@command -v $(JAVA) >/dev/null || { \
-	    echo "Spark needs Java 17 or newer: apt install default-jre-headless, or set JAVA_HOME" >&2; exit 1; }
+	    echo "Java 17 or newer not found: apt install default-jre-headless, or set JAVA_HOME" >&2; exit 1; }
 	@test -x $(SPARK)/bin/python || $(PYTHON) -m venv $(SPARK)
 	@echo "installing kestreld with Spark into $(SPARK)"
 	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark-fast,dev]'
 	@touch $@
 
-# ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth" chooses, QUICK=1 only shows that it works.
+# ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth" selects parts, QUICK=1 is a smoke test.
 MEASURE := $(BIN)/python -m benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
-bench: $(INSTALLED) ## kestreld beside memcached, redis and beanstalkd, and beside itself with more to carry
+bench: $(INSTALLED) ## benchmarks: kestreld, memcached, redis and beanstalkd, and how costs grow
 	@$(MEASURE) $(PARTS)
 
-bench-growth: ## only what an operation costs with more queues, items and connections
+bench-growth: ## only the cost per operation with more queues, items and connections
 	@$(MAKE) bench PARTS=growth
 
-bench-compiled: $(INSTALLED) compiled ## as bench, with the compiled kestreld beside the pure one
+bench-compiled: $(INSTALLED) compiled ## as bench, comparing the compiled kestreld with the pure one
 	@$(MEASURE) --kestreld kestreld= --kestreld compiled=$(COMPILED)/bin/kestreld $(PARTS)
 
 # MEGABYTES=200 is shorter.
-bench-spark: $(SPARK)/.installed ## journals read by Spark, with the compiled scan and without
+bench-spark: $(SPARK)/.installed ## reading journals with Spark, with and without the compiled scan
 	@$(SPARK)/bin/python -m benchmarks.spark_batch $(MEGABYTES)
 	@NUMBA_DISABLE_JIT=1 $(SPARK)/bin/python -m benchmarks.spark_batch $(MEGABYTES)
 

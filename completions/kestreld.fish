@@ -93,11 +93,11 @@ end
 
 complete -c kestreld -e
 complete -c kestreld -f
-complete -c kestreld -n '__kestreld_at \'\' 1' -a hash-password -d 'Reads a password and prints what a configuration keeps of it.'
+complete -c kestreld -n '__kestreld_at \'\' 1' -a hash-password -d 'Reads a password and prints its hash for the configuration.'
 complete -c kestreld -n '__kestreld_at \'\'' -s h -l help -d 'Show this help message and exit.'
-complete -c kestreld -n '__kestreld_at \'\'' -l config -r -F -d 'Configuration; see docs and packaging/kestreld.yaml.'
+complete -c kestreld -n '__kestreld_at \'\'' -l config -r -F -d 'Configuration file; see docs and packaging/kestreld.yaml.'
 complete -c kestreld -n '__kestreld_at \'\'' -l set -r -f -a '(__kestreld_settings)' -d 'Override one setting; repeatable.'
-complete -c kestreld -n '__kestreld_at \'\'' -l check-config -d 'Report every mistake in the configuration and exit.'
-complete -c kestreld -n '__kestreld_at \'\'' -l insecure -d 'Let other machines in although nobody has to log in (as --set insecure=true).'
-complete -c kestreld -n '__kestreld_at \'\'' -l log-format -r -f -a 'text json' -d 'How the lines of the log are written (as --set log.format=json).'
+complete -c kestreld -n '__kestreld_at \'\'' -l check-config -d 'Check the configuration, report every error and exit.'
+complete -c kestreld -n '__kestreld_at \'\'' -l insecure -d 'Accept connections from other machines without authentication (as --set insecure=true).'
+complete -c kestreld -n '__kestreld_at \'\'' -l log-format -r -f -a 'text json' -d 'Log format (as --set log.format=json).'
 complete -c kestreld -n '__kestreld_at \'\'' -l version -d 'Show program\'s version number and exit.'

@@ -365,7 +365,7 @@ def _check(data: bytes, expire_at_ms: int) -> None:
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"item must be bytes, not {type(data).__name__}")
     if isinstance(expire_at_ms, bool) or not isinstance(expire_at_ms, int):
-        raise TypeError(f"expiry must be an int (ms since the epoch), not {type(expire_at_ms).__name__}")
+        raise TypeError(f"expiry must be an int in ms since the epoch, not {type(expire_at_ms).__name__}")
     if not 0 <= expire_at_ms < 1 << 64:
         raise ValueError(f"expiry must be in ms since the epoch, or 0 for never, not {expire_at_ms}")
 

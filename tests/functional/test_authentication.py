@@ -301,7 +301,7 @@ def test_a_reload_cannot_take_the_users_away_before_the_address_is_another(tmp_p
     daemon.start()
     try:
         reload(daemon, "listen: {admin: null, memcache: 127.0.0.1:0}\n")
-        assert "until the restart other machines can reach 0.0.0.0:0" in daemon.logged("reload refused")
+        assert "until the restart 0.0.0.0:0 is reachable from other machines" in daemon.logged("reload refused")
         with connected(daemon.port) as client:
             client.ask(b"version\r\n", UNAUTHENTICATED)
     finally:
@@ -324,7 +324,7 @@ def test_an_address_that_others_can_reach_is_refused_while_nobody_has_to_log_in(
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=20)
     assert done.returncode == 78
     (line,) = done.stderr.splitlines()
-    assert f"{daemon.config_path}:3:13: listen.memcache: other machines can reach {address}" in line
+    assert f"{daemon.config_path}:3:13: listen.memcache: {address} is reachable from other machines" in line
     assert "--insecure" in line
     check = subprocess.run([*command, "--check-config"], cwd=ROOT, env=environment(), capture_output=True, timeout=20)
     assert check.returncode == 78

@@ -434,7 +434,7 @@ def test_many_threads_get_each_item_once_and_each_writers_in_order(queue: Queue)
     [
         ("text", 0, "item must be bytes, not str"),
         (None, 0, "item must be bytes, not NoneType"),
-        (b"1", 1e12, "expiry must be an int (ms since the epoch), not float"),
+        (b"1", 1e12, "expiry must be an int in ms since the epoch, not float"),
         (b"1", -5, "expiry must be in ms since the epoch, or 0 for never, not -5"),
         (b"1", 1 << 64, "expiry must be in ms since the epoch"),
     ],
