@@ -231,7 +231,9 @@ class _Draft:
         addresses = self.values.get("memcache", ())
         if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
             if any(address.tls for address in addresses):
-                self._problem(self._places["", "memcache"], "listen.memcache: tls: requires tls.certificate and tls.key")
+                self._problem(
+                    self._places["", "memcache"], "listen.memcache: tls: requires tls.certificate and tls.key"
+                )
             admin = self.values.get("admin")
             if admin is not None and admin.tls:
                 self._problem(self._places["", "admin"], "listen.admin: tls: requires tls.certificate and tls.key")

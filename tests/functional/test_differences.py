@@ -217,7 +217,9 @@ GOES_ON: Final = {
     b"get a~b": b"queue name must not contain '~'",
     b"set a/b 0 0 9\r\nflush_all": b"queue name must not contain '/'",
     b"get " + NAME_OF_300: b"queue name too long: its file name would have 300 bytes, the maximum is 200",
-    b"set " + NAME_OF_300 + b" 0 0 9\r\nflush_all": b"queue name too long: its file name would have 300 bytes, the maximum is 200",
+    b"set "
+    + NAME_OF_300
+    + b" 0 0 9\r\nflush_all": b"queue name too long: its file name would have 300 bytes, the maximum is 200",
 }
 
 

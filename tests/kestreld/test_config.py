@@ -276,7 +276,11 @@ BAD_FILES = [
     ("users: {a: {certificate: c, rights: {q: put}, passwort: x}}", "1:47", "did you mean password?"),
     ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "unknown right 'gte'"),
     ("users: {a: {certificate: c, rights: {q: [put, gte]}}}", "1:47", "did you mean get?"),
-    ("users: {a: {certificate: c, rights: [put]}}", "1:37", "users.a.rights: expected a mapping of queue patterns to rights"),
+    (
+        "users: {a: {certificate: c, rights: [put]}}",
+        "1:37",
+        "users.a.rights: expected a mapping of queue patterns to rights",
+    ),
     ("users: {a: {certificate: [], rights: {q: put}}}", "1:26", "users.a.certificate: expected a name"),
     ("users: {a: {password: hunter2, rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),
     ("users: {a: {password: [hunter2], rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),

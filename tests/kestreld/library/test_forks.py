@@ -146,8 +146,7 @@ def test_every_use_of_a_queue_raises_in_a_child(kind: type, tmp_path: Path) -> N
 
 def test_the_error_names_the_queue_and_what_to_do(queue: PersistentQueue) -> None:
     assert in_child(lambda: refused(lambda: queue.add(b"x"))) == (
-        "work: opened before a fork by the parent process; open it again in the child, "
-        "or share it with open_shared"
+        "work: opened before a fork by the parent process; open it again in the child, or share it with open_shared"
     )
 
 
