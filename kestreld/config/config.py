@@ -223,7 +223,8 @@ def queue_name_problem(name: str) -> str | None:
     if name.startswith("+") or name.endswith("+"):
         return "queue name must not begin or end with '+', which separates parent and child"
     if (size_bytes := len(encode_queue_name(name))) > QUEUE_FILE_NAME_BYTES_MAX:
-        return f"queue name too long: its file name would have {size_bytes} bytes, the maximum is {QUEUE_FILE_NAME_BYTES_MAX}"
+        longest = QUEUE_FILE_NAME_BYTES_MAX
+        return f"queue name too long: its file name would have {size_bytes} bytes, the maximum is {longest}"
     return None
 
 
