@@ -69,7 +69,7 @@ def read_beginning(path: str, size_bytes: int, read_start: Callable[[int], bytes
         return Beginning(segment, header, None, 0, JournalCorrupt(path, 0, words))
     segment.compacted = bool(header.replaced)
     at = segment.records_at
-    needed = at + records.FRAME_BYTES + int.from_bytes(start[at : at + 4], "little")
+    needed = records.record_end(start, at)
     if len(start) < needed <= size_bytes:
         start = read_start(needed)
     record_type, end = records.checked_end(start, at)

@@ -6,7 +6,16 @@ from typing import Final
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
-from kestreld.journal.records import FRAME_BYTES, Checkpoint, Type, checked_end, find_whole_records, read_checkpoint
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    TYPE_OFFSET,
+    Checkpoint,
+    Type,
+    checked_end,
+    find_whole_records,
+    read_checkpoint,
+    record_end,
+)
 from kestreld.journal.salvage import one_bit_off
 from kestreld.journal.segment import Header, decode_header, encode_header, parse_segment_name
 
@@ -92,8 +101,7 @@ def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
     try:
         start = _read_at(files, fd, min(segment.end, READ_BYTES), 0)
         _read_header(segment, start, queue)
-        body_bytes = int.from_bytes(start[segment.records_at : segment.records_at + 4], "little")
-        needed = segment.records_at + FRAME_BYTES + body_bytes
+        needed = record_end(start, segment.records_at)
         if len(start) < needed <= segment.end:
             start = _read_at(files, fd, needed, 0)
     finally:
@@ -112,9 +120,9 @@ def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
 def _corrected_checkpoint(start: bytes, at: int) -> Checkpoint | None:
     """The CHECKPOINT at `at` if all that is wrong with it is one bit: it alone may say what a reader is called."""
     look = start[at : at + CHECKPOINT_LOOK_BYTES]
-    if len(look) < FRAME_BYTES or (look[FRAME_BYTES - 1] ^ Type.CHECKPOINT).bit_count() > 1:
+    if len(look) < FRAME_BYTES or (look[TYPE_OFFSET] ^ Type.CHECKPOINT).bit_count() > 1:
         return None
-    size_bytes = FRAME_BYTES + int.from_bytes(look[:4], "little")
+    size_bytes = record_end(look, 0)
     for corrected in one_bit_off(look, range(min(size_bytes, len(look)) * 8)):
         record_type, end = checked_end(corrected, 0)
         if record_type == Type.CHECKPOINT:

@@ -236,10 +236,8 @@ class Inspection:
 
     def _may_be_item(self, buffer: bytes, at: int) -> bool:
         next_id = self._expected.to_bytes(8, "little")
-        return (
-            buffer[at + 8 : at + 9] == b"\1"
-            or buffer[at + records.FRAME_BYTES : at + records.FRAME_BYTES + 8] == next_id
-        )
+        is_put = buffer[at + records.TYPE_OFFSET : at + records.FRAME_BYTES] == b"\1"
+        return is_put or buffer[at + records.ID_OFFSET : at + records.ADD_OFFSET] == next_id
 
     def _suspect(self, damage: Damage) -> None:
         """Whatever item turns out to be missing next may have been lost here."""

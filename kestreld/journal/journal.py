@@ -12,7 +12,17 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import DISK_FULL, DISK_SHORT, FileLayer, must_be_the_systems
 from kestreld.journal.marker import Marker
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import Checkpoint, Type, checked_end, checkpoint_record, item_id, sync_record, why_bad
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    Checkpoint,
+    Type,
+    checked_end,
+    checkpoint_record,
+    item_id,
+    record_end,
+    sync_record,
+    why_bad,
+)
 from kestreld.journal.segment import REPLACED_MAX, UNSYNCED_MARK, Header, Segment, encode_header, segment_name
 
 FRAME_LOOK_BYTES: Final = 16
@@ -359,9 +369,8 @@ class Journal:
         while end < len(chunk):
             if len(chunk) - end < FRAME_LOOK_BYTES and left > len(chunk):
                 break
-            body_bytes = int.from_bytes(chunk[end : end + 4], "little")
-            next_end = end + 9 + body_bytes
-            if next_end > left or body_bytes == 0:
+            next_end = record_end(chunk, end)
+            if next_end > left or next_end == end + FRAME_BYTES:
                 raise JournalCorrupt(segment.path, offset + end, "a record's length goes past the end of its segment")
             if next_end > len(chunk):
                 if end:

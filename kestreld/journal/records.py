@@ -66,12 +66,17 @@ def merged(ranges: list[Range]) -> list[Range]:
 product: Final[Callable[[int, int], int]] = operator.mul
 
 FRAME: Final = struct.Struct("<IIB")
-FRAME_BYTES: Final = FRAME.size
+# Where fields stand in a record. As literals, which compiled code has in place; a test compares them with the structs.
+TYPE_OFFSET: Final = 8
+FRAME_BYTES: Final = 9
+ID_OFFSET: Final = 9  # of a PUT, as are the following
+ADD_OFFSET: Final = 17
+EXPIRE_OFFSET: Final = 25
+PUT_HEADER_BYTES: Final = 41  # what an item costs on disk beside its data
 
 # PUT: | body_bytes u32 | checksum u32 | 1 u8 | id u64 | add_ms u64 | expire_ms u64 | flags u32
 #      | only_reader u32 | data |
 PUT: Final = struct.Struct("<IIBQQQII")
-PUT_HEADER_BYTES: Final = PUT.size  # what an item costs on disk beside its data
 PUT_FIELDS_BYTES: Final = PUT_HEADER_BYTES - FRAME_BYTES
 _PUT_AFTER_FRAME: Final = struct.Struct("<QQQII")
 ADD_FACTOR: Final = 0x85EBCA77  # odd, so that any change of a field changes the seed (a prime of xxHash)
@@ -86,6 +91,8 @@ RECORD_BYTES_MAX: Final = _U32 - 64
 _ID: Final = struct.Struct("<Q")
 _TIMES: Final = struct.Struct("<QQ")
 _OPTIONAL_FIELDS: Final = struct.Struct("<QII")
+unpack_id: Final = _ID.unpack_from
+unpack_id_and_add: Final = struct.Struct("<9xQQ").unpack_from
 
 
 def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only_reader: int, data: bytes) -> bytes:
@@ -107,26 +114,26 @@ def put_checksum(data: bytes, seed: int, expire_at_ms: int, flags: int, only_rea
 
 
 def item_id(record: bytes) -> int:
-    return int(_ID.unpack_from(record, 9)[0])
+    return int(unpack_id(record, ID_OFFSET)[0])
 
 
 def item_add_at_ms(record: bytes) -> int:
-    return int(_ID.unpack_from(record, 17)[0])
+    return int(unpack_id(record, ADD_OFFSET)[0])
 
 
 def item_expire_at_ms(record: bytes) -> int:
-    return int(_ID.unpack_from(record, 25)[0])
+    return int(unpack_id(record, EXPIRE_OFFSET)[0])
 
 
 def item_times_ms(record: bytes) -> tuple[int, int]:
     """When the item was added, and when its client wants it gone (0 = never)."""
-    add_at_ms, expire_at_ms = _TIMES.unpack_from(record, 17)
+    add_at_ms, expire_at_ms = _TIMES.unpack_from(record, ADD_OFFSET)
     return add_at_ms, expire_at_ms
 
 
 def item_optional_fields(record: bytes) -> tuple[int, int, int]:
     """Expiry (0 = never), flags and only_reader (0 = all): the three that most items do not have."""
-    expire_at_ms, flags, only_reader = _OPTIONAL_FIELDS.unpack_from(record, 25)
+    expire_at_ms, flags, only_reader = _OPTIONAL_FIELDS.unpack_from(record, EXPIRE_OFFSET)
     return expire_at_ms, flags, only_reader
 
 
@@ -136,6 +143,11 @@ def item_flags(record: bytes) -> int:
 
 def item_data(record: bytes) -> bytes:
     return record[PUT_HEADER_BYTES:]
+
+
+def record_end(buffer: bytes, at: int) -> int:
+    """Where the record at `at` ends, going by its length alone."""
+    return at + FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little")
 
 
 def _framed(record_type: int, body: bytes) -> bytes:

@@ -18,11 +18,13 @@ from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import (
     ADD_FACTOR,
+    FRAME_BYTES,
     ID_MAX,
     PUT,
     PUT_FIELDS_BYTES,
     PUT_HEADER_BYTES,
     READER_MAX,
+    TYPE_OFFSET,
     Checkpoint,
     Range,
     ReaderChange,
@@ -255,9 +257,9 @@ class _Replay:
         unpack_put = PUT.unpack_from
         next_id, next_mark = state.next_id, at
         while at < size:
-            if size - at >= PUT_HEADER_BYTES and buffer[at + 8] == 1:
+            if size - at >= PUT_HEADER_BYTES and buffer[at + TYPE_OFFSET] == 1:
                 body_bytes, checksum, _, put_id, add_ms, expire_ms, flags, only = unpack_put(buffer, at)
-                end = at + 9 + body_bytes
+                end = at + FRAME_BYTES + body_bytes
                 if end > size or body_bytes < PUT_FIELDS_BYTES:
                     break
                 seed = put_id + body_bytes + add_ms * ADD_FACTOR
@@ -282,7 +284,7 @@ class _Replay:
             record_type, end = checked_end(buffer, at)
             if not record_type:
                 break
-            body = buffer[at + 9 : end]
+            body = buffer[at + FRAME_BYTES : end]
             if record_type == Type.READER:
                 change = read_reader(body)
                 joined = _count_on(buffer, end, change.at_id - next_id, shared_items, shared_bytes)
@@ -376,7 +378,7 @@ def must_be_torn(buffer: bytes, at: int, path: str, synced: bool) -> None:
     for record_type, start, end in find_whole_records(buffer, at + 1):
         anything_whole = True
         if record_type == Type.SYNC:
-            if read_sync(buffer[start + 9 : end]) > at:
+            if read_sync(buffer[start + FRAME_BYTES : end]) > at:
                 raise JournalCorrupt(path, at, why_bad(code) + ", in a part that was on disk")
             synced = True
     if anything_whole and not synced:

@@ -59,7 +59,7 @@ class Salvage:
             at = end
 
     def _id(self, at: int) -> int:
-        return records.item_id(self._buffer[at : at + records.FRAME_BYTES + 8])
+        return records.item_id(self._buffer[at : at + records.ADD_OFFSET])
 
     def _find_readers(self, at: int, end: int) -> None:
         for record_type, start, stop in self._within(at + 1, end):
@@ -74,10 +74,10 @@ class Salvage:
     def _resume(self, at: int) -> Generator[Piece, None, tuple[int, bool]]:
         """Where sense begins again behind the bad record at `at`, and whether more than that record may lie between."""
         buffer, size = self._buffer, len(self._buffer)
-        if at + records.FRAME_BYTES + 8 > size:
+        if at + records.ADD_OFFSET > size:
             return size, False
         is_next_item = self._id(at) == self._last + 1
-        end = at + records.FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little")
+        end = records.record_end(buffer, at)
         makes_sense = at + records.FRAME_BYTES < end <= size and (
             end == size or records.checked_end(buffer, end)[0] > 0
         )

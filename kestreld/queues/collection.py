@@ -300,7 +300,7 @@ class QueueCollection:
             if is_other:
                 queue.configure(self.config.for_queue(queue.name))
             if is_other_memory:
-                queue.put_budget = -1
+                queue.review_next_put()
             while _has_failed(queue) and queue.syncing_commit is not None:
                 yield WAITS  # what is on its way to the disk belongs to the segment that is to be left behind
             if _has_failed(queue):

@@ -285,7 +285,7 @@ class GroupCommit:
             journal.start_segment(checkpoint, skip=int(queue.roll_wanted))
         except JournalFailed as failure:
             queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
-            queue.put_budget = -1
+            queue.review_next_put()
         else:
             queue.roll_wanted = False
             self.rolling.append(queue)  # its journal may have become too long

@@ -4,20 +4,18 @@ For the library, where every operation is a turn of its own: what is in the jour
 counted, is as after any other turn. Where it takes more than to append a record, these do nothing and say so.
 """
 
-import struct
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalFailed
-from kestreld.journal.records import PUT, PUT_FIELDS_BYTES, Reason, got_record
+from kestreld.journal.records import PUT, PUT_FIELDS_BYTES, Reason, got_record, unpack_id_and_add
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 
 _GOT: Final = int(Reason.GOT)
 _pack_put: Final = PUT.pack
-_id_and_add: Final = struct.Struct("<9xQQ").unpack_from
 _checksum: Final = xxh3_64_intdigest
 
 
@@ -62,7 +60,7 @@ def take_fast(reader: Reader) -> bytes | None:
         return None
     queue, record = reader.queue, reader.window[0]
     size, now_ms = len(record) - ITEM_HEADER_BYTES, queue.clock.read_wall()
-    found, add_at_ms = _id_and_add(record)
+    found, add_at_ms = unpack_id_and_add(record)
     if not _append(queue, got_record(reader.number, now_ms, size, found), queue.next_id):
         return None
     reader.window.popleft()
@@ -88,7 +86,7 @@ def _append(queue: Queue, record: bytes, next_id: int) -> bool:
     try:
         used_bytes = journal.append(record, next_id)
     except JournalFailed as failure:
-        queue.put_budget = -1
+        queue.review_next_put()
         queue.report(f"{queue.name}: {failure}")
         raise
     if not used_bytes:

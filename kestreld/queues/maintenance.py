@@ -63,7 +63,7 @@ class Maintenance:
             if isinstance(problem, OSError):
                 must_be_the_systems(problem)
             self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be made")
-            queue.put_budget = -1
+            queue.review_next_put()
             return False
         return True
 
@@ -142,7 +142,7 @@ class Maintenance:
                 self._collection.commit.mark(queue, journal)
                 self.drop_dead(queue)
             else:
-                queue.put_budget = -1
+                queue.review_next_put()
                 behind = left[len(done) + 1 :]  # what failed itself is not asked again
                 journal.unproven = [segment for _, segment in behind if segment is not live]
                 if journal.failed is None:
@@ -186,7 +186,7 @@ class Maintenance:
         for queue in list(self._collection.families.values()):
             journal = queue.journal
             if journal is not None and (problem := journal.look()) is not None:
-                queue.put_budget = -1
+                queue.review_next_put()
                 self._report(f"{queue.name}: {problem}; puts are refused until a reload or a restart")
             if journal is not None and (len(journal.segments) > 1 or journal.leftover):
                 if journal.checkpoint_synced:

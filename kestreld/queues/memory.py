@@ -53,7 +53,7 @@ class Memory:
             return
         queue.flush_counters()
         if self.is_short:
-            queue.put_budget = -1
+            queue.review_next_put()
         self.count(queue, max(queue.put_budget, 0))
 
     def forget(self, queue: "Queue") -> None:

@@ -164,6 +164,10 @@ class Queue:
     def reattach(self) -> None:
         """The set of windows that puts append to has changed; how much room there is is open again."""
         self.windows = tuple(reader.window for reader in self.readers.values() if reader.attached)
+        self.review_next_put()
+
+    def review_next_put(self) -> None:
+        """Whether there is room, and the journal takes anything, is open again: the next put is looked at closely."""
         self.put_budget = -1
 
     # Putting
@@ -221,7 +225,7 @@ class Queue:
                 reader.window.append(record)
                 reader.metadata_items += 1
                 reader.slow = True
-        self.put_budget = -1
+        self.review_next_put()
         if only is not None:
             self.flush_counters()
         if self.waiting:
@@ -502,7 +506,7 @@ class Queue:
         """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
         if self.stopped is None:
             self.stopped = problem
-            self.put_budget = -1
+            self.review_next_put()
             self.report(f"{self.name}: stopped: {problem}")
             for reader in self.readers.values():
                 reader.window.clear()

@@ -1,6 +1,5 @@
 """A reader: a named position on a journal, its window of items, and what it has done since the last commit."""
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Container
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kestreld.config.config import QueueConfig
 from kestreld.journal.records import (
+    ID_OFFSET,
     Done,
     Kind,
     Range,
@@ -16,7 +16,9 @@ from kestreld.journal.records import (
     Reason,
     done_record,
     ended_record,
+    item_add_at_ms,
     item_id,
+    unpack_id,
 )
 from kestreld.queues.commit import PendingCommit
 from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata, is_expired
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
 RETRIES_FEW: Final = 64
-
-_unpack_id = struct.Struct("<Q").unpack_from
 
 
 class PendingTransfer:
@@ -106,7 +106,7 @@ class Reader(Window):
         self.config = config
         self.max_age_ms = config.max_age_ms or 0
         self.refresh_fast_path()
-        self.queue.put_budget = -1  # there may be less than was found
+        self.queue.review_next_put()  # there may be less than was found
 
     # Fetching
 
@@ -133,7 +133,7 @@ class Reader(Window):
         return self._set_aside(self.window.popleft())
 
     def _set_aside(self, record: bytes) -> tuple[int, bytes]:
-        opened: int = _unpack_id(record, 9)[0]
+        opened: int = unpack_id(record, ID_OFFSET)[0]
         size = len(record) - ITEM_HEADER_BYTES
         self.mem_bytes -= size
         self.open[opened] = record
@@ -301,7 +301,7 @@ class Reader(Window):
     def committed(self, now_ms: int) -> None:
         """The commit is written: forget what it said."""
         if self.last_fetched is not None:
-            self.age_ms = max(now_ms - int.from_bytes(self.last_fetched[17:25], "little"), 0)
+            self.age_ms = max(now_ms - item_add_at_ms(self.last_fetched), 0)
             self.last_fetched = None
         if self.queue.sync_ms == 0:
             self.in_flight = [*self.taken, *self.closed.values()]

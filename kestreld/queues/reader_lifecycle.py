@@ -62,14 +62,14 @@ class ReaderLifecycle:
                 queue.mark_dirty()  # a queue that is synced before every reply puts it on disk first
         except (JournalFailed, OSError) as problem:
             reader.rename("")
-            queue.put_budget = -1
+            queue.review_next_put()
             if isinstance(problem, OSError):
                 must_be_the_systems(problem)
                 raise JournalFailed(queue.name, f"cannot begin a segment: {problem.strerror}") from problem
             raise
         self._collection.readers[reader.name] = self._collection.readers.pop(queue.name)
         reader.configure(self._collection.config.for_queue(reader.name))
-        queue.put_budget = -1
+        queue.review_next_put()
         return reader
 
     def drop(self, queue: Queue, label: str) -> bool:

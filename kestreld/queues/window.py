@@ -14,11 +14,13 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
     FRAME_BYTES,
     PUT_HEADER_BYTES,
+    TYPE_OFFSET,
     Range,
     Type,
     item_add_at_ms,
     item_id,
     item_optional_fields,
+    record_end,
 )
 from kestreld.journal.segment import Segment
 from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata
@@ -118,14 +120,14 @@ class Window:
         """When the first item of this reader in a stretch of journal was put, or 0; and where looking ended."""
         at = 0
         while at + FRAME_BYTES <= len(chunk):
-            if chunk[at + FRAME_BYTES - 1] == Type.PUT:
+            if chunk[at + TYPE_OFFSET] == Type.PUT:
                 header = chunk[at : at + PUT_HEADER_BYTES]
                 if len(header) < PUT_HEADER_BYTES:
                     break
                 found = item_id(header)
                 if found >= self.next_unread and self._is_wanted(found, header):
                     return item_add_at_ms(header), at
-            at += FRAME_BYTES + int.from_bytes(chunk[at : at + 4], "little")
+            at = record_end(chunk, at)
         return 0, at
 
     def _is_wanted(self, found: int, record: bytes) -> bool:

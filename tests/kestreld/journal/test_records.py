@@ -1,5 +1,7 @@
 """Records as bytes: what is written is read back, and no single flipped bit goes unnoticed."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +9,16 @@ from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
+    ADD_OFFSET,
+    EXPIRE_OFFSET,
+    FRAME,
     FRAME_BYTES,
     ID_MAX,
+    ID_OFFSET,
+    PUT,
     PUT_HEADER_BYTES,
     READER_MAX,
+    TYPE_OFFSET,
     Abort,
     Checkpoint,
     Done,
@@ -40,7 +48,9 @@ from kestreld.journal.records import (
     read_reader,
     read_sync,
     reader_record,
+    record_end,
     sync_record,
+    unpack_id_and_add,
     whole_records,
 )
 
@@ -90,6 +100,16 @@ ONE_OF_EACH = {
 def body(record: bytes, expected: Type) -> bytes:
     assert checked_end(record, 0) == (expected, len(record))
     return record[FRAME_BYTES:]
+
+
+def test_the_offsets_of_fields_are_those_of_the_packed_record() -> None:
+    assert (FRAME.size, PUT.size) == (FRAME_BYTES, PUT_HEADER_BYTES)
+    body_bytes, put_id, add_ms, expire_ms = 1 << 24, 4 << 56, 5 << 48, 6 << 40
+    record = PUT.pack(body_bytes, 2, 3, put_id, add_ms, expire_ms, 7, 8)
+    fields = pairwise([TYPE_OFFSET, ID_OFFSET, ADD_OFFSET, EXPIRE_OFFSET, EXPIRE_OFFSET + 8])
+    assert [int.from_bytes(record[at:end], "little") for at, end in fields] == [3, put_id, add_ms, expire_ms]
+    assert unpack_id_and_add(record) == (put_id, add_ms)
+    assert record_end(record, 0) == FRAME_BYTES + body_bytes
 
 
 @given(ids, u64, u64, u32, readers, st.binary(max_size=300))
