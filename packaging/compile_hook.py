@@ -14,14 +14,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = [
     "kestreld/journal/records.py",
+    "kestreld/journal/open_files.py",
     "kestreld/journal/segment.py",
     "kestreld/journal/journal.py",
     "kestreld/queues/item.py",
+    "kestreld/queues/memory.py",
     "kestreld/queues/waiters.py",
     "kestreld/queues/window.py",
     "kestreld/queues/reader.py",
     "kestreld/queues/queue.py",
-    "kestreld/queues/fast_path.py",
     "kestreld/queues/commit.py",
     "kestreld/library/item.py",
     "kestreld/library/reading.py",

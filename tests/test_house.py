@@ -65,6 +65,24 @@ MAY_CATCH_ALL: Final = {
     "kestreld/library/worker.py": 1,
 }
 
+# What the engine's objects hold is set by their own methods. Module -> its classes of that kind.
+STATE: Final = {
+    "kestreld/journal/journal.py": ("Journal",),
+    "kestreld/journal/open_files.py": ("Descriptors",),
+    "kestreld/queues/commit.py": ("Committed", "SyncState"),
+    "kestreld/queues/memory.py": ("Holding",),
+    "kestreld/queues/queue.py": ("Queue",),
+    "kestreld/queues/reader.py": ("Reader", "Stream"),
+    "kestreld/queues/waiters.py": ("Awaited", "Source"),
+    "kestreld/queues/window.py": ("Window",),
+}
+# Names that stand for objects of other classes wherever they have attributes of the same names.
+NOT_STATE: Final = {"collection", "command", "held", "pending_commit", "template", "wait"}
+# Functions that set what is another's all the same, and why.
+MAY_SET: Final = {
+    ("kestreld/queues/queue.py", "put_at_once"): "a call for each reader would be 2 % of a put of the library",
+}
+
 
 def sources(package: str) -> Iterator[tuple[str, ast.Module]]:
     """Each module of a package, by its path from the root."""
@@ -153,6 +171,34 @@ def test_only_the_file_layer_opens_files() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
     }
     assert opening <= {"kestreld/files.py"}
+
+
+def _set(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Receiver (its last name) and name of each attribute that is assigned to."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            yield ast.unparse(node.value).rpartition(".")[2], node.attr
+
+
+def test_the_state_of_the_engine_is_set_by_its_owners_only() -> None:
+    owners: dict[str, set[str]] = {}
+    for path, names in STATE.items():
+        classes = {node.name: node for node in ast.parse(document(path)).body if isinstance(node, ast.ClassDef)}
+        for receiver, attribute in [one for name in names for one in _set(classes[name])]:
+            if receiver == "self":
+                owners.setdefault(attribute, set()).add(path)
+    assert {"put_budget", "sync_ms", "counted_bytes", "behind_items", "retiring", "safe_head"} <= set(owners)
+    found: dict[tuple[str, str], str] = {}
+    for path, tree in sources("kestreld"):
+        in_journal = path.startswith("kestreld/journal/")  # where `state` and `reader` are what a CHECKPOINT says
+        for function in ast.walk(tree):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for receiver, name in _set(function):
+                    is_other = "journal" not in receiver if in_journal else receiver in {"self", *NOT_STATE}
+                    if not is_other and path not in owners.get(name, {path}):
+                        found[path, function.name] = f"{receiver}.{name}"
+    assert {where: what for where, what in found.items() if where not in MAY_SET} == {}
+    assert set(MAY_SET) - set(found) == set()
 
 
 def test_nothing_catches_everything() -> None:

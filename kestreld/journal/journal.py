@@ -4,14 +4,14 @@ It knows bytes, item ids and segments. What the readers hold in memory, and what
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import DISK_FULL, DISK_SHORT, FileLayer, must_be_the_systems
 from kestreld.journal.marker import Marker
-from kestreld.journal.open_files import OpenFiles
+from kestreld.journal.open_files import Descriptors, OpenFiles
 from kestreld.journal.records import (
     FRAME_BYTES,
     Checkpoint,
@@ -29,20 +29,33 @@ FRAME_LOOK_BYTES: Final = 16
 Position = tuple[int, int]  # segment number, offset of a record in it
 
 
-class Journal:
-    """The open journal of one family. At most one descriptor for writing and one for reading."""
+class Journal(Descriptors):
+    """The open journal of one family."""
+
+    __slots__ = (
+        "_sync_note", "begun_with", "checkpoint_bytes", "clock", "compact_again_at_ms", "distrusted", "failed",
+        "failed_at_ms", "filled", "floor_on_disk", "folder", "folder_unsynced", "is_sync_failed", "journal_id",
+        "leftover", "make_room", "marker", "marker_refused", "names_unsynced", "queue", "retiring", "segments",
+        "sync_untold", "sync_us", "synced_number", "syncing", "unproven", "unsynced", "written_to",
+    )  # fmt: skip
 
     def __init__(
-        self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str, queue: str, journal_id: int
+        self,
+        files: FileLayer,
+        clock: Clock,
+        open_files: OpenFiles,
+        folder: str,
+        queue: str,
+        journal_id: int,
+        segments: Sequence[Segment] = (),
     ) -> None:
-        self.files = files
-        self.open_files = open_files
+        super().__init__(files, open_files)
         self.clock = clock
         self.folder = folder
         self.queue = queue
         self.journal_id = journal_id
         self.make_room: Callable[[], bool] = lambda: False  # the disk is full: whether something could be let go of
-        self.segments: list[Segment] = []
+        self.segments: list[Segment] = list(segments)
         self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
         self.failed_at_ms = 0
         self.is_sync_failed = False  # why: nobody knows what of the live segment is on disk, and nobody asks again
@@ -64,12 +77,21 @@ class Journal:
         self.syncing = False  # a background sync is under way
         self.unproven: list[Segment] = []  # full ones that may not be on disk, and that the next sync opens by name
         self.filled: dict[int, Segment] = {}  # full ones that it covers by descriptors, which are borrowed
-        self._borrowed: dict[int, int] = {}  # descriptors in use by syncs elsewhere, and by how many
         self.sync_us = 0  # how long the last sync took
-        self._write_fd = -1
-        self._read_fd = -1
-        self._read_number = -1
         self._sync_note = -1  # offset to say in a SYNC record at the next write; -1 = nothing new to say
+
+    def on_full_disk(self, make_room: Callable[[], bool]) -> None:
+        """Ask this when the disk is full: whether something could be let go of."""
+        self.make_room = make_room
+
+    def make_folder(self) -> None:
+        """Raises JournalFailed."""
+        self.folder_unsynced = True
+        try:
+            self.files.make_dir(self.folder)
+        except OSError as error:
+            must_be_the_systems(error)
+            raise JournalFailed(self.folder, f"cannot be made: {error.strerror}") from error
 
     # Writing
 
@@ -99,8 +121,7 @@ class Journal:
             at += len(note)
         data = b"".join(parts) if len(parts) > 1 else parts[0]
         try:
-            self._ensure_open()
-            self._write_whole(self._write_fd, data)
+            self._write_whole(self._ensure_open(live.path), data)
         except OSError as error:
             must_be_the_systems(error)
             self._cut_back(start)
@@ -135,11 +156,6 @@ class Journal:
             live.mark(next_put_id, at)
         live.used_bytes = used_bytes = at + len(record)
         return used_bytes
-
-    def _ensure_open(self) -> None:
-        self.open_files.use(self)
-        if self._write_fd < 0:
-            self._write_fd = self._open(self.files.open_append, self.live.path)
 
     def _write_whole(self, fd: int, data: bytes) -> None:
         while data:
@@ -226,8 +242,7 @@ class Journal:
             for fd in list(self.filled):
                 self.files.sync(fd)
                 self._let_go(fd)
-            self._ensure_open()
-            self.files.sync(self._write_fd)
+            self.files.sync(self._ensure_open(self.live.path))
             for folder in self.unsynced_folders():
                 self.files.sync_dir(folder)
         except OSError as error:
@@ -267,6 +282,26 @@ class Journal:
         for fd in list(self.filled):
             self._let_go(fd)
         self.synced(self.live.number, self.live.used_bytes, started_us)
+
+    def begin_sync(self) -> list[tuple[int, Segment]]:
+        """A background sync begins: the full segments that it has to cover, with borrowed descriptors.
+
+        Those of earlier processes come first, with -1, as nothing of them is open. `end_sync` is told of the others.
+        """
+        self.syncing = True
+        covered = [*[(-1, segment) for segment in self.unproven], *self.filled.items()]
+        self.filled = {}
+        return covered
+
+    def end_sync(self, borrowed: list[int]) -> None:
+        """A background sync is over, and with it the use of these descriptors, which leave the list one by one."""
+        self.syncing = False
+        while borrowed:
+            self.give_back(borrowed.pop())
+
+    def still_unproven(self, segments: list[Segment]) -> None:
+        """A sync has failed before it came to these."""
+        self.unproven = segments
 
     def leave_unproven(self) -> None:
         """Full segments are not synced now: whoever does that next opens them by name."""
@@ -314,6 +349,15 @@ class Journal:
                 self.marker = None
                 raise
         self.marker = new
+
+    def note_refusal(self, *, refused: bool) -> bool:
+        """Remember whether the disk let the marker be renamed or made; what was so before."""
+        before, self.marker_refused = self.marker_refused, refused
+        return before
+
+    def floor_synced(self, floor: int) -> None:
+        """The marker is on disk, and says that nobody needs items below `floor`."""
+        self.floor_on_disk = floor
 
     def sync_failed(self, error: OSError) -> JournalFailed:
         """A sync has failed: what it covered may not be on disk. The segment is not appended to again."""
@@ -483,6 +527,10 @@ class Journal:
         """Whether the live segment's CHECKPOINT is on disk."""
         return self.synced_number == self.live.number
 
+    def retire(self, *, under_way: bool) -> None:
+        """Dead segments are being deleted or archived, or that is over."""
+        self.retiring = under_way
+
     def forget(self, segment: Segment) -> None:
         """A dead segment's file has gone."""
         if self._read_number == segment.number:
@@ -503,12 +551,27 @@ class Journal:
         self._close_read()
         self.segments = [compacted, *kept]
 
-    def adopt(self, checkpoint_bytes: int, *, is_proven: bool) -> None:
+    def compact_not_before(self, at_ms: int) -> None:
+        """A compaction was given up, and is not tried again until then, on the monotonic clock."""
+        self.compact_again_at_ms = at_ms
+
+    def adopt(
+        self,
+        checkpoint_bytes: int,
+        marker: Marker | None,
+        leftover: list[Segment],
+        *,
+        is_proven: bool,
+        is_distrusted: bool,
+    ) -> None:
         """Take up a recovered journal: the last segment is live, and neither it nor any name need be on disk yet.
 
         Nor need those before it, unless it `is_proven`: nothing is synced behind segments that are not on disk.
         """
         self.checkpoint_bytes = checkpoint_bytes
+        self.marker = marker
+        self.leftover = {segment.number: segment for segment in leftover}
+        self.distrusted = is_distrusted
         self.unproven = [] if is_proven else self.segments[:-1]
         self.unsynced = self.names_unsynced = self.folder_unsynced = True
 
@@ -526,52 +589,6 @@ class Journal:
         self.syncing = False
         self.unsynced = self.written_to = True
 
-    # Descriptors
-
-    def _open(self, opening: Callable[[str], int], path: str) -> int:
-        self.open_files.make_room(1)
-        fd = opening(path)
-        self.open_files.held += 1
-        return fd
-
-    def _close(self, fd: int) -> None:
-        self.files.close(fd)
-        self.open_files.held -= 1
-
-    @property
-    def is_borrowed(self) -> bool:
-        """Whether a sync elsewhere is using a descriptor."""
-        return bool(self._borrowed)
-
     def borrow(self) -> int:
         """The live segment's descriptor, for a sync elsewhere; kept open until it is given back. Raises OSError."""
-        self._ensure_open()
-        self._borrowed[self._write_fd] = self._borrowed.get(self._write_fd, 0) + 1
-        return self._write_fd
-
-    def give_back(self, fd: int) -> None:
-        """The sync is over."""
-        self._borrowed[fd] -= 1
-        if not self._borrowed[fd]:
-            del self._borrowed[fd]
-            if fd != self._write_fd:
-                self._close(fd)
-
-    # Forgotten first: one that was closed already is another file's by the time it is closed again.
-
-    def _close_write(self) -> None:
-        fd, self._write_fd = self._write_fd, -1
-        if fd >= 0 and fd not in self._borrowed:
-            self._close(fd)
-
-    def _close_read(self) -> None:
-        fd, self._read_fd = self._read_fd, -1
-        self._read_number = -1
-        if fd >= 0:
-            self._close(fd)
-
-    def close(self) -> None:
-        """Let go of the descriptors; the next write or read opens them again."""
-        self.open_files.forget(self)
-        self._close_read()
-        self._close_write()
+        return self._borrow(self._ensure_open(self.live.path))

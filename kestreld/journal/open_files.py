@@ -1,11 +1,9 @@
-"""Which journals hold descriptors: as many as others leave, the least recently used let go of theirs."""
+"""The descriptors of journals: as many as others leave; who has not used theirs for longest lets go of them."""
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kestreld.journal.journal import Journal
+from kestreld.files import FileLayer
 
 
 class OpenFiles:
@@ -15,9 +13,9 @@ class OpenFiles:
         self.descriptors_max = descriptors_max
         self.lent: Callable[[], int] = lambda: 0  # how many of these somebody else has just now
         self.held = 0
-        self._open: OrderedDict[Journal, None] = OrderedDict()
+        self._open: OrderedDict[Descriptors, None] = OrderedDict()
 
-    def use(self, journal: "Journal") -> None:
+    def use(self, journal: "Descriptors") -> None:
         """`journal` is about to use its files."""
         self._open[journal] = None
         self._open.move_to_end(journal)
@@ -30,6 +28,73 @@ class OpenFiles:
                 return
             idle.close()
 
-    def forget(self, journal: "Journal") -> None:
+    def forget(self, journal: "Descriptors") -> None:
         """`journal` has closed its files."""
         self._open.pop(journal, None)
+
+
+class Descriptors:
+    """Those of one journal: at most one for writing and one for reading, and what was borrowed for syncs elsewhere."""
+
+    __slots__ = ("_borrowed", "_read_fd", "_read_number", "_write_fd", "files", "open_files")
+
+    def __init__(self, files: FileLayer, open_files: OpenFiles) -> None:
+        self.files = files
+        self.open_files = open_files
+        self._borrowed: dict[int, int] = {}  # in use by syncs elsewhere, and by how many
+        self._write_fd = -1
+        self._read_fd = -1
+        self._read_number = -1  # of which segment the latter is
+
+    def _open(self, opening: Callable[[str], int], path: str) -> int:
+        self.open_files.make_room(1)
+        fd = opening(path)
+        self.open_files.held += 1
+        return fd
+
+    def _ensure_open(self, path: str) -> int:
+        """The descriptor for writing; of the file at `path` where it has yet to be opened. Raises OSError."""
+        self.open_files.use(self)
+        if self._write_fd < 0:
+            self._write_fd = self._open(self.files.open_append, path)
+        return self._write_fd
+
+    def _close(self, fd: int) -> None:
+        self.files.close(fd)
+        self.open_files.held -= 1
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether a sync elsewhere is using a descriptor."""
+        return bool(self._borrowed)
+
+    def _borrow(self, fd: int) -> int:
+        self._borrowed[fd] = self._borrowed.get(fd, 0) + 1
+        return fd
+
+    def give_back(self, fd: int) -> None:
+        """A sync elsewhere is over."""
+        self._borrowed[fd] -= 1
+        if not self._borrowed[fd]:
+            del self._borrowed[fd]
+            if fd != self._write_fd:
+                self._close(fd)
+
+    # Forgotten first: one that was closed already is another file's by the time it is closed again.
+
+    def _close_write(self) -> None:
+        fd, self._write_fd = self._write_fd, -1
+        if fd >= 0 and fd not in self._borrowed:
+            self._close(fd)
+
+    def _close_read(self) -> None:
+        fd, self._read_fd = self._read_fd, -1
+        self._read_number = -1
+        if fd >= 0:
+            self._close(fd)
+
+    def close(self) -> None:
+        """Let go of the descriptors; the next write or read opens them again."""
+        self.open_files.forget(self)
+        self._close_read()
+        self._close_write()

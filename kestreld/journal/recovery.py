@@ -84,9 +84,7 @@ class Survey:
 
     def journal(self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Journal:
         """The journal, ready to be read."""
-        journal = Journal(files, clock, open_files, folder, self.queue, self.journal_id)
-        journal.segments = self.segments
-        return journal
+        return Journal(files, clock, open_files, folder, self.queue, self.journal_id, self.segments)
 
 
 def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Recovered | None:
@@ -109,10 +107,10 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
     if found.state is None:
         return None
     journal = found.journal(files, clock, open_files, folder)
-    journal.adopt(found.checkpoint_end, is_proven=found.has_sync)
-    journal.marker = found.marker
-    journal.distrusted = newest + UNSYNCED_MARK in found.names or not is_cut
-    journal.leftover = {segment.number: segment for segment in found.replaced}
+    is_distrusted = newest + UNSYNCED_MARK in found.names or not is_cut
+    journal.adopt(
+        found.checkpoint_end, found.marker, found.replaced, is_proven=found.has_sync, is_distrusted=is_distrusted
+    )
     return Recovered(journal, found.state, notes, found.is_sealed)
 
 

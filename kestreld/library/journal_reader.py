@@ -54,7 +54,7 @@ class JournalReader:
             told.add_done_callback(lambda _: on_expired(self, item))
             self.reading.spool.worker.soon(lambda: told.set_result(None))
 
-        self._reader.on_expired = expired
+        self._reader.tell_expired(expired)
 
     # Items
 

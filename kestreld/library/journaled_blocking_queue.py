@@ -1,7 +1,7 @@
 """A JournaledQueue with one reader as a BlockingQueue: plain, or with a transaction for each item."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kestreld import checks
 from kestreld.library.answer import Answer
@@ -9,12 +9,18 @@ from kestreld.library.deadline import checked_end
 from kestreld.library.forked import refuse_in_child
 from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem
+from kestreld.library.journal_reader import JournalReader
 from kestreld.queues.waiters import OPEN, TAKE
 
-if TYPE_CHECKING:
-    from kestreld.library.journaled_queue import JournaledQueue
-
 T = TypeVar("T")
+
+
+class _JournaledQueue(Protocol):
+    def put(self, data: bytes) -> bool: ...
+
+    def reader(self) -> JournalReader: ...
+
+    def close(self) -> None: ...
 
 
 class _OneReader(Generic[T]):
@@ -22,7 +28,7 @@ class _OneReader(Generic[T]):
     the queue.
     """
 
-    def __init__(self, queue: "JournaledQueue", encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
+    def __init__(self, queue: _JournaledQueue, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
         """Raises ReaderUnknown for a queue whose readers have names."""
         self._queue = queue
         checks.function(encode, "encode")

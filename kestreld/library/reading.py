@@ -14,7 +14,6 @@ from kestreld.library.answer import Answer, Derived
 from kestreld.library.futures import CommitFuture, ItemFuture, Seat
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
-from kestreld.queues.fast_path import take_fast
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 
@@ -71,7 +70,7 @@ class Reading:
                 return None
             is_over = False
             try:
-                if want == TAKE and not spool.crowded and (record := take_fast(reader)) is not None:
+                if want == TAKE and not spool.crowded and (record := reader.take_at_once()) is not None:
                     if spool.commit.rolling:
                         spool.end_turn()
                     is_over = True

@@ -24,8 +24,7 @@ from kestreld.library.futures import CommitFuture, ItemFuture
 from kestreld.library.turns import Turn, User
 from kestreld.library.worker import Worker
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.commit import GroupCommit
-from kestreld.queues.fast_path import put_fast
+from kestreld.queues.commit import Committed, GroupCommit
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
@@ -67,7 +66,7 @@ class Spool:
         self.cut_short: Queue | str | None = None  # whose turn was, or EVERY
         self.readings: dict[User, None] = {}  # those in use
         self.served: list[ItemFuture] = []  # waits that this turn has ended
-        self.failed: dict[Queue, JournalFailed] = {}  # in this turn
+        self.failed: dict[Committed, JournalFailed] = {}  # in this turn
         self.deadlines = Deadlines()
         self._deadline_at_ms: int | None = None
         self._sync_planned = False
@@ -203,6 +202,7 @@ class Spool:
             waiters = [(user.reader, waiter) for user in users for waiter in user.resume(is_waiting)]
             for reader in queue.readers.values():
                 reader.wait_queue.begin_again([waiter for of, waiter in waiters if of is reader])
+            queue.count_waiters()
             queue.wake()
         self._sync_planned, self._deadline_at_ms = False, None
         self._plan_deadline()
@@ -225,7 +225,7 @@ class Spool:
                 return False  # closed meanwhile, or deleted
             is_over = False
             try:
-                if not (expire_at_ms or only is not None or self.crowded) and put_fast(queue, data):
+                if not (expire_at_ms or only is not None or self.crowded) and queue.put_at_once(data):
                     if self.commit.rolling:
                         self.end_turn()
                     is_over = True

@@ -11,16 +11,15 @@ from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.importing import import_at_start
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import Checkpoint, Kind, ReaderState, merged
+from kestreld.journal.records import Checkpoint
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import finish_repairs
 from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.everywhere import Steps
-from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.memory import Memory
 from kestreld.queues.queue import Queue
-from kestreld.queues.reader import Reader, Stream
+from kestreld.queues.reader import Reader
 from kestreld.queues.slices import WAITS
 from kestreld.queues.trash import Trash
 from kestreld.queues.trash_note import DELETE, FLUSH, Note
@@ -131,12 +130,7 @@ class QueueCollection:
             # Two journals of one name never share an id, even when made within a millisecond.
             self._last_journal_id = max(self.clock.wall_ms, self._last_journal_id + 1)
             journal = Journal(self.files, self.clock, self.open_files, folder, parent, self._last_journal_id)
-            journal.folder_unsynced = True
-            try:
-                self.files.make_dir(folder)
-            except OSError as error:
-                must_be_the_systems(error)
-                raise JournalFailed(folder, f"cannot be made: {error.strerror}") from error
+            journal.make_folder()
         return self._adopt_family(parent, journal, self.config.for_queue(parent))
 
     def _left_behind(self, parent: str, folder: str) -> Queue | None:
@@ -152,10 +146,9 @@ class QueueCollection:
         return self.families.get(parent)
 
     def _adopt_family(self, parent: str, journal: Journal | None, config: QueueConfig) -> Queue:
-        queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory)
-        queue.mover = self._move
+        queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory, self._move)
         if journal is not None:
-            journal.make_room = self.trash.drop_all
+            journal.on_full_disk(self.trash.drop_all)
         queue.configure(config)
         self.families[parent] = queue
         return queue
@@ -223,8 +216,7 @@ class QueueCollection:
                 if self.files.is_dir(journal.folder):
                     raise failure from error
             journal.close()
-        queue.pending, queue.control = [], []
-        queue.journal = None
+        queue.leave_journal()
         return failure
 
     def flush(self, name: str) -> int:
@@ -301,7 +293,7 @@ class QueueCollection:
                 queue.configure(self.config.for_queue(queue.name))
             if is_other_memory:
                 queue.review_next_put()
-            while _has_failed(queue) and queue.syncing_commit is not None:
+            while _has_failed(queue) and queue.sync.syncing_commit is not None:
                 yield WAITS  # what is on its way to the disk belongs to the segment that is to be left behind
             if _has_failed(queue):
                 try:
@@ -447,39 +439,9 @@ class QueueCollection:
             self.files.remove_dir(path)
 
     def restore(self, queue: Queue, state: Checkpoint, is_lost: Callable[[int], bool] = lambda item: False) -> None:
-        """Make a queue what a journal says. Readers that it has already keep their open reads and figures.
-
-        `is_lost` says of an item that is open whether the journal has it no more.
-        """
-        queue.next_id = state.next_id
-        queue.next_reader = state.next_reader
-        queue.put_items, queue.put_bytes = state.put_items, state.put_bytes
-        for known in state.readers:
-            if known.kind == Kind.STREAM:
-                stream = Stream(known.name, known.number, known.at_id)
-                stream.head, stream.ended_items = known.head, known.ended
-                queue.streams[known.name] = stream
-            else:
-                self._restore_reader(queue, known, is_lost)
-        queue.reattach()
-
-    def _restore_reader(self, queue: Queue, known: ReaderState, is_lost: Callable[[int], bool]) -> None:
-        name = f"{queue.name}+{known.name}" if known.name else queue.name
-        reader = queue.readers.get(known.name)
-        if reader is None:
-            reader = Reader(queue, known.name, known.number, known.at_id, self.config.for_queue(name))
-        reader.ended_items, reader.retries = known.ended, known.retries
-        opened = [len(record) - ITEM_HEADER_BYTES for one, record in reader.open.items() if not is_lost(one)]
-        if known.items > len(opened):
-            assert queue.journal is not None
-            position = max((known.segment, known.offset), queue.journal.position_before(known.head))
-            reader.behind_items, reader.behind_bytes = known.items - len(opened), known.data_bytes - sum(opened)
-            reader.skip = merged([*known.done, *((one, one) for one in reader.open)]) if reader.open else known.done
-            reader.resume_at(*position, known.head)
-        else:
-            reader.next_unread = queue.next_id
-        queue.readers[known.name] = reader
-        self.readers[name] = reader
+        """Make a queue what a journal says. See `Queue.restore`."""
+        queue.restore(state, self.config.for_queue, is_lost)
+        self.readers.update({reader.name: reader for reader in queue.readers.values()})
 
     def close(self, fd: int | None = None, until_us: int | None = None) -> int:
         """Sync, seal and close every journal; how many there was no time for. `Closing` says what it is given.

@@ -5,18 +5,15 @@ meanwhile gathers and is written when it is over. Whoever waits for a commit hol
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Container
+from typing import Final, Protocol
 
 from kestreld.clock import Clock
-from kestreld.errors import JournalFailed
+from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint
-
-if TYPE_CHECKING:
-    from kestreld.queues.queue import Queue
-
+from kestreld.queues.memory import Holding
 
 # Syncs are counted by how long they took, up to each of these; the last count is of those that took longer.
 SYNC_BOUNDS_US: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
@@ -61,6 +58,165 @@ class Tally:
             self.settled()
 
 
+class SyncState:
+    """How the commits of a queue get to the disk, where somebody waits for that. Read anywhere, set by its methods."""
+
+    __slots__ = (
+        "due_at_ms",
+        "in_flight",
+        "pending_commit",
+        "safe_head",
+        "syncing_commit",
+        "syncing_head",
+        "written_at",
+    )
+
+    def __init__(self) -> None:
+        # Of a queue that is synced before its replies: the commit under way to the disk, and the latest one
+        self.syncing_commit: PendingCommit | None = None
+        self.pending_commit: PendingCommit | None = None
+        self.in_flight: list[bytes] = []  # PUT records of the former
+        self.written_at = (0, 0)  # where it begins: segment number and offset
+        self.syncing_head = 0  # the lowest head as it leaves it
+        self.safe_head = 0  # and as the last one on disk left it
+        self.due_at_ms = 0  # of a queue that is synced every so many ms: when the next is due; 0 = nothing to sync
+
+    def plan(self, due_at_ms: int) -> None:
+        """The next sync is due then; 0 = none is."""
+        self.due_at_ms = due_at_ms
+
+    def write_at(self, number: int, offset: int) -> None:
+        """A commit is about to be written there."""
+        self.written_at = (number, offset)
+
+    def wrote(self, puts: list[bytes]) -> None:
+        """A commit is written, with these PUT records in it."""
+        self.in_flight = puts
+
+    def gather(self, commit: PendingCommit) -> None:
+        """While one is under way to the disk, this is what changes meanwhile belongs to."""
+        self.pending_commit = commit
+
+    def begin(self, commit: PendingCommit, lowest_head: int) -> None:
+        """A written commit is to be synced."""
+        self.pending_commit = self.syncing_commit = commit
+        self.syncing_head = lowest_head
+
+    def succeed(self) -> None:
+        """The commit under way is on disk."""
+        self.syncing_commit = None
+        self.safe_head = self.syncing_head
+        self.in_flight = []
+
+    def give_up(self) -> list[bytes]:
+        """Nothing is under way any more: the PUT records that were."""
+        self.syncing_commit = None
+        given_up, self.in_flight = self.in_flight, []
+        return given_up
+
+    def drop_latest(self) -> PendingCommit | None:
+        """Nobody waits for the latest commit any more; which that was."""
+        latest, self.pending_commit = self.pending_commit, None
+        return latest
+
+    def drop_gathering(self) -> PendingCommit | None:
+        """What gathers behind the commit under way is undone; whom that concerns."""
+        gathering, self.pending_commit = self.pending_commit, self.syncing_commit
+        return gathering
+
+
+class Committed(Holding):
+    """A queue family, as far as the commit at the end of a turn knows it."""
+
+    __slots__ = (
+        "clock", "commit_group", "dirty", "journal", "moving", "name", "report", "roll_wanted",
+        "segment_bytes_max", "stopped", "sync", "sync_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        journal: Journal | None,
+        clock: Clock,
+        commit: "GroupCommit",
+        report: Callable[[str], None],
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.journal = journal
+        self.clock = clock
+        self.commit_group = commit
+        self.report = report
+        self.dirty = False
+        self.moving = False  # items have left for other queues since the last commit
+        self.stopped: JournalCorrupt | None = None
+        self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else every so many ms
+        self.sync = SyncState()
+        self.segment_bytes_max = 1 << 24
+        self.roll_wanted = False  # a compaction waits for a new segment, with a number left free before it
+
+    def mark_dirty(self) -> None:
+        """Have this queue written at the end of the turn."""
+        if not self.dirty:
+            self.commit_group.dirty.append(self)
+            self.dirty = True  # last: one that is dirty and not in the group would never be written again
+
+    @property
+    def pending_commit(self) -> PendingCommit | None:
+        """The latest commit, where its answers wait for the disk; None when they wait for nothing."""
+        return self.sync.pending_commit
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all of it is written, and nothing on its way to the disk."""
+        return not self.dirty and self.sync.syncing_commit is None
+
+    def wants_segment(self, journal: Journal) -> bool:
+        """Whether the live segment is full, or a new one is wanted for another reason."""
+        return self.roll_wanted or journal.segments[-1].used_bytes - journal.checkpoint_bytes >= self.segment_bytes_max
+
+    def want_segment(self, *, wanted: bool) -> None:
+        """Whether a compaction waits for a new segment, with a number left free before it."""
+        self.roll_wanted = wanted
+
+    def start_segment(self, journal: Journal, checkpoint: Checkpoint, filled: int = -1) -> None:
+        """Begin the segment that is wanted. See `Journal.start_segment`."""
+        journal.start_segment(checkpoint, int(self.roll_wanted), filled)
+        self.roll_wanted = False
+
+    def commit(self) -> None:
+        """Write everything since the last commit in one piece. Raises JournalFailed with all of it undone."""
+        raise NotImplementedError
+
+    def commit_synced(self) -> None:
+        """The commit under way is on disk."""
+        raise NotImplementedError
+
+    def forget_syncing(self) -> None:
+        """Nothing is under way: what was has been put on disk in another way."""
+        raise NotImplementedError
+
+    def undo_syncing(self) -> None:
+        """The commit under way did not get to the disk: it is undone, and all that has come since."""
+        raise NotImplementedError
+
+    def settle_moves(self, failed: Container["Committed"]) -> None:
+        """Every queue of the turn has been committed, but for `failed`: see to the items moved between them."""
+        raise NotImplementedError
+
+    def lowest_head(self) -> int:
+        """The lowest id some reader still needs."""
+        raise NotImplementedError
+
+    def written_head(self) -> int:
+        """The lowest id some reader still needs, going by what is written: on disk, where answers wait for that."""
+        return self.lowest_head() if self.is_idle else self.sync.safe_head
+
+    def checkpoint(self) -> Checkpoint:
+        """The whole state, between commits: what the next segment begins with."""
+        raise NotImplementedError
+
+
 class PendingSync:
     """What puts one commit on disk, and who is told how that went. `fd` is the journal's, of the segment at `path`."""
 
@@ -88,11 +244,11 @@ class GroupCommit:
         self.clock = clock
         self.files = files
         self.wake: Callable[[], None] = lambda: None  # asks for a turn: there is something to commit
-        self.dirty: list[Queue] = []  # to be committed; each adds itself
-        self.rolling: list[Queue] = []  # their live segment is full: a new one is due after the replies
-        self.sync_later: list[Queue] = []  # written, and to be synced within their sync_journal time
-        self.failed: dict[Queue, JournalFailed] = {}  # since the last run began
-        self.moving: list[Queue] = []  # items have left them for queues whose commits are not on disk yet
+        self.dirty: list[Committed] = []  # to be committed; each adds itself
+        self.rolling: list[Committed] = []  # their live segment is full: a new one is due after the replies
+        self.sync_later: list[Committed] = []  # written, and to be synced within their sync_journal time
+        self.failed: dict[Committed, JournalFailed] = {}  # since the last run began
+        self.moving: list[Committed] = []  # items have left them for queues whose commits are not on disk yet
         self.pending_commits = 0  # pending ones
         self.together = False  # sync the whole file system rather than several journals
         self.pending_syncs: list[PendingSync] = []  # what this run has to sync
@@ -107,7 +263,7 @@ class GroupCommit:
             self.failed = {}
         dirty, self.dirty = self.dirty, []
         for queue in dirty:
-            if queue.syncing_commit is not None:
+            if queue.sync.syncing_commit is not None:
                 if queue.dirty:  # not one that is here twice, for it has left a failed segment behind in this turn
                     self._gather(queue)
             else:
@@ -119,7 +275,7 @@ class GroupCommit:
         if self.moving:
             self._settle_moves(self.moving)
 
-    def _commit(self, queue: "Queue") -> None:
+    def _commit(self, queue: Committed) -> None:
         try:
             queue.commit()
         except JournalFailed as failure:
@@ -127,20 +283,19 @@ class GroupCommit:
             return
         if queue.journal is not None and queue.journal.segments:
             self._plan(queue, queue.journal)
-        if queue.pending_commit is not None and queue.syncing_commit is None:
-            self._release(queue.pending_commit, None)  # what gathered came to nothing, or the queue has gone
-            queue.pending_commit = None
+        if queue.sync.pending_commit is not None and queue.sync.syncing_commit is None:
+            self._release(queue.sync.drop_latest(), None)  # what gathered came to nothing, or the queue has gone
 
-    def _gather(self, queue: "Queue") -> None:
+    def _gather(self, queue: Committed) -> None:
         """Leave a queue dirty while its last commit is on its way to the disk."""
-        if queue.pending_commit is queue.syncing_commit:
-            queue.pending_commit = self._new_commit()
+        if queue.sync.pending_commit is queue.sync.syncing_commit:
+            queue.sync.gather(self._new_commit())
 
     def _new_commit(self) -> PendingCommit:
         self.pending_commits += 1
         return PendingCommit()
 
-    def _plan(self, queue: "Queue", journal: Journal) -> None:
+    def _plan(self, queue: Committed, journal: Journal) -> None:
         """What a written commit leaves to do: a sync now or in a while, a segment to roll."""
         full = queue.stopped is None and queue.wants_segment(journal)
         if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
@@ -148,12 +303,12 @@ class GroupCommit:
             return
         if full:
             self.rolling.append(queue)
-        if queue.sync_ms and journal.unsynced and not queue.sync_due_at_ms:
-            queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
+        if queue.sync_ms and journal.unsynced and not queue.sync.due_at_ms:
+            queue.sync.plan(self.clock.monotonic_ms + queue.sync_ms)
             self.sync_later.append(queue)
             self.wake()  # whoever commits outside a turn, a timer say, plans no sync
 
-    def _settle_moves(self, queues: list["Queue"]) -> None:
+    def _settle_moves(self, queues: list[Committed]) -> None:
         self.moving = []
         for queue in queues:
             if queue.moving:
@@ -161,47 +316,44 @@ class GroupCommit:
             if queue.moving and queue not in self.moving:
                 self.moving.append(queue)
 
-    def _fail(self, queue: "Queue", failure: JournalFailed) -> None:
+    def _fail(self, queue: Committed, failure: JournalFailed) -> None:
         self.failed[queue] = failure
         queue.report(f"{queue.name}: {failure}")
-        if queue.pending_commit is not None:
-            self._release(queue.pending_commit, failure)
-            queue.pending_commit = None
+        self._release(queue.sync.drop_latest(), failure)
 
-    def forget_turn(self, queue: "Queue") -> None:
+    def forget_turn(self, queue: Committed) -> None:
         """A turn of this queue was cut short. What it has written is on disk, or on its way there, when this returns.
 
         What had gathered for the next commit is undone: whoever waits for that is told so.
         """
         self.failed.pop(queue, None)
-        for planned in [one for one in self.pending_syncs if one.pending_commit is queue.syncing_commit]:
+        for planned in [one for one in self.pending_syncs if one.pending_commit is queue.sync.syncing_commit]:
             self.pending_syncs.remove(planned)
             if queue.journal is not None:
                 queue.journal.give_back(planned.fd)
         for of_turn in (self.dirty, self.moving, self.rolling):
             while queue in of_turn:
                 of_turn.remove(queue)
-        if queue.pending_commit is None and queue.syncing_commit is None and queue.sync_ms != 0:
+        pending_sync = queue.sync.syncing_commit
+        if queue.sync.pending_commit is None and pending_sync is None and queue.sync_ms != 0:
             return
         failure = JournalFailed(queue.name, "a turn was cut short by an exception")
-        gathering, pending_sync = queue.pending_commit, queue.syncing_commit
         if pending_sync is None or not pending_sync.is_syncing:
             problem = self._sync_now(queue)
             queue.forget_syncing()
-            if pending_sync is not None:
-                self._release(pending_sync, problem)
-        queue.pending_commit = queue.syncing_commit
-        if gathering is not None and gathering is not pending_sync:
+            self._release(pending_sync, problem)
+        gathering = queue.sync.drop_gathering()
+        if gathering is not pending_sync:
             self._release(gathering, failure)
 
-    def sync_within(self, queue: "Queue") -> None:
+    def sync_within(self, queue: Committed) -> None:
         """Have a queue synced within its sync_journal time from now."""
         if queue.sync_ms:
-            queue.sync_due_at_ms = self.clock.monotonic_ms + queue.sync_ms
+            queue.sync.plan(self.clock.monotonic_ms + queue.sync_ms)
             if queue not in self.sync_later:
                 self.sync_later.append(queue)
 
-    def _sync_now(self, queue: "Queue") -> JournalFailed | None:
+    def _sync_now(self, queue: Committed) -> JournalFailed | None:
         journal = queue.journal
         if journal is None or not journal.segments or journal.failed is not None:
             return None if journal is None else journal.failed
@@ -214,12 +366,11 @@ class GroupCommit:
 
     # On the way to the disk
 
-    def _plan_sync(self, queue: "Queue", journal: Journal, *, roll: bool) -> None:
+    def _plan_sync(self, queue: Committed, journal: Journal, *, roll: bool) -> None:
         """Sync what was just written, elsewhere; its commit is released when that is over."""
         started_us = self.clock.stopwatch_us()
-        pending_commit = queue.pending_commit or self._new_commit()
-        queue.pending_commit = queue.syncing_commit = pending_commit
-        queue.syncing_head = queue.lowest_head() if len(journal.segments) > 1 else 0
+        pending_commit = queue.sync.pending_commit or self._new_commit()
+        queue.sync.begin(pending_commit, queue.lowest_head() if len(journal.segments) > 1 else 0)
         # As this commit leaves it: what gathers meanwhile belongs to the next.
         checkpoint = queue.checkpoint() if roll else None
         try:
@@ -279,18 +430,17 @@ class GroupCommit:
         except OSError:
             return False  # its own sync says what is wrong
 
-    def _roll(self, queue: "Queue", journal: Journal, checkpoint: Checkpoint) -> None:
+    def _roll(self, queue: Committed, journal: Journal, checkpoint: Checkpoint) -> None:
         """Begin the next segment before what has gathered is written. Its CHECKPOINT goes to the disk with that."""
         try:
-            journal.start_segment(checkpoint, skip=int(queue.roll_wanted))
+            queue.start_segment(journal, checkpoint)
         except JournalFailed as failure:
             queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
             queue.review_next_put()
         else:
-            queue.roll_wanted = False
             self.rolling.append(queue)  # its journal may have become too long
 
-    def mark(self, queue: "Queue", journal: Journal) -> None:
+    def mark(self, queue: Committed, journal: Journal) -> None:
         """After a sync: have the marker say which segments there are. What the disk refuses is tried at the next."""
         if journal is not queue.journal or not journal.wants_mark:
             return  # another journal may have its folder by now
@@ -299,25 +449,23 @@ class GroupCommit:
             journal.mark(kept.first_id)
         except OSError as error:
             must_be_the_systems(error)
-            if not journal.marker_refused:
+            if not journal.note_refusal(refused=True):
                 queue.report(f"{queue.name}: the marker cannot be renamed: {error.strerror}; tried at each sync")
-            journal.marker_refused = True
         else:
-            journal.marker_refused = False
+            journal.note_refusal(refused=False)
 
     def _sync_finished(
-        self, queue: "Queue", journal: Journal, pending_commit: PendingCommit, error: OSError | None
+        self, queue: Committed, journal: Journal, pending_commit: PendingCommit, error: OSError | None
     ) -> None:
         """The sync of a commit is over."""
-        if queue.syncing_commit is not pending_commit:  # forgotten, as its turn was cut short
+        if queue.sync.syncing_commit is not pending_commit:  # forgotten, as its turn was cut short
             if error is not None:
                 journal.sync_failed(error)
             return
-        queue.syncing_commit = None
         if error is None:
             queue.commit_synced()
-            if queue.pending_commit is pending_commit:
-                queue.pending_commit = None
+            if queue.sync.pending_commit is pending_commit:
+                queue.sync.drop_latest()
             self._release(pending_commit, None)
         else:
             failure = journal.sync_failed(error)
@@ -332,7 +480,9 @@ class GroupCommit:
         if self.dirty:
             self.wake()
 
-    def _release(self, pending_commit: PendingCommit, failure: JournalFailed | None) -> None:
+    def _release(self, pending_commit: PendingCommit | None, failure: JournalFailed | None) -> None:
+        if pending_commit is None:
+            return
         if pending_commit.pending:
             self.pending_commits -= 1
         pending_commit.pending = False

@@ -13,8 +13,9 @@ from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.journal.segment import Segment
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.commit import Committed
 from kestreld.queues.live import live_records
-from kestreld.queues.queue import Queue
+from kestreld.queues.queue import Queue, as_queues
 from kestreld.queues.slices import WAITS, Slices, Work
 
 COMPACT_AGAIN_MS: Final = 60_000
@@ -43,7 +44,7 @@ class Maintenance:
     def after_turn(self) -> None:
         """Begin a new segment where one is full. Called after the replies of a turn, with everything committed."""
         rolling = self._collection.commit.rolling
-        for queue in rolling:
+        for queue in as_queues(rolling):
             journal = queue.journal
             if journal is None or journal.failed is not None:
                 continue
@@ -74,11 +75,10 @@ class Maintenance:
         """
         filled = journal.borrow() if journal.unsynced else -1
         try:
-            journal.start_segment(queue.checkpoint(), int(queue.roll_wanted), filled)
+            queue.start_segment(journal, queue.checkpoint(), filled)
         finally:
             if filled >= 0 and filled not in journal.filled:
                 journal.give_back(filled)
-        queue.roll_wanted = False
         self._sync(queue, journal)
 
     # Syncs in the background
@@ -97,10 +97,8 @@ class Maintenance:
         """Sync the full segments and the live one. One at a time: what comes meanwhile is for the next."""
         if journal.syncing or not self._files.takes_calls:
             return
-        journal.syncing = True
-        # Full segments of earlier processes first, and by name: nothing of them is open.
-        left = [*[(-1, segment) for segment in journal.unproven], *journal.filled.items()]
-        borrowed, journal.filled = list(journal.filled), {}
+        left = journal.begin_sync()
+        borrowed = [fd for fd, _ in left if fd >= 0]
         live, used_bytes = journal.live, journal.live.used_bytes
         number = live.number
         try:
@@ -128,15 +126,10 @@ class Maintenance:
             for folder in folders:
                 self._files.sync_dir(folder)
 
-        def give_back() -> None:
-            journal.syncing = False
-            while borrowed:
-                journal.give_back(borrowed.pop())
-
         def finished(error: OSError | None) -> None:
             if owner["is"] != "thread":
                 return
-            give_back()
+            journal.end_sync(borrowed)
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self._collection.commit.mark(queue, journal)
@@ -144,7 +137,7 @@ class Maintenance:
             else:
                 queue.review_next_put()
                 behind = left[len(done) + 1 :]  # what failed itself is not asked again
-                journal.unproven = [segment for _, segment in behind if segment is not live]
+                journal.still_unproven([segment for _, segment in behind if segment is not live])
                 if journal.failed is None:
                     self._report(f"{queue.name}: {journal.sync_failed(error)}")
             if not journal.filled:
@@ -160,20 +153,20 @@ class Maintenance:
             is_under_way = True
         finally:
             if not is_under_way and owner.setdefault("is", "turn") == "turn":
-                give_back()
+                journal.end_sync(borrowed)
 
     def sync_due(self) -> int | None:
         """Sync the journals whose sync_journal time has come; when the next is due, on the monotonic clock."""
-        waiting = []
-        for queue in self._collection.commit.sync_later:
-            if queue.sync_due_at_ms > self._clock.monotonic_ms:
+        waiting: list[Committed] = []
+        for queue in as_queues(self._collection.commit.sync_later):
+            if queue.sync.due_at_ms > self._clock.monotonic_ms:
                 waiting.append(queue)
             else:
-                queue.sync_due_at_ms = 0
+                queue.sync.plan(0)
                 if not self.sync(queue):
                     waiting.append(queue)
         self._collection.commit.sync_later = waiting
-        return min((queue.sync_due_at_ms for queue in waiting), default=None)
+        return min((queue.sync.due_at_ms for queue in waiting), default=None)
 
     def start_round(self) -> None:
         """Begin a round, unless the last one is still under way."""
@@ -228,14 +221,14 @@ class Maintenance:
         if len(journal.segments) > 1:
             dead += journal.segments[: journal.dead_segments(queue.written_head())]
         if dead:
-            journal.retiring = True
+            journal.retire(under_way=True)
             self._slices.take_on(self._retire(queue, journal, dead))
 
     def _retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> Work:
         """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
         kept = next(segment for segment in journal.segments if segment not in dead)
         if kept is not journal.segments[0] and not (yield from self._raise_floor(queue, journal, kept.first_id)):
-            journal.retiring = False
+            journal.retire(under_way=False)
             return
         # One file a step: letting go of a large one takes milliseconds.
         for segment in dead:
@@ -251,11 +244,11 @@ class Maintenance:
                 # When somebody has tidied up by hand: it had to go anyway.
                 if self._files.exists(segment.path):
                     self._report_archive(f"{segment.path}: cannot be removed: {error.strerror}; tried again later")
-                    journal.retiring = False
+                    journal.retire(under_way=False)
                     return
             journal.forget(segment)
             yield None
-        journal.retiring = False
+        journal.retire(under_way=False)
         self.drop_dead(queue)  # what has died meanwhile
 
     def _raise_floor(self, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
@@ -279,7 +272,7 @@ class Maintenance:
                 f"{queue.name}: the marker cannot be renamed: {outcome[0].strerror}; tried again later"
             )
             return journal.marker is None
-        journal.floor_on_disk = floor
+        journal.floor_synced(floor)
         return True
 
     def _archived(self, queue: Queue, journal: Journal, segment: Segment) -> bool:
@@ -309,7 +302,7 @@ class Maintenance:
             self._files.sync_dir(path.rpartition("/")[0])
 
         def finished(error: OSError | None) -> None:
-            journal.retiring = False
+            journal.retire(under_way=False)
             if journal is not queue.journal:
                 return  # deleted meanwhile: its path may be that of a new journal's segment by now
             try:
@@ -410,14 +403,15 @@ class Maintenance:
 
     def _roll_for_compaction(self, queue: Queue, journal: Journal) -> Work:
         """Begin a new segment with a number left free before it: the compacted one's."""
-        queue.roll_wanted, number = True, journal.live.number
+        queue.want_segment(wanted=True)
+        number = journal.live.number
         while journal.live.number == number and self._may_compact(queue, journal):
             if not queue.is_idle:
                 yield WAITS  # a synced queue may never be seen idle: its next commit rolls
             elif not self._roll(queue, journal):
-                journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS
+                journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)
                 break
-        queue.roll_wanted = False
+        queue.want_segment(wanted=False)
 
     def _may_compact(self, queue: Queue, journal: Journal) -> bool:
         return journal is queue.journal and journal.failed is None and queue.stopped is None
@@ -425,7 +419,7 @@ class Maintenance:
     def _give_up(self, queue: Queue, journal: Journal, compaction: Compaction, reason: str) -> None:
         if journal is queue.journal:  # else it was deleted meanwhile, and there is nothing to try again
             # Not at every round: each try begins a segment, and a disk that is full has no room for them.
-            journal.compact_again_at_ms = self._clock.monotonic_ms + COMPACT_AGAIN_MS
+            journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)
             self._report(f"{queue.name}: compaction given up: {reason}; tried again in a minute")
         compaction.abandon()
 

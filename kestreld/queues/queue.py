@@ -1,8 +1,8 @@
 """A queue family: one journal, the parent's reader and its children's, and what was put since the last commit."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Container
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Container, Iterable
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -19,26 +19,18 @@ from kestreld.journal.records import (
     RECORD_BYTES_MAX,
     Abort,
     Checkpoint,
-    Done,
     Kind,
     ReaderChange,
-    Reason,
     abort_record,
-    done_record,
-    item_data,
-    item_flags,
-    item_id,
     item_optional_fields,
     product,
     put_record,
     reader_record,
 )
+from kestreld.queues.commit import Committed, GroupCommit
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.memory import ITEM_COST_BYTES, Memory
-from kestreld.queues.reader import PendingTransfer, Reader, Stream
-
-if TYPE_CHECKING:
-    from kestreld.queues.commit import GroupCommit, PendingCommit
+from kestreld.queues.reader import Reader, Stream, full_name
 
 RETRY_FULL_DISK_MS: Final = 1000
 # Final, and of this module, a name is found sooner.
@@ -46,27 +38,33 @@ _pack_put: Final = PUT.pack
 _checksum: Final = xxh3_64_intdigest
 
 
-class Queue:
+def _none_is_lost(item: int) -> bool:
+    return False
+
+
+class Queue(Committed):
     """All readers on one journal, and the PUTs not yet committed. `journal` is None for a queue kept in memory only."""
+
+    __slots__ = (
+        "commits", "control", "counted_items", "followers", "in_memory", "memory", "mover", "next_id",
+        "next_reader", "pending", "private", "put_bytes", "put_items", "readers", "seed", "seeded_at_ms",
+        "segments_max", "streams", "undone_from", "windows",
+    )  # fmt: skip
 
     def __init__(
         self,
         name: str,
         journal: Journal | None,
         clock: Clock,
-        commit: "GroupCommit",
+        commit: GroupCommit,
         report: Callable[[str], None],
         memory: Memory,
+        mover: "Callable[[str, bytes, int], Queue | None]",
     ) -> None:
-        self.name = name
-        self.journal = journal
+        super().__init__(name, journal, clock, commit, report)
         self.in_memory = journal is None
-        self.clock = clock
-        self.commit_group = commit
-        self.report = report
         self.memory = memory
-        self.counted_bytes = 0  # what this queue counts with there
-        self.mover: Callable[[str, bytes, int], Queue | None] = lambda destination, data, flags: None
+        self.mover = mover  # puts an item on the queue of a name; which that is, or None where it is refused
 
         self.next_id = 1
         self.next_reader = 1
@@ -75,31 +73,15 @@ class Queue:
         self.readers: dict[str, Reader] = {}
         self.streams: dict[str, Stream] = {}
         self.windows: tuple[deque[bytes], ...] = ()
-        self.put_budget = -1  # data larger than this must be looked at before a put
-        self.waiting = 0  # waiters on all readers
         self.seeded_at_ms = -1
         self.seed = 0  # what the checksums of items put at that instant, of size 0 and id 0, start from
-        self.moving = False  # items have left for other queues since the last commit
 
-        self.dirty = False
-        # Of a queue that is synced before its replies: the commit under way to the disk, and the latest one
-        self.syncing_commit: PendingCommit | None = None
-        self.pending_commit: PendingCommit | None = None
-        self.in_flight: list[bytes] = []  # PUT records of the former
-        self.written_at = (0, 0)  # where it begins: segment number and offset
-        self.undone_from = 0  # the lowest id that a failed commit has taken back, for whoever sets a higher one
-        self.syncing_head = 0  # the lowest head as it leaves it
-        self.safe_head = 0  # and as the last one on disk left it
+        self.undone_from = 0  # the lowest id that a failed commit has taken back since `watch_undone`
         self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
         self.pending: list[bytes] = []  # PUT records since the last commit
         self.counted_items = 0
         self.private = 0  # pending records addressed to one reader
-        self.stopped: JournalCorrupt | None = None
-        self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else every so many ms
-        self.segment_bytes_max = 1 << 24
         self.segments_max = 10  # so many times segment_bytes_max before the journal is compacted
-        self.roll_wanted = False  # a compaction waits for a new segment, with a number left free before it
-        self.sync_due_at_ms = 0  # with sync_ms above 0: when the next sync is due; 0 = nothing to sync
         self.commits = 0  # so many there have been since the start
         self.followers: list[Callable[[], None]] = []  # told when items have settled, or none will any more
 
@@ -107,6 +89,42 @@ class Queue:
         """How its journal is kept from now on."""
         self.sync_ms = config.sync_journal_ms
         self.segment_bytes_max, self.segments_max = config.max_journal_size_bytes, config.max_journal_overflow
+
+    def restore(
+        self,
+        state: Checkpoint,
+        config_for: Callable[[str], QueueConfig],
+        is_lost: Callable[[int], bool] = _none_is_lost,
+    ) -> None:
+        """Be what a journal says. Readers that are there already keep their open reads and figures.
+
+        `is_lost` says of an item that is open whether the journal has it no more.
+        """
+        self.next_id = state.next_id
+        self.next_reader = state.next_reader
+        self.put_items, self.put_bytes = state.put_items, state.put_bytes
+        for known in state.readers:
+            if known.kind == Kind.STREAM:
+                self.streams[known.name] = Stream(known.name, known.number, known.at_id, known)
+                continue
+            reader = self.readers.get(known.name)
+            if reader is None:
+                config = config_for(full_name(self.name, known.name))
+                reader = self.readers[known.name] = Reader(self, known.name, known.number, known.at_id, config)
+            reader.restore(known, is_lost)
+        self.reattach()
+
+    def reopen(self, journal: Journal) -> None:
+        """Its journal has been repaired, and what it says is to be restored."""
+        self.journal = journal
+        self.stopped = None
+        for reader in self.readers.values():
+            reader.start_over()
+
+    def leave_journal(self) -> None:
+        """Its journal has been deleted: nothing is written any more."""
+        self.pending, self.control = [], []
+        self.journal = None
 
     # Readers
 
@@ -123,8 +141,7 @@ class Queue:
     def drop_reader(self, label: str) -> Reader:
         """Take a reader off the journal. Its waiters get nothing; its open reads belong to nobody."""
         reader = self.readers.pop(label)
-        reader.deleted = True
-        reader.wait_queue.send_away(None)
+        reader.drop()
         self._note_reader(reader.number, Kind.QUEUE, label, dropped=True)
         self.reattach()
         return reader
@@ -145,12 +162,10 @@ class Queue:
         """The stream is done with everything up to and including `through`."""
         stream = self.streams[name]
         through = min(through, self.settled_id() - 1)
-        if through < stream.head:
-            return
-        done = Done(stream.number, Reason.CONFIRMED, self.clock.wall_ms, 0, 0, [(stream.head, through)])
-        stream.head = through + 1
-        self.mark_dirty()
-        self.control.append(done_record(done))
+        if through >= stream.head:
+            record = stream.advance(through, self.clock.wall_ms)
+            self.mark_dirty()
+            self.control.append(record)
 
     def _note_reader(self, number: int, kind: Kind, name: str, *, dropped: bool, at_id: int = 0) -> None:
         self.mark_dirty()
@@ -166,17 +181,13 @@ class Queue:
         self.windows = tuple(reader.window for reader in self.readers.values() if reader.attached)
         self.review_next_put()
 
-    def review_next_put(self) -> None:
-        """Whether there is room, and the journal takes anything, is open again: the next put is looked at closely."""
-        self.put_budget = -1
-
     # Putting
 
     def put(self, data: bytes) -> bool:
         """Add an item for every reader. False when it is refused: too large, or a reader is full.
 
-        Raises JournalFailed or JournalCorrupt when the journal takes nothing. The way of most items: what it does is
-        what `put_with` does, written out.
+        Raises JournalFailed or JournalCorrupt when the journal takes nothing. The way of most items: a hot copy of
+        `put_with`, and of `put_record` in it.
         """
         size = len(data)
         if size > self.put_budget and not self._make_room(size, None):
@@ -222,14 +233,64 @@ class Queue:
         self.pending.append(record)
         for reader in self.readers.values() if only is None else (only,):
             if reader.attached:
-                reader.window.append(record)
-                reader.metadata_items += 1
-                reader.slow = True
+                reader.append_with_metadata(record)
         self.review_next_put()
         if only is not None:
             self.flush_counters()
         if self.waiting:
             self.wake()
+        return True
+
+    def put_at_once(self, data: bytes) -> bool:
+        """`put` and its commit: a turn in which nothing else goes on. A hot copy of these two.
+
+        For the library, where every operation is a turn of its own: what is in the journal afterwards, and what has
+        been counted, is as after any other turn. False, with nothing done, where it takes more than to append a
+        record. Raises JournalFailed as a turn does.
+        """
+        size = len(data)
+        if size > self.put_budget or self.waiting:
+            return False
+        added, now_ms = self.next_id, self.clock.read_wall()
+        seed = self.seed if now_ms == self.seeded_at_ms else self.seed_at(now_ms)
+        checksum = _checksum(data, seed + added + size) & 0xFFFFFFFF
+        record = _pack_put(PUT_FIELDS_BYTES + size, checksum, 1, added, now_ms, 0, 0, 0) + data
+        if not self.append_at_once(record, added):
+            return False
+        self.next_id = added + 1
+        self.put_budget -= size
+        self.put_items += 1
+        self.put_bytes += size
+        for reader in self.readers.values():
+            reader.total_items += 1
+            if reader.attached:
+                reader.window.append(record)
+                reader.mem_bytes += size
+            else:
+                reader.behind_items += 1
+                reader.behind_bytes += size
+            if reader.last_fetched is not None:
+                reader.committed(now_ms)
+        if self.followers:
+            self.tell_followers()
+        return True
+
+    def append_at_once(self, record: bytes, next_id: int) -> bool:
+        """Write a commit that is one record. False, with nothing done, when that takes a turn. Raises JournalFailed."""
+        journal = self.journal
+        if journal is None or self.dirty or self.sync_ms is not None:
+            return False
+        try:
+            used_bytes = journal.append(record, next_id)
+        except JournalFailed as failure:
+            self.review_next_put()
+            self.report(f"{self.name}: {failure}")
+            raise
+        if not used_bytes:
+            return False
+        self.commits += 1
+        if used_bytes >= self.segment_bytes_max and self.wants_segment(journal):
+            self.commit_group.rolling.append(self)
         return True
 
     def wake(self) -> None:
@@ -287,7 +348,8 @@ class Queue:
         """Go on in a new segment if a full disk may have room again. Raises the failure if it is still there."""
         assert self.journal is not None
         waited_ms = self.clock.monotonic_ms - self.journal.failed_at_ms
-        if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending or self.syncing_commit is not None:
+        is_syncing = self.sync.syncing_commit is not None
+        if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending or is_syncing:
             raise failed
         self.go_on()
 
@@ -299,27 +361,14 @@ class Queue:
 
     # Moving
 
-    def move(self, reader: Reader, record: bytes, destination: str) -> bool:
-        """Put an item that leaves `reader` on another queue; it is done here one commit later. False when refused."""
-        taker = self.mover(destination, item_data(record), item_flags(record))
-        if taker is None:
-            reader.move_refused += 1
-            return False
+    def note_move(self) -> None:
+        """An item is about to leave a reader for another queue."""
         self.mark_dirty()
-        reader.moving.append(PendingTransfer(record, taker))
         self.moving = True
-        return True
 
     # The commit
 
-    def mark_dirty(self) -> None:
-        """Have this queue written at the end of the turn."""
-        if not self.dirty:
-            self.commit_group.dirty.append(self)
-            self.dirty = True  # last: one that is dirty and not in the group would never be written again
-
     def flush_counters(self) -> None:
-        """Count what was put and taken since the last call."""
         count = len(self.pending) - self.counted_items
         if count:
             new = self.pending[self.counted_items :] if self.counted_items else self.pending
@@ -331,18 +380,12 @@ class Queue:
             self.private = 0
             for reader in self.readers.values():
                 if not only or only == reader.number:
-                    reader.total_items += count
-                    if reader.attached:
-                        reader.mem_bytes += size
-                    else:
-                        reader.behind_items += count
-                        reader.behind_bytes += size
+                    reader.count_puts(count, size)
         for reader in self.readers.values():
             if reader.taken:
                 reader.flush_counters()
 
     def commit(self) -> None:
-        """Write everything since the last commit in one piece. Raises JournalFailed with all of it undone."""
         self.flush_counters()
         now_ms = self.clock.wall_ms
         first_new_id = self.next_id - len(self.pending)
@@ -358,7 +401,7 @@ class Queue:
                     self.dirty = False
                     raise
         if self.sync_ms == 0:
-            self.in_flight = self.pending
+            self.sync.wrote(self.pending)
         if self.pending or self.sync_ms == 0:
             self.pending = []  # a new one, even where it is empty: the old one is in flight
             self.counted_items = 0
@@ -371,20 +414,11 @@ class Queue:
         if self.followers:
             self.tell_followers()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether all of it is written, and nothing on its way to the disk."""
-        return not self.dirty and self.syncing_commit is None
-
     def tell_followers(self) -> None:
         """There may be more to read back than there was, or nothing to be read any more."""
         followers, self.followers = self.followers, []
         for tell in followers:
             tell()
-
-    def wants_segment(self, journal: Journal) -> bool:
-        """Whether the live segment is full, or a new one is wanted for another reason."""
-        return self.roll_wanted or journal.segments[-1].used_bytes - journal.checkpoint_bytes >= self.segment_bytes_max
 
     def _write(self, journal: Journal, parts: list[bytes], first_new_id: int) -> None:
         if not journal.segments:
@@ -394,56 +428,41 @@ class Queue:
                 raise journal.failed
             return  # gets go on; the next segment's CHECKPOINT will say what they did
         live = journal.segments[-1]
-        self.written_at = (live.number, live.used_bytes)
+        if self.sync_ms == 0:
+            self.sync.write_at(live.number, live.used_bytes)
         offset = journal.write(parts, first_new_id)
         for reader in self.readers.values():
             if reader.detached_at >= 0:
-                reader.segment = journal.live.number
                 before = [*self.control, *self.pending[: reader.detached_at]]
-                reader.offset = offset + sum(map(len, before))
-                reader.detached_at = -1
+                reader.read_on_at(live.number, offset + sum(map(len, before)))
 
     def commit_synced(self) -> None:
-        """The commit in flight is on disk."""
-        self.safe_head = self.syncing_head
-        self.in_flight = []
+        self.sync.succeed()
         for reader in self.readers.values():
-            reader.in_flight = []
+            reader.none_in_flight()
         if self.followers:
             self.tell_followers()
 
     def forget_syncing(self) -> None:
-        """Nothing is in flight: what was has been put on disk in another way."""
-        self.syncing_commit = None
-        self.in_flight = []
+        self.sync.give_up()
         for reader in self.readers.values():
-            reader.in_flight = []
+            reader.none_in_flight()
 
     def undo_syncing(self) -> None:
-        """The commit in flight did not get to the disk: it is undone, and all that has come since."""
         self.flush_counters()
+        in_flight = self.sync.give_up()
         if self.journal is not None:
-            self.journal.cut_back(*self.written_at)
-            self.pending, self.in_flight = self.in_flight + self.pending, []
+            self.journal.cut_back(*self.sync.written_at)
+            self.pending = in_flight + self.pending
             self._undo(self.next_id - len(self.pending))
             self.control = []
 
     def _undo(self, first_new_id: int) -> None:
         for record in self.pending:
-            only = item_optional_fields(record)[2]
             for reader in self.readers.values():
-                if not reader.attached and only in (0, reader.number) and item_id(record) >= reader.next_unread:
-                    reader.behind_items -= 1
-                    reader.behind_bytes -= len(record) - ITEM_HEADER_BYTES
-        assert self.journal is not None
+                reader.undo_put(record)
         for reader in self.readers.values():
             reader.undo(first_new_id)
-            if reader.detached_at >= 0:
-                reader.detached_at = -1
-                if self.journal.segments:
-                    reader.segment, reader.offset = self.journal.live.number, self.journal.live.used_bytes
-                else:
-                    reader.attached = True  # nothing was ever written that it could read back
         self.put_items -= len(self.pending)
         self.put_bytes -= sum(map(len, self.pending)) - len(self.pending) * ITEM_HEADER_BYTES
         self.next_id = first_new_id
@@ -451,8 +470,16 @@ class Queue:
         self.pending, self.counted_items, self.private = [], 0, 0
         self.reattach()
 
-    def settle_moves(self, failed: Container["Queue"]) -> None:
-        """Every queue of the turn has been committed, but for `failed`: see to the items moved between them."""
+    def watch_undone(self, end_id: int) -> None:
+        """Have `undone_from` say from which id below `end_id` on items are taken back."""
+        self.undone_from = end_id
+
+    def is_landing(self, puts: list[bytes]) -> bool:
+        """Whether the PUT records that `pending` was have yet to be written, or to get to the disk."""
+        is_in_flight = self.sync.in_flight is puts and self.sync.syncing_commit is not None
+        return self.pending is puts or is_in_flight
+
+    def settle_moves(self, failed: Container[Committed]) -> None:
         self.moving = False
         for reader in self.readers.values():
             if reader.moving:
@@ -460,7 +487,6 @@ class Queue:
                 self.moving = self.moving or bool(reader.moving)
 
     def checkpoint(self) -> Checkpoint:
-        """The whole state, between commits: what the next segment begins with."""
         states = [reader.state() for reader in self.readers.values()]
         states.extend([stream.state() for stream in self.streams.values()])
         return Checkpoint(0, 0, self.next_id, self.next_reader, self.put_items, self.put_bytes, states)
@@ -495,8 +521,7 @@ class Queue:
     def forget_reader(self, reader: Reader) -> None:
         """The journal does not know it: it was being made, or its end is written."""
         self.readers = {label: one for label, one in self.readers.items() if one is not reader}
-        reader.deleted = True
-        reader.wait_queue.send_away(None)
+        reader.drop()
 
     def count_waiters(self) -> None:
         """Know anew how many wait on all readers."""
@@ -509,23 +534,19 @@ class Queue:
             self.review_next_put()
             self.report(f"{self.name}: stopped: {problem}")
             for reader in self.readers.values():
-                reader.window.clear()
-                reader.returned = 0
-                reader.slow = True
-                reader.wait_queue.send_away(f"corrupt {problem}")
+                reader.stop(problem)
             self.tell_followers()
+
+    def stay_stopped(self, problem: JournalCorrupt) -> None:
+        """It is stopped, and this is why as far as is known by now."""
+        self.stopped = problem
 
     # Reading without consuming
 
     def lowest_head(self) -> int:
-        """The lowest id some reader still needs."""
         heads = [reader.head() for reader in self.readers.values()]
         heads.extend([stream.head for stream in self.streams.values()])
         return min(heads, default=self.next_id)
-
-    def written_head(self) -> int:
-        """The lowest id some reader still needs, going by what is written: on disk, where answers wait for that."""
-        return self.lowest_head() if self.is_idle else self.safe_head
 
     def live_bytes(self) -> tuple[int, int]:
         """About how much data in the journal is still needed by somebody; the same with what stands around it."""
@@ -541,7 +562,6 @@ class Queue:
         return data_bytes, record_bytes
 
     def held_bytes(self) -> int:
-        """About what its items take in memory. Those in several windows are there once."""
         shared = own = 0
         for reader in self.readers.values():
             items = len(reader.window) + len(reader.open)
@@ -560,4 +580,9 @@ class Queue:
 
     def settled_id(self) -> int:
         """Ids below it no failed commit takes back, so none of them is ever given to another item."""
-        return self.next_id - len(self.pending) - len(self.in_flight)
+        return self.next_id - len(self.pending) - len(self.sync.in_flight)
+
+
+def as_queues(queues: Iterable[Committed]) -> list[Queue]:
+    """What the group commit has in its lists."""
+    return [queue for queue in queues if isinstance(queue, Queue)]

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kestreld.config.config import QueueConfig
+from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
     ID_OFFSET,
     Done,
@@ -16,20 +17,25 @@ from kestreld.journal.records import (
     Reason,
     done_record,
     ended_record,
+    got_record,
     item_add_at_ms,
+    item_data,
+    item_flags,
     item_id,
+    merged,
     unpack_id,
+    unpack_id_and_add,
 )
-from kestreld.queues.commit import PendingCommit
+from kestreld.queues.commit import Committed, PendingCommit
 from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata, is_expired
-from kestreld.queues.waiters import WaitQueue
 from kestreld.queues.window import Window
 from kestreld.stats import Totals
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # see window.py
     from kestreld.queues.queue import Queue
 
 RETRIES_FEW: Final = 64
+_GOT: Final = int(Reason.GOT)
 
 
 class PendingTransfer:
@@ -53,8 +59,15 @@ class PendingTransfer:
 class Reader(Window):
     """A queue as clients see it: `orders` (label "") or the fanout queue `orders+audit` (label "audit")."""
 
+    __slots__ = (
+        "_retries_max", "aborted_items", "age_ms", "at_id", "closed", "counted_taken", "deleted", "discarded",
+        "ended_items", "expired_items", "flushed", "flushes", "gone", "in_flight", "label", "last_fetched",
+        "move_refused", "moving", "on_expired", "open", "opened_items", "retries", "taken", "taken_items",
+        "total_items",
+    )  # fmt: skip
+
     def __init__(self, queue: "Queue", label: str, number: int, at_id: int, config: QueueConfig) -> None:
-        super().__init__(queue, _full_name(queue, label), number, at_id, config)
+        super().__init__(queue, full_name(queue.name, label), number, at_id, config)
         self.label = label
         self.at_id = at_id  # the first id it receives
         self.deleted = False
@@ -72,7 +85,6 @@ class Reader(Window):
         self.gone: dict[Reason, list[bytes]] = {}
         self.flushed: list[Done] = []
 
-        self.wait_queue = WaitQueue(self)
         self.on_expired: Callable[[bytes], None] | None = None  # told of each item that expires and moves nowhere
 
         # Since the server started (the guide's lifetime); `ended` is of all time, for the CHECKPOINT
@@ -91,8 +103,37 @@ class Reader(Window):
     def rename(self, label: str) -> None:
         """Go by another name, and keep position, number and open reads. Its journal learns of it by a CHECKPOINT."""
         del self.queue.readers[self.label]
-        self.label, self.name = label, _full_name(self.queue, label)
+        self.label, self.name = label, full_name(self.queue.name, label)
         self.queue.readers[label] = self
+
+    def restore(self, known: ReaderState, is_lost: Callable[[int], bool]) -> None:
+        """Be where a journal says. `is_lost` says of an open read whether the journal has it no more."""
+        self.ended_items, self.retries = known.ended, known.retries
+        opened = [len(record) - ITEM_HEADER_BYTES for one, record in self.open.items() if not is_lost(one)]
+        if known.items > len(opened):
+            assert self.queue.journal is not None
+            position = max((known.segment, known.offset), self.queue.journal.position_before(known.head))
+            self.behind_items, self.behind_bytes = known.items - len(opened), known.data_bytes - sum(opened)
+            self.skip = merged([*known.done, *((one, one) for one in self.open)]) if self.open else known.done
+            self.resume_at(*position, known.head)
+        else:
+            self.next_unread = self.queue.next_id
+
+    def drop(self) -> None:
+        """It is no more: who waits gets nothing, its open reads belong to nobody."""
+        self.deleted = True
+        self.wait_queue.send_away(None)
+
+    def stop(self, problem: JournalCorrupt) -> None:
+        """Its journal cannot be trusted: it gives nothing, and who waits gets an error."""
+        self.window.clear()
+        self.returned = 0
+        self.slow = True
+        self.wait_queue.send_away(f"corrupt {problem}")
+
+    def tell_expired(self, on_expired: Callable[[bytes], None]) -> None:
+        """Call this for each item that expires from now on and moves nowhere."""
+        self.on_expired = on_expired
 
     # What is there
 
@@ -111,7 +152,6 @@ class Reader(Window):
     # Fetching
 
     def peek(self, now_ms: int) -> bytes | None:
-        """The head item, left where it is. None when there is none. Raises JournalCorrupt."""
         self.expire_heads(now_ms)
         return self.window[0] if self.window or self.fill() else None
 
@@ -121,6 +161,32 @@ class Reader(Window):
         if record is not None:
             self.queue.mark_dirty()
             self.taken.append(record)
+        return record
+
+    def take_at_once(self) -> bytes | None:
+        """`take` and its commit: a turn in which nothing else goes on. A hot copy of these two; see `put_at_once`.
+
+        None, with nothing done, when there is nothing, or where that takes a turn. Raises JournalFailed as a turn does.
+        """
+        if self.slow or not self.window or self.deleted:
+            return None
+        queue, record = self.queue, self.window[0]
+        size, now_ms = len(record) - ITEM_HEADER_BYTES, queue.clock.read_wall()
+        found, add_at_ms = unpack_id_and_add(record)
+        if not queue.append_at_once(got_record(self.number, now_ms, size, found), queue.next_id):
+            return None
+        self.window.popleft()
+        self.mem_bytes -= size
+        self.taken_items += 1
+        self.ended_items[_GOT] += 1
+        self.last_fetched = None
+        self.age_ms = now_ms - add_at_ms if now_ms > add_at_ms else 0
+        if len(queue.readers) > 1:
+            for other in queue.readers.values():
+                if other.last_fetched is not None:
+                    other.committed(now_ms)
+        if queue.followers:
+            queue.tell_followers()
         return record
 
     def open_read(self, now_ms: int) -> tuple[int, bytes] | None:
@@ -187,10 +253,20 @@ class Reader(Window):
         if times <= self.config.max_retries or not self.config.move_failed_to:
             self.queue.note_abort(self, opened, times)
             return False
-        if not self.queue.move(self, record, self.config.move_failed_to):
+        if not self._move(record, self.config.move_failed_to):
             self.queue.note_abort(self, opened, times)
             return False
         return True  # counted on, should the move fail
+
+    def _move(self, record: bytes, destination: str) -> bool:
+        """Put an item that leaves on another queue; it is done here one commit later. False when refused."""
+        taker = self.queue.mover(destination, item_data(record), item_flags(record))
+        if taker is None:
+            self.move_refused += 1
+            return False
+        self.queue.note_move()
+        self.moving.append(PendingTransfer(record, taker))
+        return True
 
     def _forget_retries(self) -> None:
         """Keep counts of items that are not done only."""
@@ -223,7 +299,7 @@ class Reader(Window):
             count += 1
             self.expired_items += 1
             destination = self.config.move_expired_to
-            if destination is None or not self.queue.move(self, record, destination):
+            if destination is None or not self._move(record, destination):
                 self._end(Reason.EXPIRED, record)
                 if self.on_expired is not None:
                     self.on_expired(record)
@@ -271,6 +347,15 @@ class Reader(Window):
             self.taken_items += count
             self.last_fetched = taken[-1]
 
+    def count_puts(self, items: int, data_bytes: int) -> None:
+        """So much was put for it."""
+        self.total_items += items
+        if self.attached:
+            self.mem_bytes += data_bytes
+        else:
+            self.behind_items += items
+            self.behind_bytes += data_bytes
+
     def done_records(self, at_ms: int) -> list[bytes]:
         """The DONE records of this commit."""
         made = []
@@ -316,7 +401,11 @@ class Reader(Window):
         if self.flushed:
             self.flushed = []
 
-    def settle_moves(self, failed: Container["Queue"]) -> None:
+    def none_in_flight(self) -> None:
+        """What it took by the commit under way to the disk is there, or goes there in another way."""
+        self.in_flight = []
+
+    def settle_moves(self, failed: Container[Committed]) -> None:
         """Items moved to other queues are done here once they are written there, and on disk where that is asked for;
         back where that failed.
         """
@@ -349,6 +438,7 @@ class Reader(Window):
         self.metadata_items = sum(map(has_metadata, self.window))
         self.next_unread = min(self.next_unread, first_new_id)
         self.refresh_fast_path()
+        self.undo_detaching()
 
     def forget_turn(self, held: Collection[int]) -> None:
         """Forget what a turn that was cut short has left. Of its open reads only `held` ones stay."""
@@ -459,19 +549,27 @@ class Reader(Window):
 class Stream:
     """A reader that is a position only: no window, no limits, no expiry; not a queue to clients."""
 
-    def __init__(self, name: str, number: int, at_id: int) -> None:
+    __slots__ = ("at_id", "ended_items", "head", "name", "number")
+
+    def __init__(self, name: str, number: int, at_id: int, known: ReaderState | None = None) -> None:
         self.name = name
         self.number = number
         self.at_id = at_id
-        self.head = at_id
-        self.ended_items = [0] * len(Reason)
+        self.head = at_id if known is None else known.head
+        self.ended_items = [0] * len(Reason) if known is None else known.ended
+
+    def advance(self, through: int, at_ms: int) -> bytes:
+        """It is done with everything up to and including `through`; the record that says so."""
+        done = Done(self.number, Reason.CONFIRMED, at_ms, 0, 0, [(self.head, through)])
+        self.head = through + 1
+        return done_record(done)
 
     def state(self) -> ReaderState:
         return ReaderState(self.number, Kind.STREAM, self.name, self.at_id, self.head, ended=list(self.ended_items))
 
 
-def _full_name(queue: "Queue", label: str) -> str:
-    return f"{queue.name}+{label}" if label else queue.name
+def full_name(family: str, label: str) -> str:
+    return f"{family}+{label}" if label else family
 
 
 def _ranges(ids: list[int]) -> list[Range]:

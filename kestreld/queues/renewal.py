@@ -12,7 +12,7 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, Kind, item_id
 from kestreld.journal.recovery import reread
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.queue import Queue
+from kestreld.queues.queue import Queue, as_queues
 from kestreld.queues.ranges import waiting_in
 from kestreld.queues.reader import Reader
 
@@ -25,8 +25,8 @@ def cut_short(collection: QueueCollection, queue: Queue | None) -> list[Queue]:
     if queue is None:
         return list(collection.families.values())
     commit = collection.commit
-    dirty = [one for one in collection.families.values() if one.dirty and one.syncing_commit is None]
-    return list(dict.fromkeys([queue, *commit.dirty, *commit.moving, *commit.rolling, *dirty]))
+    dirty = [one for one in collection.families.values() if one.dirty and one.sync.syncing_commit is None]
+    return list(dict.fromkeys([queue, *as_queues([*commit.dirty, *commit.moving, *commit.rolling]), *dirty]))
 
 
 def renew(collection: QueueCollection, queue: Queue, held: Held) -> IsWaiting:

@@ -169,9 +169,9 @@ class Repairer:
 
     def _is_quiet(self, queue: Queue, journal: Journal) -> bool:
         """Whether nothing of the queue is on its way to the disk or from it."""
-        is_written = not queue.dirty and queue.syncing_commit is None and not queue.moving
         return (
-            is_written
+            queue.is_idle
+            and not queue.moving
             and not journal.retiring
             and not journal.is_borrowed
             and not self._maintenance.is_compacting(queue)
@@ -214,15 +214,12 @@ class Repairer:
         try:
             recovered = recover(self._files, collection.clock, collection.open_files, journal.folder)
         except JournalCorrupt as problem:
-            queue.stopped = problem
+            queue.stay_stopped(problem)
             raise
         assert recovered is not None
         journal.close()
-        queue.journal = recovered.journal
-        queue.journal.make_room = collection.trash.drop_all
-        queue.stopped = None
-        for reader in queue.readers.values():
-            reader.start_over()
+        recovered.journal.on_full_disk(collection.trash.drop_all)
+        queue.reopen(recovered.journal)
         collection.restore(queue, recovered.state, report.is_lost)
 
     # Undo
@@ -268,7 +265,7 @@ class Repairer:
         journal_id = queue.journal.journal_id if queue.journal is not None else 0
         first_id = queue.next_id
         collection.trash.putting(entry, note, journal_id, first_id, [item_id(record) for record in batch])
-        queue.undone_from = first_id + len(batch)
+        queue.watch_undone(first_id + len(batch))
         problem: KestrelError | None = None
         try:
             for record in batch:
@@ -280,7 +277,7 @@ class Repairer:
             problem = refusal
         put, pending = queue.next_id - first_id, queue.pending
         collection.commit.wake()
-        while put and (queue.pending is pending or (queue.in_flight is pending and queue.syncing_commit is not None)):
+        while put and queue.is_landing(pending):
             yield WAITS
         if queue.undone_from <= first_id:
             put = 0

@@ -24,7 +24,10 @@ from kestreld.journal.records import (
 )
 from kestreld.journal.segment import Segment
 from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata
+from kestreld.queues.waiters import Source
 
+# queue.py, reader.py and this import one another: a family and its readers are one thing, which is too large for one
+# file, and what a window asks of its family is on the way of every item.
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
@@ -32,10 +35,17 @@ FILL_BYTES: Final = 256 * 1024  # some two milliseconds of reading at most
 SEEK_BYTES: Final = 64 * 1024
 
 
-class Window:
+class Window(Source):
     """What a reader has yet to deliver. A reader is one; this part knows nothing of what becomes of the items."""
 
+    __slots__ = (
+        "attached", "behind_bytes", "behind_items", "config", "detached_at", "max_age_ms", "mem_bytes",
+        "metadata_items", "name", "next_unread", "number", "offset", "open_bytes", "queue", "returned",
+        "segment", "skip", "skip_at", "slow", "sought", "taken_in_order", "window",
+    )  # fmt: skip
+
     def __init__(self, queue: "Queue", name: str, number: int, at_id: int, config: QueueConfig) -> None:
+        super().__init__(queue)
         self.queue = queue
         self.name = name
         self.number = number
@@ -141,6 +151,12 @@ class Window:
         """Recompute `slow` after what it depends on has changed."""
         self.slow = bool(self.metadata_items or self.returned or self.max_age_ms or self.queue.stopped)
 
+    def append_with_metadata(self, record: bytes) -> None:
+        """An item with flags, expiry or only_reader arrives. All others are appended to `window`."""
+        self.window.append(record)
+        self.metadata_items += 1
+        self.slow = True
+
     def put_back(self, record: bytes) -> None:
         """Make an item the head again."""
         self.window.appendleft(record)
@@ -181,6 +197,27 @@ class Window:
         """Start behind, as after a restart: the next item to load is at or after this place."""
         self.attached = False
         self.segment, self.offset, self.next_unread = segment, offset, next_unread
+
+    def read_on_at(self, segment: int, offset: int) -> None:
+        """What was pending is written: this is where the next item to load stands."""
+        self.segment, self.offset = segment, offset
+        self.detached_at = -1
+
+    def undo_put(self, record: bytes) -> None:
+        """An item is taken back that was counted. It still stands in the window, if it came there."""
+        is_own = item_optional_fields(record)[2] in (0, self.number)
+        if is_own and not self.attached and item_id(record) >= self.next_unread:
+            self.behind_items -= 1
+            self.behind_bytes -= len(record) - ITEM_HEADER_BYTES
+
+    def undo_detaching(self) -> None:
+        """What was pending, and it was to read on from, is taken back."""
+        journal = self.queue.journal
+        if self.detached_at >= 0 and journal is not None and journal.segments:
+            self.read_on_at(journal.live.number, journal.live.used_bytes)
+        elif self.detached_at >= 0:
+            self.detached_at = -1
+            self.attached = True  # nothing was ever written that it could read back
 
     def start_over(self) -> None:
         """Forget what is in memory and where reading had come to: the journal has been repaired."""

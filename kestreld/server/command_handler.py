@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator
 from itertools import chain
 from typing import Any, Final
 
-from kestreld.queues.commit import PendingCommit
+from kestreld.queues.commit import Committed, PendingCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
@@ -215,7 +215,7 @@ class CommandHandler:
         if self.earlier_queues:
             self.earlier_queues, self.earlier_starts = [], []
 
-    def failed(self, reason: str, queues: Container[Queue] | None = None) -> None:
+    def failed(self, reason: str, queues: Container[Committed] | None = None) -> None:
         """Commits that `out` depends on have failed, those of `queues` or one before them all.
 
         The outcome is unknown to the client, who is told just that in the place of the first answer it is unknown of.

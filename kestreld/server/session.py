@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestreld import net
 from kestreld.net import Connection
-from kestreld.queues.commit import Tally
-from kestreld.queues.queue import Queue
+from kestreld.queues.commit import Committed, Tally
 from kestreld.server.command_handler import READ_BYTES, CommandHandler, Parser
 
 # Session, Turn and Inflight import one another: a session is read, resumed and sent to by the turn that it tells what
@@ -275,7 +274,7 @@ class Session:
         if self.turn.ready:
             self.commit.wake()
 
-    def fail(self, reason: str, queues: Container[Queue] | None = None) -> None:
+    def fail(self, reason: str, queues: Container[Committed] | None = None) -> None:
         """Commits that answers depend on have failed: say so, and hang up. Nothing more is carried out."""
         self.handler.failed(reason, queues)
         self.handler.disconnect()

@@ -348,7 +348,7 @@ class Handler(CommandHandler):
         elif waiter.want == PEEK:
             self._answer_value(command, record)
         else:
-            assert waiter.reader is not None
+            assert isinstance(waiter.reader, Reader)
             self._fetch(command, waiter.reader)
         self.ready()
 

@@ -184,7 +184,7 @@ def test_the_number_left_free_for_a_compacted_segment_is_not_a_missing_one(tmp_p
     engine = filled(tmp_path)
     engine = Engine(tmp_path, QuickFiles())
     queue = engine.queue(WORK)
-    queue.roll_wanted = True
+    queue.want_segment(wanted=True)
     engine.maintenance.begin_segment(queue, queue.journal)
     engine.put(WORK, b"behind it")
     engine.end_turn()

@@ -96,7 +96,7 @@ class Family(RuleBasedStateMachine):
     def settled_id(self) -> int:
         """From here on nothing can be read back: its commit is on its way to the disk, or yet to be made."""
         queue = self.queue()
-        return self.written.next_id - (len(queue.in_flight) if queue is not None else 0)
+        return self.written.next_id - (len(queue.sync.in_flight) if queue is not None else 0)
 
     @property
     def now_ms(self) -> int:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import item_data
+from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import PEEK, TAKE, Deadlines, Waiter
 from tests.support.engine import Engine
 
@@ -116,3 +118,84 @@ def test_all_are_sent_away_and_their_deadlines_do_not_matter_any_more(place: Pla
     assert place.waiting == 0
     place.pass_ms(11_000)
     assert [someone.told for someone in someones] == [[None], [None]]
+
+
+class Twice:
+    """One who waits at two queues at once, and takes from the first that has an item."""
+
+    def __init__(self, spool: Path) -> None:
+        self.engine = Engine(spool)
+        self.readers = [self.engine.collection.reader(name) for name in (WORK, "beside")]
+        self.deadlines = Deadlines()
+        self.someone = Someone(take=self._take)
+        self.waiter = self.stand(self.someone, *self.readers)
+
+    def stand(self, someone: Someone, *readers: Reader) -> Waiter:
+        waiter = Waiter(someone, readers[0], TAKE, self.engine.clock.monotonic_ms + 10_000)
+        for reader in readers:
+            reader.wait_queue.add(waiter)
+        self.deadlines.add(waiter)
+        return waiter
+
+    def _take(self) -> None:
+        assert isinstance(self.waiter.reader, Reader)
+        self.waiter.reader.take(self.engine.clock.wall_ms)
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        """At each reader, and in its family."""
+        return [(reader.wait_queue.waiting, reader.queue.waiting) for reader in self.readers]
+
+
+@pytest.mark.parametrize("name", [WORK, "beside"])
+def test_one_who_waits_at_two_queues_is_served_by_the_first_that_has_an_item_and_leaves_both(
+    name: str, tmp_path: Path
+) -> None:
+    place = Twice(tmp_path)
+    assert place.waiting == [(1, 1), (1, 1)]
+    place.engine.put(name, b"1")
+    assert (place.someone.told, place.waiting) == ([b"1"], [(0, 0), (0, 0)])
+    assert isinstance(place.waiter.reader, Reader)
+    assert place.waiter.reader.name == name
+    for other in (WORK, "beside"):
+        place.engine.put(other, b"2")
+        assert place.engine.items(other) == 1
+    place.engine.clock.advance(11_000)
+    place.deadlines.expire(place.engine.clock.monotonic_ms)
+    assert place.someone.told == [b"1"]
+
+
+def test_one_who_waits_at_two_queues_keeps_his_place_in_each(tmp_path: Path) -> None:
+    place = Twice(tmp_path)
+    behind = Someone()
+    place.stand(behind, place.readers[1])
+    place.engine.put("beside", b"1")
+    assert (place.someone.told, behind.told) == ([b"1"], [])
+    place.engine.put("beside", b"2")
+    assert (place.someone.told, behind.told) == ([b"1"], [b"2"])
+
+
+def test_one_who_waits_at_two_queues_gives_both_up_when_his_deadline_has_come(tmp_path: Path) -> None:
+    place = Twice(tmp_path)
+    place.engine.clock.advance(11_000)
+    place.deadlines.expire(place.engine.clock.monotonic_ms)
+    assert (place.someone.told, place.waiting) == ([None], [(0, 0), (0, 0)])
+
+
+def test_one_who_waits_at_two_queues_waits_on_where_one_of_them_is_deleted_or_stops(tmp_path: Path) -> None:
+    place = Twice(tmp_path)
+    third = place.engine.collection.reader("third")
+    third.wait_queue.add(place.waiter)
+    place.engine.collection.delete(WORK)
+    assert (place.someone.told, place.waiting) == ([], [(0, 0), (1, 1)])
+    third.queue.stop(JournalCorrupt("third", 0, "damaged"))
+    assert (place.someone.told, place.waiting, third.queue.waiting) == ([], [(0, 0), (1, 1)], 0)
+    place.engine.put("beside", b"1")
+    assert (place.someone.told, place.waiting) == ([b"1"], [(0, 0), (0, 0)])
+
+
+def test_one_who_waits_at_two_queues_is_sent_away_with_the_last_of_them(tmp_path: Path) -> None:
+    place = Twice(tmp_path)
+    place.engine.collection.delete("beside")
+    place.engine.collection.delete(WORK)
+    assert (place.someone.told, place.waiting) == ([None], [(0, 0), (0, 0)])

@@ -1,5 +1,6 @@
-"""Items put and taken one at a time, without a turn around them: it is as if there had been one."""
+"""What is written out for speed does what it is a copy of: in records, in the journal, in figures and answers."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -7,10 +8,13 @@ from random import Random
 import pytest
 
 from kestreld.errors import JournalFailed
-from kestreld.journal.records import item_data
-from kestreld.queues.fast_path import put_fast, take_fast
+from kestreld.journal.records import Done, Reason, done_record, got_record, item_data, put_record
 from kestreld.queues.figures import queue_figures
-from kestreld.queues.waiters import TAKE, Waiter
+from kestreld.queues.waiters import TAKE, Deadlines, Waiter
+from kestreld.server.memcache.handler import Handler
+from kestreld.server.memcache.parser import CommandCache, MemcacheParser
+from kestreld.server.state import ServerState
+from kestreld.stats import ServerStats
 from tests.kestreld.queues.test_waiters import Someone
 from tests.simulation.disk import Disk
 from tests.simulation.process_files import ProcessFiles
@@ -52,14 +56,14 @@ class InTurns:
 
 class Alone(InTurns):
     def put(self, data: bytes) -> None:
-        if put_fast(self.queue, data):
+        if self.queue.put_at_once(data):
             self.alone += 1
             self.engine.maintenance.after_turn()
         else:
             super().put(data)
 
     def take(self, name: str) -> bytes | None:
-        record = take_fast(self.engine.collection.reader(name))
+        record = self.engine.collection.reader(name).take_at_once()
         if record is None:
             return super().take(name)
         self.alone += 1
@@ -94,6 +98,88 @@ def test_the_journal_and_the_figures_are_those_of_turns(seed: int) -> None:
     assert _content(in_turns) == _content(alone)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_put_packs_the_record_that_records_py_packs(seed: int) -> None:
+    way, chance = InTurns(Path("/spool")), Random(seed)
+    clock = way.engine.clock
+    for _ in range(100):
+        clock.advance(chance.choice([0, 0, 1, 1 << 30]))
+        data, added = chance.randbytes(chance.choice([0, 1, 100, 5000])), way.queue.next_id
+        assert way.queue.put(data)
+        assert way.queue.pending[-1] == put_record(added, clock.wall_ms, 0, 0, 0, data)
+        way.engine.end_turn()
+
+
+def test_a_done_record_of_one_item_is_as_any_other() -> None:
+    done = Done(3, Reason.GOT, 1 << 40, 1, 77, [(1 << 50, 1 << 50)])
+    assert got_record(3, done.at_ms, done.data_bytes, 1 << 50) == done_record(done)
+
+
+class ByReader(InTurns):
+    """Some items are got in each turn, and now and then one is opened and the last one closed."""
+
+    opened = 0
+
+    def get(self, count: int) -> list[bytes]:
+        records = [self.queue.readers[""].take(self.engine.clock.wall_ms) for _ in range(count)]
+        self.engine.end_turn()
+        return [item_data(record) for record in records if record is not None]
+
+    def close_and_open(self) -> list[bytes]:
+        if self.opened:
+            self.audit.close(self.opened)
+        opened = self.audit.open_read(self.engine.clock.wall_ms)
+        self.opened = opened[0] if opened is not None else 0
+        self.engine.end_turn()
+        return [item_data(opened[1])] if opened is not None else []
+
+
+class BySession(ByReader):
+    """The same by a session's commands."""
+
+    def __init__(self, spool: Path) -> None:
+        super().__init__(spool)
+        state = ServerState(self.engine.collection, ServerStats(), Deadlines(), None)  # type: ignore[arg-type]
+        self.parser = MemcacheParser(CommandCache())
+        self.taking, self.opening = Handler(state, strict=False), Handler(state, strict=False)
+
+    def _send(self, handler: Handler, lines: bytes) -> list[bytes]:
+        assert not handler.execute(iter(self.parser.feed(lines)))
+        answers = b"".join(handler.out)
+        self.engine.end_turn()
+        handler.out.clear()
+        handler.sent()
+        return re.findall(rb"VALUE .*\r\n(.*)\r\nEND\r\n", answers)
+
+    def get(self, count: int) -> list[bytes]:
+        return self._send(self.taking, b"get work\r\n" * count)
+
+    def close_and_open(self) -> list[bytes]:
+        return self._send(self.opening, b"get work+audit/close/open\r\n")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_session_gets_and_opens_is_as_if_its_reader_was_asked(seed: int) -> None:
+    ways, chance = (ByReader(Path("/spool")), BySession(Path("/spool"))), Random(seed)
+    got = 0
+    for number in range(300):
+        what, ms, count = chance.random(), chance.randint(0, 3), chance.randint(1, 4)
+        found = []
+        for way in ways:
+            way.engine.clock.advance(ms)
+            if what < 0.5:
+                way.put(b"%d" % number * 10)
+            else:
+                found.append(way.get(count) if what < 0.75 else way.close_and_open())
+        assert found[:1] == found[1:]
+        got += sum(map(len, found[:1]))
+        figures = [_figures(way) for way in ways]
+        assert figures[0] == figures[1]
+    assert got > 100
+    assert ways[0].queue.checkpoint() == ways[1].queue.checkpoint()
+    assert _content(ways[0]) == _content(ways[1])
+
+
 def _figures(way: InTurns) -> list[object]:
     way.queue.flush_counters()
     now_ms = way.engine.clock.wall_ms
@@ -110,7 +196,7 @@ def _dirty(way: InTurns) -> None:
 
 
 def _synced(way: InTurns) -> None:
-    way.queue.sync_ms = 0
+    way.engine.configure(sync_journal_ms=0, **SMALL)
 
 
 def _waited_for(way: InTurns) -> None:
@@ -127,8 +213,8 @@ def test_where_it_takes_a_turn_nothing_is_done(prevent: Callable[[InTurns], None
     way.put(b"2")
     prevent(way)
     before = (way.queue.next_id, _figures(way), _content(way))
-    assert not put_fast(way.queue, b"3")
-    assert take_fast(way.queue.readers[""]) is None
+    assert not way.queue.put_at_once(b"3")
+    assert way.queue.readers[""].take_at_once() is None
     assert (way.queue.next_id, _figures(way), _content(way)) == before
 
 
@@ -136,7 +222,7 @@ def test_where_somebody_waits_a_put_takes_a_turn() -> None:
     way = Alone(Path("/spool"))
     way.put(b"1")
     _waited_for(way)
-    assert not put_fast(way.queue, b"3")
+    assert not way.queue.put_at_once(b"3")
 
 
 @pytest.mark.parametrize("is_short", [False, True], ids=["at once", "in the middle"])
@@ -150,14 +236,14 @@ def test_what_could_not_be_written_was_not_done(is_short: bool) -> None:
     faults.kinds, faults.fails_at, faults.calls, faults.is_short = frozenset({"write"}), 1, 0, is_short
     if is_short:
         with pytest.raises(JournalFailed, match="write failed"):
-            put_fast(way.queue, b"3")
+            way.queue.put_at_once(b"3")
         assert any("write failed" in line for line in way.engine.log)
     else:
-        assert not put_fast(way.queue, b"3")
+        assert not way.queue.put_at_once(b"3")
     assert (way.queue.next_id, way.queue.put_items, len(way.audit.window), _content(way)) == before
     faults.heal()
     if is_short:
         way.queue.go_on()
-    assert take_fast(way.queue.readers[""]) is not None
+    assert way.queue.readers[""].take_at_once() is not None
     way.put(b"3")
     assert [way.take(WORK), way.take(WORK), way.take(WORK)] == [b"2", b"3", None]
