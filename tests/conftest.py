@@ -4,6 +4,8 @@ rows. A run ends with the processor time of each folder's tests.
 """
 
 import os
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Final
@@ -34,6 +36,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before the tests are read: some want a multiple of the examples."""
     if config.option.markexpr == "not long":
         settings.load_profile("quick")
+    if not hasattr(config, "workerinput"):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # where pytest keeps those of three runs
+        tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="kestreld-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Whatever a killed process has left goes with the run."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.process import descendants, environment
+from tests.support.spark_job import QUICK_JVM
 
 PATIENCE_S: Final = 300
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
-SMALL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DEFAULTS: Final = f"""
 spark.driver.memory              512m
-spark.driver.extraJavaOptions    {SMALL}
+spark.driver.extraJavaOptions    {QUICK_JVM}
 spark.executor.memory            512m
-spark.executor.extraJavaOptions  {SMALL}
+spark.executor.extraJavaOptions  {QUICK_JVM}
 spark.ui.enabled                 false
 spark.log.level                  ERROR
 spark.sql.shuffle.partitions     2
@@ -51,7 +51,7 @@ class Cluster:
             "SPARK_CONF_DIR": str(self.folder / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": SMALL,
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
         }
 
     def start(self, workers: int) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from tests.support.process import descendants, environment
 PATIENCE_S: Final = 600  # a JVM on a loaded machine takes long to start
 NO_CONNECTION: Final = "Python worker failed to connect back"
 STARTS: Final = 20
-QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # to start
+QUICK_JVM: Final = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={tempfile.gettempdir()}"  # to start
 
 
 class SparkJob:
