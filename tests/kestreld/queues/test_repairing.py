@@ -276,8 +276,8 @@ def test_bits_flipped_here_and_there() -> None:
 
 
 def test_segments_cut_here_and_there() -> None:
-    sample = random.Random(6).sample(STOPPED.cuts, 1000)
-    assert sum(assert_a_cut_costs_what_was_cut_off(path, size_bytes) for path, size_bytes in sample) > 500
+    sample = random.Random(6).sample(STOPPED.cuts, 200)
+    assert sum(assert_a_cut_costs_what_was_cut_off(path, size_bytes) for path, size_bytes in sample) > 100
 
 
 @pytest.mark.long
