@@ -11,21 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kestreld.journal.kestrel.ops import (
-    ADD,
-    ADD_XID,
-    ADDX,
-    CONFIRM_REMOVE,
-    CONTINUE,
-    REMOVE,
-    REMOVE_TENTATIVE,
-    REMOVE_TENTATIVE_XID,
-    SAVE_XID,
-    UNREMOVE,
-    Op,
-)
+from kestreld.journal.kestrel import ops
 
-COUNTED: Final = (REMOVE_TENTATIVE, SAVE_XID, ADD_XID)  # 1.x: reads that are numbered by counting, across files
+COUNTED: Final = (
+    ops.REMOVE_TENTATIVE,
+    ops.SAVE_XID,
+    ops.ADD_XID,
+)  # 1.x: reads that are numbered by counting, across files
 # An item of which a file knows only: (False, the how-many-eth it demands), or (True, xid it was open under before).
 Symbol = tuple[bool, int]
 
@@ -80,14 +72,14 @@ class Taken:
     not_after_ms: int  # -1 = after its last
 
 
-def walk(ops: Iterable[Op], got: int, confirmed: int) -> tuple[Summary, list[Taken]]:
+def walk(found: Iterable[ops.Op], got: int, confirmed: int) -> tuple[Summary, list[Taken]]:
     """A file's summary, and what it took. `got` and `confirmed` are the events to note."""
     summary = Summary()
     taken: list[Taken] = []
     ends: list[tuple[Symbol, int, int]] = []
-    for op in ops:
-        if op.opcode in (ADDX, ADD, ADD_XID, CONTINUE):
-            if op.opcode == CONTINUE:
+    for op in found:
+        if op.opcode in (ops.ADDX, ops.ADD, ops.ADD_XID, ops.CONTINUE):
+            if op.opcode == ops.CONTINUE:
                 _close(summary, ends, op.xid, confirmed)
             if op.add_at_ms:
                 taken += [Taken(item, event, at_ms, op.add_at_ms) for item, event, at_ms in ends]
@@ -96,13 +88,13 @@ def walk(ops: Iterable[Op], got: int, confirmed: int) -> tuple[Summary, list[Tak
                 if summary.first_add_at_ms < 0:
                     summary.first_add_at_ms = op.add_at_ms
             summary.adds += 1
-        elif op.opcode == REMOVE:
+        elif op.opcode == ops.REMOVE:
             ends.append((_head(summary), got, summary.last_add_at_ms))
-        elif op.opcode == REMOVE_TENTATIVE_XID:
+        elif op.opcode == ops.REMOVE_TENTATIVE_XID:
             summary.opened[op.xid] = _head(summary)
-        elif op.opcode == CONFIRM_REMOVE:
+        elif op.opcode == ops.CONFIRM_REMOVE:
             _close(summary, ends, op.xid, confirmed)
-        elif op.opcode == UNREMOVE:
+        elif op.opcode == ops.UNREMOVE:
             summary.returned.append(_opened(summary, op.xid))
         summary.is_counted = summary.is_counted or op.opcode in COUNTED
     taken += [Taken(item, event, at_ms, -1) for item, event, at_ms in ends]

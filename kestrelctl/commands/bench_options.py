@@ -26,37 +26,6 @@ def _share(value: str) -> float:
     return share
 
 
-HostOption = Annotated[
-    str | None, typer.Option(metavar="HOST", help="With -p, instead of -s: the server's host.", show_default=False)
-]
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        "--port", "-p", min=1, max=65535, help="With --host, instead of -s: the server's port.", show_default=False
-    ),
-]
-NoFlushOption = Annotated[
-    bool, typer.Option("--no-flush", "-F", help="Do not flush the queue first, and leave other clients' items alone.")
-]
-PidOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="PID", help="The server's process on this machine, to measure its CPU time per operation."
-    ),
-]
-SeedOption = Annotated[
-    int | None, typer.Option(metavar="N", help="The same seed puts the same items (default: a new one).")
-]
-BenchFormatOption = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="Output format.")]
-BenchJsonOption = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
-CompareOption = Annotated[
-    str | None,
-    typer.Option("--compare", metavar="OLD.json", help="Compare with the results of a run saved by -o json."),
-]
-ToleranceOption = Annotated[
-    float,
-    typer.Option(parser=_share, metavar="SHARE", help="With --compare: exit 1 if a figure is worse by more than this."),
-]
 QueueOption = Annotated[str, typer.Option("--queue", "-q", metavar="NAME", help="The queue. It is emptied first.")]
 RateOption = Annotated[
     float,
@@ -109,15 +78,40 @@ LimitOption = Annotated[
 class BenchOptions(NamedTuple):
     """What is the same for all load tests."""
 
-    no_flush: NoFlushOption = False
-    seed: SeedOption = None
-    pid: PidOption = None
-    output: BenchFormatOption = "table"
-    as_json: BenchJsonOption = False
-    compare: CompareOption = None
-    tolerance: ToleranceOption = TOLERANCE_DEFAULT  # type: ignore[assignment]
-    host: HostOption = None
-    port: PortOption = None
+    no_flush: Annotated[
+        bool,
+        typer.Option("--no-flush", "-F", help="Do not flush the queue first, and leave other clients' items alone."),
+    ] = False
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The same seed puts the same items (default: a new one).")
+    ] = None
+    pid: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="PID", help="The server's process on this machine, to measure its CPU time per operation."
+        ),
+    ] = None
+    output: Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="Output format.")] = "table"
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", metavar="OLD.json", help="Compare with the results of a run saved by -o json."),
+    ] = None
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            parser=_share, metavar="SHARE", help="With --compare: exit 1 if a figure is worse by more than this."
+        ),
+    ] = TOLERANCE_DEFAULT  # type: ignore[assignment]
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="With -p, instead of -s: the server's host.", show_default=False)
+    ] = None
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", "-p", min=1, max=65535, help="With --host, instead of -s: the server's port.", show_default=False
+        ),
+    ] = None
     timeout: TimeoutOption = ""
 
     def conduct(self, test: "LoadTest", server: str) -> None:

@@ -123,19 +123,9 @@ WaitOption = Annotated[
     int | None,
     typer.Option(metavar="SPAN", parser=duration_ms, help="Wait this long for an item: 5s, 500ms, 1h30m."),
 ]
-RawOption = Annotated[bool, typer.Option("--raw", help="Framing: raw bytes (default for one item).")]
-LinesOption = Annotated[bool, typer.Option("--lines", help="Framing: a newline after each item (default for several).")]
 NullOption = Annotated[bool, typer.Option("--null", help="Framing: a zero byte after each item (xargs -0).")]
 LengthOption = Annotated[
     bool, typer.Option("--length-prefixed", help="Framing: a 4-byte big-endian length before each item.")
-]
-JsonOption = Annotated[
-    bool,
-    typer.Option("--json", help='Framing: {"data": "…"} on a line for each item; {"data_base64": "…"} if not UTF-8.'),
-]
-FormatOption = Annotated[
-    OutputFormat | None,
-    typer.Option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
 ]
 BlocksFormatOption = Annotated[
     OutputFormat | None,
@@ -235,7 +225,10 @@ class Remote(NamedTuple):
 class Output(NamedTuple):
     """How rows are printed."""
 
-    form: FormatOption = None
+    form: Annotated[
+        OutputFormat | None,
+        typer.Option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
+    ] = None
     no_headers: NoHeadersOption = False
 
     def write_rows(self, rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
@@ -248,11 +241,18 @@ class Output(NamedTuple):
 class Frames(NamedTuple):
     """What tells one item from the next on stdout."""
 
-    raw: RawOption = False
-    lines: LinesOption = False
+    raw: Annotated[bool, typer.Option("--raw", help="Framing: raw bytes (default for one item).")] = False
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Framing: a newline after each item (default for several).")
+    ] = False
     null: NullOption = False
     length_prefixed: LengthOption = False
-    json: JsonOption = False
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help='Framing: {"data": "…"} on a line for each item; {"data_base64": "…"} if not UTF-8.'
+        ),
+    ] = False
 
     @property
     def is_given(self) -> bool:

@@ -11,38 +11,32 @@ from kestrelctl.shell.output import remark
 if TYPE_CHECKING:
     from kestrelctl.items.transfers import Transfer
 
-MaxOption = Annotated[
-    int | None, typer.Option("--max", min=1, metavar="N", help="Maximum number of items.", show_default=False)
-]
 RateOption = Annotated[
     float | None, typer.Option(metavar="N/s", parser=per_second, help="Maximum rate.", show_default=False)
-]
-ToOption = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="HOST:PORT|unix:PATH",
-        help="Destination server, with the same credentials (default: the same server).",
-        callback=other_server,
-        show_default=False,
-    ),
-]
-SourceArgument = Annotated[
-    str, typer.Argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)
-]
-TargetArgument = Annotated[
-    str, typer.Argument(metavar="DST", help="Destination queue.", show_default=False, callback=queue_name)
 ]
 
 
 class Transfers(NamedTuple):
     """From where to where, which and how fast."""
 
-    source: SourceArgument
-    target: TargetArgument
-    to: ToOption = ""
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)]
+    target: Annotated[
+        str, typer.Argument(metavar="DST", help="Destination queue.", show_default=False, callback=queue_name)
+    ]
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="HOST:PORT|unix:PATH",
+            help="Destination server, with the same credentials (default: the same server).",
+            callback=other_server,
+            show_default=False,
+        ),
+    ] = ""
     match: GrepOption = None
-    limit: MaxOption = None
+    limit: Annotated[
+        int | None, typer.Option("--max", min=1, metavar="N", help="Maximum number of items.", show_default=False)
+    ] = None
     rate: RateOption = None
 
     def of(self, remote: Remote) -> "Transfer":

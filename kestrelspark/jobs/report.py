@@ -16,7 +16,6 @@ from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
 from kestrelspark.runs import Runs, alone
 from kestrelspark.scanning import blocks
 
-KEY: Final = ("server", "queue", "journal_id", "id")
 GROUP: Final = ("server", "queue", "reader")
 COUNTED: Final = ("got", "expired", "moved", "discarded", "flushed", "retried")
 READER_SCHEMA: Final = (
