@@ -1,7 +1,7 @@
 """kestrelctl spark: verify, report, compare, convert, ingest, replay"""
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -28,12 +28,6 @@ QueueOption = Annotated[
     list[str] | None,
     typer.Option(metavar="QUEUE", help="Only this queue, or those of a pattern; may be repeated.", show_default=False),
 ]
-MasterOption = Annotated[
-    str | None, typer.Option(metavar="URL", help="The Spark to run on (default local[*]).", show_default=False)
-]
-ConfOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")
-]
 SinceOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Start time: 2025-01-31T12:00 (UTC), or milliseconds since 1970."),
@@ -49,27 +43,50 @@ OptionOption = Annotated[
 TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The output folder.", show_default=False)]
 
 
+class SparkSession(NamedTuple):
+    """Where the jobs run."""
+
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="The Spark to run on (default local[*]).", show_default=False)
+    ] = None
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")
+    ] = None
+
+    def run(self, job: str, paths: list[str], options: list[str]) -> None:
+        try:
+            import numpy  # noqa: F401
+            import pyspark  # noqa: F401
+        except ModuleNotFoundError as problem:
+            words = f"{problem.name} is not installed: pip install 'kestreld[spark]'"
+            raise Failure(ExitCode.NO_SPARK, words) from problem
+        from kestrelspark.__main__ import main
+
+        own = [*_given(master=self.master), *_each("conf", self.conf)]
+        raise typer.Exit(main([job, *options, *own, "--", *paths], PROGRAM))
+
+
 @spark.command("verify")
 def verify(
+    session: SparkSession,
     paths: PathsArgument,
     queue: QueueOption = None,
     state: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Remember there what is whole; do not read it again while it is unchanged."),
     ] = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
 ) -> None:
     """Check every record of every journal under the paths, in parallel; prints a line for each finding.
 
     Exit 0 all is well, 1 a truncated tail (a start cuts it off), 65 a corrupt record, 66 no such path, 74 a file
     cannot be read, 87 Spark or Java is missing.
     """
-    _run("verify", paths, [*_state(state), *_common(queue, master, conf)])
+    session.run("verify", paths, [*_given(state=state), *_each("queue", queue)])
 
 
 @spark.command("report")
 def report(
+    session: SparkSession,
     paths: PathsArgument,
     to: TargetOption,
     queue: QueueOption = None,
@@ -81,8 +98,6 @@ def report(
     state: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep what is read there, and read only what is new.")
     ] = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
 ) -> None:
     """Analyse load, waits and backlog of every queue: report.html and Parquet tables in DIR.
 
@@ -90,12 +105,13 @@ def report(
 
     Exit 1 nothing has happened in these journals, 66 no such path, 87 Spark or Java is missing.
     """
-    options = [f"--to={to}", f"--bucket={bucket}", *_state(state), *_times(since, until)]
-    _run("report", paths, [*options, *_common(queue, master, conf)])
+    options = [f"--to={to}", f"--bucket={bucket}", *_given(state=state, since=since, until=until)]
+    session.run("report", paths, [*options, *_each("queue", queue)])
 
 
 @spark.command("convert")
 def convert(
+    session: SparkSession,
     paths: PathsArgument,
     to: TargetOption,
     queue: QueueOption = None,
@@ -106,8 +122,6 @@ def convert(
     state: Annotated[
         str | None, typer.Option(metavar="FILE", help="Remember there what is read, and add only what is new to DIR.")
     ] = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
 ) -> None:
     """Write journals as Parquet files in DIR, a row for each thing that happened to an item.
 
@@ -117,11 +131,13 @@ def convert(
     Spark or Java is missing.
     """
     flags = [name for name, is_set in (("--values", values), ("--overwrite", overwrite)) if is_set]
-    _run("convert", paths, [f"--to={to}", *flags, *_state(state), *_times(since, until), *_common(queue, master, conf)])
+    options = [f"--to={to}", *flags, *_given(state=state, since=since, until=until)]
+    session.run("convert", paths, [*options, *_each("queue", queue)])
 
 
 @spark.command("compare")
 def compare(
+    session: SparkSession,
     before: Annotated[
         str, typer.Option(metavar="PERIOD|DIR", help="SINCE..UNTIL, or the folder of a report.", show_default=False)
     ],
@@ -132,19 +148,18 @@ def compare(
     ] = None,
     to: Annotated[str | None, typer.Option(metavar="DIR", help="For compare.html and a Parquet table.")] = None,
     queue: QueueOption = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
 ) -> None:
     """Put two periods side by side: puts, gets, waits, retries and backlog of every queue, and what has changed.
 
     Exit 1 nothing has happened in either, 66 no such path or report, 87 Spark or Java is missing.
     """
-    options = [f"--before={before}", f"--after={after}", *([f"--to={to}"] if to else [])]
-    _run("compare", paths or [], [*options, *_common(queue, master, conf)])
+    options = [f"--before={before}", f"--after={after}", *_given(to=to)]
+    session.run("compare", paths or [], [*options, *_each("queue", queue)])
 
 
 @spark.command("ingest")
 def ingest(
+    session: SparkSession,
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
     servers: ServersOption,
     to: TargetOption,
@@ -157,8 +172,6 @@ def ingest(
     ] = FileFormat.PARQUET,
     every: Annotated[int, typer.Option(metavar="SECONDS", min=0, help="Go on, with a batch so often; 0 = once.")] = 0,
     option: OptionOption = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
 ) -> None:
     """Add what is new in queues to Parquet files, or a Delta table, in DIR, each item exactly once.
 
@@ -168,13 +181,12 @@ def ingest(
     Exit 87 Spark or Java is missing.
     """
     options = [f"--servers={servers}", f"--to={to}", f"--every={every}", f"--format={file_format}"]
-    options += [f"--reader={reader}"] if reader else []
-    options += [f"--option={setting}" for setting in option or []]
-    _run("ingest", queues, [*options, *_common(None, master, conf)])
+    session.run("ingest", queues, [*options, *_given(reader=reader), *_each("option", option)])
 
 
 @spark.command("replay")
 def replay(
+    session: SparkSession,
     paths: PathsArgument,
     servers: ServersOption,
     to: Annotated[str | None, typer.Option(metavar="QUEUE", help="The destination queue (default: the same).")] = None,
@@ -195,8 +207,6 @@ def replay(
         str | None, typer.Option(metavar="MODE", help="FAILFAST (a queue ends at damage), PERMISSIVE, DROPMALFORMED.")
     ] = None,
     option: OptionOption = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
 ) -> None:
     """Replay the items of journals and archives, in order and with their original timing.
 
@@ -206,34 +216,15 @@ def replay(
     Exit 1 there are no such items, 65 a journal is damaged, 66 no such path, 69 no server, 80 a queue is full, 87 Spark
     or Java is missing. With --state the next run goes on where this one ended.
     """
-    options = [f"--servers={servers}", f"--speed={speed}"]
-    chosen = (("to", to), ("where", where), ("rate", rate), ("state", state), ("mode", mode))
-    options += [f"--{name}={value}" for name, value in chosen if value]
+    options = [f"--servers={servers}", f"--speed={speed}", *_each("option", option)]
+    options += _given(to=to, where=where, rate=rate, state=state, mode=mode, since=since, until=until)
     options += [name for name, is_set in (("--expired", expired), ("--dedup-key", dedup_key)) if is_set]
-    options += [f"--option={setting}" for setting in option or []]
-    _run("replay", paths, [*options, *_times(since, until), *_common(queue, master, conf)])
+    session.run("replay", paths, [*options, *_each("queue", queue)])
 
 
-def _common(queues: list[str] | None, master: str | None, conf: list[str] | None) -> list[str]:
-    options = [f"--master={master}"] if master else []
-    return options + [f"--queue={queue}" for queue in queues or []] + [f"--conf={setting}" for setting in conf or []]
+def _given(**values: str | None) -> list[str]:
+    return [f"--{name}={value}" for name, value in values.items() if value]
 
 
-def _state(state: str | None) -> list[str]:
-    return [f"--state={state}"] if state else []
-
-
-def _times(since: str | None, until: str | None) -> list[str]:
-    return [f"--{name}={value}" for name, value in (("since", since), ("until", until)) if value]
-
-
-def _run(job: str, paths: list[str], options: list[str]) -> None:
-    try:
-        import numpy  # noqa: F401
-        import pyspark  # noqa: F401
-    except ModuleNotFoundError as problem:
-        words = f"{problem.name} is not installed: pip install 'kestreld[spark]'"
-        raise Failure(ExitCode.NO_SPARK, words) from problem
-    from kestrelspark.__main__ import main
-
-    raise typer.Exit(main([job, *options, "--", *paths], PROGRAM))
+def _each(name: str, values: list[str] | None) -> list[str]:
+    return [f"--{name}={value}" for value in values or []]
