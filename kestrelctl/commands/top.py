@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -11,38 +11,59 @@ from kestrelctl.remote.contexts import Way
 from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
-ServersOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--server",
-        "-s",
-        metavar="HOST:PORT|unix:PATH",
-        help="A server; may be repeated, figures are summed up, as for a context.",
-        show_default=False,
-    ),
-]
-IntervalOption = Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Refresh interval.")]
-FilterOption = Annotated[str, typer.Option("--filter", metavar="WORDS", help="Filter the queues, as with /.")]
-SortOption = Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")]
-ThemeOption = Annotated[str | None, typer.Option(metavar="NAME", help="dark, light or colour-blind.")]
+
+class Watched(NamedTuple):
+    """Which queues are shown, and how."""
+
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server",
+            "-s",
+            metavar="HOST:PORT|unix:PATH",
+            help="A server; may be repeated, figures are summed up, as for a context.",
+            show_default=False,
+        ),
+    ] = None
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Refresh interval.")] = "1s"
+    filter: Annotated[str, typer.Option("--filter", metavar="WORDS", help="Filter the queues, as with /.")] = ""
+    sort: Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")] = "queue"
+    theme: Annotated[str | None, typer.Option(metavar="NAME", help="dark, light or colour-blind.")] = None
+    timeout: TimeoutOption = ""
+
+    def way(self) -> Way:
+        """The servers, each once: those of the line, or of the context. The login is the same for all."""
+        way = way_to((self.server or [""])[0])
+        return replace(way, servers=tuple(dict.fromkeys(self.server or way.servers)))
+
+    def order(self) -> tuple[str, bool]:
+        """The column, and whether the largest come first."""
+        from tui.figures import COLUMNS
+
+        column = self.sort.removeprefix("-")
+        if column not in COLUMNS:
+            raise typer.BadParameter(f"no column {column!r}; columns are {', '.join(COLUMNS)}")
+        return column, self.sort.startswith("-")
+
+    def spans_ms(self) -> tuple[int, int]:
+        """Interval and timeout, in milliseconds."""
+        interval_ms, timeout_ms = duration_ms(self.interval), duration_ms(self.timeout)
+        if interval_ms == 0 or timeout_ms == 0:
+            raise typer.BadParameter("--interval and --timeout must be greater than 0")
+        return interval_ms, timeout_ms
 
 
 def top(
-    server: ServersOption = None,
-    interval: IntervalOption = "1s",
-    filter: FilterOption = "",
-    sort: SortOption = "queue",
+    watched: Watched,
     plain: Annotated[bool, typer.Option("--plain", help="Print text instead of showing a console.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on a line per refresh.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --plain or --json (else --plain): print once.")] = False,
     number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="As --once, but N times.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="The console cannot flush, delete or reload.")] = False,
-    theme: ThemeOption = None,
     record: Annotated[str | None, typer.Option(metavar="FILE", help="Record to a new file.")] = None,
     replay: Annotated[
         str | None, typer.Option(metavar="FILE", help="Play a recording instead of showing a server.")
     ] = None,
-    timeout: TimeoutOption = "",
 ) -> None:
     """Monitor the queues of one or more servers: a console in a terminal, or text with --plain.
 
@@ -52,9 +73,9 @@ def top(
     # These import the client, and `console` Textual, which other verbs need not load.
     from tui.plain import ViewOptions, run_plain
 
-    column, descending = sort_of(sort)
-    interval_ms, timeout_ms = spans_ms(interval, timeout)
-    way = way_to_all(server)
+    column, descending = watched.order()
+    interval_ms, timeout_ms = watched.spans_ms()
+    way = watched.way()
     if plain or json or once or number is not None:
         if replay is not None or record is not None:
             raise typer.BadParameter("--record and --replay require the console")
@@ -63,7 +84,7 @@ def top(
         samples = 1 if once else number
         run_plain(
             pollers(way.servers, timeout_ms, interval_ms, way.login),
-            ViewOptions(filter, column, descending, json, samples),
+            ViewOptions(watched.filter, column, descending, json, samples),
             interval_ms,
         )
         return
@@ -74,38 +95,14 @@ def top(
     run_console(
         way.servers,
         way.login,
-        ViewOptions(filter, column, descending),
+        ViewOptions(watched.filter, column, descending),
         interval_ms=interval_ms,
         timeout_ms=timeout_ms,
         is_read_only=read_only,
-        theme=theme,
+        theme=watched.theme,
         record=record,
         replay=replay,
     )
-
-
-def way_to_all(server: list[str] | None) -> Way:
-    """The servers to show, each once: those given as options, or of the context. The login is the same for all."""
-    way = way_to((server or [""])[0])
-    return replace(way, servers=tuple(dict.fromkeys(server or way.servers)))
-
-
-def sort_of(sort: str) -> tuple[str, bool]:
-    """The column, and whether it is in descending order."""
-    from tui.figures import COLUMNS
-
-    column = sort.removeprefix("-")
-    if column not in COLUMNS:
-        raise typer.BadParameter(f"no column {column!r}; columns are {', '.join(COLUMNS)}")
-    return column, sort.startswith("-")
-
-
-def spans_ms(interval: str, timeout: str) -> tuple[int, int]:
-    """Both of them, in milliseconds."""
-    interval_ms, timeout_ms = duration_ms(interval), duration_ms(timeout)
-    if interval_ms == 0 or timeout_ms == 0:
-        raise typer.BadParameter("--interval and --timeout must be greater than 0")
-    return interval_ms, timeout_ms
 
 
 def _can_draw() -> bool:
