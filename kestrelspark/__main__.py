@@ -21,7 +21,7 @@ URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") -> int:
-    """Run one job; returns its exit code. Findings go to stdout, words to stderr."""
+    """Run one job; returns its exit code. Results go to stdout, messages to stderr."""
     chosen = _parser(program).parse_args(arguments)
     try:
         with_delta = getattr(chosen, "format", "") == "delta"
@@ -62,28 +62,30 @@ def _say(words: str) -> None:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(program, description="Look through journals with Spark.")
+    parser = argparse.ArgumentParser(program, description="Analyse journals with Spark.")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     of_spark = argparse.ArgumentParser(add_help=False)
     of_spark.add_argument(
-        "--master", default="", help="the Spark to run on (default local[*]); spark-submit says its own"
+        "--master", default="", help="the Spark to run on (default local[*]); spark-submit has its own"
     )
-    of_spark.add_argument("--conf", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of Spark")
+    of_spark.add_argument(
+        "--conf", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="a setting of Spark"
+    )
     queues = argparse.ArgumentParser(add_help=False)
-    queues.add_argument(
-        "--queue", action="append", default=[], help="only this queue; may be a pattern, may be repeated"
-    )
+    queues.add_argument("--queue", action="append", default=[], help="only this queue, or a pattern; may be repeated")
     common = argparse.ArgumentParser(add_help=False, parents=[of_spark, queues])
-    common.add_argument("paths", nargs="+", metavar="PATH", help="spools, archives, folders of them, files; globs")
+    common.add_argument(
+        "paths", nargs="+", metavar="PATH", help="spools, archives, folders of them, or files; may be globs"
+    )
     rows = argparse.ArgumentParser(add_help=False)
     rows.add_argument("--since", default="", metavar="TIME", help="2025-01-31T12:00 (UTC), or milliseconds since 1970")
     rows.add_argument("--until", default="", metavar="TIME", help="up to this time, not included")
     rows.add_argument(
-        "--mode", default="", choices=["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], help="what to do about damage"
+        "--mode", default="", choices=["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], help="how to handle damage"
     )
     verify = jobs.add_parser("verify", parents=[common], help="check every record of every journal")
     verify.add_argument(
-        "--state", default=None, type=_path, metavar="FILE", help="remember there what is whole, read the rest"
+        "--state", default=None, type=_path, metavar="FILE", help="save the state there; read only what is new"
     )
     report = jobs.add_parser("report", parents=[common, rows], help="load, waits and backlog of every queue")
     report.add_argument(
@@ -91,18 +93,18 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     report.add_argument("--bucket", type=int, default=0, metavar="SECONDS", help="time between two points")
     report.add_argument(
-        "--state", default="", type=_path, metavar="FOLDER", help="keep rows there and read only what is new"
+        "--state", default="", type=_path, metavar="FOLDER", help="keep rows there; read only what is new"
     )
     convert = jobs.add_parser("convert", parents=[common, rows], help="journals to Parquet")
     convert.add_argument("--to", required=True, metavar="FOLDER", help="for the Parquet files")
-    convert.add_argument("--values", action="store_true", help="with the items' data")
-    convert.add_argument("--overwrite", action="store_true", help="replace what is in FOLDER")
+    convert.add_argument("--values", action="store_true", help="include the items' data")
+    convert.add_argument("--overwrite", action="store_true", help="replace the content of FOLDER")
     convert.add_argument(
-        "--state", default="", type=_path, metavar="FILE", help="remember there what is read, add only what is new"
+        "--state", default="", type=_path, metavar="FILE", help="save the state there; add only what is new"
     )
-    _add_compare(jobs.add_parser("compare", parents=[of_spark, queues], help="two periods, or two reports"))
-    _add_replay(jobs.add_parser("replay", parents=[common, rows], help="items of journals on queues again"))
-    _add_ingest(jobs.add_parser("ingest", parents=[of_spark], help="what is new in queues to Parquet"))
+    _add_compare(jobs.add_parser("compare", parents=[of_spark, queues], help="compare two periods or two reports"))
+    _add_replay(jobs.add_parser("replay", parents=[common, rows], help="put items of journals on queues again"))
+    _add_ingest(jobs.add_parser("ingest", parents=[of_spark], help="new items of queues to Parquet"))
     for name, job in jobs.choices.items():
         lines = [line.replace("kestrelctl spark", program) for line in EXAMPLES[f"spark {name}"]]
         job.epilog = "\n  ".join(["examples:", *lines])
@@ -113,17 +115,17 @@ def _parser(program: str) -> argparse.ArgumentParser:
 def _add_ingest(ingest: argparse.ArgumentParser) -> None:
     ingest.add_argument("queues", nargs="+", metavar="QUEUE", help="names of queues")
     ingest.add_argument("--servers", required=True, metavar="SERVERS", help="HOST:PORT,HOST:PORT or @FILE")
-    ingest.add_argument("--reader", default="", metavar="NAME", help="whose place on the queues to use")
+    ingest.add_argument("--reader", default="", metavar="NAME", help="the reader to use")
     ingest.add_argument("--to", required=True, metavar="FOLDER", help="for the files")
-    ingest.add_argument("--format", default="parquet", choices=["parquet", "delta"], help="of what is in the folder")
-    ingest.add_argument("--every", type=int, default=0, metavar="SECONDS", help="go on, with a batch so often")
+    ingest.add_argument("--format", default="parquet", choices=["parquet", "delta"], help="file format")
+    ingest.add_argument("--every", type=int, default=0, metavar="SECONDS", help="keep running, with a batch this often")
     ingest.add_argument(
-        "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the stream"
+        "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="an option of the stream"
     )
 
 
 def _add_compare(compare: argparse.ArgumentParser) -> None:
-    compare.add_argument("paths", nargs="*", metavar="PATH", help="the journals, where a period is given")
+    compare.add_argument("paths", nargs="*", metavar="PATH", help="the journals, if a period is given")
     for name in ("before", "after"):
         words = "SINCE..UNTIL, or the folder of a report"
         compare.add_argument(f"--{name}", required=True, metavar="PERIOD|FOLDER", help=words)
@@ -135,21 +137,25 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
 def _add_replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--servers", required=True, metavar="SERVERS", help="HOST:PORT,HOST:PORT or @FILE")
     replay.add_argument("--to", default="", metavar="QUEUE", help="the queue to put them on (default: the same)")
-    replay.add_argument("--where", default="", metavar="EXPRESSION", help='only such items: "size > 100"')
-    replay.add_argument("--speed", default="1x", type=_said(parse_speed), metavar="1x|max", help="1x is as they came")
-    replay.add_argument("--rate", default=None, type=_said(parse_rate), metavar="N/s", help="no more in all")
-    replay.add_argument("--expired", action="store_true", help="those that have expired, too")
-    replay.add_argument("--dedup-key", action="store_true", help="items begin with a key and a newline")
+    replay.add_argument("--where", default="", metavar="EXPRESSION", help='only these items, such as "size > 100"')
     replay.add_argument(
-        "--state", default="", type=_path, metavar="FOLDER", help="remember there how far it is, and go on there"
+        "--speed", default="1x", type=_argument_type(parse_speed), metavar="1x|max", help="1x is the original pace"
     )
     replay.add_argument(
-        "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of the servers"
+        "--rate", default=None, type=_argument_type(parse_rate), metavar="N/s", help="limit for all tasks together"
+    )
+    replay.add_argument("--expired", action="store_true", help="include expired items")
+    replay.add_argument("--dedup-key", action="store_true", help="prefix items with a key and a newline")
+    replay.add_argument(
+        "--state", default="", type=_path, metavar="FOLDER", help="save progress there; continue from it"
+    )
+    replay.add_argument(
+        "--option", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="an option of the servers"
     )
 
 
-def _said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same for argparse, which says only what an error of its own says."""
+def _argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The parser for argparse, which shows only the messages of its own errors."""
 
     def parsed(text: str) -> Any:
         try:
@@ -161,16 +167,16 @@ def _said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _path(text: str) -> str:
-    """The name of what is written without Spark, which alone knows URLs."""
+    """A path for what is written without Spark: only Spark handles URLs."""
     if URL.match(text):
-        raise argparse.ArgumentTypeError(f"a path is needed here, not a URL such as {text}")
+        raise argparse.ArgumentTypeError(f"must be a path, not a URL such as {text}")
     return text
 
 
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE")
     return name, value
 
 
@@ -183,17 +189,17 @@ def _choice(chosen: argparse.Namespace) -> Any:
 def _verify(spark: Any, chosen: argparse.Namespace) -> int:
     from kestrelspark.jobs.verify import verify
 
-    verdict = verify(spark, chosen.paths, chosen.queue, chosen.state)
-    for finding in verdict.findings:
-        print(finding)
-    megabytes = verdict.size_bytes / 1e6
-    earlier = f"; {verdict.passed_over} files are as they were" if verdict.passed_over else ""
+    result = verify(spark, chosen.paths, chosen.queue, chosen.state)
+    for problem in result.problems:
+        print(problem)
+    megabytes = result.size_bytes / 1e6
+    earlier = f"; {result.passed_over} unchanged files skipped" if result.passed_over else ""
     _say(
-        f"{verdict.files} files, {megabytes:,.1f} MB, {verdict.records:,} records: "
-        + (f"{len(verdict.findings)} findings" if verdict.findings else "all is well")
+        f"{result.files} files, {megabytes:,.1f} MB, {result.records:,} records: "
+        + (f"{len(result.problems)} problems" if result.problems else "no problems")
         + earlier
     )
-    return verdict.code
+    return result.code
 
 
 def _report(spark: Any, chosen: argparse.Namespace) -> int:
@@ -202,7 +208,7 @@ def _report(spark: Any, chosen: argparse.Namespace) -> int:
 
     found = report(spark, chosen.paths, _choice(chosen), chosen.bucket, chosen.state)
     if found is None:
-        return _fail("nothing has happened in these journals", NEGATIVE)
+        return _fail("no events in these journals", NEGATIVE)
     os.makedirs(chosen.to, exist_ok=True)
     write_tables(found, chosen.to)
     target = os.path.join(chosen.to, "report.html")
@@ -220,21 +226,21 @@ def _compare(spark: Any, chosen: argparse.Namespace) -> int:
 
     found = compare(spark, chosen.paths, Choice(tuple(chosen.queue)), chosen.before, chosen.after)
     if found is None:
-        return _fail("nothing has happened in either period", NEGATIVE)
+        return _fail("no events in either period", NEGATIVE)
     if chosen.to:
         os.makedirs(chosen.to, exist_ok=True)
         write_table(spark, found, chosen.to)
         with open(os.path.join(chosen.to, "compare.html"), "w", encoding="utf-8") as file:
             file.write(compare_page(found))
-    lines: list[dict[str, Cell]] = []
+    changes: list[dict[str, Cell]] = []
     for row in found.rows:
         for name in SHOWN:
             was, is_now = (
                 "" if row[f"{name}_{side}"] is None else row[f"{name}_{side}"] for side in ("before", "after")
             )
             words = change_in_words(row, name)
-            lines.append({"queue": name_of(row), "figure": name, "before": was, "after": is_now, "change": words})
-    write_rows(lines, ["queue", "figure", "before", "after", "change"], None)
+            changes.append({"queue": name_of(row), "figure": name, "before": was, "after": is_now, "change": words})
+    write_rows(changes, ["queue", "figure", "before", "after", "change"], None)
     return 0
 
 
@@ -244,18 +250,18 @@ def _convert(spark: Any, chosen: argparse.Namespace) -> int:
 
     if chosen.state:
         if chosen.overwrite or chosen.since or chosen.until:
-            raise BadOption("--state takes all that is new: leave out --overwrite, --since and --until")
+            raise BadOption("--state cannot be combined with --overwrite, --since or --until")
         if URL.match(chosen.to):
-            raise BadOption(f"with --state --to is a path, not a URL such as {chosen.to}")
+            raise BadOption(f"with --state, --to must be a path, not a URL such as {chosen.to}")
         added = convert_new(spark, chosen.paths, chosen.to, chosen.state, _choice(chosen), with_values=chosen.values)
         if added.left_out:
-            _say(f"{added.left_out} files of Kestrel's own are left out: convert them without --state")
-        _say(f"{added.rows:,} rows more in {chosen.to}")
+            _say(f"{added.left_out} Kestrel files skipped: convert them without --state")
+        _say(f"{added.rows:,} rows added to {chosen.to}")
         return 0
     count = convert(
         spark, chosen.paths, chosen.to, _choice(chosen), with_values=chosen.values, overwrite=chosen.overwrite
     )
-    _say(f"{count:,} rows in {chosen.to}")
+    _say(f"{count:,} rows written to {chosen.to}")
     return 0
 
 
@@ -264,7 +270,7 @@ def _ingest(spark: Any, chosen: argparse.Namespace) -> int:
 
     options = {**dict(chosen.option), "subscribe": ",".join(chosen.queues)}
     count = ingest(spark, Queues(chosen.servers, chosen.reader, options), chosen.to, chosen.every, chosen.format)
-    _say(f"{count:,} items more in {chosen.to}")
+    _say(f"{count:,} items added to {chosen.to}")
     return 0
 
 
@@ -287,15 +293,15 @@ def _replay(spark: Any, chosen: argparse.Namespace) -> int:
     )
     outcomes = replay(spark, chosen.paths, _choice(chosen), what)
     for one in outcomes:
-        if one.finding:
-            _say(f"{one.queue}: {one.finding}")
+        if one.problem:
+            _say(f"{one.queue}: {one.problem}")
     if outcomes:
         columns = ["server", "queue", "items", "bytes", "expired", "last_id"]
         write_rows([{name: getattr(one, name) for name in columns} for one in outcomes], columns, None)
     elif chosen.state:
-        _say(f"nothing is left to put; {chosen.state} says how far it was")
+        _say(f"nothing left to put, according to {chosen.state}")
     else:
-        _say("no such items in these journals")
+        _say("no matching items in these journals")
     return max((one.code for one in outcomes), default=NEGATIVE)
 
 

@@ -1,4 +1,4 @@
-"""Figures that need no Spark: which percentiles there are, and how long a stretch of time a plot's point stands for."""
+"""Figures that need no Spark: percentiles and the bucket size of plots."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ POINTS_MAX: Final = 300
 
 
 def bucket_seconds(first_ms: int, last_ms: int) -> int:
-    """So that there are not more points than a plot has room for."""
+    """The smallest bucket with at most POINTS_MAX points."""
     for seconds in BUCKETS_S:
         if (last_ms - first_ms) // (seconds * 1000) < POINTS_MAX:
             return seconds

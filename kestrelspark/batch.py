@@ -17,10 +17,10 @@ from kestrelctl.journals.times import now_ms, parse_instant_ms
 from kestreld.journal.discovery import JournalFile, discover
 from kestrelspark.options import BadOption, check_names, flag, option, words
 from kestrelspark.packing import packed
-from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted, batches
+from kestrelspark.rows import COLUMNS, VALUE, Mode, RowSelection, batches
 from kestrelspark.sink import batch_sink, stream_sink
 from kestrelspark.streaming import ItemReader, item_schema
-from kestrelspark.taking import TakingReader, taken_schema
+from kestrelspark.wal_reader import WalReader, taken_schema
 
 MIB: Final = 1 << 20
 PARTITION_BYTES_MIN: Final = 64 * MIB
@@ -43,7 +43,7 @@ OPTIONS: Final = {
 
 
 class KestrelSource(datasource.DataSource):
-    """Read: journals of kestreld and of Kestrel 1.x and 2.x as rows of what happened to items. Written: queues."""
+    """Reads journals of kestreld and of Kestrel 1.x and 2.x as rows of events; writes rows to queues."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,7 +62,7 @@ class KestrelSource(datasource.DataSource):
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         if option(self.options, "walpath"):
-            return TakingReader(schema, self.options)
+            return WalReader(schema, self.options)
         return ItemReader(schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
@@ -73,7 +73,7 @@ class KestrelSource(datasource.DataSource):
 
 
 class PushdownSource(KestrelSource):
-    """As KestrelSource, and filters on queue and at narrow down what is read."""
+    """As KestrelSource, with filters on queue and at pushed down."""
 
     def reader(self, schema: StructType) -> "JournalReader":
         return PushdownReader(schema, self.options)
@@ -81,7 +81,7 @@ class PushdownSource(KestrelSource):
 
 def register(spark: Any) -> None:
     """Make the format "kestrel" known to a session."""
-    # A reader that takes filters is an error where the setting is off.
+    # Spark fails for a reader that takes filters when the setting is off.
     pushes = spark.conf.get(PUSHDOWN_SETTING, "false") == "true"
     spark.dataSource.register(PushdownSource if pushes else KestrelSource)
 
@@ -112,12 +112,12 @@ class JournalReader(datasource.DataSourceReader):
         self._missing_is_fine = flag(options, "ignoremissingfiles")
         unknown = [field.name for field in schema.fields if field.name not in COLUMNS]
         if unknown:
-            raise BadOption(f"the kestrel source has no column {', '.join(unknown)}; it has {', '.join(COLUMNS)}")
+            raise BadOption(f"the kestrel source has no column {', '.join(unknown)}; columns are {', '.join(COLUMNS)}")
         try:
             mode = Mode(_option(options, "mode").upper())
         except ValueError:
-            raise BadOption(f"mode is one of {', '.join(Mode)}, not {_option(options, 'mode')}") from None
-        self._wanted = Wanted(
+            raise BadOption(f"mode must be one of {', '.join(Mode)}, not {_option(options, 'mode')}") from None
+        self._selection = RowSelection(
             tuple(field.name for field in schema.fields),
             mode,
             instant_ms(_option(options, "since"), "since"),
@@ -125,29 +125,29 @@ class JournalReader(datasource.DataSourceReader):
         )
 
     def partitions(self) -> list[datasource.InputPartition]:
-        found = discover(self._paths, self._queues, self._wanted.since_ms)
+        found = discover(self._paths, self._queues, self._selection.since_ms)
         bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in found.files))
         return [FilePartition(files) for files in packed(found.files, bytes_max)]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         if not isinstance(partition, FilePartition):
-            return  # Spark makes a partition of its own where there is none
+            return  # Spark creates a partition of its own if there is none
         _spare_the_collector()
         arrow_schema = to_arrow_schema(self._schema, timezone="UTC")
-        as_declared = [field.type for field in arrow_schema] == [COLUMNS[name] for name in self._wanted.columns]
-        for batch in batches(partition.files, self._wanted, missing_is_fine=self._missing_is_fine):
+        as_declared = [field.type for field in arrow_schema] == [COLUMNS[name] for name in self._selection.columns]
+        for batch in batches(partition.files, self._selection, missing_is_fine=self._missing_is_fine):
             yield batch if as_declared else batch.cast(arrow_schema)
 
 
 @functools.cache
 def _spare_the_collector() -> None:
-    """Spark's worker looks for garbage behind each task: in all that was imported for it, this takes 80 ms."""
+    """Spark's worker collects garbage after each task, which takes 80 ms with all that is imported."""
     gc.freeze()
 
 
 class PushdownReader(JournalReader):
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
-        """Reads less where a filter allows it. All are left to Spark as well."""
+        """Use filters to read less. Spark applies all of them, too."""
         for one in filters:
             self._narrow(one)
             yield one
@@ -161,17 +161,17 @@ class PushdownReader(JournalReader):
             case datasource.GreaterThanOrEqual(("at",), datetime.datetime() as at) | datasource.GreaterThan(
                 ("at",), datetime.datetime() as at
             ):
-                since_ms = max(_floor_ms(at), self._wanted.since_ms or 0)
-                self._wanted = replace(self._wanted, since_ms=since_ms)
+                since_ms = max(_floor_ms(at), self._selection.since_ms or 0)
+                self._selection = replace(self._selection, since_ms=since_ms)
             case datasource.LessThan(("at",), datetime.datetime() as at) | datasource.LessThanOrEqual(
                 ("at",), datetime.datetime() as at
             ):
-                until_ms = min(_floor_ms(at) + 1, self._wanted.until_ms or 1 << 62)
-                self._wanted = replace(self._wanted, until_ms=until_ms)
+                until_ms = min(_floor_ms(at) + 1, self._selection.until_ms or 1 << 62)
+                self._selection = replace(self._selection, until_ms=until_ms)
 
 
 def _literally(name: str) -> str:
-    """A name as a pattern that fits nothing else, in the form it has on disk."""
+    """A pattern that matches only this name, in the form it has on disk."""
     on_disk = name.encode().decode("latin-1")
     return re.sub(r"([*?[])", r"[\1]", on_disk)
 
@@ -195,31 +195,31 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     if single := _option(options, "path"):
         paths.append(single)
     if not paths:
-        raise BadOption("the kestrel source needs a path: load(PATH)")
+        raise BadOption("the kestrel source requires a path: load(PATH)")
     return [str(path) for path in paths]
 
 
 def _size(text: str) -> int:
-    """Bytes; 128m and 128MB are mebibytes, as in Spark. 0 = not said."""
+    """Bytes; 128m and 128MB are mebibytes, as in Spark. 0 = not given."""
     if not text:
         return 0
     found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
     if found is None or int(found[1]) == 0:
-        raise BadOption(f"maxPartitionBytes is a size such as 128m, not {text}")
+        raise BadOption(f"maxPartitionBytes must be a size such as 128m, not {text}")
     return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
 
 
 def partition_bytes(total_bytes: int) -> int:
-    """How much one task reads where nobody says: enough to be worth a task."""
+    """The default size of a task's files: enough to be worth a task."""
     return min(max(total_bytes // PARTITIONS_WISHED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
 
 
 def instant_ms(text: str, name: str) -> int | None:
-    """Milliseconds since 1970 of a time as kestrelctl takes it, in UTC unless it says otherwise; None = not said."""
+    """Parse a time as kestrelctl does, in UTC by default: milliseconds since 1970, None = not given."""
     if not text:
         return None
     try:
         return parse_instant_ms(text, now_ms())
     except ValueError:
         hint = "2025-01-31T12:00, 24h for a day ago, or milliseconds since 1970"
-        raise BadOption(f"{name} is a time such as {hint}, not {text}") from None
+        raise BadOption(f"{name} must be a time such as {hint}, not {text}") from None

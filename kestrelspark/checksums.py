@@ -1,6 +1,6 @@
-"""XXH3-64 with a seed, of many stretches of a buffer at once. Of 17 to 128 bytes with numpy, otherwise by xxhash.
+"""XXH3-64 with a seed, of many slices of a buffer at once: 17 to 128 bytes with numpy, otherwise by xxhash.
 
-The functions on words take numbers as well as arrays of them: `kestrelspark.compiled` has them compiled.
+The functions on words take numbers as well as arrays: `kestrelspark.compiled` compiles them.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 SIZE_MIN: Final = 17
 SIZE_MAX: Final = 240
-FEW: Final = 256  # numpy needs a few of a kind to be quicker than a call for each
+FEW: Final = 256  # with fewer of a size, a call for each is faster than numpy
 
 _SECRET: Final = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
@@ -68,7 +68,7 @@ def up_to_240(words: Any, start: Any, end: Any, size: Any, seed: Any, pieces: in
 
 
 def digest_each(words: Any, starts: Any, ends: Any, seeds: Any, made: Any) -> None:
-    """Of stretches of 17 to 240 bytes one by one, passing over others: to be compiled."""
+    """Digests of slices of 17 to 240 bytes one by one, skipping others: to be compiled."""
     for n in range(len(starts)):
         start, end = starts[n], ends[n]
         size = end - start
@@ -79,15 +79,15 @@ def digest_each(words: Any, starts: Any, ends: Any, seeds: Any, made: Any) -> No
 
 
 def words_of(buffer: bytes) -> Any:
-    """Eight bytes as a number at each place of a buffer."""
+    """The eight bytes at each offset of a buffer as a number."""
     return np.ndarray((max(len(buffer) - 7, 0),), "<u8", buffer, strides=(1,))
 
 
 def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
-    """The checksum of each stretch."""
+    """The checksum of each slice."""
     made = np.empty(len(starts), np.uint64)
     words, sizes = words_of(buffer), ends - starts
-    # Above 128 bytes there is too much to reckon: a call is quicker.
+    # Above 128 bytes a call for each is faster.
     pairs = np.where((sizes >= SIZE_MIN) & (sizes <= 128), (sizes + 31) // 32, 0)
     for kind, count in enumerate(np.bincount(pairs).tolist()):
         which = np.flatnonzero(pairs == kind)
@@ -100,6 +100,6 @@ def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
 
 
 def called(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
-    """The same by a call for each."""
+    """The same with a call for each."""
     stretches = map(buffer.__getitem__, map(slice, starts.tolist(), ends.tolist()))
     return np.fromiter(map(xxh3_64_intdigest, stretches, seeds.tolist()), np.uint64, len(starts))

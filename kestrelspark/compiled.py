@@ -1,6 +1,6 @@
-"""What the scan does for every single record, compiled by numba. Raises ImportError where numba is not, or is off.
+"""The scan's operations on every record, compiled by numba. Raises ImportError if numba is missing or disabled.
 
-numba keeps what it has compiled until the file that a function is in changes, so each has all it calls beside it.
+numba caches compiled code until the file of the function changes, so each function has all it calls in its own file.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from kestrelspark import checksums
 from kestrelspark.checksums import SIZE_MAX, SIZE_MIN, called, words_of
 
 if numba.config.DISABLE_JIT:
-    raise ImportError("numba is switched off by NUMBA_DISABLE_JIT")
+    raise ImportError("numba is disabled by NUMBA_DISABLE_JIT")
 
 for function in (checksums.folded, checksums.mixed, checksums.avalanche, checksums.up_to_128, checksums.up_to_240):
     register_jitable(function)
@@ -43,7 +43,7 @@ def _copy_heads(words: Any, starts: Any, made: Any, size: int) -> None:
 def _compiled(function: Callable[..., Any]) -> Any:
     try:
         return numba.njit(function, cache=True)
-    except RuntimeError:  # it finds no folder to keep it in: each process compiles it anew
+    except RuntimeError:  # no writable cache folder: each process compiles it again
         return numba.njit(function)
 
 
@@ -53,7 +53,7 @@ _compiled_copy_heads: Final = _compiled(_copy_heads)
 
 
 def chain(buffer: bytes, at: int, end: int, most: int) -> tuple[Any, int]:
-    """Where records begin if their lengths are true, and where the last of them ends."""
+    """Offsets of records as their lengths say, and where the last one ends."""
     sizes = np.ndarray((max(len(buffer) - 3, 0),), "<u4", buffer, strides=(1,))
     offsets = np.empty(most, np.int64)
     count, stop = _compiled_chain(sizes, at, end - FRAME_BYTES, offsets)

@@ -1,4 +1,4 @@
-"""A journal file's content in order: what was put, what became of items, and the stretches that cannot be read."""
+"""Read a journal file in order: items put, what became of items, and damaged stretches."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import decode_header, parse_segment_name
 from kestrelspark.scanning import Block, blocks
 
-# Rows name them; the order is theirs: those of DONE's Reason follow one another.
+# In the order of Reason, from GOT_EVENT on.
 EVENTS: Final = ("put", "got", "confirmed", "expired", "moved", "discarded", "flushed", "aborted")
 PUT_EVENT, GOT_EVENT, CONFIRMED_EVENT, ABORTED_EVENT = 0, 1, 2, 7
 NO_TIME: Final = -1
@@ -57,9 +57,9 @@ class Endings:
 
 
 @dataclass(slots=True)
-class Damage:
-    """A stretch of `size_bytes` in which nothing can be read. One that `is_torn` is the end of a live file that was cut
-    short; whole records in it are `left_out`, as a start leaves them out.
+class DamagedStretch:
+    """`size_bytes` that cannot be read. `is_torn`: it is the end of a live file that was cut short; whole records in it
+    are ignored (`left_out` is how many), as kestreld does when it starts.
     """
 
     at: int
@@ -71,7 +71,7 @@ class Damage:
 
 @dataclass(slots=True)
 class Progress:
-    """What has been learned on the way through a file: readers' names, how much was read, the next item's id."""
+    """What is known while a file is read: readers' names, how much was read, the next item's id."""
 
     names: dict[int, str] = field(default_factory=dict)
     records: int = 0
@@ -79,11 +79,11 @@ class Progress:
     next_id: int = 0
 
 
-Piece = Puts | Endings | Damage
+Piece = Puts | Endings | DamagedStretch
 
 
 def contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
-    """All that can be read of a file, and in its place what cannot."""
+    """The content of a file in order, including damaged stretches."""
     if file.is_kestrel:
         yield from _kestrel_contents(buffer, file, progress)
     else:
@@ -95,7 +95,7 @@ def contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[P
 
 def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
     if file.end is not None and file.end < len(buffer):
-        buffer = buffer[: file.end]  # what a failed commit left behind does not count
+        buffer = buffer[: file.end]  # what a failed commit left there does not count
     end = len(buffer)
     _, progress.next_id = parse_segment_name(os.path.basename(file.path)) or (0, 0)
     try:
@@ -103,11 +103,11 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
     except JournalCorrupt as problem:
         is_torn = file.is_live and next(records.find_whole_records(buffer, 1), None) is None
         at = _records_in(buffer, file)
-        yield Damage(problem.offset, problem.reason, at - problem.offset, is_torn)
+        yield DamagedStretch(problem.offset, problem.reason, at - problem.offset, is_torn)
     else:
         record_type = records.checked_end(buffer, at)[0]
         if record_type and record_type != records.Type.CHECKPOINT:
-            yield Damage(at, "the segment does not begin with a CHECKPOINT")
+            yield DamagedStretch(at, "the segment does not begin with a CHECKPOINT")
         if file.start > at:
             at = _read_before(buffer, at, min(file.start, end), progress)
     for block in blocks(buffer, at, end):
@@ -116,18 +116,18 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
     if at < end:
         yield from _salvaged(buffer, at, file, progress)
     if file.end is not None and end < file.end:
-        yield Damage(end, f"the file ends here, not at byte {file.end}")
+        yield DamagedStretch(end, f"the file ends here, not at byte {file.end}")
 
 
 def _records_in(buffer: bytes, file: JournalFile) -> int:
     try:
         return records_in(file.path, buffer, file.queue)
     except JournalCorrupt:
-        return len(buffer)  # nobody knows what a later version says
+        return len(buffer)  # a later version's format is not known
 
 
 def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
-    """Step over what does not count, noting readers' names; where it ends."""
+    """Skip what was read before, learning readers' names; returns where it ends."""
     for block in blocks(buffer, at, end):
         _note_ids(block, progress)
         _other_endings(buffer, block, progress)
@@ -136,9 +136,9 @@ def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
 
 
 def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> Iterator[Piece]:
-    """What is there from the first bad record on: what a repair would find, unless it is a torn tail."""
-    if file.is_live:  # most are torn, or have room that was taken in advance: nothing need be looked for
-        damage = _damage(buffer, at, len(buffer), file, progress)
+    """Everything from the first bad record on: what a repair would recover, unless it is a torn tail."""
+    if file.is_live:  # usually a torn tail or preallocated space, with nothing to search for
+        damage = _damaged_stretch(buffer, at, len(buffer), file, progress)
         if damage is None or damage.is_torn:
             yield from () if damage is None else (damage,)
             return
@@ -149,7 +149,7 @@ def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> 
             whole_to = end
         elif record_type == 0:
             yield from _whole(buffer, whole_from, whole_to, progress)
-            damage = _damage(buffer, start, end, file, progress)
+            damage = _damaged_stretch(buffer, start, end, file, progress)
             if damage is not None:
                 yield damage
             if damage is None or damage.is_torn:
@@ -167,22 +167,22 @@ def _whole(buffer: bytes, at: int, end: int, progress: Progress) -> Iterator[Pie
         yield from _pieces(buffer, block, progress)
 
 
-def _damage(buffer: bytes, at: int, end: int, file: JournalFile, progress: Progress) -> Damage | None:
-    """What is wrong with a stretch that holds nothing whole. None: only room that was taken in advance."""
+def _damaged_stretch(buffer: bytes, at: int, end: int, file: JournalFile, progress: Progress) -> DamagedStretch | None:
+    """Why a stretch cannot be read. None: it is only preallocated space."""
     code = records.checked_end(buffer, at)[1]
     reason = records.why_bad(code) if code < 0 else "out of place"
     if not file.is_live or code >= 0:
-        return Damage(at, reason, end - at)
+        return DamagedStretch(at, reason, end - at)
     try:
         must_be_torn(buffer, at, file.path, progress.synced)
     except JournalCorrupt as problem:
-        return Damage(at, problem.reason, end - at)
+        return DamagedStretch(at, problem.reason, end - at)
     if not buffer[at:].strip(b"\0"):
         return None
     if whole := sum(1 for _ in records.find_whole_records(buffer, at + 1)):
         reason += f", and {whole} whole records follow, which a repair would keep"
-    # Where the CHECKPOINT itself is cut short nothing was ever in this segment.
-    return Damage(at, reason, len(buffer) - at, is_torn=True, left_out=whole)
+    # Where the CHECKPOINT itself is cut short the segment never held anything.
+    return DamagedStretch(at, reason, len(buffer) - at, is_torn=True, left_out=whole)
 
 
 def _note_ids(block: Block, progress: Progress) -> None:
@@ -269,13 +269,13 @@ def _kestrel_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
         if stretch.damage is not None:
             damage = stretch.damage
             is_torn = file.is_live and damage.resume_at == len(buffer) and ops.is_cut_short(buffer, damage.at)
-            yield Damage(damage.at, damage.reason, damage.resume_at - damage.at, is_torn)
+            yield DamagedStretch(damage.at, damage.reason, damage.resume_at - damage.at, is_torn)
 
 
 def _walk(
     buffer: bytes, at: int, stop: int, items: list[tuple[int, int, int, int]], events: list[int], progress: Progress
 ) -> int:
-    """Step over some ops, noting items (add and expiry time, where the data is) and events; returns where it is."""
+    """Read some ops, collecting items (add and expiry time, where the data is) and events; returns the end offset."""
     for _ in range(KESTREL_ROWS):
         if at >= stop:
             break

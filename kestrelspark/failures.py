@@ -1,4 +1,4 @@
-"""What has failed in a task, found in the pages that Spark says about it."""
+"""Find the cause of a failed task in Spark's messages."""
 
 import re
 from typing import Final
@@ -18,13 +18,13 @@ CODES: Final = {
 _RAISED: Final = re.compile(rf"^(?:.*: )?(?:[\w.]+\.)?({'|'.join(CODES)}): (.+)$", re.MULTILINE)
 
 
-def failure_in(said: str) -> Failure:
-    """In words of ours where it is one of ours, else in the first of Spark's."""
-    found = _RAISED.search(said)
+def failure_in(message: str) -> Failure:
+    """Our own error if the message contains one, else its first line."""
+    found = _RAISED.search(message)
     if found is None:
-        line = next((line.strip() for line in said.splitlines() if line.strip()), "")
+        line = next((line.strip() for line in message.splitlines() if line.strip()), "")
         return Failure(ExitCode.INTERNAL, f"Spark failed: {line}")
     words = found[2].strip()
     if found[1] == "FileNotFoundError":
-        words = f"{words}: its server has let it go meanwhile; try again"
+        words = f"{words}: removed by its server in the meantime; try again"
     return Failure(CODES[found[1]], words)

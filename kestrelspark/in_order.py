@@ -1,4 +1,4 @@
-"""The items of queues as rows, in the order in which they were put, a queue or several at a time."""
+"""The items of queues as rows in the order they were put, one queue or several merged."""
 
 import dataclasses
 import os
@@ -12,9 +12,9 @@ import pyarrow as pa
 from kestrelctl.shell.exit_codes import ExitCode
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.segment import parse_segment_name
-from kestrelspark.marks import Mark, Marks
+from kestrelspark.progress import ItemPosition, ReplayProgress
 from kestrelspark.rows import COLUMNS as KINDS
-from kestrelspark.rows import CORRUPT, VALUE, Mode, Wanted, file_batches, text_of
+from kestrelspark.rows import CORRUPT, VALUE, Mode, RowSelection, file_batches, text_of
 
 COLUMNS: Final = (
     "server", "queue", "reader", "id", "add_time", "expire_time", "flags", "size", "journal_id", VALUE, CORRUPT
@@ -25,7 +25,7 @@ ROWS_TOGETHER: Final = 1000  # of several queues, in the order of their times
 
 @dataclass(slots=True, frozen=True)
 class Source:
-    """The files with the items of one queue, oldest first. `queue` as it reads."""
+    """The files with the items of one queue, oldest first. `queue` is its name decoded."""
 
     server: str
     queue: str
@@ -37,7 +37,7 @@ class Source:
 
 
 def sources_of(files: Iterable[JournalFile]) -> list[Source]:
-    """Kestrel's children have the queue's own items once more: they are left out."""
+    """By queue. Kestrel's child queues are left out: their items are copies of the parent's."""
     found: dict[tuple[str, str], list[JournalFile]] = {}
     for file in files:
         if not file.reader:
@@ -47,7 +47,7 @@ def sources_of(files: Iterable[JournalFile]) -> list[Source]:
 
 
 def _in_order(files: list[JournalFile]) -> list[JournalFile]:
-    """By the ids in them: a compacted segment has those of segments before others."""
+    """Sort by item ids: a compacted segment holds older items than its number suggests."""
     return files if files[0].is_kestrel else sorted(files, key=lambda file: (file.journal_id or 0, _first_id(file)))
 
 
@@ -56,13 +56,15 @@ def _first_id(file: JournalFile) -> int:
     return parsed[1] if parsed is not None else 0
 
 
-def source_batches(source: Source, wanted: Wanted, state: str) -> Iterator[Any]:
-    """The items of a queue that are not done, in order, with ids for Kestrel's. What cannot be read is its last row."""
-    mark = Marks(state).of(source.server, source.queue)
+def source_batches(source: Source, selection: RowSelection, state: str) -> Iterator[Any]:
+    """The items of a queue not done yet, in order, numbered if they are Kestrel's. An unreadable file ends it."""
+    done_to = ReplayProgress(state).of(source.server, source.queue)
     counted = 0
-    lasting = dataclasses.replace(wanted, mode=Mode.PERMISSIVE if wanted.mode == Mode.FAILFAST else wanted.mode)
+    lasting = dataclasses.replace(
+        selection, mode=Mode.PERMISSIVE if selection.mode == Mode.FAILFAST else selection.mode
+    )
     for file, follower in zip(source.files, [*source.files[1:], None], strict=True):
-        if mark is not None and follower is not None and _is_done(file, follower, mark):
+        if done_to is not None and follower is not None and _is_done(file, follower, done_to):
             continue
         try:
             with open(file.path, "rb") as opened:
@@ -71,27 +73,30 @@ def source_batches(source: Source, wanted: Wanted, state: str) -> Iterator[Any]:
                 if file.is_kestrel:
                     batch = _with_ids(batch, counted)
                     counted += batch.num_rows
-                batch = _behind(batch, mark)
+                batch = _behind(batch, done_to)
                 is_damage = batch.column(CORRUPT).null_count < batch.num_rows
                 yield _with_code(batch, ExitCode.CORRUPT if is_damage else None)
-                if is_damage and wanted.mode == Mode.FAILFAST:
+                if is_damage and selection.mode == Mode.FAILFAST:
                     return
         except OSError as problem:
             is_gone = isinstance(problem, FileNotFoundError)
             reason = (
-                "its server has let it go meanwhile; try again"
+                "removed by its server in the meantime; try again"
                 if is_gone
                 else (problem.strerror or str(problem)).lower()
             )
-            yield _trouble(source, wanted, f"{file.path}: {reason}", ExitCode.TRY_AGAIN if is_gone else ExitCode.IO)
+            yield _trouble(source, selection, f"{file.path}: {reason}", ExitCode.TRY_AGAIN if is_gone else ExitCode.IO)
             return
 
 
-def _is_done(file: JournalFile, follower: JournalFile, mark: Mark) -> bool:
-    """Whether all items of a file are before the mark, as far as its follower's name tells."""
+def _is_done(file: JournalFile, follower: JournalFile, done_to: ItemPosition) -> bool:
+    """Whether all items of a file are done, as far as the name of the next file tells."""
     if file.is_kestrel:
         return False
-    return Mark(follower.journal_id or 0, _first_id(follower) - 1) <= mark or (file.journal_id or 0) < mark.journal_id
+    return (
+        ItemPosition(follower.journal_id or 0, _first_id(follower) - 1) <= done_to
+        or (file.journal_id or 0) < done_to.journal_id
+    )
 
 
 def _with_ids(batch: Any, counted: int) -> Any:
@@ -101,13 +106,13 @@ def _with_ids(batch: Any, counted: int) -> Any:
     return batch.set_column(batch.schema.get_field_index("journal_id"), "journal_id", zeros)
 
 
-def _behind(batch: Any, mark: Mark | None) -> Any:
-    """The rows that are not done; what could not be read is never done."""
-    if mark is None:
+def _behind(batch: Any, done_to: ItemPosition | None) -> Any:
+    """The rows not done yet, and those of damage."""
+    if done_to is None:
         return batch
     ids = batch.column("id").fill_null(0).to_numpy(zero_copy_only=False)
     journal_ids = batch.column("journal_id").fill_null(0).to_numpy(zero_copy_only=False)
-    is_new = (journal_ids > mark.journal_id) | ((journal_ids == mark.journal_id) & (ids > mark.item_id))
+    is_new = (journal_ids > done_to.journal_id) | ((journal_ids == done_to.journal_id) & (ids > done_to.item_id))
     is_new |= batch.column(CORRUPT).is_valid().to_numpy(zero_copy_only=False)
     return batch if is_new.all() else batch.filter(pa.array(is_new))
 
@@ -116,15 +121,15 @@ def _with_code(batch: Any, code: int | None) -> Any:
     return batch.append_column(CODE, pa.array([code] * batch.num_rows, pa.int64()))
 
 
-def _trouble(source: Source, wanted: Wanted, words: str, code: int) -> Any:
-    said: Mapping[str, object] = {"server": source.server, "queue": source.queue, CORRUPT: words}
-    fields = [(name, KINDS[name]) for name in wanted.columns]
-    arrays = [pa.array([said.get(name)], kind) for name, kind in fields]
+def _trouble(source: Source, selection: RowSelection, words: str, code: int) -> Any:
+    values: Mapping[str, object] = {"server": source.server, "queue": source.queue, CORRUPT: words}
+    fields = [(name, KINDS[name]) for name in selection.columns]
+    arrays = [pa.array([values.get(name)], kind) for name, kind in fields]
     return _with_code(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), code)
 
 
 def merged(queues: list[Iterator[Any]]) -> Iterator[Any]:
-    """The rows of several queues by their times, those of each in their order."""
+    """Merge the rows of several queues by time, keeping the order within each."""
     if len(queues) == 1:
         yield from queues[0]
         return
@@ -146,19 +151,19 @@ def merged(queues: list[Iterator[Any]]) -> Iterator[Any]:
 
 
 class _Head:
-    """The rows of a queue that come next."""
+    """The next rows of a queue."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
         self._latest_us = 0
 
     def advance(self) -> bool:
-        """To the next batch that has rows; False = there is none."""
+        """Go to the next batch with rows. False = there is none."""
         for batch in self._batches:
             if batch.num_rows:
                 self._batch = batch
                 times = self._batch.column("add_time").cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-                # A clock that was set back does not change the order.
+                # A clock that was set back must not change the order.
                 self._times_us = np.maximum(np.maximum.accumulate(times), self._latest_us)
                 self._latest_us = int(self._times_us[-1])
                 self._at = 0
@@ -174,7 +179,7 @@ class _Head:
         return int(self._times_us[self._at])
 
     def take(self, before_us: int | None) -> Any:
-        """The first row, and those behind it that were put before then."""
+        """The first row, and those after it that were put before `before_us`."""
         stop = self._batch.num_rows
         if before_us is not None:
             stop = max(int(np.searchsorted(self._times_us, before_us, "right")), self._at + 1)

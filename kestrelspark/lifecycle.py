@@ -1,10 +1,9 @@
-"""Which item a Kestrel journal's remove took, file by file and in parallel.
+"""Find which item each remove in a Kestrel journal took, with files processed in parallel.
 
-A remove names no item: it takes the head, and an open read that came back is the head again. So the k-th remove is not
-the k-th add. Each file is summed up on its own, without knowing the queue it begins with: its removes take what the
-file itself has put back, or else "demand" the next item of the queue at its beginning. Summaries in order then say
-with which queue each file begins, and a second look at the file numbers its items. Items of a queue are numbered from
-0 as they were added.
+A remove names no item: it takes the head, and an aborted open read becomes the head again, so the k-th remove is not
+the k-th add. First each file is summarized without knowing the queue's state at its beginning: a remove takes an item
+that the file itself returned, or else "demands" the next item of that state. The summaries in order then give the state
+at the beginning of each file, and a second pass numbers the items, from 0 in the order they were added.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

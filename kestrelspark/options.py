@@ -1,4 +1,4 @@
-"""Options of the format "kestrel" as Spark hands them over: text, their names in any case."""
+"""Options of the format "kestrel" as Spark passes them: text, with case-insensitive names."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -7,14 +7,14 @@ from kestreld.errors import KestrelError
 
 
 class BadOption(KestrelError):
-    """An option that the format does not have, or that cannot have this value."""
+    """An unknown option, or an invalid value."""
 
 
 def check_names(options: Mapping[str, str], known: Collection[str], whose: str) -> None:
-    """Raises BadOption for one that is not known. `known` in lower case; `whose` begins the sentence."""
+    """Raises BadOption for an unknown option. `known` in lower case; `whose` begins the message."""
     for name in options:
         if name.lower() not in known:
-            raise BadOption(f"{whose} has no option {name}; it has {', '.join(known)}")
+            raise BadOption(f"{whose} has no option {name}; options are {', '.join(known)}")
 
 
 def option(options: Mapping[str, str], name: str, default: str = "") -> str:
@@ -25,14 +25,14 @@ def option(options: Mapping[str, str], name: str, default: str = "") -> str:
 def flag(options: Mapping[str, str], name: str, default: str = "false") -> bool:
     value = option(options, name, default).lower()
     if value not in ("true", "false"):
-        raise BadOption(f"{name} is true or false, not {value}")
+        raise BadOption(f"{name} must be true or false, not {value}")
     return value == "true"
 
 
 def number(options: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
     value = option(options, name, str(default)).strip()
     if not (value.isascii() and value.isdecimal()) or int(value) < least:
-        raise BadOption(f"{name} is a number from {least} on, not {value}")
+        raise BadOption(f"{name} must be a number of at least {least}, not {value}")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""Share files out among tasks."""
+"""Distribute files among tasks."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from kestreld.journal.discovery import JournalFile
 
 
 def packed(files: Sequence[JournalFile], bytes_max: int) -> list[list[JournalFile]]:
-    """The files in order, shared out evenly: about so many bytes together at most, a larger file alone.
+    """Split files into packs of even size: about `bytes_max` at most, a larger file by itself.
 
-    More than one pack are an even number of them, as cores are, so that none of these waits for the last one.
+    If there are several packs their number is even, like that of cores, so that no core waits for a last pack.
     """
     total_bytes = sum(file.size_bytes for file in files)
     count = max(math.ceil(total_bytes / bytes_max), 1)

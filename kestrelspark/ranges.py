@@ -1,4 +1,4 @@
-"""A range of a queue's item ids, read from its server as RecordBatches."""
+"""Read a range of a queue's item ids from its server as RecordBatches."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ import pyarrow as pa
 from kestrelctl.remote.reader_api import Gone, ReaderApi, open_reader_api
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES
-from kestrelspark.readers import ItemsLost, Place, complain
+from kestrelspark.readers import ItemsLost, RemoteQueue, complain
 from kestrelspark.rows import COLUMNS as EVENT_COLUMNS
 from kestrelspark.rows import Column, instants, numbers
 from kestrelspark.scanning import Block, blocks
@@ -23,12 +23,12 @@ COLUMNS: Final = {
 IS_REPEAT: Final = "is_repeat"  # of items that are taken (kestrelspark/wal.py)
 PAGE_ITEMS: Final = 50_000
 PAGE_BYTES: Final = 8 << 20
-GONE: Final = "are not there any more"
+GONE: Final = "no longer exist"
 
 
 @dataclass(slots=True, frozen=True)
 class RangeOfIds:
-    """From `first` on, `end` not included."""
+    """From `first` to before `end`."""
 
     server: str
     queue: str
@@ -40,28 +40,28 @@ class RangeOfIds:
         return replace(self, first=first, end=end)
 
     def __str__(self) -> str:
-        return f"{Place(self.server, self.queue)}: items {self.first} to {self.end - 1}"
+        return f"{RemoteQueue(self.server, self.queue)}: items {self.first} to {self.end - 1}"
 
 
 @dataclass(slots=True, frozen=True)
-class Wanted:
-    """Columns in order, how to get at the servers, and whether items that are gone are an error."""
+class RangeOptions:
+    """Columns in order, how to reach the servers, and whether items that are gone are an error."""
 
     columns: tuple[str, ...]
     servers: Servers
     fails_on_loss: bool
 
 
-def range_batches(what: RangeOfIds, wanted: Wanted) -> Iterator[Any]:
-    """The items of a range, as often as it is asked for the same. Raises ItemsLost, ServerTrouble."""
-    first, patience, api, login = what.first, Patience(wanted.servers.retries), None, wanted.servers.login()
+def range_batches(what: RangeOfIds, options: RangeOptions) -> Iterator[Any]:
+    """The items of a range: the same ones each time. Raises ItemsLost, ServerTrouble."""
+    first, patience, api, login = what.first, Patience(options.servers.retries), None, options.servers.login()
     while first < what.end:
         try:
-            api = api or open_reader_api(what.server, wanted.servers.timeout_ms, login=login)
+            api = api or open_reader_api(what.server, options.servers.timeout_ms, login=login)
             records, next_id = _page(api, what, first)
         except Failure as failure:
             if failure.code == ExitCode.NEGATIVE:
-                lose(f"{what.part(first, what.end)} {GONE}", wanted)
+                lose(f"{what.part(first, what.end)} {GONE}", options)
                 return
             api = None
             patience.spend(failure)
@@ -70,15 +70,15 @@ def range_batches(what: RangeOfIds, wanted: Wanted) -> Iterator[Any]:
             there = what.end if gone.journal_id != what.journal_id else max(min(gone.first_id, what.end), first)
             if there == first:  # the journal ends before
                 there = what.end
-            lose(f"{what.part(first, there)} {GONE}", wanted)
+            lose(f"{what.part(first, there)} {GONE}", options)
             first = there
             continue
         if next_id == first:
-            lose(f"{what.part(first, what.end)} {GONE}", wanted)
+            lose(f"{what.part(first, what.end)} {GONE}", options)
             return
-        patience = Patience(wanted.servers.retries)
+        patience = Patience(options.servers.retries)
         if records:
-            yield _batch(records, what, wanted)
+            yield _batch(records, what, options)
         first = next_id
 
 
@@ -88,19 +88,19 @@ def _page(api: ReaderApi, what: RangeOfIds, first: int) -> tuple[bytes, int]:
     return api.records(what.queue, query)
 
 
-def lose(words: str, wanted: Wanted) -> None:
-    """Raises ItemsLost, or says so and returns where that is wanted."""
-    if wanted.fails_on_loss:
+def lose(words: str, options: RangeOptions) -> None:
+    """Raise ItemsLost, or only print a warning if the options say so."""
+    if options.fails_on_loss:
         raise ItemsLost(words)
-    complain(f"{words}; going on without them")
+    complain(f"{words}; continuing without them")
 
 
-def _batch(records: bytes, what: RangeOfIds, wanted: Wanted) -> Any:
-    """The rows of one page. Raises ServerTrouble if it is not what the server has."""
+def _batch(records: bytes, what: RangeOfIds, options: RangeOptions) -> Any:
+    """The rows of one page. Raises ServerTrouble if it was damaged in transit."""
     found = list(blocks(records, 0, len(records)))
     if not found or found[-1].end != len(records) or any(block.others for block in found):
-        raise ServerTrouble(f"{what}: damaged on the way here")
-    return row_batch(records, found, what, wanted.columns)
+        raise ServerTrouble(f"{what}: the reply is damaged")
+    return row_batch(records, found, what, options.columns)
 
 
 def row_batch(records: bytes, found: list[Block], what: RangeOfIds, names: tuple[str, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""The queues of several servers, seen by one reader: where they are, and what has been done with them."""
+"""The queues of several servers, as one reader sees them: where they begin and end, and how far it has come."""
 
 import re
 import sys
@@ -17,10 +17,10 @@ AWAY: Final = frozenset({ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN})
 
 
 class ItemsLost(KestrelError):
-    """Items of a range are not there any more."""
+    """Items of a range no longer exist."""
 
 
-class Place(NamedTuple):
+class RemoteQueue(NamedTuple):
     server: str
     queue: str
 
@@ -29,18 +29,18 @@ class Place(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The item to go on with."""
+    """The next item to read."""
 
     journal_id: int
     next_id: int
 
 
-Offsets = dict[Place, Position]
+Offsets = dict[RemoteQueue, Position]
 
 
 @dataclass(slots=True, frozen=True)
 class Family:
-    """A queue as its server describes it. `head` is the reader's, None = it has no such reader."""
+    """A queue as its server describes it. `head` is the reader's, None = there is no such reader."""
 
     journal_id: int
     first_id: int
@@ -54,7 +54,7 @@ def complain(words: str) -> None:
 
 @dataclass(slots=True)
 class Fleet:
-    """Queues by name, which are made where they are not there, or those a pattern fits."""
+    """The queues of these names, which are created if missing, or those that match a pattern."""
 
     servers: Servers
     reader: str
@@ -67,15 +67,15 @@ class Fleet:
     def __post_init__(self) -> None:
         self._login = self.servers.login()
 
-    def look(self) -> dict[Place, Family]:
-        """All queues of the servers that answer; one that does not is named once. Raises ServerTrouble."""
-        found: dict[Place, Family] = {}
+    def look(self) -> dict[RemoteQueue, Family]:
+        """All queues of the servers that answer; one that does not is reported once. Raises ServerTrouble."""
+        found: dict[RemoteQueue, Family] = {}
         for server in self.servers.addresses():
             try:
                 for queue in self._names(server):
                     family = self._family(server, queue)
                     if family is not None:
-                        found[Place(server, queue)] = family
+                        found[RemoteQueue(server, queue)] = family
             except Failure as failure:
                 self._note(server, failure)
             else:
@@ -83,11 +83,11 @@ class Fleet:
         return found
 
     def _note(self, server: str, failure: Failure) -> None:
-        """Raises ServerTrouble where it is not that the server is away for now."""
+        """Report an unreachable server once. Raises ServerTrouble for any other failure."""
         if failure.code not in AWAY:
             raise ServerTrouble(failure.words) from failure
         if server not in self._away:
-            complain(f"{failure.words}; going on without {server}")
+            complain(f"{failure.words}; continuing without {server}")
             self._away.add(server)
 
     def _names(self, server: str) -> list[str]:
@@ -97,57 +97,66 @@ class Fleet:
         return sorted(name for name in names if self.pattern.fullmatch(name))
 
     def _family(self, server: str, queue: str) -> Family | None:
-        """None = it is kept in memory only, or has just been deleted, and a pattern has found it."""
+        """None = not journaled, or just deleted, and found by a pattern."""
         try:
-            said = self._ask(server, lambda api: api.describe(queue))
+            description = self._describe(RemoteQueue(server, queue))
         except Failure as failure:
             if failure.code != ExitCode.NEGATIVE:
                 raise
             if self.pattern is not None:
                 return None
             self._ask(server, lambda api: api.create(queue, self.reader, "earliest"))
-            said = self._ask(server, lambda api: api.describe(queue))
-        if not said["journal_id"]:
+            description = self._describe(RemoteQueue(server, queue))
+        if not description["journal_id"]:
             if self.pattern is not None:
                 return None
-            raise ServerTrouble(f"{queue} of {server} is kept in memory only: nothing can be read back")
-        return Family(said["journal_id"], said["first_id"], said["next_id"], self._head(said))
+            raise ServerTrouble(f"{queue} of {server} is not journaled, so its items cannot be read")
+        return Family(
+            description["journal_id"], description["first_id"], description["next_id"], self._head(description)
+        )
 
-    def _head(self, said: Mapping[str, Any]) -> int | None:
-        heads = [one["head"] for one in said["readers"] if one["reader"] == self.reader and one["kind"] == "stream"]
+    def _describe(self, remote: RemoteQueue) -> dict[str, Any]:
+        return self._ask(remote.server, lambda api: api.describe(remote.queue))
+
+    def _head(self, description: Mapping[str, Any]) -> int | None:
+        heads = [
+            one["head"] for one in description["readers"] if one["reader"] == self.reader and one["kind"] == "stream"
+        ]
         return heads[0] if heads else None
 
-    def hold(self, place: Place, family: Family, at: Position) -> None:
-        """Make the reader, so that what is from here on stays. It may be there already."""
+    def ensure_reader(self, remote: RemoteQueue, family: Family, at: Position) -> None:
+        """Create the reader if missing, so that the items from `at` on are kept."""
         if family.head is not None:
             return
         first_id = min(max(at.next_id, family.first_id), family.next_id)
         try:
-            self._ask(place.server, lambda api: api.create(place.queue, self.reader, str(first_id)))
+            self._ask(remote.server, lambda api: api.create(remote.queue, self.reader, str(first_id)))
         except Gone:
-            # What was there has gone since it was looked at.
-            self._ask(place.server, lambda api: api.create(place.queue, self.reader, "earliest"))
+            # These items have been removed since.
+            self._ask(remote.server, lambda api: api.create(remote.queue, self.reader, "earliest"))
 
     def acknowledge(self, offsets: Offsets) -> Offsets:
-        """The reader is done with all before these; returns those where it is. A server that is away hears it later."""
+        """Move the reader to these offsets; returns those that were reached. Unreachable servers are left out."""
         found: Offsets = {}
-        for place, at in offsets.items():
+        for remote, at in offsets.items():
             try:
-                said = self._ask(place.server, lambda api, queue=place.queue: api.describe(queue))  # type: ignore[misc]
-                head = self._head(said)
-                if said["journal_id"] != at.journal_id or head is None:
+                description = self._describe(remote)
+                head = self._head(description)
+                if description["journal_id"] != at.journal_id or head is None:
                     continue
                 if at.next_id > head:
-                    through = at.next_id - 1
-                    self._ask(place.server, lambda api, to=through, queue=place.queue: api.done(queue, self.reader, to))  # type: ignore[misc]
-                found[place] = at
+                    self._done(remote, at.next_id - 1)
+                found[remote] = at
             except Failure as failure:
                 if failure.code != ExitCode.NEGATIVE:  # the queue has been deleted
-                    self._note(place.server, failure)
+                    self._note(remote.server, failure)
         return found
 
+    def _done(self, remote: RemoteQueue, through: int) -> None:
+        self._ask(remote.server, lambda api: api.done(remote.queue, self.reader, through))
+
     def _ask(self, server: str, do: Callable[[ReaderApi], T]) -> T:
-        """A second time over a new connection: the server may have been started anew. Raises Failure, Gone."""
+        """Ask, a second time over a new connection: the server may have restarted. Raises Failure, Gone."""
         api = self._apis.pop(server, None)
         if api is not None:
             try:

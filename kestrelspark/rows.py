@@ -1,4 +1,4 @@
-"""Rows of the source as Arrow RecordBatches: a row for each item that was put, and for each that left or came back."""
+"""The rows of the source as Arrow RecordBatches: one per item put, and per item that left or came back."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.discovery import JournalFile
-from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, Damage, Endings, Progress, Puts, contents
+from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, DamagedStretch, Endings, Progress, Puts, contents
 from kestrelspark.scanning import blocks
 
 ROWS_MAX: Final = 1 << 16
@@ -40,7 +40,7 @@ _log: Final = logging.getLogger("kestrelspark")
 
 
 class Mode(StrEnum):
-    """What to do about a stretch that cannot be read: a row that says so, a line in the log, or stop."""
+    """How to handle a damaged stretch: return a row for it, log it, or raise."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -48,10 +48,10 @@ class Mode(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Wanted:
+class RowSelection:
     """Columns in order, and which rows. `since_ms` is included, `until_ms` not; None = no limit.
 
-    With a limit, rows without a time are left out. `puts_only`: nothing of what became of items.
+    With a limit, rows without a time are left out. `puts_only`: only rows of puts.
     """
 
     columns: tuple[str, ...]
@@ -61,7 +61,7 @@ class Wanted:
     puts_only: bool = False
 
 
-def batches(files: Iterable[JournalFile], wanted: Wanted, *, missing_is_fine: bool = False) -> Iterator[Any]:
+def batches(files: Iterable[JournalFile], selection: RowSelection, *, missing_is_fine: bool = False) -> Iterator[Any]:
     """The rows of some files. Raises JournalCorrupt in FAILFAST, OSError."""
     for file in files:
         try:
@@ -71,25 +71,25 @@ def batches(files: Iterable[JournalFile], wanted: Wanted, *, missing_is_fine: bo
             if missing_is_fine:
                 continue
             raise
-        yield from file_batches(buffer, file, wanted)
+        yield from file_batches(buffer, file, selection)
 
 
-def file_batches(buffer: bytes, file: JournalFile, wanted: Wanted) -> Iterator[Any]:
-    """The rows of one file. A torn tail is no damage in any mode. What rows do not tell of is logged."""
+def file_batches(buffer: bytes, file: JournalFile, selection: RowSelection) -> Iterator[Any]:
+    """The rows of one file. A torn tail is not damage. What is not returned as a row is logged."""
     progress = Progress()
     dropped = dropped_bytes = 0
     for piece in contents(buffer, file, progress):
         match piece:
             case Puts():
-                yield from _put_batches(_without(piece, file), buffer, file, wanted, progress)
-            case Endings() if not wanted.puts_only:
-                yield from _ending_batches(piece, file, wanted, progress)
-            case Damage(is_torn=True):
+                yield from _put_batches(_without(piece, file), buffer, file, selection, progress)
+            case Endings() if not selection.puts_only:
+                yield from _ending_batches(piece, file, selection, progress)
+            case DamagedStretch(is_torn=True):
                 if piece.left_out:
                     _log.warning("%s: byte %d: torn tail: %s", file.path, piece.at, piece.reason)
-            case Damage():
-                yield from _corrupt_batch(piece, file, wanted)
-                if wanted.mode == Mode.DROPMALFORMED:
+            case DamagedStretch():
+                yield from _corrupt_batch(piece, file, selection)
+                if selection.mode == Mode.DROPMALFORMED:
                     dropped, dropped_bytes = dropped + 1, dropped_bytes + piece.size_bytes
                     _log.warning("%s: byte %d: dropped: %s", file.path, piece.at, piece.reason)
     if dropped:
@@ -97,7 +97,7 @@ def file_batches(buffer: bytes, file: JournalFile, wanted: Wanted) -> Iterator[A
 
 
 def _without(puts: Puts, file: JournalFile) -> Puts:
-    """What is not among the originals' items, nor was read before."""
+    """Leave out items that are in the original segments or were read before."""
     if not file.is_compacted:
         return puts
     which = puts.ids >= file.from_id
@@ -129,30 +129,32 @@ def _picked(puts: Puts, which: Any) -> Puts:
     )
 
 
-def _in_time(at_ms: Any, wanted: Wanted) -> Any:
-    """Which rows are wanted, None = all."""
-    if wanted.since_ms is None and wanted.until_ms is None:
+def _in_time(at_ms: Any, selection: RowSelection) -> Any:
+    """Which rows are selection, None = all."""
+    if selection.since_ms is None and selection.until_ms is None:
         return None
     which = at_ms != NO_TIME
-    if wanted.since_ms is not None:
-        which &= at_ms >= wanted.since_ms
-    if wanted.until_ms is not None:
-        which &= at_ms < wanted.until_ms
+    if selection.since_ms is not None:
+        which &= at_ms >= selection.since_ms
+    if selection.until_ms is not None:
+        which &= at_ms < selection.until_ms
     return which
 
 
-def _put_batches(puts: Puts, buffer: bytes, file: JournalFile, wanted: Wanted, progress: Progress) -> Iterator[Any]:
-    which = _in_time(puts.add_at_ms, wanted)
+def _put_batches(
+    puts: Puts, buffer: bytes, file: JournalFile, selection: RowSelection, progress: Progress
+) -> Iterator[Any]:
+    which = _in_time(puts.add_at_ms, selection)
     if which is not None:
         puts = _picked(puts, which)
-    for start, stop in _slices(puts, wanted):
-        yield _put_batch(_picked(puts, slice(start, stop)), buffer, file, wanted, progress)
+    for start, stop in _slices(puts, selection):
+        yield _put_batch(_picked(puts, slice(start, stop)), buffer, file, selection, progress)
 
 
-def _slices(puts: Puts, wanted: Wanted) -> Iterator[tuple[int, int]]:
-    """Stretches of rows for one batch each: less of them where items are large."""
+def _slices(puts: Puts, selection: RowSelection) -> Iterator[tuple[int, int]]:
+    """Ranges of rows for one batch each: fewer rows when items are large."""
     total = len(puts.ids)
-    if VALUE not in wanted.columns:
+    if VALUE not in selection.columns:
         yield from ((start, min(start + ROWS_MAX, total)) for start in range(0, total, ROWS_MAX))
         return
     so_far = np.concatenate([[0], np.cumsum(puts.ends - puts.starts)])
@@ -164,7 +166,7 @@ def _slices(puts: Puts, wanted: Wanted) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _put_batch(puts: Puts, buffer: bytes, file: JournalFile, wanted: Wanted, progress: Progress) -> Any:
+def _put_batch(puts: Puts, buffer: bytes, file: JournalFile, selection: RowSelection, progress: Progress) -> Any:
     count = len(puts.ids)
     is_shared = puts.only == 0
     columns: dict[str, Column] = {
@@ -186,12 +188,12 @@ def _put_batch(puts: Puts, buffer: bytes, file: JournalFile, wanted: Wanted, pro
             list(map(buffer.__getitem__, map(slice, puts.starts.tolist(), puts.ends.tolist()))), pa.binary()
         ),
     }
-    return _batch(columns, count, file, wanted)
+    return _batch(columns, count, file, selection)
 
 
-def _ending_batches(endings: Endings, file: JournalFile, wanted: Wanted, progress: Progress) -> Iterator[Any]:
-    """A row for each id of the ranges, so many at a time: one range may be millions."""
-    which = _in_time(endings.at_ms, wanted)
+def _ending_batches(endings: Endings, file: JournalFile, selection: RowSelection, progress: Progress) -> Iterator[Any]:
+    """A row for each id of the ranges, in batches: one range may be millions of ids."""
+    which = _in_time(endings.at_ms, selection)
     if which is None:
         which = slice(None)
     events, readers, at_ms = endings.events[which], endings.readers[which], endings.at_ms[which]
@@ -206,11 +208,11 @@ def _ending_batches(endings: Endings, file: JournalFile, wanted: Wanted, progres
             ids = np.zeros(stop - start, np.int64)
         else:
             ids = (firsts - before)[of] + np.arange(start, stop)
-        yield _ending_batch(events[of], readers[of], at_ms[of], ids, file, wanted, progress)
+        yield _ending_batch(events[of], readers[of], at_ms[of], ids, file, selection, progress)
 
 
 def _ending_batch(
-    events: Any, readers: Any, at_ms: Any, ids: Any, file: JournalFile, wanted: Wanted, progress: Progress
+    events: Any, readers: Any, at_ms: Any, ids: Any, file: JournalFile, selection: RowSelection, progress: Progress
 ) -> Any:
     count = len(ids)
     columns: dict[str, Column] = {
@@ -219,24 +221,24 @@ def _ending_batch(
         "id": lambda: numbers(ids, ids == NO_ID),
         "at": lambda: instants(at_ms, at_ms == NO_TIME),
     }
-    return _batch(columns, count, file, wanted)
+    return _batch(columns, count, file, selection)
 
 
-def _corrupt_batch(damage: Damage, file: JournalFile, wanted: Wanted) -> Iterator[Any]:
-    if wanted.mode == Mode.FAILFAST:
+def _corrupt_batch(damage: DamagedStretch, file: JournalFile, selection: RowSelection) -> Iterator[Any]:
+    if selection.mode == Mode.FAILFAST:
         raise JournalCorrupt(file.path, damage.at, damage.reason)
-    if wanted.mode == Mode.PERMISSIVE:
+    if selection.mode == Mode.PERMISSIVE:
         words = f"{file.path}: byte {damage.at}: {damage.reason}"
-        yield _batch({CORRUPT: lambda: pa.array([words])}, 1, file, wanted)
+        yield _batch({CORRUPT: lambda: pa.array([words])}, 1, file, selection)
 
 
-def _batch(columns: dict[str, Column], count: int, file: JournalFile, wanted: Wanted) -> Any:
+def _batch(columns: dict[str, Column], count: int, file: JournalFile, selection: RowSelection) -> Any:
     columns["server"] = lambda: pa.repeat(file.server, count)
     columns["queue"] = lambda: pa.repeat(file.queue if file.is_kestrel else text_of(file.queue), count)
     if file.journal_id is not None:
         columns["journal_id"] = lambda: pa.repeat(pa.scalar(file.journal_id, pa.int64()), count)
-    arrays = [columns[name]() if name in columns else pa.nulls(count, COLUMNS[name]) for name in wanted.columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(wanted.columns))
+    arrays = [columns[name]() if name in columns else pa.nulls(count, COLUMNS[name]) for name in selection.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(selection.columns))
 
 
 def schema(columns: Sequence[str]) -> Any:
@@ -244,7 +246,7 @@ def schema(columns: Sequence[str]) -> Any:
 
 
 def text_of(name: str) -> str:
-    """A queue's name as it reads: on disk a byte is a character."""
+    """Decode a queue's name: on disk each byte is a character."""
     return name.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
@@ -255,7 +257,7 @@ def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
 
 def _words(codes: Any, word: Callable[[int], str], unknown: Any = None) -> Any:
     """The word for each code, null where `unknown`."""
-    if unknown is None and (codes == codes[0]).all():  # as almost always
+    if unknown is None and (codes == codes[0]).all():  # almost always
         return pa.repeat(word(int(codes[0])), len(codes))
     found, places = np.unique(codes, return_inverse=True)
     return pa.array([word(code) for code in found.tolist()]).take(pa.array(places, mask=unknown))

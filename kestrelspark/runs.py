@@ -1,6 +1,6 @@
-"""Runs that add to a folder of Parquet files what is new in journals, each row exactly once, however a run ends.
+"""Runs that append new rows to a folder of Parquet files, each row exactly once, however a run ends.
 
-A run's rows and what has been read then become run=N in one renaming. Spark passes over names that begin with "_".
+A run's rows and its state become run=N by one rename. Spark ignores names that begin with "_".
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelspark.newness import Seen
+from kestrelspark.incremental import Seen
 
 VERSION: Final = 1
 PENDING: Final = "_pending"
@@ -20,7 +20,7 @@ INSIDE: Final = "_state.json"
 
 
 class Runs:
-    """`folder` is for the rows, `state` the file that says what has been read; `what` must be equal in all runs.
+    """`folder` is for the rows, `state` the file that records what has been read; `what` must be equal in all runs.
 
     Raises Failure for a state that cannot be read or is of other runs.
     """
@@ -29,28 +29,28 @@ class Runs:
         self._folder, self._state = folder, state
         self._document: dict[str, Any] = {"version": VERSION, "run": 0, "what": what, "journals": [], "more": []}
         self._load(state)
-        # A run that was killed behind the renaming is done all the same.
+        # A run that was killed after the rename is complete.
         while os.path.exists(inside := f"{folder}/run={self.run + 1}/{INSIDE}"):
             self._load(inside)
         self.seen = Seen(self._document["journals"])
 
     @property
     def run(self) -> int:
-        """The number of the last one, 0 = there was none."""
+        """The number of the last run, 0 = none yet."""
         return int(self._document["run"])
 
     @property
     def more(self) -> list[Any]:
-        """What a job keeps beside the rows, as JSON."""
+        """What a job saves in addition to the rows, as JSON."""
         return list(self._document["more"])
 
     @property
     def pending(self) -> str:
-        """Where the rows of this run are to be written before `commit`."""
+        """Where to write the rows of this run before `commit`."""
         return f"{self._folder}/{PENDING}"
 
     def commit(self, more: list[Any], *, has_rows: bool) -> None:
-        """What is in `pending` belongs to the folder now, and what has been read is known. Raises Failure."""
+        """Move the rows in `pending` to the folder and save the state. Raises Failure."""
         self._document |= {"journals": self.seen.as_json(), "more": more}
         with _writing(self._state):
             if has_rows:
@@ -70,18 +70,18 @@ class Runs:
         except FileNotFoundError:
             return
         except (OSError, ValueError) as problem:
-            raise Failure(ExitCode.IO, f"{path}: cannot be read ({problem})") from problem
+            raise Failure(ExitCode.IO, f"cannot read {path}: {problem}") from problem
         if not isinstance(document, dict) or document.get("version") != VERSION:
-            raise Failure(ExitCode.USAGE, f"{path}: not a state of this job; give --state another name")
+            raise Failure(ExitCode.USAGE, f"{path} is not a state file of this job; use another --state")
         if document["what"] != self._document["what"]:
             was = ", ".join(f"{name} {value}" for name, value in document["what"].items())
-            raise Failure(ExitCode.USAGE, f"{path}: is of runs with other options ({was}); give --state another name")
+            raise Failure(ExitCode.USAGE, f"{path} was run with different options ({was}); use another --state")
         self._document = document
 
 
 @contextmanager
-def alone(folder: str) -> Iterator[None]:
-    """No other run works on the folder meanwhile. Raises Failure."""
+def exclusive_run(folder: str) -> Iterator[None]:
+    """Lock the folder against other runs. Raises Failure."""
     with _writing(folder):
         os.makedirs(folder, exist_ok=True)
         lock = os.open(f"{folder}/_lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -89,7 +89,9 @@ def alone(folder: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as problem:
-        raise Failure(ExitCode.TRY_AGAIN, f"{folder}: another run is at it; try again when that is done") from problem
+        raise Failure(
+            ExitCode.TRY_AGAIN, f"{folder}: another run is in progress; try again when it has finished"
+        ) from problem
     finally:
         os.close(lock)
 

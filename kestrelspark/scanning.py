@@ -1,6 +1,6 @@
-"""A segment's records found, checked and read many at a time, with numpy over their offsets.
+"""Find, check and read a segment's records many at a time, with numpy.
 
-The same bytes are accepted as by `kestreld.journal.records.checked_end`, which is asked about everything unusual.
+Accepts the same bytes as `kestreld.journal.records.checked_end`, which is called for everything unusual.
 """
 
 import struct
@@ -15,7 +15,7 @@ import numpy as np
 from kestreld.journal import records
 from kestrelspark import checksums
 
-BLOCK_RECORDS: Final = 1 << 14  # what is reckoned with stays in the processor's cache
+BLOCK_RECORDS: Final = 1 << 14  # so that the working set stays in the processor's cache
 PUT_DTYPE: Final = np.dtype(
     [
         ("body_bytes", "<u4"),
@@ -52,10 +52,10 @@ _U32: Final = np.uint64(0xFFFFFFFF)
 
 @dataclass(slots=True)
 class Block:
-    """Whole and true records that follow one another.
+    """Consecutive whole and valid records.
 
     `puts` and `dones` are arrays of PUT_DTYPE and DONE_DTYPE, `put_offsets` where each PUT begins; `others` are
-    (type, offset, end) of the rest, in order. Behind `end` comes another block, the end of what counts, or damage.
+    (type, offset, end) of the rest, in order. After `end` comes another block, the end of what counts, or damage.
     """
 
     end: int
@@ -68,7 +68,7 @@ class Block:
 
 @dataclass(slots=True, frozen=True)
 class Scan:
-    """The three things that are done for every single record. Both ways of doing them give the same."""
+    """The three operations on every record. Both implementations give the same results."""
 
     name: str
     chain: Callable[[bytes, int, int], tuple[Any, int]]
@@ -77,7 +77,7 @@ class Scan:
 
 
 def _chain(buffer: bytes, at: int, end: int) -> tuple[Any, int]:
-    """Where records begin if their lengths are true, BLOCK_RECORDS at most, and where the last of them ends."""
+    """Offsets of records as their lengths say, BLOCK_RECORDS at most, and where the last one ends."""
     offsets: list[int] = []
     append, unpack, last = offsets.append, _LENGTH.unpack_from, end - records.FRAME_BYTES
     for _ in repeat(None, BLOCK_RECORDS):
@@ -94,7 +94,7 @@ def _heads(buffer: bytes, starts: Any, dtype: Any) -> Any:
     heads = np.empty(len(starts), dtype)
     if len(starts):
         count = len(buffer) - dtype.itemsize + 1
-        for name, (kind, at) in dtype.fields.items():  # quicker than whole structures at once
+        for name, (kind, at) in dtype.fields.items():  # faster than whole structures at once
             heads[name] = np.ndarray((count,), kind, buffer, at, (1,))[starts]
     return heads
 
@@ -103,7 +103,7 @@ PLAIN: Final = Scan("numpy", _chain, _heads, checksums.digests)
 
 
 def _scans() -> list[Scan]:
-    """The quickest first: compiled where numba is installed and not switched off by NUMBA_DISABLE_JIT=1."""
+    """The fastest first: compiled if numba is installed and not disabled by NUMBA_DISABLE_JIT=1."""
     try:
         from kestrelspark import compiled
     except ImportError:
@@ -115,7 +115,7 @@ SCANS: Final = _scans()
 
 
 def blocks(buffer: bytes, at: int, end: int, scan: Scan = SCANS[0]) -> Iterator[Block]:
-    """Whole, true records from `at` on; the last block stops at `end`, or before the first that is not."""
+    """Valid records from `at` on; the last block stops at `end`, or before the first invalid record."""
     while at < end:
         starts, stop = scan.chain(buffer, at, end)
         block = _checked(buffer, starts, stop, end, scan) if len(starts) else Block(at)
@@ -141,7 +141,7 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
     is_true[is_put] = put_is_true
     is_true[is_done] = done_is_true
     others = []
-    # What the quick ways do not accept is for `checked_end` to judge.
+    # What the fast paths do not accept, `checked_end` decides.
     for at in np.flatnonzero(~is_true).tolist():
         start = int(starts[at])
         record_type, record_end = records.checked_end(buffer, start) if at < whole else (0, 0)
@@ -160,7 +160,7 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
 
 
 def _puts(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
-    """The heads of PUTs, and which of them are true."""
+    """The heads of PUTs, and which of them are valid."""
     puts = scan.heads(buffer, starts, PUT_DTYPE)
     seeds = puts["id"] + puts["body_bytes"].astype(np.uint64) + puts["add_at_ms"] * np.uint64(records.ADD_FACTOR)
     seeds += puts["expire_at_ms"] * np.uint64(records.EXPIRE_FACTOR)
@@ -176,7 +176,7 @@ def _puts(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
 
 
 def _dones(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
-    """The heads of DONEs of one range, and which of them are true."""
+    """The heads of DONEs of one range, and which of them are valid."""
     dones = scan.heads(buffer, starts, DONE_DTYPE)
     seeds = np.full(len(starts), _DONE_SEED, np.uint64)
     digests = scan.digests(buffer, starts + records.FRAME_BYTES, ends, seeds)

@@ -1,4 +1,4 @@
-"""Servers as the options name them: where they are, how to log in, and how long to be patient with them."""
+"""The servers named by the options: addresses, login, time-outs and retries."""
 
 import time
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ TIMEOUT_MS: Final = 10_000
 RETRIES: Final = 10
 DELAY_MS: Final = 100
 DELAY_MS_MAX: Final = 5000
-# What may be otherwise in a moment, or at another server.
+# What may succeed later, or on another server.
 PASSING: Final = frozenset(
     {ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN, ExitCode.FULL, ExitCode.IO, ExitCode.QUEUE_STOPPED}
 )
 
 
 class ServerTrouble(KestrelError):
-    """A server did not do what it was asked to, however often."""
+    """A request to a server failed, after all retries."""
 
 
 @dataclass(slots=True, frozen=True)
 class Servers:
-    """`where` is addresses, or @FILE: a file with an address on each line, looked at again each time."""
+    """`where` is addresses, or @FILE: a file with an address per line, read again each time."""
 
     where: str
     user: str = ""
@@ -52,7 +52,7 @@ class Servers:
             text = " ".join(line.partition("#")[0] for line in text.splitlines())
         found = sorted(set(words(text)))
         if not found:
-            raise BadOption("servers names no server; write HOST:PORT,HOST:PORT or @FILE")
+            raise BadOption("servers is empty; use HOST:PORT,HOST:PORT or @FILE")
         for address in found:
             try:
                 parse_address(address)
@@ -69,7 +69,7 @@ def servers_in(options: Mapping[str, str]) -> Servers:
     """Raises BadOption."""
     where = option(options, "servers").strip()
     if not where:
-        raise BadOption("the kestrel format needs the option servers: HOST:PORT,HOST:PORT or @FILE")
+        raise BadOption("the kestrel format requires the option servers: HOST:PORT,HOST:PORT or @FILE")
     servers = Servers(
         where,
         option(options, "user"),
@@ -86,14 +86,14 @@ def servers_in(options: Mapping[str, str]) -> Servers:
 
 
 class Patience:
-    """Counts attempts that failed, and waits longer after each."""
+    """Counts failed attempts and waits longer after each."""
 
     def __init__(self, retries: int) -> None:
         self._left = retries
         self._delay_ms = DELAY_MS
 
     def spend(self, failure: Failure) -> None:
-        """Returns after a while. Raises ServerTrouble when it is at its end, or where waiting does not help."""
+        """Wait before the next attempt. Raises ServerTrouble when retries are used up or would not help."""
         if failure.code not in PASSING or not self._left:
             raise ServerTrouble(failure.words) from failure
         self._left -= 1

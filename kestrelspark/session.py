@@ -1,4 +1,4 @@
-"""A Spark session for a laptop, or for whatever spark-submit says."""
+"""Create a Spark session for this machine, or use the one of spark-submit."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from typing import Any, Final
 from kestreld.errors import KestrelError
 
 JAVA_MIN: Final = 17
-# Arrow's checks of each access cost the JVM a fifth of its time; what pyarrow has made needs none.
+# Arrow's bounds checks cost the JVM a fifth of its time; data made by pyarrow does not need them.
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -29,7 +29,7 @@ DELTA_SETTINGS: Final = {
 
 
 class SparkMissing(KestrelError):
-    """Something that Spark needs is not on this machine; says what to install."""
+    """Something that Spark needs is not installed; the message says how to install it."""
 
 
 def session(
@@ -48,7 +48,7 @@ def session(
     running = SparkSession.getActiveSession()
     if running is None:
         check_java()
-        # Workers would otherwise be the python3 on the PATH, which knows nothing of us.
+        # Workers would otherwise run the python3 on PATH, without our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if _is_local(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -67,13 +67,11 @@ def session(
 
 
 def _with_delta(builder: Any) -> Any:
-    """Delta's jars are named to it. Raises SparkMissing."""
+    """Add Delta's jars. Raises SparkMissing."""
     try:
         from delta import configure_spark_with_delta_pip
     except ModuleNotFoundError as problem:
-        raise SparkMissing(
-            "Delta tables need delta-spark, which is not installed: pip install delta-spark"
-        ) from problem
+        raise SparkMissing("delta-spark is not installed: pip install delta-spark") from problem
     return configure_spark_with_delta_pip(builder)
 
 
@@ -82,7 +80,7 @@ def _is_local(master: str | None) -> bool:
 
 
 def _submitted() -> bool:
-    """Whether spark-submit has started this process."""
+    """Whether this process was started by spark-submit."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -91,22 +89,22 @@ def _progress() -> dict[str, str]:
 
 
 def check_java() -> None:
-    """Raises SparkMissing where there is no Java that Spark can use."""
+    """Raises SparkMissing if there is no Java that Spark can use."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     advice = f"Spark needs Java {JAVA_MIN} or newer: apt install default-jre-headless, or set JAVA_HOME"
     if java is None:
-        raise SparkMissing(f"no java on the PATH. {advice}")
+        raise SparkMissing(f"java not found on PATH; {advice}")
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError) as problem:
-        raise SparkMissing(f"{java} does not run ({problem}). {advice}") from problem
-    version = java_version(said)
+        raise SparkMissing(f"cannot run {java}: {problem}; {advice}") from problem
+    version = java_version(output)
     if version < JAVA_MIN:
-        raise SparkMissing(f"{java} is Java {version}. {advice}")
+        raise SparkMissing(f"{java} is Java {version}; {advice}")
 
 
-def java_version(said: str) -> int:
-    """The major version in what `java -version` says; 0 when it is not in there."""
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
+def java_version(output: str) -> int:
+    """The major version in the output of `java -version`; 0 if it is not there."""
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else 0

@@ -35,7 +35,7 @@ class Stored(WriterCommitMessage):
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """What to do with rows. `queue` "" = the column says it; `run` names this writing in keys, "" = its batch does."""
+    """How to put rows. `queue` "" = the column has it; `run` identifies this write in keys, "" = the batch id does."""
 
     servers: Servers
     queue: str
@@ -60,7 +60,7 @@ class Plan:
         return Stored(rows)
 
     def _run_name(self) -> str:
-        """What the keys of this task begin with: the same when the task, or its batch, is tried again."""
+        """The prefix of this task's keys: the same when the task or its batch is retried."""
         task = TaskContext.get()
         run = self.run
         if not run:
@@ -71,7 +71,7 @@ class Plan:
         self, batch: Any, keys: str, rows: int, addresses: list[str]
     ) -> Iterable[tuple[tuple[str, str], list[PutItem]]]:
         """The items of rows, by queue and server ("" = any). Raises BadOption for a row without queue or value."""
-        columns = {name: batch.column(place).to_pylist() for place, name in enumerate(self.columns)}
+        columns = {name: batch.column(index).to_pylist() for index, name in enumerate(self.columns)}
         nothing = [None] * batch.num_rows
         expire_s_otherwise = expiry_s(self.expire_ms)
         found: dict[tuple[str, str], list[PutItem]] = {}
@@ -81,7 +81,7 @@ class Plan:
         for value, named, key, expire_time, flags, dedup_key, row in rows_of:
             queue = self.queue if named is None else named
             if value is None or not queue:
-                raise BadOption(f"a row without {'value' if value is None else 'queue'} cannot be an item")
+                raise BadOption(f"a row has no {'value' if value is None else 'queue'}")
             data = _data(value)
             if keys:
                 data = (_data(dedup_key) if dedup_key is not None else f"{keys}-{row}".encode()) + b"\n" + data
@@ -92,7 +92,7 @@ class Plan:
 
 
 def server_for(key: bytes, addresses: list[str]) -> str:
-    """The same one for a key, as long as the addresses are."""
+    """The same server for the same key and addresses."""
     return addresses[xxh3_64_intdigest(key) % len(addresses)]
 
 
@@ -101,7 +101,7 @@ def _data(value: str | bytes) -> bytes:
 
 
 class Outlet:
-    """The connections of one task, and the putting of items over them."""
+    """Puts items over the connections of one task."""
 
     def __init__(self, servers: Servers) -> None:
         self.addresses = servers.addresses()
@@ -113,7 +113,7 @@ class Outlet:
     def put(self, queue: bytes, items: list[PutItem], server: str = "") -> None:
         """All items, to `server` or to any. Raises ServerTrouble.
 
-        What is refused or not answered is put again: it can be there twice then.
+        What is refused or not answered is put again, so duplicates are possible.
         """
         patience = Patience(self._servers.retries)
         candidates = self._candidates(server)
@@ -143,7 +143,7 @@ class Outlet:
         return left, report.failure
 
     def keep_alive(self) -> None:
-        """Show the servers that the connections are in use. One that is not any more is opened again when needed."""
+        """Keep connections from being closed as idle. One that was closed is opened again when needed."""
         for address, client in list(self._clients.items()):
             try:
                 client.keep_alive()
@@ -174,7 +174,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 def batch_sink(schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> BatchSink:
     if overwrite:
-        raise BadOption('items are added to queues, which are not overwritten: mode("append")')
+        raise BadOption('queues cannot be overwritten: use mode("append")')
     return BatchSink(_plan(schema, options, uuid4().hex))
 
 
@@ -187,16 +187,16 @@ def _plan(schema: StructType, options: Mapping[str, str], run: str) -> Plan:
     check_names(options, OPTIONS, "the kestrel sink")
     for field in schema.fields:
         if field.name not in COLUMNS:
-            raise BadOption(f"the kestrel sink has no column {field.name}; it has {', '.join(COLUMNS)}")
+            raise BadOption(f"the kestrel sink has no column {field.name}; columns are {', '.join(COLUMNS)}")
         wanted = TYPES.get(field.name, TEXT)
         if not isinstance(field.dataType, wanted):
-            raise BadOption(f"the column {field.name} cannot be {field.dataType.simpleString()}")
+            raise BadOption(f"the column {field.name} has an unsupported type: {field.dataType.simpleString()}")
     names = tuple(field.name for field in schema.fields)
     queue = option(options, "queue") or option(options, "path")
     if "value" not in names:
-        raise BadOption("the kestrel sink needs a column value: what the items are")
+        raise BadOption("the kestrel sink requires a column value with the items' data")
     if not queue and "queue" not in names:
-        raise BadOption("the kestrel sink needs the option queue or a column queue")
+        raise BadOption("the kestrel sink requires the option queue or a column queue")
     return Plan(
         servers_in(options),
         queue,

@@ -1,4 +1,4 @@
-"""Tables of chosen files, a task for each pack of them, where the paths that the source takes do not say enough."""
+"""DataFrames over chosen files, with a task for each pack, for what paths given to the source cannot express."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from kestreld.journal.discovery import JournalFile
 from kestrelspark.batch import field_of
-from kestrelspark.rows import Wanted, batches
+from kestrelspark.rows import RowSelection, batches
 
 Pack = TypeVar("Pack")
 
@@ -29,6 +29,6 @@ def columns_schema(columns: Iterable[str]) -> StructType:
     return StructType([field_of(name) for name in columns])
 
 
-def events(spark: Any, packs: Sequence[list[JournalFile]], wanted: Wanted) -> Any:
+def events(spark: Any, packs: Sequence[list[JournalFile]], selection: RowSelection) -> Any:
     """The rows of the source."""
-    return table(spark, packs, lambda files: batches(files, wanted), columns_schema(wanted.columns))
+    return table(spark, packs, lambda files: batches(files, selection), columns_schema(selection.columns))

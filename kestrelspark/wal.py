@@ -1,9 +1,8 @@
-"""Items taken from servers that cannot be read by ids, in files that Spark's tasks read: a write-ahead log.
+"""A write-ahead log of items taken from servers that cannot be read by ids. Spark's tasks read its files.
 
-There is a folder for each server and queue. Its files are named by the first number in them and hold PUT records of the
-journal (docs/journal.md), the id being the item's number, and a DONE when the server has been told. A PUT's
-`only_reader` is REPEATED where the same item is probably in the log already. What is torn was never whole, and the
-server has it still.
+There is a folder for each server and queue. A file is named by the first number in it and holds PUT records of the
+journal (docs/journal.md), with the item's number as id, and a DONE for each confirmed item. A PUT's `only_reader` is
+REPEATED if the same item is probably in the log already. Torn records were never confirmed: the server still has them.
 """
 
 import fcntl
@@ -19,8 +18,8 @@ from urllib.parse import quote
 from xxhash import xxh3_128_digest
 
 from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Done, Reason, done_record, put_record
-from kestrelspark.ranges import RangeOfIds, Wanted, lose, row_batch
-from kestrelspark.readers import Place
+from kestrelspark.ranges import RangeOfIds, RangeOptions, lose, row_batch
+from kestrelspark.readers import RemoteQueue
 from kestrelspark.scanning import blocks
 from kestrelspark.servers import ServerTrouble
 
@@ -44,7 +43,7 @@ class Taken:
 class Log:
     """What has been taken from one queue of one server. Written by one process, which holds the lock of its folder."""
 
-    place: Place
+    remote: RemoteQueue
     folder: Path
     first_id: int = FIRST_ID
     next_id: int = FIRST_ID
@@ -52,9 +51,9 @@ class Log:
     _file: int | None = None  # its descriptor
 
     @classmethod
-    def recovered(cls, root: Path, place: Place) -> "Log":
+    def recovered(cls, root: Path, remote: RemoteQueue) -> "Log":
         """As it stands on disk."""
-        log = cls(place, folder_of(root, place))
+        log = cls(remote, folder_of(root, remote))
         log.folder.mkdir(parents=True, exist_ok=True)
         for folder in (root, log.folder.parent):
             _sync_folder(folder)
@@ -65,30 +64,30 @@ class Log:
         return log
 
     def _recover(self, content: bytes) -> None:
-        """Go on behind a file. What the server was not told it may give again."""
+        """Read a file. Items that were not confirmed may be delivered again."""
         found = list(blocks(content, 0, len(content)))
-        told = {number for block in found for number in block.dones["first"].tolist()}
+        confirmed = {number for block in found for number in block.dones["first"].tolist()}
         for block in found:
             heads = zip(
                 block.puts["id"].tolist(), block.put_offsets.tolist(), block.puts["body_bytes"].tolist(), strict=True
             )
             for number, offset, body_bytes in heads:
-                if number not in told:
+                if number not in confirmed:
                     self.doubtful[_digest(content[offset + PUT_HEADER_BYTES : offset + FRAME_BYTES + body_bytes])] += 1
                 self.next_id = number + 1
 
     def go_on_from(self, next_id: int) -> None:
-        """Numbers before this are used up, though their files may be gone."""
+        """Numbers before this are used, though their files may be gone."""
         self.next_id = max(self.next_id, next_id)
 
     def append(self, items: list[Taken], at_ms: int) -> range:
-        """Their numbers, once all of it is on disk. `at_ms` is when they were taken."""
+        """Write and sync items; returns their numbers. `at_ms` is when they were taken."""
         numbers = range(self.next_id, self.next_id + len(items))
         if not items:
             return numbers
         records = []
         for number, item in zip(numbers, items, strict=True):
-            records.append(put_record(number, at_ms, 0, item.flags, self._mark(item), item.data))
+            records.append(put_record(number, at_ms, 0, item.flags, self._repeat_flag(item), item.data))
         if self._file is not None and os.fstat(self._file).st_size > FILE_BYTES:
             self.end_file()
         if self._file is None:
@@ -99,7 +98,7 @@ class Log:
         self.next_id = numbers.stop
         return numbers
 
-    def _mark(self, item: Taken) -> int:
+    def _repeat_flag(self, item: Taken) -> int:
         digest = _digest(item.data)
         if not self.doubtful[digest]:
             return 0
@@ -109,8 +108,8 @@ class Log:
     def _path(self) -> Path:
         return self.folder / f"{self.next_id:020d}{SUFFIX}"
 
-    def told(self, numbers: list[int], at_ms: int) -> None:
-        """The server knows that these are taken, and does not give them again."""
+    def record_confirmed(self, numbers: list[int], at_ms: int) -> None:
+        """Record that these are confirmed: the server does not deliver them again."""
         if not numbers:
             return
         assert self._file is not None
@@ -118,11 +117,11 @@ class Log:
         _write(self._file, b"".join(map(done_record, dones)))
 
     def doubt(self, item: Taken) -> None:
-        """The server may give this one again."""
+        """The server may deliver this item again."""
         self.doubtful[_digest(item.data)] += 1
 
     def end_file(self) -> None:
-        """What comes next goes to another file."""
+        """Begin a new file with the next item."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -141,25 +140,25 @@ def wal_files(folder: Path, next_id: int) -> list[tuple[int, int, Path]]:
     return [(first, end, folder / f"{first:020d}{SUFFIX}") for first, end in zip(firsts, ends, strict=False)]
 
 
-def folder_of(root: Path, place: Place) -> Path:
-    return root / quote(place.server, safe="") / quote(place.queue, safe="")
+def folder_of(root: Path, remote: RemoteQueue) -> Path:
+    return root / quote(remote.server, safe="") / quote(remote.queue, safe="")
 
 
-def log_batches(root: Path, what: RangeOfIds, wanted: Wanted) -> Iterator[Any]:
-    """The rows of a range, as often as it is asked for. Raises ItemsLost."""
-    folder, count = folder_of(root, Place(what.server, what.queue)), 0
+def log_batches(root: Path, what: RangeOfIds, options: RangeOptions) -> Iterator[Any]:
+    """The rows of a range. Raises ItemsLost."""
+    folder, count = folder_of(root, RemoteQueue(what.server, what.queue)), 0
     for first, end, path in wal_files(folder, what.end) if folder.is_dir() else []:
         if first < what.end and what.first < end:
             content = path.read_bytes()
-            batch = row_batch(content, list(blocks(content, 0, len(content))), what, wanted.columns)
+            batch = row_batch(content, list(blocks(content, 0, len(content))), what, options.columns)
             count += batch.num_rows
             yield batch
     if count != what.end - what.first:
-        lose(f"{what}: {count} of them are in {folder}", wanted)
+        lose(f"{what}: only {count} of them are in {folder}", options)
 
 
 def lock(root: Path, patience_ms: int) -> int:
-    """A descriptor: for as long as it is open no other query writes here. Raises ServerTrouble."""
+    """Lock a folder against other queries until the descriptor is closed. Raises ServerTrouble."""
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     end = time.monotonic() + patience_ms / 1000
@@ -167,7 +166,7 @@ def lock(root: Path, patience_ms: int) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # That of a run that was killed ends a moment later than its driver.
+            # A killed run releases its lock a moment after its driver ends.
             if time.monotonic() > end:
                 os.close(descriptor)
                 raise ServerTrouble(f"walPath: another query writes to {root}") from None

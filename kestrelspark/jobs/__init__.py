@@ -1,1 +1,1 @@
-"""What runs on Spark: each module is a job with a function that takes a session and gives back what it found."""
+"""Jobs: each module has a function that takes a Spark session and returns a result."""

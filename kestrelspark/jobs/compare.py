@@ -1,4 +1,4 @@
-"""compare: what the queues did in two periods, or by two reports, side by side."""
+"""compare: two periods, or two reports, side by side."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 class Compared:
     """A row for each server, queue and reader: of each figure `…_before`, `…_after` and `…_change`, their difference.
 
-    A count of a queue that was not there is 0, and its waits are None. `before` and `after` say what is compared.
+    Counts of a missing queue are 0, and its waits None. `before` and `after` are the two arguments.
     """
 
     before: str
@@ -31,7 +31,7 @@ class Compared:
 def compare(spark: Any, paths: Sequence[str], choice: Choice, before: str, after: str) -> Compared | None:
     """Each side is SINCE..UNTIL, a period of the journals under paths, or the folder of a report.
 
-    None where nothing has happened on either. Raises BadOption, and FileNotFoundError for what is not there.
+    None if there are no events in either. Raises BadOption, and FileNotFoundError for what is not there.
     """
     sides = [_side(spark, paths, choice, given, name) for given, name in ((before, "before"), (after, "after"))]
     return Compared(before, after, side_by_side(*sides)) if any(sides) else None
@@ -41,12 +41,12 @@ def _side(spark: Any, paths: Sequence[str], choice: Choice, given: str, name: st
     since, dots, until = given.partition("..")
     if os.path.isdir(given):
         if not os.path.isdir(f"{given}/queues"):
-            raise FileNotFoundError(f"{given}/queues: no such table; report --to {given} makes it")
+            raise FileNotFoundError(f"{given}/queues: no such table; create it with report --to {given}")
         return list(rows(spark.read.parquet(f"{given}/queues")))
     if not dots:
-        raise BadOption(f"--{name} is SINCE..UNTIL or the folder of a report, not {given}")
+        raise BadOption(f"--{name} must be SINCE..UNTIL or the folder of a report, not {given}")
     if not paths:
-        raise BadOption(f"--{name} {given} is a period: name the journals to look for it in")
+        raise BadOption(f"--{name} {given} is a period and requires paths of journals")
     found = report(spark, paths, replace(choice, since=since, until=until))
     return [] if found is None else list(rows(found.queues))
 
@@ -73,7 +73,7 @@ def _compared(row: Row, before: Row, after: Row) -> Row:
 
 
 def change_in_words(row: Row, name: str) -> str:
-    """`+12.5 %`; "" where there is nothing to compare or nothing has changed."""
+    """`+12.5 %`; "" if there is nothing to compare or no change."""
     was, change = row[f"{name}_before"], row[f"{name}_change"]
     if not change:
         return ""

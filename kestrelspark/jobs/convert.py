@@ -9,14 +9,14 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.discovery import JournalFile, discover
 from kestrelspark.batch import KestrelSource, partition_bytes
 from kestrelspark.packing import packed
-from kestrelspark.rows import COLUMNS, VALUE, Mode, Wanted
-from kestrelspark.runs import Runs, alone
+from kestrelspark.rows import COLUMNS, VALUE, Mode, RowSelection
+from kestrelspark.runs import Runs, exclusive_run
 from kestrelspark.tables import events
 
 
 @dataclass(slots=True, frozen=True)
 class Choice:
-    """What to read, in the words of the source's options: "" = not said."""
+    """What to read, as values of the source's options: "" = not given."""
 
     queues: Sequence[str] = ()
     since: str = ""
@@ -42,7 +42,7 @@ def convert(
 ) -> int:
     """Write the rows as Parquet (zstd) to `target`; returns how many. Raises FileExistsError."""
     if not overwrite and os.path.exists(target):
-        raise FileExistsError(f"{target}: there is something already")
+        raise FileExistsError(f"{target} already exists")
     frame = read(spark, paths, choice, with_values=with_values)
     writer = frame.write.mode("overwrite" if overwrite else "error").option("compression", "zstd")
     writer.parquet(target)
@@ -51,7 +51,7 @@ def convert(
 
 @dataclass(slots=True, frozen=True)
 class Added:
-    """`left_out` are files of Kestrel's own: they are rewritten, and what is new in them cannot be told."""
+    """`left_out` is the number of Kestrel's own files: they are rewritten, so what is new in them is not known."""
 
     rows: int
     left_out: int
@@ -62,27 +62,27 @@ def convert_new(
 ) -> Added:
     """Add what is new since the last run to `target`, as run=N.
 
-    Raises FileNotFoundError for a path that is not there, Failure.
+    Raises FileNotFoundError for a missing path, Failure.
     """
     what = {"queue": sorted(choice.queues), "values": with_values}
-    with alone(target):
+    with exclusive_run(target):
         runs = Runs(target, state, what)
         files = discover(paths, choice.queues).files
         fresh = runs.seen.fresh(spark, files)
         columns = tuple(name for name in COLUMNS if name != VALUE or with_values)
-        count = write_pending(spark, runs, fresh, Wanted(columns, Mode((choice.mode or "PERMISSIVE").upper())))
+        count = write_pending(spark, runs, fresh, RowSelection(columns, Mode((choice.mode or "PERMISSIVE").upper())))
         runs.commit([], has_rows=count > 0)
     return Added(count, sum(file.is_kestrel for file in files))
 
 
-def write_pending(spark: Any, runs: Runs, fresh: Sequence[JournalFile], wanted: Wanted) -> int:
-    """The rows of files to where a run keeps them before its end; how many. Raises Failure when a file has gone."""
+def write_pending(spark: Any, runs: Runs, fresh: Sequence[JournalFile], selection: RowSelection) -> int:
+    """Write the rows of files to `runs.pending`; returns how many. Raises Failure if a file was removed."""
     if not fresh:
         return 0
     packs = packed(fresh, partition_bytes(sum(file.size_bytes for file in fresh)))
-    events(spark, packs, wanted).write.mode("overwrite").option("compression", "zstd").parquet(runs.pending)
+    events(spark, packs, selection).write.mode("overwrite").option("compression", "zstd").parquet(runs.pending)
     for file in fresh:
         if not os.path.exists(file.path):
-            # What is in its place now is not known, and would count as read.
-            raise Failure(ExitCode.TRY_AGAIN, f"{file.path}: its server has let it go meanwhile; try again")
+            # Whatever replaced it would count as read.
+            raise Failure(ExitCode.TRY_AGAIN, f"{file.path}: removed by its server in the meantime; try again")
     return int(spark.read.parquet(runs.pending).count())

@@ -1,4 +1,4 @@
-"""ingest: what is new in queues, to Parquet files or a Delta table, each item exactly once."""
+"""ingest: append new items of queues to Parquet files or a Delta table, each item exactly once."""
 
 import os
 import threading
@@ -13,16 +13,16 @@ from pyspark.sql.streaming import StreamingQueryListener
 from kestrelspark.finishing import NoCheckpoint, finish
 from kestrelspark.servers import servers_in
 
-CHECKPOINT = "_checkpoint"  # Spark passes over such names when it reads the folder
+CHECKPOINT = "_checkpoint"  # Spark ignores such names when it reads the folder
 
 PARQUET, DELTA = "parquet", "delta"
 
-TOLD_WITHIN_S: Final = 60
+EVENT_TIMEOUT_S: Final = 60
 
 
 @dataclass(slots=True, frozen=True)
 class Queues:
-    """What to read: options of the stream, by name. `reader` "" = walPath is one of them: there is none to be told."""
+    """What to read: options of the stream, by name. `reader` "" = walPath is one of them, and there is no reader."""
 
     servers: str
     reader: str
@@ -30,9 +30,9 @@ class Queues:
 
 
 def ingest(spark: Any, queues: Queues, target: str, interval_s: int = 0, file_format: str = PARQUET) -> int:
-    """Add what has been put since the last run to `target`; returns how many items. Raises what the query fails with.
+    """Append the items put since the last run to `target`; returns how many. Raises the query's exception.
 
-    `interval_s` 0 = once; else a batch so often, until the query is stopped. One folder is for one reader.
+    `interval_s` 0 = once; else a batch this often, until the query is stopped. A folder is for one reader.
     """
     options = {**queues.options, "servers": queues.servers}
     if queues.reader:
@@ -55,24 +55,24 @@ def ingest(spark: Any, queues: Queues, target: str, interval_s: int = 0, file_fo
         query.awaitTermination()
         count = written.by(str(query.runId))
     if queues.reader:
-        # None is there if there has never been an item.
+        # There is none if there has never been an item.
         with suppress(NoCheckpoint):
             finish(spark, checkpoint, queues.reader, servers)
     return count
 
 
 class _Written(StreamingQueryListener):
-    """How many rows queries have written since they were started. They themselves know of their last batches only."""
+    """Counts the rows that queries have written. A query itself remembers its last batches only."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
-        self._ended: set[str] = set()
+        self._terminated: set[str] = set()
         self._changed = threading.Condition()
 
     def by(self, run_id: str) -> int:
-        """All that the query has written; it has ended, and Spark tells a moment later."""
+        """The rows of a query that has ended: wait for Spark's event, which comes a moment later."""
         with self._changed:
-            self._changed.wait_for(lambda: run_id in self._ended, TOLD_WITHIN_S)
+            self._changed.wait_for(lambda: run_id in self._terminated, EVENT_TIMEOUT_S)
             return self._rows[run_id]
 
     def onQueryStarted(self, event: Any) -> None:
@@ -84,7 +84,7 @@ class _Written(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         with self._changed:
-            self._ended.add(str(event.runId))
+            self._terminated.add(str(event.runId))
             self._changed.notify_all()
 
 

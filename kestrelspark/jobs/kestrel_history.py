@@ -1,4 +1,4 @@
-"""What happened to the items of Kestrel's own journals, in the form of a native journal's rows: with item ids."""
+"""The events of Kestrel's own journals as rows like those of native journals: with item ids."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ ARROW: Final = pa.schema(
 
 @dataclass(slots=True, frozen=True)
 class _Begun:
-    """A file and the queue with which it begins; `modified_at_ms` is after all that is in it."""
+    """A file and the queue's state at its beginning; `modified_at_ms` is later than all its events."""
 
     file: JournalFile
     beginning: Beginning
@@ -44,7 +44,7 @@ class _Begun:
 
 
 def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
-    """The events of Kestrel files, a row for each item, and the queues of 1.x whose removes cannot be told apart.
+    """The events of Kestrel files, a row for each item, and the 1.x queues whose removes cannot be matched to items.
 
     `at_ms` of a remove is its earliest time, `not_after_ms` its latest.
     """
@@ -72,7 +72,7 @@ def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
 
 
 def _queues(files: Sequence[JournalFile]) -> list[list[int]]:
-    """The places in `files` of each queue's files, in order."""
+    """The indexes in `files` of each queue's files, in order."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for at, file in enumerate(files):
         groups.setdefault((os.path.dirname(file.path), file.queue, file.reader), []).append(at)
@@ -119,7 +119,7 @@ def _taken_batch(begun: _Begun, taken: list[Taken]) -> Any:
     late = np.array([one.not_after_ms for one in taken], np.int64)
     early[early < 0] = max(beginning.previous_add_at_ms, 0)
     late[late < 0] = beginning.next_add_at_ms if beginning.next_add_at_ms >= 0 else begun.modified_at_ms
-    # Items that a rewrite of the file has added again have their old times.
+    # Items that a rewrite of the file added again keep their old times.
     late = np.maximum(early, late)
     return _batch(begun.file, [EVENTS[one.event] for one in taken], items, early, late, None)
 

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no scripts, plots as SVG."""
+"""The report as a self-contained HTML page without scripts; plots are SVG."""
 
 import html
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from kestrelspark.jobs.report import Report, day_and_time, percentile_names, row
 
 QUEUES_MAX: Final = 40
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 180, 64, 22, 8
-LINES: Final = ("#2a6fb0", "#c2571a", "#3c8a4e", "#8a4ea0")
+COLORS: Final = ("#2a6fb0", "#c2571a", "#3c8a4e", "#8a4ea0")
 Points = list[tuple[int, float | None]]
 Row = dict[str, Any]
 
@@ -28,7 +28,7 @@ svg { max-width: 100%; height: auto; } svg text { font: 11px system-ui, sans-ser
 
 
 def page(report: Report) -> str:
-    """The whole page. Queues with the most puts come first, and only so many get plots."""
+    """The whole page. Queues with the most puts come first; only QUEUES_MAX of them get plots."""
     queues = sorted(rows(report.queues), key=lambda row: (-row["puts"] - row["got"], name_of(row)))
     shown = {name_of(row) for row in queues[:QUEUES_MAX]}
     points: dict[str, list[Row]] = {}
@@ -75,7 +75,7 @@ def _table(queues: Sequence[Row], report: Report) -> str:
             f"{(row['put_bytes'] or 0) / 1e6:,.1f}",
             f"{row['got']:,}",
             f"{row['got'] / seconds:,.1f}",
-            *(_wait(row, name) for name in percentile_names() if name != "p95"),
+            *(_wait_cell(row, name) for name in percentile_names() if name != "p95"),
             span(row["wait_max_ms"]),
             *(f"{row[name]:,}" for name in ("expired", "discarded", "moved", "flushed", "retried")),
             f"{row['backlog_items']:,}",
@@ -89,8 +89,8 @@ def _table(queues: Sequence[Row], report: Report) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody>\n" + "\n".join(lines) + "\n</tbody></table>"
 
 
-def _wait(row: Row, name: str) -> str:
-    """A percentile, or an interval where that is all there is to know."""
+def _wait_cell(row: Row, name: str) -> str:
+    """A percentile, or an interval if it is not known exactly."""
     shortest, longest = row[f"wait_{name}_ms"], row[f"longest_wait_{name}_ms"]
     return span(shortest) if shortest == longest else f"{span(shortest)} – {span(longest)}"
 
@@ -131,7 +131,7 @@ def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
 
 
 def _filled(points: Sequence[Row], report: Report) -> Iterator[tuple[int, Row | None, float]]:
-    """Every bucket with its row, None where nothing happened, and the backlog at its end."""
+    """Every bucket with its row, None if it has no events, and the backlog at its end."""
     step_ms = report.bucket_s * 1000
     by_time = {row["bucket_ms"]: row for row in points}
     first = points[0] if points else None
@@ -155,19 +155,19 @@ def _plot(title: str, lines: dict[str, Points]) -> str:
     for at_ms, anchor in ((first, "start"), (last, "end")):
         x = LEFT if anchor == "start" else WIDTH - 4
         parts.append(f'<text x="{x}" y="{HEIGHT - 6}" text-anchor="{anchor}">{day_and_time(at_ms)}</text>')
-    for (_, points), color in zip(lines.items(), LINES, strict=False):
+    for (_, points), color in zip(lines.items(), COLORS, strict=False):
         parts += [
             f'<polyline class="line" stroke="{color}" points="{run}"/>' for run in _runs(points, first, last, top)
         ]
     keys = " · ".join(
         f'<span class="key" style="color:{color}">{html.escape(name)}</span>'
-        for name, color in zip(lines, LINES, strict=False)
+        for name, color in zip(lines, COLORS, strict=False)
     )
     return f"<figure><figcaption>{html.escape(title)}: {keys}</figcaption>{''.join(parts)}</svg></figure>"
 
 
 def _runs(points: Points, first: int, last: int, top: float) -> Iterator[str]:
-    """Unbroken stretches of a line; a point alone becomes a short one."""
+    """Unbroken segments of a line; a single point becomes a short one."""
     run: list[str] = []
     for at_ms, value in [*points, (0, None)]:
         if value is not None:

@@ -1,4 +1,4 @@
-"""replay: items of journals and archives put on queues again, in order, all queues with the times between them."""
+"""replay: put items of journals and archives on queues again, in order and with the original pauses."""
 
 import dataclasses
 import os
@@ -18,20 +18,20 @@ from kestreld.journal.discovery import discover
 from kestrelspark.batch import instant_ms
 from kestrelspark.in_order import CODE, COLUMNS, Source, merged, source_batches, sources_of
 from kestrelspark.jobs.convert import Choice
-from kestrelspark.marks import Mark, Marks
 from kestrelspark.options import BadOption
-from kestrelspark.rows import CORRUPT, INSTANT, VALUE, Mode, Wanted
+from kestrelspark.progress import ItemPosition, ReplayProgress
+from kestrelspark.rows import CORRUPT, INSTANT, VALUE, Mode, RowSelection
 from kestrelspark.servers import Servers, ServerTrouble
 from kestrelspark.sink import Outlet, server_for
 from kestrelspark.tables import columns_schema, table
 
 OUTCOME_SCHEMA: Final = (
-    "server string, queue string, items long, bytes long, expired long, last_id long, finding string, code long"
+    "server string, queue string, items long, bytes long, expired long, last_id long, problem string, code long"
 )
 _OUTCOME_ARROW: Final = pa.schema(
     [
-        (name, pa.string() if name in ("server", "queue", "finding") else pa.int64())
-        for name in ("server", "queue", "items", "bytes", "expired", "last_id", "finding", "code")
+        (name, pa.string() if name in ("server", "queue", "problem") else pa.int64())
+        for name in ("server", "queue", "items", "bytes", "expired", "last_id", "problem", "code")
     ]
 )
 
@@ -40,7 +40,7 @@ _OUTCOME_ARROW: Final = pa.schema(
 class Replay:
     """What to do with the items. `queue` "" = those of the same names; `where` "" = all.
 
-    `mode` says what to do about damage: FAILFAST ends the replay of its queue there.
+    `mode` is how to handle damage: FAILFAST stops the replay of that queue.
     """
 
     servers: Servers
@@ -55,7 +55,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one queue. `finding` "" = all is put that was to be; `code` says which exit code it is worth."""
+    """The result for one queue. `problem` "" = complete; `code` is the exit code."""
 
     server: str
     queue: str
@@ -63,7 +63,7 @@ class Outcome:
     bytes: int = 0
     expired: int = 0
     last_id: int = 0
-    finding: str = ""
+    problem: str = ""
     code: int = 0
 
 
@@ -71,34 +71,36 @@ class Outcome:
 class _Row:
     source: tuple[str, str]
     target: str
-    mark: Mark
+    position: ItemPosition
     at_ms: int
     expire_at_ms: int
     item: PutItem
-    finding: str
+    problem: str
     code: int
 
 
 def replay(spark: Any, paths: Sequence[str], choice: Choice, what: Replay) -> list[Outcome]:
-    """Put the items again; what became of each queue that had any.
+    """Put the items again; returns the outcome for each queue with items.
 
-    Raises BadOption, and FileNotFoundError for a path that is not there.
+    Raises BadOption, and FileNotFoundError for a missing path.
     """
-    wanted = Wanted(
+    selection = RowSelection(
         COLUMNS, what.mode, instant_ms(choice.since, "since"), instant_ms(choice.until, "until"), puts_only=True
     )
-    sources = sources_of(discover(paths, choice.queues, wanted.since_ms).files)
+    sources = sources_of(discover(paths, choice.queues, selection.since_ms).files)
     if not sources:
         return []
     if what.state:
-        what = dataclasses.replace(what, state=os.path.abspath(what.state))  # tasks on nodes have folders of their own
+        what = dataclasses.replace(
+            what, state=os.path.abspath(what.state)
+        )  # tasks on other nodes have other working directories
         os.makedirs(what.state, exist_ok=True)
     is_paced = what.pace.speed is not None or what.pace.rate is not None
     shares = _shares(sources, spark.sparkContext.defaultParallelism) if is_paced else [[one] for one in sources]
-    frame = _chosen(_frame(spark, shares, wanted, what.state), what.where)
+    frame = _chosen(_frame(spark, shares, selection, what.state), what.where)
     first_ms = None
     if what.pace.speed is not None:
-        without_values = dataclasses.replace(wanted, columns=tuple(name for name in COLUMNS if name != VALUE))
+        without_values = dataclasses.replace(selection, columns=tuple(name for name in COLUMNS if name != VALUE))
         asks_for_values = VALUE in what.where
         times = frame if asks_for_values else _chosen(_frame(spark, shares, without_values, what.state), what.where)
         first_ms = times.selectExpr("min(unix_millis(add_time))").first()[0]
@@ -118,7 +120,7 @@ def replay(spark: Any, paths: Sequence[str], choice: Choice, what: Replay) -> li
 
 
 def _shares(sources: Sequence[Source], count: int) -> list[list[Source]]:
-    """For so many tasks that run at the same time, about equally large."""
+    """Distribute queues among `count` concurrent tasks by size."""
     shares: list[list[Source]] = [[] for _ in range(min(count, len(sources)))]
     sizes_bytes = [0] * len(shares)
     for source in sorted(sources, key=lambda one: -one.size_bytes):
@@ -128,15 +130,15 @@ def _shares(sources: Sequence[Source], count: int) -> list[list[Source]]:
     return shares
 
 
-def _frame(spark: Any, shares: Sequence[list[Source]], wanted: Wanted, state: str) -> Any:
+def _frame(spark: Any, shares: Sequence[list[Source]], selection: RowSelection, state: str) -> Any:
     from pyspark.sql.types import LongType
 
-    schema = columns_schema(wanted.columns).add(CODE, LongType())
-    return table(spark, shares, lambda share: merged([source_batches(one, wanted, state) for one in share]), schema)
+    schema = columns_schema(selection.columns).add(CODE, LongType())
+    return table(spark, shares, lambda share: merged([source_batches(one, selection, state) for one in share]), schema)
 
 
 def _chosen(frame: Any, where: str) -> Any:
-    """Raises BadOption where the expression is none."""
+    """Raises BadOption for an invalid expression."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.functions import expr
 
@@ -150,7 +152,7 @@ def _chosen(frame: Any, where: str) -> Any:
 
 
 class _Putting:
-    """What one task puts. `weights`: the part of the rate that the task of a queue has."""
+    """What one task puts. `weights`: the share of the rate for the task of each queue."""
 
     def __init__(
         self, what: Replay, weights: Mapping[tuple[str, str], float], first_ms: int | None, begun_at_s: float
@@ -159,11 +161,11 @@ class _Putting:
         self._weights = weights
         self._first_ms = first_ms
         self._begun_s = time.monotonic() + begun_at_s - time.time()
-        self._marks = Marks(what.state)
+        self._progress = ReplayProgress(what.state)
         self._outcomes: dict[tuple[str, str], Outcome] = {}
 
     def all(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Put all rows; the outcomes."""
+        """Put all rows; yields the outcomes."""
         rows = self._rows(batches)
         first = next(rows, None)
         if first is None:
@@ -180,7 +182,7 @@ class _Putting:
         except ServerTrouble as trouble:
             outcome = self._outcome(source)
             cause = trouble.__cause__
-            outcome.finding, outcome.code = str(trouble), cause.code if isinstance(cause, Failure) else ExitCode.IO
+            outcome.problem, outcome.code = str(trouble), cause.code if isinstance(cause, Failure) else ExitCode.IO
         finally:
             self._outlet.close()
         yield pa.RecordBatch.from_pylist([dataclasses.asdict(one) for one in self._outcomes.values()], _OUTCOME_ARROW)
@@ -219,7 +221,7 @@ class _Putting:
         return _Row(
             (server, queue),
             f"{target}+{reader}" if reader else target,
-            Mark(journal_id or 0, item_id or 0),
+            ItemPosition(journal_id or 0, item_id or 0),
             at_ms,
             expire_at_ms,
             PutItem(data, 0, flags or 0),
@@ -228,16 +230,16 @@ class _Putting:
         )
 
     def _put(self, source: tuple[str, str], rows: list[_Row]) -> None:
-        """Raises ServerTrouble: what of the rows is put is not known then."""
+        """Raises ServerTrouble: then it is not known which rows were put."""
         outcome = self._outcome(source)
-        items: list[tuple[str, list[PutItem]]] = []  # by target, as they follow one another
-        mark, expired = None, 0
+        items: list[tuple[str, list[PutItem]]] = []  # by target, in order
+        position, expired = None, 0
         now_ms = int(time.time() * 1000)
         for row in rows:
-            if row.finding:
-                outcome.finding, outcome.code = row.finding, row.code
+            if row.problem:
+                outcome.problem, outcome.code = row.problem, row.code
                 continue
-            mark = row.mark
+            position = row.position
             if row.expire_at_ms and row.expire_at_ms <= now_ms and not self._what.with_expired:
                 expired += 1
             else:
@@ -250,12 +252,12 @@ class _Putting:
             outcome.items += len(some)
             outcome.bytes += sum(len(item.data) for item in some)
         outcome.expired += expired
-        if mark is not None:
-            outcome.last_id = mark.item_id
-            self._marks.note(*source, mark)
+        if position is not None:
+            outcome.last_id = position.item_id
+            self._progress.save(*source, position)
 
     def _expire_s(self, row: _Row) -> int:
-        """As on the wire. With those that have expired, each gets as long as it had."""
+        """As on the wire. With expired items, each gets its original lifetime again."""
         if not row.expire_at_ms:
             return 0
         if self._what.with_expired:
@@ -271,7 +273,7 @@ def _by_source(rows: Iterable[_Row]) -> Iterable[tuple[tuple[str, str], list[_Ro
 
 
 def _milliseconds(times: Any) -> list[int]:
-    """Since 1970; 0 where there is none."""
+    """Since 1970; 0 = none."""
     in_us = times.cast(INSTANT).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     found: list[int] = (in_us // 1000).tolist()
     return found

@@ -1,4 +1,4 @@
-"""report: what the queues were asked to do, and how long items waited, from the journals alone."""
+"""report: the load of queues and how long items waited, from the journals alone."""
 
 import dataclasses
 import datetime
@@ -12,8 +12,8 @@ from kestrelspark.analysis import PERCENTILES, bucket_seconds
 from kestrelspark.batch import KestrelSource, instant_ms
 from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
-from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
-from kestrelspark.runs import Runs, alone
+from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
+from kestrelspark.runs import Runs, exclusive_run
 from kestrelspark.scanning import blocks
 
 GROUP: Final = ("server", "queue", "reader")
@@ -41,13 +41,13 @@ class Report:
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
-    """The analysis of all journals under paths; None where nothing has happened. `bucket_s` 0 = as fits a plot.
+    """Analyse all journals under paths; None if there are no events. `bucket_s` 0 = chosen for a plot.
 
-    `state` is a folder with the rows of earlier runs, to which those of this one are added; "" = there is none. Raises
-    FileNotFoundError for a path that is not there, Failure.
+    `state` is a folder with the rows of earlier runs, to which those of this run are added; "" = none. Raises
+    FileNotFoundError for a missing path, Failure.
     """
     since_ms, until_ms = instant_ms(choice.since, "since"), instant_ms(choice.until, "until")
-    # Waits are between rows, so those before `since` are needed, too.
+    # A wait spans two rows, so rows before `since` are needed, too.
     found = discover(paths, choice.queues)
     if state:
         native, readers = _kept(spark, choice, found, state)
@@ -60,7 +60,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     if native is None or (state and any(file.is_kestrel for file in found.files)):  # else native has these, too
         damaged += _damaged_in_kestrels(spark, found, _mode(choice))
     if damaged:
-        notes.append(f"Damaged stretches in the journals: {damaged}. What stood there is not in these figures.")
+        notes.append(f"Damaged stretches in the journals: {damaged}. Their content is not included.")
     shown = events.where(f"at_ms >= {since_ms or 0}")
     first_ms, last_ms = shown.selectExpr("min(at_ms)", "max(at_ms)").first()
     if first_ms is None:
@@ -73,7 +73,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     events.createOrReplaceTempView("kestrel_events")
     steps = spark.sql(_STEPS)
     steps.createOrReplaceTempView("kestrel_steps_raw")
-    steps = spark.sql(_ENDED.format(bucket_ms=bucket_s * 1000, since_ms=since_ms or 0)).persist()
+    steps = spark.sql(_BUCKETED.format(bucket_ms=bucket_s * 1000, since_ms=since_ms or 0)).persist()
     steps.createOrReplaceTempView("kestrel_steps")
     spark.sql(_BASE).createOrReplaceTempView("kestrel_base")
     buckets = spark.sql(_BUCKETS.format(figures=_figures())).persist()
@@ -85,7 +85,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
 
 
 def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Discovery) -> Any | None:
-    """Rows of SOURCE_SCHEMA, None where there are no journals of kestreld's."""
+    """Rows of SOURCE_SCHEMA, None if there are no kestreld journals."""
     if all(file.is_kestrel for file in found.files):
         return None
     source = spark.read.format(KestrelSource.name()).schema(SOURCE_SCHEMA)
@@ -94,12 +94,12 @@ def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Discovery) 
 
 
 def _kept(spark: Any, choice: Choice, found: Discovery, state: str) -> tuple[Any | None, list[KnownReader]]:
-    """The same rows of all runs so far, this one included, and the readers. Raises Failure."""
-    with alone(state):
+    """The rows of all runs including this one, and the readers. Raises Failure."""
+    with exclusive_run(state):
         runs = Runs(state, f"{state}/state.json", {"queue": sorted(choice.queues)})
         fresh = runs.seen.fresh(spark, found.files)
-        wanted = Wanted(tuple(SOURCE_COLUMNS), _mode(choice))
-        count = write_pending(spark, runs, fresh, wanted)
+        selection = RowSelection(tuple(SOURCE_COLUMNS), _mode(choice))
+        count = write_pending(spark, runs, fresh, selection)
         changed = [file for file in fresh if not file.is_compacted]
         readers = _readers(spark, found, changed, [KnownReader(*one) for one in runs.more])
         runs.commit([dataclasses.astuple(one) for one in readers], has_rows=count > 0)
@@ -118,12 +118,12 @@ def _damaged_in_kestrels(spark: Any, found: Discovery, mode: Mode) -> int:
 
 
 def _count_damaged(file: JournalFile, mode: Mode) -> int:
-    corrupt = [batch.column(0) for batch in batches([file], Wanted((CORRUPT,), mode, puts_only=True))]
+    corrupt = [batch.column(0) for batch in batches([file], RowSelection((CORRUPT,), mode, puts_only=True))]
     return sum(len(column) - column.null_count for column in corrupt)
 
 
 def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list[str]]:
-    """Rows of HISTORY_SCHEMA, from native and from Kestrel's journals, and what is to be said about them.
+    """Rows of HISTORY_SCHEMA, from native and from Kestrel's journals, and notes about them.
 
     A row of a damaged stretch has no event.
     """
@@ -145,12 +145,14 @@ def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list
         frame, counted = history(spark, kestrel)
         frames.append(frame)
         notes.append(
-            "Kestrel's own journals do not say when an item left, nor why. Their times are between the last item that"
-            " was added before and the next one: waits are intervals, and what expired or was discarded counts as got."
+            "Kestrel's own journals do not record when or why an item left. It was between the item added before"
+            " and the next one: waits are intervals, and expired or discarded items count as got."
         )
         if counted:
             notes.append(
-                "Kestrel 1.x counts its reliable reads across files: no waits of " + ", ".join(sorted(counted)) + "."
+                "Kestrel 1.x counts its reliable reads across files, so there are no waits for "
+                + ", ".join(sorted(counted))
+                + "."
             )
     if not frames:
         from kestrelspark.jobs.kestrel_history import HISTORY_SCHEMA
@@ -175,7 +177,7 @@ def _readers(
         later = readers.get(_key(one))
         if later is None:
             readers[_key(one)] = one
-        elif one.until_id is None or later.from_id < one.until_id:  # else it is another of that name
+        elif one.until_id is None or later.from_id < one.until_id:  # else it is another reader of that name
             readers[_key(one)] = dataclasses.replace(one, until_id=later.until_id)
     if changed:
         for changes in spark.sparkContext.parallelize(changed, min(len(changed), 64)).map(_new_readers).collect():
@@ -196,7 +198,7 @@ def _key(reader: KnownReader) -> tuple[str, str, int, str]:
 
 
 def _new_readers(file: JournalFile) -> list[KnownReader]:
-    """Readers that came or went in a segment; `until_id` of those that went."""
+    """Readers that were created or dropped in a segment; `until_id` is set for dropped ones."""
     try:
         with open(file.path, "rb") as opened:
             buffer = opened.read()
@@ -218,7 +220,7 @@ def _new_readers(file: JournalFile) -> list[KnownReader]:
 
 
 def _figures() -> str:
-    """The columns that buckets and queues have in common, over kestrel_steps."""
+    """The columns that buckets and queues share, over kestrel_steps."""
     counts = [f"sum(if(event = '{event}', items, 0)) as {event}" for event in COUNTED]
     ranks = [
         f"percentile_disc({share}) within group (order by {wait}_ms) filter (where event = 'got') as {wait}_{name}_ms"
@@ -241,8 +243,8 @@ def percentile_names() -> list[str]:
     return [f"p{share * 100:g}".replace(".", "") for share in PERCENTILES]
 
 
-# An item concerns each reader that it is for; a child's own items are nobody else's. A range of a DONE may run over
-# ids of items that this reader never had.
+# A put counts for each reader it is for; items put for a child are only the child's. The range of a DONE may include
+# ids of items that its reader never had.
 _STEPS: Final = """
 with puts as (select * from kestrel_events where event = 'put')
 select p.server, p.queue, r.reader, 'put' as event, p.at_ms, p.size, cast(null as long) as wait_ms,
@@ -258,7 +260,7 @@ from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
 where e.event != 'put' and (p.id is null or p.reader is null or p.reader = e.reader)
 """
-_ENDED: Final = """
+_BUCKETED: Final = """
 select *, 1 as items, at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown,
     case event when 'put' then 1 when 'retried' then 0 else -1 end as change
 from kestrel_steps_raw
@@ -300,7 +302,7 @@ left join (select server, queue, reader, max(backlog_items) as backlog_max_items
 
 
 def write_tables(found: Report, target: str) -> None:
-    """Both tables as Parquet, with instants in place of milliseconds since 1970."""
+    """Write both tables as Parquet, with timestamps instead of milliseconds since 1970."""
     buckets = found.buckets.drop("change", "so_far").withColumnRenamed("bucket_ms", "bucket")
     queues = found.queues.drop("change").withColumnRenamed("busiest_minute_ms", "busiest_minute")
     for name, frame, instant in (("buckets", buckets, "bucket"), ("queues", queues, "busiest_minute")):

@@ -1,4 +1,4 @@
-"""verify: every checksum of every segment of a fleet, in parallel."""
+"""verify: check every checksum of every segment, in parallel."""
 
 import fcntl
 import os
@@ -9,16 +9,16 @@ from typing import Any, Final
 from kestrelctl.journals.verified import Verified
 from kestreld.journal.discovery import JournalFile, discover
 from kestrelspark.batch import MIB
-from kestrelspark.contents import Damage, Progress, contents
+from kestrelspark.contents import DamagedStretch, Progress, contents
 from kestrelspark.packing import packed
 
-TASK_BYTES: Final = 64 * MIB  # a task says nothing until it is done, and a file or two is lost with a worker
+TASK_BYTES: Final = 64 * MIB  # small, as a task reports only when it is done and is repeated if its worker dies
 OK, TRUNCATED, CORRUPT, IO = 0, 1, 65, 74
 
 
 @dataclass(slots=True, frozen=True)
-class Finding:
-    """Something wrong in a file: from byte `offset` on, -1 where it could not be read at all."""
+class Problem:
+    """A problem in a file at byte `offset`, -1 = it could not be read."""
 
     server: str
     queue: str
@@ -28,87 +28,87 @@ class Finding:
     code: int  # TRUNCATED, CORRUPT or IO
 
     def __str__(self) -> str:
-        kind = {TRUNCATED: "truncated tail", CORRUPT: "corrupt", IO: "cannot be read"}[self.code]
-        place = self.path if self.offset < 0 else f"{self.path}: byte {self.offset}"
-        return f"{place}: {kind}: {self.reason}"
+        kind = {TRUNCATED: "truncated tail", CORRUPT: "corrupt", IO: "cannot read"}[self.code]
+        location = self.path if self.offset < 0 else f"{self.path}: byte {self.offset}"
+        return f"{location}: {kind}: {self.reason}"
 
 
 @dataclass(slots=True)
-class Verdict:
+class VerifyResult:
     files: int = 0
     records: int = 0
     size_bytes: int = 0
-    passed_over: int = 0  # known to be whole from an earlier run
-    findings: list[Finding] = field(default_factory=list)
+    passed_over: int = 0  # known to be valid from an earlier run
+    problems: list[Problem] = field(default_factory=list)
 
     @property
     def code(self) -> int:
-        """As of journal-verify: the worst there is. What a running server is just writing is no finding."""
-        return max((finding.code for finding in self.findings), default=OK)
+        """The exit code, as of journal-verify: the highest of all problems."""
+        return max((problem.code for problem in self.problems), default=OK)
 
 
-def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: str | None = None) -> Verdict:
-    """Read all journals under paths to their ends; with `state` not those that earlier runs have found whole.
+def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: str | None = None) -> VerifyResult:
+    """Read all journals under paths; with `state`, skip files that earlier runs found valid.
 
-    `state` is a file, as of journal-verify; None = every file is read. Raises FileNotFoundError for a path that is not
-    there, Failure when `state` cannot be read or written.
+    `state` is a file as of journal-verify; None = read every file. Raises FileNotFoundError for a missing path, Failure
+    if `state` cannot be read or written.
     """
-    verdict = Verdict()
+    result = VerifyResult()
     with Verified(state) as verified:
         files = [file for file in discover(paths, queues).files if _is_cut(file) or verified(file.path) is None]
-        verdict.passed_over = verified.passed_over
+        result.passed_over = verified.passed_over
         packs = packed(files, TASK_BYTES)
         if packs:
             tasks = spark.sparkContext.parallelize(packs, len(packs))
             for part in tasks.map(_verify_pack).collect():
-                verdict.files += part.files
-                verdict.records += part.records
-                verdict.size_bytes += part.size_bytes
-                verdict.findings += part.findings
-        bad = {finding.path for finding in verdict.findings}
+                result.files += part.files
+                result.records += part.records
+                result.size_bytes += part.size_bytes
+                result.problems += part.problems
+        bad = {problem.path for problem in result.problems}
         for file in files:
             verified.note(file.path, is_whole=file.path not in bad)
-    verdict.findings = [finding for finding in verdict.findings if not _is_being_written(finding)]
-    return verdict
+    result.problems = [problem for problem in result.problems if not _is_being_written(problem)]
+    return result
 
 
 def _is_cut(file: JournalFile) -> bool:
-    """Whether the next segment says that this one should go on: nothing in the file itself tells."""
+    """Whether it is shorter than the next segment says: the file itself does not show this."""
     return file.end is not None and file.end > file.size_bytes
 
 
-def _verify_pack(pack: Iterable[JournalFile]) -> Verdict:
-    verdict = Verdict()
+def _verify_pack(pack: Iterable[JournalFile]) -> VerifyResult:
+    result = VerifyResult()
     for file in pack:
         try:
             with open(file.path, "rb") as opened:
                 buffer = opened.read()
         except FileNotFoundError:
-            continue  # a running server has let it go meanwhile
+            continue  # removed by a running server in the meantime
         except OSError as problem:
             reason = (problem.strerror or str(problem)).lower()
-            verdict.findings.append(Finding(file.server, file.queue, file.path, -1, reason, IO))
+            result.problems.append(Problem(file.server, file.queue, file.path, -1, reason, IO))
             continue
-        verdict.files += 1
-        verdict.size_bytes += len(buffer)
-        verdict.findings += _findings(buffer, file, verdict)
-    return verdict
+        result.files += 1
+        result.size_bytes += len(buffer)
+        result.problems += _problems(buffer, file, result)
+    return result
 
 
-def _findings(buffer: bytes, file: JournalFile, verdict: Verdict) -> Iterator[Finding]:
+def _problems(buffer: bytes, file: JournalFile, result: VerifyResult) -> Iterator[Problem]:
     progress = Progress()
     for piece in contents(buffer, file, progress):
-        if isinstance(piece, Damage):
+        if isinstance(piece, DamagedStretch):
             code = TRUNCATED if piece.is_torn else CORRUPT
-            yield Finding(file.server, file.queue, file.path, piece.at, piece.reason, code)
-    verdict.records += progress.records
+            yield Problem(file.server, file.queue, file.path, piece.at, piece.reason, code)
+    result.records += progress.records
 
 
-def _is_being_written(finding: Finding) -> bool:
-    """Whether it is the tail of a journal in the spool of a kestreld that runs on this machine."""
-    if finding.code != TRUNCATED:
+def _is_being_written(problem: Problem) -> bool:
+    """Whether it is the tail of a journal of a kestreld that runs on this machine: that is no problem."""
+    if problem.code != TRUNCATED:
         return False
-    spool = os.path.dirname(os.path.dirname(finding.path))
+    spool = os.path.dirname(os.path.dirname(problem.path))
     try:
         lock = os.open(f"{spool}/.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -264,8 +264,8 @@ def test_a_segment_without_a_header_is_read_where_its_records_are(spark: Any, tm
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mode": "SLOPPY"}, "mode is one of PERMISSIVE"),
-        ({"since": "yesterday"}, "since is a time such as"),
+        ({"mode": "SLOPPY"}, "mode must be one of PERMISSIVE"),
+        ({"since": "yesterday"}, "since must be a time such as"),
         ({"includeVaule": "true"}, "no option includeV"),
         ({"maxPartitionBytes": "lots"}, "a size such as 128m"),
     ],

@@ -22,7 +22,7 @@ from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Type, item_i
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import SegmentReport, verify_spool
-from kestrelspark.rows import CORRUPT, Mode, Wanted, batches
+from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
 from tests.support.damage import RECORDS, Sample
 from tests.support.segments import BEGIN_MS, puts, write_segment
 
@@ -51,7 +51,7 @@ def read(paths: Iterable[Path], mode: Mode) -> tuple[list[int], list[str]]:
     """The ids of the items that were put, and what is said of damage."""
     ids: list[int] = []
     corrupt: list[str] = []
-    for batch in batches(discover([str(path) for path in paths]).files, Wanted(("event", "id", CORRUPT), mode)):
+    for batch in batches(discover([str(path) for path in paths]).files, RowSelection(("event", "id", CORRUPT), mode)):
         for row in batch.to_pylist():
             if row[CORRUPT] is not None:
                 corrupt.append(row[CORRUPT])
@@ -139,7 +139,7 @@ def each_flip_leaves_what_a_repair_finds(folder: Path, only_bytes: Callable[[byt
             for bit in range(at * 8, at * 8 + 8):
                 flip(path, bit)
                 (file,) = [one for one in discover([str(closed.root)]).files if one.path == str(path)]
-                rows = [row for batch in batches([file], Wanted(("event", "id"))) for row in batch.to_pylist()]
+                rows = [row for batch in batches([file], RowSelection(("event", "id"))) for row in batch.to_pylist()]
                 assert [row["id"] for row in rows if row["event"] == "put"] == salvaged(path, end_id), f"{path} {bit}"
                 flip(path, bit)
 

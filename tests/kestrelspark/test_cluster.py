@@ -125,7 +125,7 @@ def test_journals_are_read_by_nodes_to_which_the_packages_go_along(done: Done) -
 def test_a_second_run_takes_what_is_new_on_a_cluster_too(done: Done) -> None:
     assert "22 files" not in done.said
     assert "2 files, " in done.said
-    assert "20 files are as they were" in done.said
+    assert "20 unchanged files skipped" in done.said
     for run, puts in ((1, 200), (2, 220)):
         assert "<svg" in (done.folder / f"report-{run}" / "report.html").read_text()
         rows = rows_of(done.folder / f"report-{run}" / "queues", "server", "reader", "puts")
@@ -157,7 +157,7 @@ def test_a_report_and_a_period_are_put_side_by_side_on_a_cluster(done: Done) -> 
 def test_nodes_put_rows_into_queues_and_read_queues_and_the_servers_are_told(done: Done) -> None:
     wanted = Counter(b"item %d" % number for number in range(ITEMS))
     assert Counter(value for (value,) in rows_of(done.folder / "lake", "value")) == wanted
-    assert f"{ITEMS:,} items more in {done.folder}/lake" in done.said
+    assert f"{ITEMS:,} items added to {done.folder}/lake" in done.said
     drained = []
     for daemon in done.fleet:
         family = ask(daemon, "/queues/orders").json

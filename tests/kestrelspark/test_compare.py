@@ -53,7 +53,7 @@ def test_a_report_and_a_period_are_put_side_by_side(
         (["--before=1..2", "--after=2..3"], 2, "name the journals"),
         (["--before=yesterday", "--after=2..3"], 2, "SINCE..UNTIL or the folder of a report, not yesterday"),
         (["--before=.", "--after=2..3"], 66, "report --to . makes it"),
-        (["--before=yesterday..2", "--after=2..3", "."], 2, "since is a time such as"),
+        (["--before=yesterday..2", "--after=2..3", "."], 2, "since must be a time such as"),
     ],
 )
 def test_what_cannot_be_compared_is_named(

@@ -55,14 +55,14 @@ def test_verify_finds_one_flipped_bit_in_a_thousand_segments_and_names_it(spark:
             records = puts(number * 20, 20)
             paths.append(write_segment(folder, number, number * 20, records))
     verdict = verify(spark, [str(tmp_path)])
-    assert (verdict.code, verdict.files, verdict.findings) == (OK, SEGMENTS, [])
+    assert (verdict.code, verdict.files, verdict.problems) == (OK, SEGMENTS, [])
     assert verdict.records == SEGMENTS * 21
     path = random.Random(1).choice(paths)
     content = bytearray(path.read_bytes())
     content[700] ^= 0x10
     path.write_bytes(content)
     verdict = verify(spark, [str(tmp_path)])
-    (finding,) = verdict.findings
+    (finding,) = verdict.problems
     (other,) = [one for one in verify_spool(FileLayer(), str(path.parents[1])) if one.bad_offset is not None]
     assert verdict.code == CORRUPT
     assert (finding.path, finding.offset, finding.reason) == (str(path), other.bad_offset, other.reason)
@@ -86,7 +86,7 @@ def test_verify_judges_as_journal_verify_does_whatever_bit_is_flipped_or_whereve
             if one.bad_offset is not None:
                 expected[one.path] = TRUNCATED if one.torn else CORRUPT
     found: dict[str, int] = {}
-    for finding in verify(spark, [str(tmp_path)]).findings:
+    for finding in verify(spark, [str(tmp_path)]).problems:
         found[finding.path] = max(finding.code, found.get(finding.path, 0))
     assert found == expected
 
@@ -137,9 +137,9 @@ def test_what_a_task_fails_with_is_said_in_a_line_with_its_exit_code(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"kestrelspark: {path}: byte ")
     assert main([*arguments, f"--state={tmp_path}/state", "--since=24h"]) == 2
-    assert "leave out --overwrite, --since and --until" in capsys.readouterr().err
+    assert "cannot be combined with --overwrite, --since or --until" in capsys.readouterr().err
     assert main([*arguments[:2], "--to=s3a://lake/out", f"--state={tmp_path}/state"]) == 2
-    assert "with --state --to is a path, not a URL such as s3a://lake/out" in capsys.readouterr().err
+    assert "with --state, --to must be a path, not a URL such as s3a://lake/out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_what_a_task_fails_with_is_said_in_a_line_with_its_exit_code(
 def test_a_url_is_refused_where_a_path_is_needed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(arguments)
-    assert "a path is needed here, not a URL such as" in capsys.readouterr().err
+    assert "must be a path, not a URL such as" in capsys.readouterr().err
 
 
 def test_the_report_counts_as_counting_by_hand_does(spark: Any, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     )
     assert run.returncode == 87
     assert run.stderr == (
-        "kestrelspark: no java on the PATH. Spark needs Java 17 or newer: apt install default-jre-headless,"
+        "kestrelspark: java not found on PATH; Spark needs Java 17 or newer: apt install default-jre-headless,"
         " or set JAVA_HOME\n"
     )
 

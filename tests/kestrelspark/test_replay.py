@@ -18,7 +18,7 @@ from kestrelspark.in_order import COLUMNS, merged, source_batches, sources_of
 from kestrelspark.jobs.convert import Choice
 from kestrelspark.jobs.replay import Outcome, Replay, replay
 from kestrelspark.options import BadOption
-from kestrelspark.rows import Wanted
+from kestrelspark.rows import RowSelection
 from kestrelspark.servers import Servers
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
@@ -135,7 +135,7 @@ def test_queues_of_one_task_come_by_their_times_and_each_in_its_order(tmp_path: 
     set_back = [*numbered(1, 50, from_ms=3000), *numbered(51, 50)]
     write_segment(tmp_path / "c.journal", 1, 1, set_back, queue="c")
     sources = sources_of(discover([str(tmp_path)]).files)
-    batches = merged([source_batches(one, Wanted(COLUMNS, puts_only=True), "") for one in sources])
+    batches = merged([source_batches(one, RowSelection(COLUMNS, puts_only=True), "") for one in sources])
     rows = [row for batch in batches for row in batch.select(["queue", "id", "add_time"]).to_pylist()]
     assert len(rows) == 2900
     for queue, count in (("a", 2500), ("b", 300), ("c", 100)):
@@ -151,7 +151,7 @@ def test_after_a_full_queue_the_next_run_goes_on_where_it_was(spark: Any, tmp_pa
         state = str(tmp_path / "state")
         stopped = again(spark, server, [tmp_path / "spool"], state=state)["work"]
         assert (stopped.code, stopped.items) == (ExitCode.FULL, 2048)
-        assert "the queue is full" in stopped.finding
+        assert "the queue is full" in stopped.problem
         (first,) = drained(server, "work")
         assert first == [b"%d" % number for number in range(1, 2501)]
         done = again(spark, server, [tmp_path / "spool"], state=state)["work"]
@@ -184,7 +184,7 @@ def test_damage_ends_the_replay_of_its_queue_only_and_is_named(spark: Any, serve
     path.write_bytes(content)
     done = again(spark, server, [tmp_path])
     assert (done["bad"].code, done["bad"].items, done["good"].code) == (ExitCode.CORRUPT, 28, 0)
-    assert done["bad"].finding.startswith(f"{path}: byte ")
+    assert done["bad"].problem.startswith(f"{path}: byte ")
     bad, good = drained(server, "bad", "good")
     assert (len(bad), len(good)) == (28, 3)
 

@@ -169,11 +169,11 @@ def test_a_stream_puts_its_batches_and_its_keys_name_query_and_batch(
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        ("id AS value", {"queue": "q"}, "the column value cannot be bigint"),
+        ("id AS value", {"queue": "q"}, "the column value has an unsupported type: bigint"),
         ("'x' AS value", {}, "the option queue or a column queue"),
         ("'x' AS other", {"queue": "q"}, "no column other"),
         ("'x' AS value", {"queue": "q", "colour": "red"}, "no option colour"),
-        ("'x' AS value", {"queue": "q", "retries": "many"}, "retries is a number"),
+        ("'x' AS value", {"queue": "q", "retries": "many"}, "retries must be a number"),
     ],
 )
 def test_what_cannot_be_put_is_refused_before_anything_is(

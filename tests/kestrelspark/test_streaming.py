@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestrelspark.finishing import finish
-from kestrelspark.ranges import RangeOfIds, Wanted, range_batches
-from kestrelspark.readers import ItemsLost, Place, Position
+from kestrelspark.ranges import RangeOfIds, RangeOptions, range_batches
+from kestrelspark.readers import ItemsLost, Position, RemoteQueue
 from kestrelspark.servers import Servers
 from kestrelspark.streaming import as_json, divided, from_json, shares
 from tests.support.daemon import Daemon, running_daemon
@@ -87,8 +87,8 @@ def test_each_run_reads_what_is_new_of_all_servers_and_acknowledges_the_run_befo
     assert stream.values() == numbered("a", 0, 550) + numbered("b", 0, 300)
     assert head(a, "orders", "spark") == 501
     assert finish(spark, str(stream.checkpoint), "spark") == {
-        Place(a.address, "orders"): Position(ask(a, "/queues/orders").json["journal_id"], 551),
-        Place(b.address, "orders"): Position(ask(b, "/queues/orders").json["journal_id"], 301),
+        RemoteQueue(a.address, "orders"): Position(ask(a, "/queues/orders").json["journal_id"], 551),
+        RemoteQueue(b.address, "orders"): Position(ask(b, "/queues/orders").json["journal_id"], 301),
     }
     assert (head(a, "orders", "spark"), head(b, "orders", "spark")) == (551, 301)
     with QueueClient(a.port) as client:
@@ -177,7 +177,7 @@ def test_a_queue_that_was_deleted_is_a_loss_unless_losses_are_allowed(
     with QueueClient(a.port) as client:
         client.do(b"delete orders", b"DELETED\r\n")
     put(a, "orders", 100, 5)
-    with pytest.raises(Exception, match="journal that is not there any more"):
+    with pytest.raises(Exception, match="no longer exists"):
         stream.run()
     stream.run({"failOnDataLoss": "false"})
     assert stream.values() == numbered("a", 0, 10) + numbered("a", 100, 5)
@@ -186,10 +186,10 @@ def test_a_queue_that_was_deleted_is_a_loss_unless_losses_are_allowed(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"subscribe": "q"}, "needs the option reader"),
-        ({"reader": "r"}, "one of subscribe"),
+        ({"subscribe": "q"}, "requires the option reader"),
+        ({"reader": "r"}, "either subscribe"),
         ({"reader": "r", "subscribePattern": "("}, "subscribePattern"),
-        ({"reader": "r", "subscribe": "q", "startingOffsets": "soon"}, "startingOffsets is committed"),
+        ({"reader": "r", "subscribe": "q", "startingOffsets": "soon"}, "startingOffsets must be committed"),
     ],
 )
 def test_options_that_cannot_be_are_refused(spark: Any, tmp_path: Path, options: dict[str, str], words: str) -> None:
@@ -207,7 +207,7 @@ def test_a_range_is_read_to_its_end_though_the_server_is_killed(fleet: list[Daem
     with QueueClient(a.port) as client:
         client.put("orders", *(bytes([number]) * (5 << 20) for number in range(5)))  # more than one answer has
     what = RangeOfIds(a.address, "orders", ask(a, "/queues/orders").json["journal_id"], 1, 6)
-    batches = range_batches(what, Wanted(("id",), Servers(a.address), fails_on_loss=True))
+    batches = range_batches(what, RangeOptions(("id",), Servers(a.address), fails_on_loss=True))
     ids = next(batches).column(0).to_pylist()
     a.kill()
     restart = threading.Thread(target=a.start)
@@ -222,17 +222,17 @@ def test_a_range_that_is_not_there_any_more_is_an_error_or_passed_over(fleet: li
     put(a, "orders", 0, 5)
     what = RangeOfIds(a.address, "orders", ask(a, "/queues/orders").json["journal_id"], 4, 9)
     with pytest.raises(ItemsLost, match="items 6 to 8"):
-        list(range_batches(what, Wanted(("id",), Servers(a.address), fails_on_loss=True)))
-    (batch,) = range_batches(what, Wanted(("id",), Servers(a.address), fails_on_loss=False))
+        list(range_batches(what, RangeOptions(("id",), Servers(a.address), fails_on_loss=True)))
+    (batch,) = range_batches(what, RangeOptions(("id",), Servers(a.address), fails_on_loss=False))
     assert batch.column(0).to_pylist() == [4, 5]
 
 
 def test_a_limit_is_shared_in_proportion_and_nobody_is_left_out() -> None:
-    one, two, three = (Place("s", name) for name in "abc")
+    one, two, three = (RemoteQueue("s", name) for name in "abc")
     assert shares({one: 5, two: 7}, 0) == {one: 5, two: 7}
     assert shares({one: 5, two: 7}, 12) == {one: 5, two: 7}
     assert shares({one: 1, two: 900, three: 99}, 100) == {one: 1, two: 90, three: 9}
-    assert sum(shares({Place("s", str(number)): 10 for number in range(50)}, 20).values()) == 20
+    assert sum(shares({RemoteQueue("s", str(number)): 10 for number in range(50)}, 20).values()) == 20
 
 
 def test_ranges_are_divided_without_gaps() -> None:
@@ -245,6 +245,6 @@ def test_ranges_are_divided_without_gaps() -> None:
 
 
 def test_offsets_are_one_text_whatever_their_order() -> None:
-    one = {Place("b:1", "q"): Position(5, 7), Place("a:1", "q"): Position(6, 8)}
+    one = {RemoteQueue("b:1", "q"): Position(5, 7), RemoteQueue("a:1", "q"): Position(6, 8)}
     assert str(as_json(one)) == str(as_json(dict(reversed(one.items()))))
     assert from_json(as_json(one)) == one

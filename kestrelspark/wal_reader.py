@@ -1,7 +1,7 @@
-"""The streaming source for servers without the reader API, such as Kestrel's own: items are taken, into a log of files.
+"""The streaming source for servers without the reader API, such as Kestrel: items are taken into a write-ahead log.
 
-One process opens items, logs them with an fsync and only then confirms them, so that none is lost. What was logged and
-not confirmed comes again: at least once. An offset is, for each server and queue, "0:NUMBER", a number in its log.
+One process opens items, logs them with an fsync and only then confirms them, so that none is lost. What was logged but
+not confirmed is delivered again: at least once. An offset is, for each server and queue, "0:NUMBER" in its log.
 """
 
 import time
@@ -19,15 +19,15 @@ from kestrelctl.remote.client import KestrelClient
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from kestrelspark.options import BadOption, check_names, flag, number, option, words
-from kestrelspark.ranges import COLUMNS, IS_REPEAT, RangeOfIds, Wanted
-from kestrelspark.readers import Offsets, Place, Position, complain
+from kestrelspark.ranges import COLUMNS, IS_REPEAT, RangeOfIds, RangeOptions
+from kestrelspark.readers import Offsets, Position, RemoteQueue, complain
 from kestrelspark.servers import OPTIONS as SERVER_OPTIONS
 from kestrelspark.servers import PASSING, Servers, ServerTrouble, servers_in
 from kestrelspark.streaming import RangePartition, as_json, divided, from_json, item_schema, ranges_of, shares
 from kestrelspark.wal import Log, Taken, lock, log_batches
 
 OPTIONS: Final = (*SERVER_OPTIONS, "walpath", "subscribe", "maxoffsetspertrigger", "minpartitions", "failondataloss")
-ITEMS_MAX: Final = 10_000  # in a batch, unless told otherwise: they are taken by one process
+ITEMS_MAX: Final = 10_000  # the default batch size: one process takes them all
 CONNECTIONS: Final = 16  # to a server: each can hold one open read, and so many items share an fsync
 NUMBERED: Final = 0  # in place of a journal's id
 
@@ -38,7 +38,7 @@ def taken_schema() -> StructType:
 
 @dataclass(slots=True)
 class Hand:
-    """A connection, and the item that it holds open."""
+    """A connection and its open read."""
 
     client: KestrelClient
     held: Taken | None = None
@@ -52,7 +52,7 @@ class Taker:
     servers: Servers
     queues: tuple[str, ...]
     root: Path
-    _logs: dict[Place, Log] = field(default_factory=dict)
+    _logs: dict[RemoteQueue, Log] = field(default_factory=dict)
     _away: set[str] = field(default_factory=set)
     _lock: int | None = None
     _login: Login = field(init=False)
@@ -60,19 +60,19 @@ class Taker:
     def __post_init__(self) -> None:
         self._login = self.servers.login()
 
-    def logs(self) -> Mapping[Place, Log]:
+    def logs(self) -> Mapping[RemoteQueue, Log]:
         """Of all that the servers option names, as they were found and have grown since."""
         if self._lock is None:
             self._lock = lock(self.root, self.servers.timeout_ms)
         for server in self.servers.addresses():
             for queue in self.queues:
-                place = Place(server, queue)
-                if place not in self._logs:
-                    self._logs[place] = Log.recovered(self.root, place)
+                remote = RemoteQueue(server, queue)
+                if remote not in self._logs:
+                    self._logs[remote] = Log.recovered(self.root, remote)
         return self._logs
 
-    def waiting(self) -> dict[Place, int]:
-        """How many items there are to take. A server that is away is named once."""
+    def waiting(self) -> dict[RemoteQueue, int]:
+        """How many items there are to take. An unreachable server is reported once."""
         found = {}
         for server in self.servers.addresses():
             client = self._connect(server)
@@ -85,28 +85,28 @@ class Taker:
                 client.close()
             self._away.discard(server)
             items = {block["queue"]: int(block.get("items", 0)) for block in blocks}
-            found.update({Place(server, queue): items.get(queue, 0) for queue in self.queues})
+            found.update({RemoteQueue(server, queue): items.get(queue, 0) for queue in self.queues})
         return found
 
     def _connect(self, server: str) -> KestrelClient:
         return KestrelClient(server, self.servers.timeout_ms, self._login)
 
-    def take(self, place: Place, items_max: int) -> None:
-        """So many, or as many as there are: into the log, and from the server."""
-        log, left = self._logs[place], items_max
-        hands = [Hand(self._connect(place.server)) for _ in range(min(items_max, CONNECTIONS))]
+    def take(self, remote: RemoteQueue, items_max: int) -> None:
+        """Take up to `items_max` items into the log."""
+        log, left = self._logs[remote], items_max
+        hands = [Hand(self._connect(remote.server)) for _ in range(min(items_max, CONNECTIONS))]
         with ThreadPoolExecutor(len(hands)) as pool:
             while hands:
                 answers: list[Taken | Failure | None] = list(
-                    pool.map(lambda hand: self._next(hand, place.queue), hands[:left])
+                    pool.map(lambda hand: self._next(hand, remote.queue), hands[:left])
                 )
-                answers += list(pool.map(lambda hand: self._confirm(hand, place.queue), hands[left:]))
+                answers += list(pool.map(lambda hand: self._confirm(hand, remote.queue), hands[left:]))
                 hands = self._logged(log, hands, answers)
                 left -= len(hands)
         log.end_file()
 
     def _next(self, hand: Hand, queue: str) -> Taken | Failure | None:
-        """Confirm what is held and open another. None = there is none."""
+        """Confirm the open read and open another item. None = there is none."""
         try:
             item = hand.client.open_item(queue.encode(), close=hand.held is not None)
         except Failure as failure:
@@ -122,20 +122,20 @@ class Taker:
         return None
 
     def _logged(self, log: Log, hands: list[Hand], answers: list[Taken | Failure | None]) -> list[Hand]:
-        """Write down what the server has given and what it has been told; returns who holds an item now."""
-        told: list[int] = []
+        """Log the items received and the confirmations sent; returns the connections with an open read."""
+        confirmed: list[int] = []
         for hand, answer in zip(hands, answers, strict=True):
             if isinstance(answer, Failure):
-                self._note(log.place.server, answer)
+                self._note(log.remote.server, answer)
                 if hand.held is not None:
                     log.doubt(hand.held)
             elif hand.held is not None:
-                told.append(hand.number)
+                confirmed.append(hand.number)
             hand.held = answer if isinstance(answer, Taken) else None
             if hand.held is None:
                 hand.client.close()
         at_ms = int(time.time() * 1000)
-        log.told(told, at_ms)
+        log.record_confirmed(confirmed, at_ms)
         holding = [hand for hand in hands if hand.held is not None]
         numbers = log.append([hand.held for hand in holding if hand.held is not None], at_ms)
         for hand, item_number in zip(holding, numbers, strict=True):
@@ -143,15 +143,15 @@ class Taker:
         return holding
 
     def _note(self, server: str, failure: Failure) -> None:
-        """Raises ServerTrouble where it is not that the server is away for now."""
+        """Report an unreachable server once. Raises ServerTrouble for any other failure."""
         if failure.code not in PASSING:
             raise ServerTrouble(failure.words) from failure
         if server not in self._away:
-            complain(f"{failure.words}; going on without {server}")
+            complain(f"{failure.words}; continuing without {server}")
             self._away.add(server)
 
 
-class TakingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class WalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """All but `read` runs in one process that lives as long as the query."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
@@ -159,19 +159,19 @@ class TakingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = (*COLUMNS, IS_REPEAT)
         unknown = [column.name for column in schema.fields if column.name not in names]
         if unknown:
-            raise BadOption(f"the kestrel stream has no column {', '.join(unknown)}; it has {', '.join(names)}")
+            raise BadOption(f"the kestrel stream has no column {', '.join(unknown)}; columns are {', '.join(names)}")
         queues = tuple(words(option(options, "subscribe")))
         if not queues:
-            raise BadOption("the kestrel stream with walPath needs the option subscribe: names of queues")
+            raise BadOption("the kestrel stream with walPath requires the option subscribe: names of queues")
         self._root = Path(option(options, "walpath"))
         if not self._root.is_absolute():
-            raise BadOption(f"walPath is a folder that every node can read, written from / on, not {self._root}")
+            raise BadOption(f"walPath must be an absolute path, not {self._root}")
         columns = tuple(column.name for column in schema.fields)
-        self._wanted = Wanted(columns, servers_in(options), flag(options, "failondataloss", "true"))
-        self._taker = Taker(self._wanted.servers, queues, self._root)
+        self._range_options = RangeOptions(columns, servers_in(options), flag(options, "failondataloss", "true"))
+        self._taker = Taker(self._range_options.servers, queues, self._root)
         self._rows_max = number(options, "maxoffsetspertrigger", ITEMS_MAX, least=1)
         self._partitions_min = number(options, "minpartitions", 0)
-        self._left: dict[Place, int] | None = None  # what a run of Trigger.AvailableNow has yet to take
+        self._left: dict[RemoteQueue, int] | None = None  # what a run of Trigger.AvailableNow has yet to take
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._rows_max)
@@ -181,40 +181,40 @@ class TakingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = self._taker.waiting()
 
     def initialOffset(self) -> dict[str, Any]:
-        return as_json({place: Position(NUMBERED, log.first_id) for place, log in self._taker.logs().items()})
+        return as_json({remote: Position(NUMBERED, log.first_id) for remote, log in self._taker.logs().items()})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun, logs = from_json(start), self._taker.logs()
-        for place, at in begun.items():
-            if place in logs:
-                logs[place].go_on_from(at.next_id)
-        # What a run that was killed has taken comes first.
-        if all(log.next_id == begun[place].next_id for place, log in logs.items() if place in begun):
+        for remote, at in begun.items():
+            if remote in logs:
+                logs[remote].go_on_from(at.next_id)
+        # First what a killed run has taken.
+        if all(log.next_id == begun[remote].next_id for remote, log in logs.items() if remote in begun):
             self._take(begun, limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max)
         reached: Offsets = dict(begun)
-        for place, log in logs.items():
-            reached[place] = Position(NUMBERED, log.next_id if place in begun else log.first_id)
+        for remote, log in logs.items():
+            reached[remote] = Position(NUMBERED, log.next_id if remote in begun else log.first_id)
         return as_json(reached)
 
     def _take(self, known: Offsets, rows_max: int) -> None:
         waiting = self._taker.waiting()
         if self._left is not None:
-            waiting = {place: min(items, self._left.get(place, 0)) for place, items in waiting.items()}
-        waiting = {place: items for place, items in waiting.items() if place in known}
-        for place, items in shares(waiting, rows_max).items():
+            waiting = {remote: min(items, self._left.get(remote, 0)) for remote, items in waiting.items()}
+        waiting = {remote: items for remote, items in waiting.items() if remote in known}
+        for remote, items in shares(waiting, rows_max).items():
             if items:
-                self._taker.take(place, items)
+                self._taker.take(remote, items)
             if items and self._left is not None:
-                self._left[place] -= items
+                self._left[remote] -= items
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None
 
     def commit(self, end: dict[str, Any]) -> None:
         logs = self._taker.logs()
-        for place, at in from_json(end).items():
-            if place in logs:
-                logs[place].remove_before(at.next_id)
+        for remote, at in from_json(end).items():
+            if remote in logs:
+                logs[remote].remove_before(at.next_id)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         ranges: list[RangeOfIds] = ranges_of(from_json(start), from_json(end))
@@ -222,4 +222,4 @@ class TakingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, RangePartition):
-            yield from log_batches(self._root, partition.what, self._wanted)
+            yield from log_batches(self._root, partition.what, self._range_options)

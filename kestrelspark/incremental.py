@@ -1,7 +1,7 @@
-"""What earlier runs have read of journals, so that the next one takes the rest: each segment, once.
+"""Track what earlier runs have read of journals, so that each run reads only new segments.
 
-A live segment is read up to its last whole record, and from there the next time. Kestrel's own files, which are
-rewritten, are never known.
+A live segment is read up to its last whole record, and from there in the next run. Kestrel's own files are not tracked:
+they are rewritten.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,10 +15,10 @@ from kestrelspark.scanning import blocks
 
 
 @dataclass(slots=True)
-class Journal:
+class JournalProgress:
     """What has been read of a journal: all items with ids before `next_id`.
 
-    `numbers` are stretches of its segments, first and last, that were closed; `ends` says how many bytes of others.
+    `numbers` are ranges (first, last) of segments read completely; `ends` is how many bytes of others were read.
     """
 
     next_id: int = 0
@@ -41,22 +41,24 @@ class Journal:
 
 @dataclass(slots=True, frozen=True)
 class Reached:
-    """How far a live segment is whole, and the id that comes next."""
+    """Where the last whole record of a live segment ends, and the id that comes next."""
 
     end: int
     next_id: int
 
 
 class Seen:
-    """By journal, what has been read."""
+    """What has been read, by journal."""
 
-    def __init__(self, said: Iterable[dict[str, Any]] = ()) -> None:
-        """`said` is what `as_json` gave."""
-        self._journals: dict[tuple[str, str, int], Journal] = {}
-        for one in said:
+    def __init__(self, saved: Iterable[dict[str, Any]] = ()) -> None:
+        """`saved` is a result of `as_json`."""
+        self._journals: dict[tuple[str, str, int], JournalProgress] = {}
+        for one in saved:
             numbers = [(first, last) for first, last in one["segments"]]
             ends = {int(number): end for number, end in one["ends"].items()}
-            self._journals[one["server"], one["queue"], one["journal_id"]] = Journal(one["next_id"], numbers, ends)
+            self._journals[one["server"], one["queue"], one["journal_id"]] = JournalProgress(
+                one["next_id"], numbers, ends
+            )
 
     def as_json(self) -> list[dict[str, Any]]:
         return [
@@ -72,7 +74,7 @@ class Seen:
         ]
 
     def fresh(self, spark: Any, files: Sequence[JournalFile]) -> list[JournalFile]:
-        """What is to be read now, of the live ones what is whole: from now on that is known. Raises OSError."""
+        """The files to read now, live ones up to their last whole record; then they count as read. Raises OSError."""
         known = {file.path: self._of(file) for file in files if not file.is_kestrel}
         unread = [file for file in files if not file.is_kestrel and not known[file.path].is_read(file.number)]
         live = [file for file in unread if file.is_live]
@@ -94,8 +96,8 @@ class Seen:
                 found.append(file)
         return found
 
-    def _of(self, file: JournalFile) -> Journal:
-        return self._journals.setdefault((file.server, file.queue, file.journal_id or 0), Journal())
+    def _of(self, file: JournalFile) -> JournalProgress:
+        return self._journals.setdefault((file.server, file.queue, file.journal_id or 0), JournalProgress())
 
 
 def _reached(spark: Any, files: Sequence[JournalFile]) -> list[Reached]:

@@ -1,4 +1,4 @@
-"""How far a replay has come with each queue, in a folder: what its tasks note there, its next run goes on behind."""
+"""The progress of a replay with each queue, saved in a folder so that the next run continues there."""
 
 import json
 import os
@@ -9,38 +9,38 @@ from kestreld.errors import KestrelError
 
 
 class BadState(KestrelError):
-    """A file that should say how far earlier runs came does not."""
+    """A progress file that cannot be read."""
 
 
 @dataclass(slots=True, frozen=True, order=True)
-class Mark:
-    """Everything up to this item of a queue is done; ids begin anew with each journal."""
+class ItemPosition:
+    """The last item of a queue that is done, with all before it. Ids begin anew with each journal."""
 
     journal_id: int
     item_id: int
 
 
-class Marks:
-    """`folder` "" = nothing is known and nothing kept."""
+class ReplayProgress:
+    """`folder` "" = nothing is loaded or saved."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def of(self, server: str, queue: str) -> Mark | None:
-        """None: nothing of it is done. Raises BadState."""
+    def of(self, server: str, queue: str) -> ItemPosition | None:
+        """None = nothing is done yet. Raises BadState."""
         if not self._folder:
             return None
         path = self._path(server, queue)
         try:
             with open(path, encoding="utf-8") as file:
-                said = json.load(file)
-            return Mark(int(said["journal_id"]), int(said["id"]))
+                saved = json.load(file)
+            return ItemPosition(int(saved["journal_id"]), int(saved["id"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise BadState(f"{path}: cannot be read ({problem}); remove it to put its queue again whole") from problem
+            raise BadState(f"cannot read {path}: {problem}; remove it to replay the whole queue") from problem
 
-    def note(self, server: str, queue: str, mark: Mark) -> None:
+    def save(self, server: str, queue: str, position: ItemPosition) -> None:
         """Raises OSError."""
         if not self._folder:
             return
@@ -48,7 +48,7 @@ class Marks:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         temporary = f"{path}.{os.getpid()}"
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"journal_id": mark.journal_id, "id": mark.item_id}, file)
+            json.dump({"journal_id": position.journal_id, "id": position.item_id}, file)
         os.replace(temporary, path)
 
     def _path(self, server: str, queue: str) -> str:

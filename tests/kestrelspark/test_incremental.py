@@ -12,11 +12,11 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.records import Reason
+from kestrelspark.incremental import JournalProgress
 from kestrelspark.jobs.convert import Added, Choice, convert, convert_new
 from kestrelspark.jobs.report import Report, report, rows
 from kestrelspark.jobs.verify import CORRUPT, OK, verify
-from kestrelspark.newness import Journal
-from kestrelspark.runs import PENDING, alone
+from kestrelspark.runs import PENDING, exclusive_run
 from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.segments import BEGIN_MS, got, puts, write_segment
@@ -110,9 +110,9 @@ def test_a_state_of_other_runs_is_refused_and_so_is_a_second_run_at_the_same_tim
     write_segment(lake.journal, 1, 1, puts(1, 3))
     lake.add()
     arguments = spark, [str(lake.spool)], str(lake.folder), str(lake.state), Choice()
-    with pytest.raises(Failure, match="give --state another name"):
+    with pytest.raises(Failure, match="use another --state"):
         convert_new(*arguments, with_values=True)
-    with alone(str(lake.folder)), pytest.raises(Failure, match="another run is at it") as refused:
+    with exclusive_run(str(lake.folder)), pytest.raises(Failure, match="another run is in progress") as refused:
         lake.add()
     assert refused.value.code == ExitCode.TRY_AGAIN
 
@@ -174,11 +174,11 @@ def test_verify_reads_again_only_what_has_changed(spark: Any, tmp_path: Path) ->
         verdict = verify(spark, [str(spool)], (), state)
         assert (verdict.code, verdict.files, verdict.passed_over) == (CORRUPT, 1, 1)
     write_segment(spool / "work.journal", 3, 65, [], previous_bytes=live.stat().st_size + 100)
-    assert str(live) in {finding.path for finding in verify(spark, [str(spool)], (), state).findings}
+    assert str(live) in {finding.path for finding in verify(spark, [str(spool)], (), state).problems}
 
 
 def test_segments_that_were_read_are_remembered_as_stretches() -> None:
-    journal = Journal(ends={3: 100})
+    journal = JournalProgress(ends={3: 100})
     for number in (1, 2, 5, 3, 4, 9):
         journal.close(number)
     assert (journal.numbers, journal.ends) == ([(1, 5), (9, 9)], {})

@@ -13,11 +13,11 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from kestrelspark.jobs.ingest import Queues, ingest
 from kestrelspark.options import BadOption
-from kestrelspark.ranges import IS_REPEAT, RangeOfIds, Wanted
-from kestrelspark.readers import ItemsLost, Place
+from kestrelspark.ranges import IS_REPEAT, RangeOfIds, RangeOptions
+from kestrelspark.readers import ItemsLost, RemoteQueue
 from kestrelspark.servers import Servers, ServerTrouble
-from kestrelspark.taking import CONNECTIONS, Taker, TakingReader, taken_schema
 from kestrelspark.wal import FIRST_ID, Log, Taken, folder_of, lock, log_batches
+from kestrelspark.wal_reader import CONNECTIONS, Taker, WalReader, taken_schema
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.spark_job import SparkJob, ingest_command
@@ -43,10 +43,10 @@ def left(daemon: Daemon) -> int:
         return client.items("orders")
 
 
-def rows(root: Path, place: Place, end: int, first: int = FIRST_ID) -> list[tuple[bytes, bool]]:
+def rows(root: Path, remote: RemoteQueue, end: int, first: int = FIRST_ID) -> list[tuple[bytes, bool]]:
     """The items of a log, and whether they are marked."""
-    what = RangeOfIds(place.server, place.queue, 0, first, end)
-    batches = log_batches(root, what, Wanted(("value", IS_REPEAT), Servers(place.server), fails_on_loss=True))
+    what = RangeOfIds(remote.server, remote.queue, 0, first, end)
+    batches = log_batches(root, what, RangeOptions(("value", IS_REPEAT), Servers(remote.server), fails_on_loss=True))
     return [(row["value"], row[IS_REPEAT]) for batch in batches for row in batch.to_pylist()]
 
 
@@ -68,7 +68,7 @@ def test_each_run_takes_what_is_there_and_the_log_goes_when_it_is_committed(
     assert sorted(row.id for row in found) == list(range(1, 2001))
     assert not any(row.is_repeat for row in found)
     # Spark says at the next batch that one is committed: the last one's files are still there.
-    names = sorted(path.name for path in folder_of(wal, Place(kestrel.address, "orders")).iterdir())
+    names = sorted(path.name for path in folder_of(wal, RemoteQueue(kestrel.address, "orders")).iterdir())
     assert names == [f"{1801:020d}.wal"]
 
 
@@ -115,56 +115,56 @@ def test_what_a_killed_server_gives_again_is_marked(kestrel: Daemon, tmp_path: P
         return len(closes) != 1
 
     with tampering_proxy(kestrel.port, admit=admit) as address:
-        place, taking = Place(address, "orders"), taker(tmp_path / "wal", address)
-        log = taking.logs()[place]
-        taking.take(place, 100)
-        taking.take(place, 100)
+        remote, taking = RemoteQueue(address, "orders"), taker(tmp_path / "wal", address)
+        log = taking.logs()[remote]
+        taking.take(remote, 100)
+        taking.take(remote, 100)
     assert left(kestrel) == 0
-    found = rows(tmp_path / "wal", place, log.next_id)
+    found = rows(tmp_path / "wal", remote, log.next_id)
     assert Counter(value for value, is_repeat in found if not is_repeat) == Counter(b"%d" % n for n in range(100))
     assert len([value for value, is_repeat in found if is_repeat]) == 1
 
 
 def test_a_log_with_a_torn_tail_goes_on_behind_what_is_whole(tmp_path: Path) -> None:
-    place = Place("a:22133", "orders")
-    log = Log.recovered(tmp_path, place)
-    log.told(list(log.append([Taken(b"one", 0), Taken(b"two", 7)], 1)), 1)
+    remote = RemoteQueue("a:22133", "orders")
+    log = Log.recovered(tmp_path, remote)
+    log.record_confirmed(list(log.append([Taken(b"one", 0), Taken(b"two", 7)], 1)), 1)
     log.append([Taken(b"three", 0)], 2)
     log.end_file()
     (path,) = log.folder.iterdir()
     path.write_bytes(path.read_bytes()[:-1])
-    again = Log.recovered(tmp_path, place)
+    again = Log.recovered(tmp_path, remote)
     assert again.next_id == 3
     assert list(again.append([Taken(b"three", 0), Taken(b"one", 0)], 3)) == [3, 4]
     again.end_file()
-    assert rows(tmp_path, place, 5) == [(b"one", False), (b"two", False), (b"three", False), (b"one", False)]
-    assert rows(tmp_path, place, 4, 2) == [(b"two", False), (b"three", False)]
+    assert rows(tmp_path, remote, 5) == [(b"one", False), (b"two", False), (b"three", False), (b"one", False)]
+    assert rows(tmp_path, remote, 4, 2) == [(b"two", False), (b"three", False)]
 
 
 def test_what_was_logged_and_not_confirmed_is_marked_once_when_it_comes_again(tmp_path: Path) -> None:
-    place = Place("a:22133", "orders")
-    log = Log.recovered(tmp_path, place)
+    remote = RemoteQueue("a:22133", "orders")
+    log = Log.recovered(tmp_path, remote)
     log.append([Taken(b"one", 0), Taken(b"two", 0)], 1)
     log.end_file()
-    again = Log.recovered(tmp_path, place)
+    again = Log.recovered(tmp_path, remote)
     again.append([Taken(b"two", 0), Taken(b"new", 0), Taken(b"two", 0)], 2)
     again.end_file()
-    assert rows(tmp_path, place, 6, 3) == [(b"two", True), (b"new", False), (b"two", False)]
+    assert rows(tmp_path, remote, 6, 3) == [(b"two", True), (b"new", False), (b"two", False)]
 
 
 def test_numbers_go_on_when_the_files_have_gone_and_a_range_without_files_is_an_error(tmp_path: Path) -> None:
-    place = Place("a:22133", "orders")
-    log = Log.recovered(tmp_path, place)
+    remote = RemoteQueue("a:22133", "orders")
+    log = Log.recovered(tmp_path, remote)
     log.append([Taken(b"one", 0)], 1)
     log.end_file()
     log.remove_before(2)
     assert not list(log.folder.iterdir())
-    again = Log.recovered(tmp_path, place)
+    again = Log.recovered(tmp_path, remote)
     again.go_on_from(2)
     assert list(again.append([Taken(b"two", 0)], 2)) == [2]
     again.end_file()
     with pytest.raises(ItemsLost, match="1 of them are in"):
-        rows(tmp_path, place, 3)
+        rows(tmp_path, remote, 3)
 
 
 def test_two_queries_cannot_share_a_log(tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ def test_two_queries_cannot_share_a_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"subscribe": "q", "walPath": "wal"}, "walPath is a folder that every node can read"),
-        ({"walPath": "/tmp/wal"}, "needs the option subscribe"),
+        ({"subscribe": "q", "walPath": "wal"}, "walPath must be an absolute path"),
+        ({"walPath": "/tmp/wal"}, "requires the option subscribe"),
         ({"subscribe": "q", "walPath": "/tmp/wal", "reader": "r"}, "no option reader"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(BadOption, match=words):
-        TakingReader(taken_schema(), {"servers": "127.0.0.1:1", **options})
+        WalReader(taken_schema(), {"servers": "127.0.0.1:1", **options})
