@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tui.figures import COLUMNS, QueueRow
+from tui.figures import FIGURES, QueueRow
 
-_CONDITION: Final = re.compile(rf"({'|'.join(COLUMNS[1:])})([<>=])(\d+(?:\.\d+)?)")
+_CONDITION: Final = re.compile(rf"({'|'.join(FIGURES)})([<>=])(\d+(?:\.\d+)?)")
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     ">": operator.gt,

@@ -1,58 +1,58 @@
 """Turn samples of servers into the rows and totals the console shows. Pure: no server, no screen, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import Final
+from typing import Annotated, Final, get_type_hints
 
+from tui.formats import Number, count, printable, rate, size, span
 from tui.snapshots import KEYS, Figures, Snapshot
 
-Number = int | float | None  # None = unknown, shown as a blank
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How a figure is shown: `width` has room for the longest one and a blank before it. `heading` "" = its name."""
+
+    width: int
+    form: Callable[[Number], str] = count
+    heading: str = ""
 
 
 @dataclass(slots=True)
 class QueueRow:
-    """One queue or fanout child. The names are those of the columns and of the JSON output."""
+    """One queue or fanout child. The fields are the columns of the console, in JSON and CSV, and in filters."""
 
     queue: str
-    items: int | None
-    in_per_s: float | None  # None until there are two samples of the same run of the server
-    out_per_s: float | None  # taken, flushed or moved: whatever left without expiring or being discarded
-    oldest_ms: int | None  # how long the head has waited
-    waiters: int | None
-    open_reads: int | None
-    bytes: int | None
-    logsize: int | None
-    mem_items: int | None
-    mem_bytes: int | None
-    expired: int | None
-    discarded: int | None
-    age_ms: int | None  # how long the item taken last had waited
+    items: Annotated[int | None, Column(8)]
+    in_per_s: Annotated[float | None, Column(8, rate, "in/s")]  # None until two samples of the same run of the server
+    # Taken, flushed or moved: whatever left without expiring or being discarded.
+    out_per_s: Annotated[float | None, Column(8, rate, "out/s")]
+    oldest_ms: Annotated[int | None, Column(7, span, "oldest")]  # how long the head has waited
+    waiters: Annotated[int | None, Column(8)]
+    open_reads: Annotated[int | None, Column(6, heading="open")]
+    bytes: Annotated[int | None, Column(7, size)]
+    logsize: Annotated[int | None, Column(8, size)]
+    mem_items: Annotated[int | None, Column(10)]
+    mem_bytes: Annotated[int | None, Column(10, size)]
+    expired: Annotated[int | None, Column(8)]
+    discarded: Annotated[int | None, Column(10)]
+    age_ms: Annotated[int | None, Column(7, span, "age")]  # how long the item taken last had waited
     is_stopped: bool = False  # its journal is corrupt or cannot be written
 
 
-COLUMNS: Final = (
-    "queue",
-    "items",
-    "in_per_s",
-    "out_per_s",
-    "oldest_ms",
-    "waiters",
-    "open_reads",
-    "bytes",
-    "logsize",
-    "mem_items",
-    "mem_bytes",
-    "expired",
-    "discarded",
-    "age_ms",
-)
+FIGURES: Final[dict[str, Column]] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(QueueRow, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+COLUMNS: Final = ("queue", *FIGURES)
+HEADINGS: Final = {"queue": "queue", **{name: figure.heading or name for name, figure in FIGURES.items()}}
 _ITEMS, _TOTAL, _EXPIRED, _DISCARDED, _OLDEST = (
     KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded", "oldest_at_ms")
 )
 # A sum of these would mean nothing: the largest counts.
 _LARGEST: Final = ("oldest_ms", "age_ms")
-_SUMMED: Final = tuple(column for column in COLUMNS[1:] if column not in _LARGEST)
+_SUMMED: Final = tuple(column for column in FIGURES if column not in _LARGEST)
 
 
 def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[QueueRow] = ()) -> list[QueueRow]:
@@ -161,3 +161,13 @@ def _sum(rows: Sequence[QueueRow], column: str) -> Number:
 def as_record(row: QueueRow) -> dict[str, Number | str]:
     """A row for JSON and CSV."""
     return asdict(row)
+
+
+def cell(row: QueueRow, column: str) -> str:
+    """One figure as it is shown."""
+    return printable(row.queue) if column == "queue" else FIGURES[column].form(getattr(row, column))
+
+
+def labelled(row: QueueRow, columns: Iterable[str]) -> list[str]:
+    """Figures with their headings, without those that are unknown."""
+    return [f"{HEADINGS[column]} {text}" for column in columns if (text := cell(row, column))]

@@ -3,8 +3,7 @@
 import math
 from typing import Final
 
-from tui.figures import Number
-
+Number = int | float | None  # None = unknown, shown as a blank
 _SIZES: Final = ("", "K", "M", "G", "T", "P")
 _SPANS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 BARS: Final = "▁▂▃▄▅▆▇█"

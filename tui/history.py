@@ -5,6 +5,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from tui.figures import QueueRow
@@ -35,10 +36,8 @@ class History:
         else:
             indexes = self._samples[-1].indexes
         columns = {
-            "items": array("f", [UNKNOWN if row.items is None else row.items for row in rows]),
-            "in_per_s": array("f", [UNKNOWN if row.in_per_s is None else row.in_per_s for row in rows]),
-            "out_per_s": array("f", [UNKNOWN if row.out_per_s is None else row.out_per_s for row in rows]),
-            "oldest_ms": array("f", [UNKNOWN if row.oldest_ms is None else row.oldest_ms for row in rows]),
+            name: array("f", [UNKNOWN if value is None else value for value in map(attrgetter(name), rows)])
+            for name in SERIES
         }
         self._samples.append(_Sample(at_ms, indexes, columns))
 

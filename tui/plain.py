@@ -9,33 +9,10 @@ from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.board import ALL_SERVERS, Board
 from tui.choosing import chosen, in_order
-from tui.figures import COLUMNS, Number, QueueRow, as_record, total
-from tui.formats import count, printable, rate, size, span
+from tui.figures import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
+from tui.formats import Number
 from tui.polling import Poller
 from tui.summaries import health_line, totals_line
-
-HEADINGS = {
-    "oldest_ms": "oldest",
-    "age_ms": "age",
-    "open_reads": "open",
-    "in_per_s": "in/s",
-    "out_per_s": "out/s",
-}
-FORMS = {
-    "items": count,
-    "bytes": size,
-    "logsize": size,
-    "mem_items": count,
-    "mem_bytes": size,
-    "oldest_ms": span,
-    "age_ms": span,
-    "waiters": count,
-    "open_reads": count,
-    "in_per_s": rate,
-    "out_per_s": rate,
-    "expired": count,
-    "discarded": count,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +24,6 @@ class ViewOptions:
     descending: bool = False
     as_json: bool = False
     samples: int | None = None  # None = until interrupted
-
-
-def cell(row: QueueRow, column: str) -> str:
-    """One figure as it is shown."""
-    return printable(row.queue) if column == "queue" else FORMS[column](getattr(row, column))
 
 
 def run_plain(pollers: Sequence[Poller], options: ViewOptions, interval_ms: int) -> None:
@@ -98,7 +70,7 @@ def shown_rows(board: Board, options: ViewOptions, view: str = ALL_SERVERS) -> l
 def page(board: Board, options: ViewOptions, at_ms: int) -> str:
     """Totals, servers and a table."""
     rows = shown_rows(board, options)
-    heads = [HEADINGS.get(column, column) for column in COLUMNS]
+    heads = list(HEADINGS.values())
     lines = [heads, *([cell(row, column) for column in COLUMNS] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))

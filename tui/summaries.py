@@ -1,27 +1,17 @@
 """The lines above the table: totals of a view and the health of its servers, as plain text."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from tui.board import ServerState
-from tui.figures import QueueRow, total
+from tui.figures import QueueRow, labelled, total
 from tui.formats import count, rate, size, span
+
+TOTALS: Final = ("items", "bytes", "logsize", "in_per_s", "out_per_s", "waiters", "open_reads", "expired", "discarded")
 
 
 def totals_line(rows: Sequence[QueueRow]) -> str:
-    sums = total(rows)
-    parts = [
-        ("queues", count(len(rows))),
-        ("items", count(sums.items)),
-        ("bytes", size(sums.bytes)),
-        ("logsize", size(sums.logsize)),
-        ("in/s", rate(sums.in_per_s)),
-        ("out/s", rate(sums.out_per_s)),
-        ("waiters", count(sums.waiters)),
-        ("open", count(sums.open_reads)),
-        ("expired", count(sums.expired)),
-        ("discarded", count(sums.discarded)),
-    ]
-    return "  ".join(f"{name} {value}" for name, value in parts if value)
+    return "  ".join([f"queues {count(len(rows))}", *labelled(total(rows), TOTALS)])
 
 
 def health_line(server: ServerState, now_ms: int) -> str:

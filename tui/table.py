@@ -12,31 +12,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tui.figures import COLUMNS, QueueRow
+from tui.figures import FIGURES, HEADINGS, QueueRow, cell
 from tui.formats import sparkline
 from tui.history import History
 from tui.keys import TABLE_KEYS, bindings
-from tui.plain import HEADINGS, cell
 
 NAME_WIDTH_MIN: Final = 12
 NAME_WIDTH_MAX: Final = 40
 SPARKLINE_WIDTH: Final = 16
-# Room for the longest figures of a column and a blank before them.
-WIDTHS: Final = {
-    "items": 8,
-    "bytes": 7,
-    "logsize": 8,
-    "mem_items": 10,
-    "mem_bytes": 10,
-    "oldest_ms": 7,
-    "waiters": 8,
-    "open_reads": 6,
-    "in_per_s": 8,
-    "out_per_s": 8,
-    "expired": 8,
-    "discarded": 10,
-    "age_ms": 7,
-}
 DEPTH_HEADING: Final = "depth"
 
 
@@ -86,7 +69,9 @@ class QueueTable(ScrollView, can_focus=True):
         longest = max((len(row.queue) for row in rows), default=0) + 2  # the glyph before it
         self._name_width = min(max(longest, NAME_WIDTH_MIN), NAME_WIDTH_MAX)
         self._find_current()
-        size = Size(self._name_width + sum(WIDTHS.values()) + SPARKLINE_WIDTH + 2, len(rows) + 1)
+        size = Size(
+            self._name_width + sum(figure.width for figure in FIGURES.values()) + SPARKLINE_WIDTH + 2, len(rows) + 1
+        )
         if size != self.virtual_size:
             self.virtual_size = size
         self.refresh()
@@ -124,7 +109,7 @@ class QueueTable(ScrollView, can_focus=True):
             style = depth_style = styles.cursor
         glyph = "✖ " if row.is_stopped else "› " if index == self._cursor else "  "
         name = Segment(_fit(glyph + cell(row, "queue"), self._name_width), style)
-        figures = [cell(row, column).rjust(WIDTHS[column]) for column in COLUMNS[1:]]
+        figures = [cell(row, column).rjust(figure.width) for column, figure in FIGURES.items()]
         depth = sparkline(self._history.series(row.queue, "items", SPARKLINE_WIDTH), SPARKLINE_WIDTH)
         beside = [
             Segment(figures[0] + " ", style),
@@ -136,9 +121,9 @@ class QueueTable(ScrollView, can_focus=True):
     def _head(self, styles: _Styles, scroll_x: int, width: int) -> Strip:
         column, descending = self._sort
         mark = "▼" if descending else "▲"
-        heads = {name: HEADINGS.get(name, name) + (mark if name == column else "") for name in COLUMNS}
+        heads = {name: heading + (mark if name == column else "") for name, heading in HEADINGS.items()}
         name = Segment(_fit("  " + heads["queue"], self._name_width), styles.head)
-        figures = [heads[column].rjust(WIDTHS[column]) for column in COLUMNS[1:]]
+        figures = [heads[column].rjust(figure.width) for column, figure in FIGURES.items()]
         figures.insert(1, f" {DEPTH_HEADING:>{SPARKLINE_WIDTH}}")
         rest = [Segment("".join(figures), styles.head)]
         return _strip(name, rest, scroll_x, width, styles.head)
@@ -210,8 +195,8 @@ class QueueTable(ScrollView, can_focus=True):
         if x < self._name_width:
             return "queue"
         x += self.scroll_offset.x - self._name_width
-        for column in COLUMNS[1:]:
-            width = WIDTHS[column] + (SPARKLINE_WIDTH + 1 if column == "items" else 0)  # its sparkline is next to it
+        for column, figure in FIGURES.items():
+            width = figure.width + (SPARKLINE_WIDTH + 1 if column == "items" else 0)  # its sparkline is next to it
             if x < width:
                 return column
             x -= width

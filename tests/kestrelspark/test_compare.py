@@ -52,7 +52,7 @@ def test_a_report_and_a_period_are_put_side_by_side(
     [
         (["--before=1..2", "--after=2..3"], 2, "name the journals"),
         (["--before=yesterday", "--after=2..3"], 2, "SINCE..UNTIL or the folder of a report, not yesterday"),
-        (["--before=.", "--after=2..3"], 66, "report --to . makes it"),
+        (["--before=.", "--after=2..3"], 66, "create it with report --to ."),
         (["--before=yesterday..2", "--after=2..3", "."], 2, "since must be a time such as"),
     ],
 )

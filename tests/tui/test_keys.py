@@ -6,9 +6,8 @@ from textual.binding import Binding
 
 from tests.support.daemon import ROOT
 from tui.app import Console
-from tui.figures import COLUMNS
+from tui.figures import COLUMNS, HEADINGS
 from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
-from tui.plain import HEADINGS
 from tui.screens.details import Details
 from tui.screens.journal import JournalScreen
 from tui.screens.overview import Overview

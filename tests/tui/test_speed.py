@@ -78,7 +78,7 @@ def by_dump(answer: bytes, feed: Feed) -> Snapshot:
 
 
 def by_feed(answer: bytes, feed: Feed) -> Snapshot:
-    feed.take(json.loads(answer))
+    feed.apply(json.loads(answer))
     return Snapshot("a:1", 0, 0, feed.queues, feed.counters)
 
 

@@ -9,9 +9,9 @@ from textual.widgets import Footer, Static
 
 from kestreld.client.blocks import Cell
 from tui.asking import QueueDetails
-from tui.figures import QueueRow
-from tui.formats import count, printable, rate, size, span
-from tui.history import SAMPLES_MAX
+from tui.figures import FIGURES, HEADINGS, QueueRow, cell, labelled
+from tui.formats import printable, span
+from tui.history import SAMPLES_MAX, SERIES
 from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
 from tui.plots import largest, plot
@@ -19,12 +19,9 @@ from tui.screens.boxes import Box, BoxScreen, put_lines
 from tui.screens.waiting import waiting_text, waiting_title
 
 SPANS_SAMPLES: Final = (60, SAMPLES_MAX)
-PLOTS: Final = (
-    ("items", "items", count),
-    ("in_per_s", "in/s", rate),
-    ("out_per_s", "out/s", rate),
-    ("oldest_ms", "oldest", span),
-)
+TITLE: Final = (
+    "items", "bytes", "logsize", "mem_items", "oldest_ms", "waiters", "open_reads", "expired", "discarded"
+)  # fmt: skip
 
 
 class Details(BoxScreen):
@@ -47,7 +44,7 @@ class Details(BoxScreen):
     def compose(self) -> ComposeResult:
         yield Static(id="title")
         with Horizontal(id="plots"):
-            for column, _, _ in PLOTS:
+            for column in SERIES:
                 yield Static(id=column, classes="plot")
         with Horizontal(id="boxes"):
             for name in ("readers", "settings", "waiting"):
@@ -71,12 +68,13 @@ class Details(BoxScreen):
         """Show the current state of the board."""
         console = self.console
         history = console.board.histories[console.view]
-        for column, heading, form in PLOTS:
+        for column in SERIES:
+            form = FIGURES[column].form
             box = self.query_one(f"#{column}", Static)
             values = history.series(self.queue, column, self._samples)
             width, height = max(4, box.size.width - 2), 6
             foot = f"max {form(largest(values))} in {span(history.span_ms(self._samples))}"
-            put_lines(box, [f"{heading} {form(_now(values))}", *plot(values, width, height), foot])
+            put_lines(box, [f"{HEADINGS[column]} {form(_now(values))}", *plot(values, width, height), foot])
         put_lines(self.query_one("#title", Static), [_title(self.queue, self._row())])
         put_lines(self.query_one("#readers", Static), self._reader_lines())
 
@@ -130,19 +128,8 @@ class Details(BoxScreen):
 def _title(queue: str, row: QueueRow | None) -> str:
     if row is None:
         return f"{printable(queue)}  no such queue"
-    parts = [
-        ("items", count(row.items)),
-        ("bytes", size(row.bytes)),
-        ("logsize", size(row.logsize)),
-        ("in memory", count(row.mem_items)),
-        ("oldest", span(row.oldest_ms)),
-        ("waiters", count(row.waiters)),
-        ("open", count(row.open_reads)),
-        ("expired", count(row.expired)),
-        ("discarded", count(row.discarded)),
-    ]
     stopped = "  ✖ STOPPED" if row.is_stopped else ""
-    return printable(queue) + stopped + "  " + "  ".join(f"{name} {value}" for name, value in parts if value)
+    return printable(queue) + stopped + "  " + "  ".join(labelled(row, TITLE))
 
 
 def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
@@ -150,9 +137,7 @@ def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
     name, plus, child = row.queue.partition("+")
     lines = [
         f"  {printable(plus + child if plus else name)}",
-        f"    items {count(row.items)}",
-        f"    in/s {rate(row.in_per_s)}",
-        f"    out/s {rate(row.out_per_s)}",
+        *(f"    {HEADINGS[column]} {cell(row, column)}" for column in ("items", "in_per_s", "out_per_s")),
     ]
     if "head_id" in figures and "next_id" in figures:
         lines += [f"    head {figures['head_id']}", f"    next {figures['next_id']}"]
