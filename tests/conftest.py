@@ -57,9 +57,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def installed_programs() -> Iterator[None]:
     """kestreld and kestrelctl start as they do for users: for tests of starts, of what is imported, and of signals."""
-    before, forked.is_wanted = forked.is_wanted, False
-    yield
-    forked.is_wanted = before
+    with forked.no_forks():
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,6 +27,7 @@ def test_every_target_has_inputs_to_begin_with() -> None:
     assert {path.parent.name for path in KEPT} == set(TARGETS)
 
 
+@pytest.mark.exhaustive("memcache_parser")
 @pytest.mark.parametrize(
     ("seconds", "seed"), [(1, 1), pytest.param(20, 0, marks=pytest.mark.long)], ids=["same each time", "random"]
 )

@@ -6,6 +6,7 @@ import pwd
 import re
 import resource
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,19 @@ from kestrelctl.doctor.machine import space
 from kestrelctl.doctor.results import CheckResult, exit_code, graded
 from kestrelctl.remote.checking import State
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.forked import no_forks
 from tests.support.shell import ROOT, Kestrelctl
 
 MACHINE = {"clock synchronised", "disk space", "disk latency"}  # as this one happens to be
 
 
 @pytest.fixture
-def watched(tmp_path: Path, installed_programs: None) -> Iterator[Daemon]:
+def watched(tmp_path: Path) -> Iterator[Daemon]:
     """With an admin port and a queue; the doctor reads its command line."""
     config = "queues: {work: {max_items: 7}}\n"
-    with running_daemon(tmp_path / "daemon", config=config, admin="127.0.0.1:0") as daemon:
+    with ExitStack() as stack:
+        with no_forks():
+            daemon = stack.enter_context(running_daemon(tmp_path / "daemon", config=config, admin="127.0.0.1:0"))
         yield daemon
 
 

@@ -12,8 +12,6 @@ from tests.support.daemon import Daemon
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 
-pytestmark = pytest.mark.usefixtures("installed_programs")
-
 
 def test_help_has_the_table_of_exit_codes(kestrelctl: Kestrelctl) -> None:
     shown = kestrelctl("--help")
@@ -31,6 +29,7 @@ def test_every_verb_explains_itself(kestrelctl: Kestrelctl) -> None:
         assert kestrelctl(verb, "-h").out.startswith(f"Usage: kestrelctl {verb} ".encode())
 
 
+@pytest.mark.usefixtures("installed_programs")
 def test_no_arguments_at_all_show_the_help_with_exit_2(kestrelctl: Kestrelctl) -> None:
     shown = kestrelctl()
     assert shown.code == 2
@@ -91,6 +90,7 @@ def test_what_the_server_says_decides_the_exit_code(kestrelctl: Kestrelctl, answ
     assert run.err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("installed_programs")
 def test_a_server_that_leaves_in_the_middle_is_exit_69(kestrelctl: Kestrelctl) -> None:
     with scripted_peer([Exchange(b"get q/open\r\n", b"VALUE q 0 5\r\nhal", closes=True)]) as peer:
         run = kestrelctl("get", "q", "-s", peer.address)
@@ -108,6 +108,7 @@ def test_a_server_that_leaves_after_some_lines_is_exit_81_and_says_what_is_unkno
     )
 
 
+@pytest.mark.usefixtures("installed_programs")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_wait_without_a_word(kestrelctl: Kestrelctl, queue: str, number: int, code: int) -> None:
     kestrelctl("put", queue, "x")

@@ -20,8 +20,10 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +39,18 @@ NEEDED: Final = {  # by each program: these, and all that is below them
 }
 AT_THE_START: Final = ("PYTHON", "LANG", "LC_")  # variables that a Python reads only then
 
-is_wanted = sys.platform == "linux"
+_is_wanted = sys.platform == "linux"
+
+
+@contextmanager
+def no_forks() -> Iterator[None]:
+    """Programs that start in this block do so as they do for users."""
+    global _is_wanted
+    before, _is_wanted = _is_wanted, False
+    try:
+        yield
+    finally:
+        _is_wanted = before
 
 
 class Launched(subprocess.Popen[Any]):
@@ -48,7 +61,7 @@ class Launched(subprocess.Popen[Any]):
         given = inspect.signature(execute).bind(*positional).arguments
         (program, *arguments), variables = _program(given["args"]), given["env"]
         is_special = given["preexec_fn"] or given["pass_fds"] or given["start_new_session"]
-        if not (is_wanted and program) or is_special or _at_the_start(variables) != _at_the_start(environment()):
+        if not (_is_wanted and program) or is_special or _at_the_start(variables) != _at_the_start(environment()):
             execute(*positional)
             return
         ends = [given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
@@ -157,6 +170,27 @@ def _import_all(name: str) -> None:
             _import_all(found.name)
 
 
+def _run(name: str) -> Any:
+    """The program; what it calls sys.exit with."""
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def _end(code: Any) -> None:
+    """As Python does, but for taking apart all modules: that is three times the work of most commands."""
+    if isinstance(code, int):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError):  # Python says what is wrong
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code & 0xFF)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
     name = sys.argv[1]
     for needed in NEEDED[name]:
@@ -164,4 +198,4 @@ if __name__ == "__main__":
     gc.freeze()  # else a process that ends looks through all that there is
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.argv[1:] = _serve(socket.socket(fileno=0))
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    _end(_run(name))
