@@ -119,11 +119,11 @@ class Spool:
     def adopt_family(self, name: str, config: QueueConfig, archive_path: str | None) -> Queue:
         """A queue with all its readers, made if need be. Raises as `adopt`, and SpoolUnusable for another archive."""
         if archive_path is not None:
-            if self.maintenance.archive_path not in (None, archive_path):
+            if self.maintenance.retirement.archive_path not in (None, archive_path):
                 raise SpoolUnusable(
-                    self.path, f"archives in {self.maintenance.archive_path} already, not in {archive_path}"
+                    self.path, f"archives in {self.maintenance.retirement.archive_path} already, not in {archive_path}"
                 )
-            self.maintenance.archive_path = archive_path
+            self.maintenance.retirement.archive_path = archive_path
         self.configure(name, config)
         queue = self.lifecycle.family(name)
         self.end_turn(queue)

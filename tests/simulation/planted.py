@@ -13,9 +13,9 @@ from kestreld.journal import records, recovery
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, ReaderState
-from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.retirement import Retirement
 from kestreld.server.memcache.handler import Handler
 from kestreld.server.turn import Turn
 from tests.simulation.process_files import ProcessFiles
@@ -166,8 +166,8 @@ def marker_leads() -> AbstractContextManager[Any]:
     """The marker names a segment before that is on disk."""
     start_segment = Journal.start_segment
 
-    def hasty(self: Journal, checkpoint: Checkpoint, skip: int = 0) -> None:
-        start_segment(self, checkpoint, skip)
+    def hasty(self: Journal, checkpoint: Checkpoint, skip: int = 0, filled: int = -1) -> None:
+        start_segment(self, checkpoint, skip, filled)
         if "/.tmp/" in self.folder:
             return  # a repair puts its own there
         on_disk, self.synced_number = self.synced_number, self.live.number
@@ -181,14 +181,14 @@ def marker_leads() -> AbstractContextManager[Any]:
 def floor_not_synced() -> AbstractContextManager[Any]:
     """Segments go before it is on disk that nobody needs them."""
 
-    def hasty(self: Maintenance, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
+    def hasty(self: Retirement, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
         if journal.marker is not None:
             with suppress(OSError):
                 journal.mark(floor)
         yield from ()
         return True
 
-    return patch.object(Maintenance, "_raise_floor", hasty)
+    return patch.object(Retirement, "_raise_floor", hasty)
 
 
 def stop_syncs_nothing() -> AbstractContextManager[Any]:

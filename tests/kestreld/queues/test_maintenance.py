@@ -105,7 +105,7 @@ def test_segments_go_though_the_next_is_full_before_a_sync_is_over(tmp_path: Pat
         most = max(most, len(engine.segments(WORK)))
         synced = engine.queue(WORK).journal.synced_number
         assert not synced or synced in [int(path.name[:10]) for path in engine.segments(WORK)], "a power cut needs it"
-        engine.maintenance.drop_dead(engine.queue(WORK))
+        engine.maintenance.retirement.drop_dead(engine.queue(WORK))
     assert most < 10
 
 

@@ -1,0 +1,142 @@
+"""When a journal is compacted, and the steps of that: a new segment, the live items copied, synced, put in place."""
+
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.journal.compaction import Compaction
+from kestreld.journal.journal import Journal
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.live import live_records
+from kestreld.queues.queue import Queue
+from kestreld.queues.slices import WAITS, Slices, Work
+
+COMPACT_AGAIN_MS: Final = 60_000
+
+
+class Compactor:
+    """Compacts the journals of a collection. `compacting` are those under way; `roll` begins a segment if it can."""
+
+    def __init__(
+        self,
+        collection: QueueCollection,
+        slices: Slices,
+        compacting: set[Queue],
+        roll: Callable[[Queue, Journal], bool],
+        drop_dead: Callable[[Queue], None],
+    ) -> None:
+        self._collection = collection
+        self._files = collection.files
+        self._clock = collection.clock
+        self._report = collection.report
+        self._slices = slices
+        self._compacting = compacting
+        self._roll = roll
+        self._drop_dead = drop_dead
+
+    def compact_if_due(self, queue: Queue, journal: Journal) -> None:
+        """The guide's second rule: the journal is many times its size, and the queue's contents are less than one."""
+        size_max = queue.segment_bytes_max
+        # Half-way to the limit: items flow on meanwhile, and of small segments many are filled during a sync.
+        start_at = size_max * queue.segments_max // 2
+        if queue in self._compacting or queue.stopped is not None or journal.disk_bytes <= start_at:
+            return
+        pinned_bytes = journal.needed_bytes(queue.lowest_head())  # the others only wait for a sync or the archive
+        if pinned_bytes <= start_at:
+            return
+        if self._clock.monotonic_ms < journal.compact_again_at_ms:
+            return
+        # It must be worth it: what was compacted before is not made much smaller again.
+        fresh_bytes = sum(segment.used_bytes for segment in journal.segments[:-1] if not segment.compacted)
+        data_bytes, record_bytes = queue.live_bytes()
+        if data_bytes < size_max <= fresh_bytes and fresh_bytes > record_bytes and not journal.is_crowded:
+            self._compacting.add(queue)
+            self._slices.take_on(self._compact(queue, journal))
+
+    def keep_within_limit(self, queue: Queue, journal: Journal) -> None:
+        """Where segments are filled faster than the disk takes a compacted one, those who fill them have to wait."""
+        full_at = queue.segment_bytes_max * (queue.segments_max - 1)
+        if queue in self._compacting and journal.disk_bytes > full_at:
+            self._collection.crowded.setdefault(queue, [])
+
+    def _compaction_over(self, queue: Queue) -> None:
+        self._compacting.discard(queue)
+        held_back = self._collection.crowded.pop(queue, None)
+        if held_back:
+            for tell in held_back:
+                tell()
+            self._collection.commit.wake()
+
+    def _compact(self, queue: Queue, journal: Journal) -> Work:
+        """Rewrite the live items of all closed segments into one, which then takes their place."""
+        compaction = None
+        yield from self._roll_for_compaction(queue, journal)
+        if journal.begun_with is not None and self._may_compact(queue, journal):
+            compaction = Compaction(journal, journal.begun_with)
+            try:
+                for record in live_records(queue, journal.live.first_id):
+                    if record is not None:
+                        compaction.add(record)
+                    if compaction.wants_a_pause or record is None:
+                        yield None
+                compaction.close()
+                yield from self._get_to_disk(queue, journal, compaction)
+            except JournalCorrupt as problem:
+                queue.stop(problem)
+                self._collection.commit.wake()  # those who waited have been told
+                compaction.abandon()
+                compaction = None
+            except JournalFailed as problem:
+                self._give_up(queue, journal, compaction, problem.reason)
+                compaction = None
+        if compaction is None or not self._may_compact(queue, journal):
+            if compaction is not None:
+                compaction.abandon()
+            self._compaction_over(queue)
+            return
+        self._put_in_place(queue, journal, compaction)
+
+    def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:
+        """Wait until it is there, and the CHECKPOINT behind it: nothing older goes before. Raises JournalFailed."""
+        outcome: list[OSError | None] = []
+        self._files.in_background(compaction.sync, outcome.append)
+        # A queue that was deleted or stopped meanwhile is not synced any more.
+        while not outcome or (journal.synced_number <= compaction.segment.number and self._may_compact(queue, journal)):
+            yield WAITS
+        if outcome[0] is not None:
+            raise JournalFailed(compaction.segment.path, f"sync failed: {outcome[0].strerror}")
+
+    def _roll_for_compaction(self, queue: Queue, journal: Journal) -> Work:
+        """Begin a new segment with a number left free before it: the compacted one's."""
+        queue.want_segment(wanted=True)
+        number = journal.live.number
+        while journal.live.number == number and self._may_compact(queue, journal):
+            if not queue.is_idle:
+                yield WAITS  # a synced queue may never be seen idle: its next commit rolls
+            elif not self._roll(queue, journal):
+                journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)
+                break
+        queue.want_segment(wanted=False)
+
+    def _may_compact(self, queue: Queue, journal: Journal) -> bool:
+        return journal is queue.journal and journal.failed is None and queue.stopped is None
+
+    def _give_up(self, queue: Queue, journal: Journal, compaction: Compaction, reason: str) -> None:
+        if journal is queue.journal:  # else it was deleted meanwhile, and there is nothing to try again
+            # Not at every round: each try begins a segment, and a disk that is full has no room for them.
+            journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)
+            self._report(f"{queue.name}: compaction given up: {reason}; tried again in a minute")
+        compaction.abandon()
+
+    def _put_in_place(self, queue: Queue, journal: Journal, compaction: Compaction) -> None:
+        def finished(error: OSError | None) -> None:
+            if error is not None or journal is not queue.journal:
+                self._give_up(queue, journal, compaction, "" if error is None else str(error.strerror))
+            else:
+                journal.replace(compaction.replaced, compaction.segment)
+                for reader in queue.readers.values():
+                    reader.moved_to(compaction.replaced, compaction.segment)
+            self._compaction_over(queue)
+            self._drop_dead(queue)
+
+        self._files.in_background(compaction.put_in_place, finished)

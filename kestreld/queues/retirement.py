@@ -1,0 +1,137 @@
+"""Segments that no reader needs any more: archived or deleted, oldest first, one file a step."""
+
+from collections.abc import Container, Generator
+from typing import Final
+
+from kestreld.config.config import encode_queue_name
+from kestreld.files import must_be_the_systems
+from kestreld.journal.journal import Journal
+from kestreld.journal.segment import Segment
+from kestreld.queues.collection import QueueCollection
+from kestreld.queues.queue import Queue
+from kestreld.queues.slices import WAITS, Slices, Work
+
+REPORT_EVERY_MS: Final = 60_000
+
+
+class Retirement:
+    """Of the segments of a collection, but for queues that are `compacting`: theirs are being read."""
+
+    def __init__(self, collection: QueueCollection, slices: Slices, compacting: Container[Queue]) -> None:
+        self.archive_path = collection.config.archive_path  # None = dead segments are deleted
+        self._files = collection.files
+        self._clock = collection.clock
+        self._report = collection.report
+        self._slices = slices
+        self._compacting = compacting
+        self._reported_at_ms = -REPORT_EVERY_MS
+
+    def drop_dead(self, queue: Queue) -> None:
+        """Let go of the segments that no reader needs any more. What a turn took is done only once it is written."""
+        journal = queue.journal
+        if journal is None or journal.retiring or queue.stopped is not None or queue in self._compacting:
+            return
+        dead = list(journal.leftover.values())
+        if len(journal.segments) > 1:
+            dead += journal.segments[: journal.dead_segments(queue.written_head())]
+        if dead:
+            journal.retire(under_way=True)
+            self._slices.take_on(self._retire(queue, journal, dead))
+
+    def _retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> Work:
+        """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
+        kept = next(segment for segment in journal.segments if segment not in dead)
+        if kept is not journal.segments[0] and not (yield from self._raise_floor(queue, journal, kept.first_id)):
+            journal.retire(under_way=False)
+            return
+        # One file a step: letting go of a large one takes milliseconds.
+        for segment in dead:
+            if journal is not queue.journal:
+                return  # deleted meanwhile: these names may be those of a new journal by now
+            try:
+                if self.archive_path is None or segment.compacted:
+                    self._files.unlink(segment.path)
+                elif not self._archived(queue, journal, segment):
+                    return  # goes on in the background
+            except OSError as error:
+                must_be_the_systems(error)
+                # When somebody has tidied up by hand: it had to go anyway.
+                if self._files.exists(segment.path):
+                    self._report_once(f"{segment.path}: cannot be removed: {error.strerror}; tried again later")
+                    journal.retire(under_way=False)
+                    return
+            journal.forget(segment)
+            yield None
+        journal.retire(under_way=False)
+        self.drop_dead(queue)  # what has died meanwhile
+
+    def _raise_floor(self, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
+        """Have the marker say, on disk, that nobody needs what stands before `floor`; False when it does not."""
+        if journal.marker is None or journal.floor_on_disk >= floor:
+            return True  # where there is no marker nothing is missed
+        outcome: list[OSError | None] = []
+        try:
+            journal.mark(floor)
+        except OSError as error:
+            must_be_the_systems(error)
+            outcome.append(error)
+        else:
+            self._files.in_background(lambda: self._files.sync_dir(journal.folder), outcome.append)
+        while not outcome:
+            yield WAITS
+        if journal is not queue.journal:
+            return False
+        if outcome[0] is not None:
+            self._report_once(f"{queue.name}: the marker cannot be renamed: {outcome[0].strerror}; tried again later")
+            return journal.marker is None
+        journal.floor_synced(floor)
+        return True
+
+    def _archived(self, queue: Queue, journal: Journal, segment: Segment) -> bool:
+        """Move a segment to the archive; False when that takes a copy, which goes on in the background."""
+        folder = f"{self.archive_path}/{encode_queue_name(queue.name)}/{journal.journal_id}"
+        path = f"{folder}/{segment.path.rpartition('/')[2]}"
+        self._files.make_dir(folder)
+        try:
+            self._files.rename(segment.path, path)
+        except OSError as error:
+            must_be_the_systems(error)
+            if not self._files.is_other_disk(error):
+                raise
+            self._copy_to_archive(queue, journal, segment, path)
+            return False
+        return True
+
+    def _copy_to_archive(self, queue: Queue, journal: Journal, segment: Segment, path: str) -> None:
+        def work() -> None:
+            try:
+                self._files.copy(segment.path, path + ".new")
+            except OSError:
+                if self._files.exists(path + ".new"):
+                    self._files.unlink(path + ".new")  # a disk that is full needs the room
+                raise
+            self._files.rename(path + ".new", path)
+            self._files.sync_dir(path.rpartition("/")[0])
+
+        def finished(error: OSError | None) -> None:
+            journal.retire(under_way=False)
+            if journal is not queue.journal:
+                return  # deleted meanwhile: its path may be that of a new journal's segment by now
+            try:
+                if error is not None:
+                    raise error
+                self._files.unlink(segment.path)
+            except OSError as problem:
+                must_be_the_systems(problem)
+                self._report_once(f"{path}: cannot be archived: {problem.strerror}; tried again later")
+                return
+            journal.forget(segment)
+            self.drop_dead(queue)
+
+        self._files.in_background(work, finished)
+
+    def _report_once(self, problem: str) -> None:
+        # Once a minute: the round that tries again comes every second.
+        if self._clock.monotonic_ms - self._reported_at_ms >= REPORT_EVERY_MS:
+            self._reported_at_ms = self._clock.monotonic_ms
+            self._report(problem)
