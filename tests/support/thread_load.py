@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from kestrelctl.bench.items import ItemMaker
-from kestrelctl.bench.ledger import Ledger, Verdict
+from kestrelctl.bench.ledger import DeliveryResult, Ledger
 
 FLOOD_WAIT_MS: Final = 250
 CROWD_WAIT_MS: Final = 1000
@@ -40,7 +40,7 @@ class ThreadLoad:
 
     def flood(
         self, *, writers: int, readers: int, run_ms: int, poll_percent: int = 25, target: int = 10_000
-    ) -> Verdict:
+    ) -> DeliveryResult:
         """As fast as it goes, with at most `target` items underway; so many readers in a hundred do not wait."""
 
         def wait_ms() -> int:
@@ -50,14 +50,16 @@ class ThreadLoad:
         self._run(writers, lambda _: time.monotonic() < end_s, readers, wait_ms, target=target)
         return self._ledger.verdict()
 
-    def put(self, *, threads: int, items: int, cycles: int) -> Verdict:
+    def put(self, *, threads: int, items: int, cycles: int) -> DeliveryResult:
         """Many put at once; what they have put is taken and looked at after each cycle."""
         for _ in range(cycles):
             self._run(threads, lambda count: count < items, 0, lambda: 0)
             self._run(0, lambda _: False, 1, lambda: 0)
         return self._ledger.verdict()
 
-    def timeout(self, *, writers: int, readers: int, run_ms: int, delay_ms: int, low_ms: int, high_ms: int) -> Verdict:
+    def timeout(
+        self, *, writers: int, readers: int, run_ms: int, delay_ms: int, low_ms: int, high_ms: int
+    ) -> DeliveryResult:
         """Items at a slow rate, while a stampede of readers waits a short and random time for each."""
         end_s = time.monotonic() + run_ms / 1000
 
@@ -68,7 +70,7 @@ class ThreadLoad:
         self._run(writers, may_go_on, readers, lambda: self._random.randint(low_ms, high_ms))
         return self._ledger.verdict()
 
-    def many_clients(self, *, clients: int, items: int, sleep_ms: int, wait_ms: int = CROWD_WAIT_MS) -> Verdict:
+    def many_clients(self, *, clients: int, items: int, sleep_ms: int, wait_ms: int = CROWD_WAIT_MS) -> DeliveryResult:
         """One producer lets items trickle, and a crowd of waiting clients gets them."""
 
         def may_go_on(count: int) -> bool:
