@@ -39,12 +39,12 @@ class PasswordHash:
         """A line that `kestreld hash-password` printed. Raises ValueError, which does not repeat it."""
         match = _FORM.fullmatch(text)
         if match is None:
-            raise ValueError("expected a line that `kestreld hash-password` printed")
+            raise ValueError("expected a line printed by `kestreld hash-password`")
         cost_log2, blocks, lanes = (int(number) for number in match.group(1, 2, 3))
         salt, digest = (base64.b64decode(part + "==") for part in match.group(4, 5))
         too_dear = not 10 <= cost_log2 <= 20 or 128 * blocks * (1 << cost_log2) > MEMORY_BYTES_MAX
         if too_dear or not 1 <= lanes <= 4 or blocks < 1 or len(salt) < 8 or len(digest) != _DIGEST_BYTES:
-            raise ValueError("a hash whose numbers kestreld does not take: make one with `kestreld hash-password`")
+            raise ValueError("unsupported scrypt parameters: create the hash with `kestreld hash-password`")
         return cls(cost_log2, blocks, lanes, salt, digest)
 
     def fits(self, password: bytes) -> bool:

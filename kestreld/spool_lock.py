@@ -16,10 +16,10 @@ def check_spool(files: FileLayer, spool: str) -> None:
         return
     owner, mode = files.owner_and_mode(spool)
     if owner != os.geteuid():
-        reason = f"belongs to {_account_name(owner)}, and kestreld runs as {_account_name(os.geteuid())}: set user"
+        reason = f"owned by {_account_name(owner)}, but kestreld runs as {_account_name(os.geteuid())}: set user"
         raise SpoolUnusable(spool, reason)
     if mode & 0o022:
-        raise SpoolUnusable(spool, f"others can write to it (mode {mode:04o}): chmod go-w")
+        raise SpoolUnusable(spool, f"writable by other accounts (mode {mode:04o}): run chmod go-w")
 
 
 def _account_name(number: int) -> str:
@@ -44,7 +44,7 @@ def take_lock(files: FileLayer, spool: str) -> int:
         is_held = True
     except OSError as error:
         must_be_the_systems(error)
-        raise SpoolUnusable(spool, f"cannot be used as spool: {error.strerror}") from error
+        raise SpoolUnusable(spool, f"not usable as a spool: {error.strerror}") from error
     finally:
         if lock is not None and not is_held:
             files.close(lock)

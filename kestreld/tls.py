@@ -109,13 +109,13 @@ def wrap(context: ssl.SSLContext, connection: Connection) -> TlsConnection:
 
 
 def _no_password() -> Never:
-    raise ValueError("the key is encrypted; kestreld has nobody to ask for its password")
+    raise ValueError("the key is encrypted: use a key without a password")
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()
-    return str(error.args[0] if error.args and isinstance(error.args[0], str) else "no PEM of that kind in it")
+    return str(error.args[0] if error.args and isinstance(error.args[0], str) else "contains no matching PEM data")
 
 
 def _mistake(config: Config, field: str, reason: str) -> ConfigError:

@@ -180,7 +180,7 @@ def _damaged_stretch(buffer: bytes, at: int, end: int, file: JournalFile, progre
     if not buffer[at:].strip(b"\0"):
         return None
     if whole := sum(1 for _ in records.find_whole_records(buffer, at + 1)):
-        reason += f", and {whole} whole records follow, which a repair would keep"
+        reason += f", and {whole} intact records follow, which a repair would keep"
     # Where the CHECKPOINT itself is cut short the segment never held anything.
     return DamagedStretch(at, reason, len(buffer) - at, is_torn=True, left_out=whole)
 

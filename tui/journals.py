@@ -14,7 +14,8 @@ from kestrelctl.remote.admin import path_of
 from tui.admin_port import AdminLost, AdminRefused
 from tui.asking import Asked
 
-NO_SUCH_PATH: Final = "there is nothing of that name"  # the answer of an admin port without journals
+# What an admin port without journals replies: not that there is no such queue.
+NO_SUCH_PATH: Final = ("not found", "there is nothing of that name")
 GIVEN_UP_CHECK_S: Final = 0.2
 
 
@@ -81,7 +82,7 @@ def ask_journal(asked: Asked, queue: str) -> JournalDetails:
         finally:
             port.close()
     except AdminRefused as refusal:
-        is_older = refusal.status == 404 and str(refusal) == NO_SUCH_PATH
+        is_older = refusal.status == 404 and str(refusal) in NO_SUCH_PATH
         return JournalDetails(
             asked.address, failure="not supported by this version of kestreld" if is_older else str(refusal)
         )

@@ -65,7 +65,7 @@ def read_beginning(path: str, size_bytes: int, read_start: Callable[[int], bytes
         return Beginning(segment, None, None, 0, problem)
     if header.segment != number:
         segment.records_at = 0
-        words = f"the header says segment {header.segment}: a file renamed by hand?"
+        words = f"the header says segment {header.segment}: was the file renamed?"
         return Beginning(segment, header, None, 0, JournalCorrupt(path, 0, words))
     segment.compacted = bool(header.replaced)
     at = segment.records_at

@@ -63,7 +63,7 @@ class Compaction:
             self._fd = self._files.create(self._path)
         except OSError as error:
             must_be_the_systems(error)
-            raise JournalFailed(self._path, f"cannot be made: {error.strerror}") from error
+            raise JournalFailed(self._path, f"cannot create: {error.strerror}") from error
         self._parts = [header, self._checkpoint]
         self._bytes = len(header) + len(self._checkpoint)
         self._write()

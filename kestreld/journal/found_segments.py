@@ -142,7 +142,7 @@ def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:
         guess = len(encode_header(Header(0, segment.number, segment.first_id, 0, queue)))
         segment.records_at = _first_record(start, guess, segment.number)
     elif segment.header.segment != segment.number:
-        segment.problem = f"the header says segment {segment.header.segment}: a file renamed by hand?"
+        segment.problem = f"the header says segment {segment.header.segment}: was the file renamed?"
         segment.number, segment.first_id = segment.header.segment, segment.header.first_id
 
 

@@ -49,7 +49,7 @@ class Damage:
         ids = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in self.lost)
         outcomes = [f"lost: item {ids}"] if ids else []
         if self.lost_from:
-            outcomes.append(f"what was put from item {self.lost_from} on {MAY_BE_LOST}")
+            outcomes.append(f"items from {self.lost_from} on {MAY_BE_LOST}")
         outcome = "; ".join(outcomes) or "no item known to be lost"
         return f"{self.path}: byte {self.offset}: {self.reason}; {outcome}"
 
@@ -316,7 +316,7 @@ class Inspection:
         lowest = min((state.head for state in self.readers), default=first.first_id)
         floor = max(lowest, self._marker.floor if self._marker is not None else 0)
         if self._may_miss_the_first() and floor < first.first_id:
-            words = f"what stood before segment {first.number} is not there"
+            words = f"everything before segment {first.number} is missing"
             self.damages.append(Damage(self._folder, 0, 0, words, lost=[(floor, first.first_id - 1)]))
         if self.damages:
             self.damages += torn

@@ -91,7 +91,7 @@ class Journal(Descriptors):
             self.files.make_dir(self.folder)
         except OSError as error:
             must_be_the_systems(error)
-            raise JournalFailed(self.folder, f"cannot be made: {error.strerror}") from error
+            raise JournalFailed(self.folder, f"cannot create: {error.strerror}") from error
 
     # Writing
 
@@ -199,7 +199,7 @@ class Journal(Descriptors):
             fd = self._make_file(path, data)
         except OSError as error:
             must_be_the_systems(error)
-            raise self._fail(error, "making a segment") from error
+            raise self._fail(error, "creating a segment") from error
         if filled >= 0:
             self.filled[filled] = self.live
         elif self.failed is not None and self.unsynced and not self.is_sync_failed:
@@ -384,11 +384,11 @@ class Journal(Descriptors):
             size_bytes = self.files.size_bytes(self.live.path)
         except OSError as error:
             must_be_the_systems(error)
-            return self._fail(error, "looking at the live segment")
+            return self._fail(error, "checking the live segment")
         if size_bytes == self.live.used_bytes:
             return None
         # Replaced, cut short or added to by somebody else: a new file's size stands still while the old one's grows.
-        reason = f"the live segment has {size_bytes} bytes where {self.live.used_bytes} were written"
+        reason = f"the live segment has {size_bytes} bytes, but {self.live.used_bytes} were written"
         self.failed = JournalFailed(self.live.path, reason)
         self.failed_at_ms = self.clock.monotonic_ms
         return self.failed
@@ -461,7 +461,7 @@ class Journal(Descriptors):
         for segment in self.segments:
             if segment.number == number:
                 return segment
-        raise JournalCorrupt(self.folder, 0, f"there is no segment {number}")
+        raise JournalCorrupt(self.folder, 0, f"no segment {number}")
 
     def after(self, number: int) -> Segment | None:
         """The segment that follows `number`, None when that is the live one."""

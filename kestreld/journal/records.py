@@ -190,14 +190,14 @@ def _unpack_ranges(body: bytes, at: int, count: int) -> list[Range]:
     """Raises ValueError or struct.error where these are no ranges."""
     ranges = list(_RANGE.iter_unpack(body[at : at + count * _RANGE.size]))
     if len(ranges) != count or any(first > last or last >= ID_MAX for first, last in ranges):
-        raise ValueError("not that many ranges, or one that no ids can be in")
+        raise ValueError("invalid number of ranges, or an invalid range")
     return ranges
 
 
 def _believable(reader: int, *numbers: int) -> None:
     """Raises ValueError for a number of a reader that leaves no next one, and for counts and ids nobody gets to."""
     if reader >= READER_MAX or any(number >= ID_MAX for number in numbers):
-        raise ValueError("a number that cannot be")
+        raise ValueError("field value out of range")
 
 
 def done_record(done: Done) -> bytes:
@@ -517,7 +517,7 @@ def why_bad(code: int) -> str:
         -1: "the record is cut short",
         -2: "the checksum does not match",
         -3: "a record of length zero",
-        -4: "a record with fields that this kestreld does not know",
+        -4: "unsupported record fields",
     }[code]
 
 

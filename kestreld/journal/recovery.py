@@ -127,7 +127,7 @@ def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
             found.append(open_segment(files, f"{journal.folder}/{name}"))
     if not found:
         if journal.segments:
-            raise JournalCorrupt(journal.live.path, 0, "the live segment is gone")
+            raise JournalCorrupt(journal.live.path, 0, "the live segment is missing")
         return None
     newest = found[-1]
     if newest.checkpoint is None:
@@ -163,7 +163,7 @@ def survey(files: FileLayer, folder: str) -> Survey:
     for earlier, later in pairwise(found):
         if later.segment.number == earlier.segment.number:
             other = earlier.segment.path.rpartition("/")[2]
-            raise JournalCorrupt(later.segment.path, 0, f"{other} has the same number: a file put there by hand?")
+            raise JournalCorrupt(later.segment.path, 0, f"{other} has the same number: was a file copied there?")
         size_bytes, used_bytes = earlier.segment.used_bytes, counted_bytes(earlier, later, files.read_file)
         if size_bytes < used_bytes:
             raise JournalCorrupt(earlier.segment.path, size_bytes, f"the file ends here, not at byte {used_bytes}")
@@ -197,7 +197,7 @@ def survey(files: FileLayer, folder: str) -> Survey:
 
 def missing_words(first: int, last: int) -> str:
     """What to say of segments that have gone."""
-    return f"segment {first} is not there" if first == last else f"segments {first} to {last} are not there"
+    return f"segment {first} is missing" if first == last else f"segments {first} to {last} are missing"
 
 
 def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], marker: Marker | None) -> None:
@@ -209,7 +209,7 @@ def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], mar
         needed = max(needed, marker.floor)
         # Without a floor nobody can tell: a power cut may have lost the word that its items were done.
         if needed < first.first_id and not first.compacted:
-            raise SegmentsMissing(folder, f"what stood before segment {first.number} is not there")
+            raise SegmentsMissing(folder, f"everything before segment {first.number} is missing")
     for earlier, later in pairwise(found):
         first_missing, last_missing = earlier.segment.number + 1, later.segment.number - 1
         is_gap = first_missing <= last_missing and needed < later.segment.first_id
@@ -377,10 +377,10 @@ def must_be_torn(buffer: bytes, at: int, path: str, synced: bool) -> None:
         anything_whole = True
         if record_type == Type.SYNC:
             if read_sync(buffer[start + FRAME_BYTES : end]) > at:
-                raise JournalCorrupt(path, at, why_bad(code) + ", in a part that was on disk")
+                raise JournalCorrupt(path, at, why_bad(code) + ", in a part that had been synced")
             synced = True
     if anything_whole and not synced:
-        raise JournalCorrupt(path, at, why_bad(code) + ", and whole records follow")
+        raise JournalCorrupt(path, at, why_bad(code) + ", and intact records follow")
 
 
 def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, end: int) -> tuple[str, bool]:
@@ -403,7 +403,7 @@ def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, e
     if not kept:
         return f"{segment.path}: {len(tail)} unused bytes cut off at byte {end}", is_cut
     return (
-        f"{segment.path}: torn tail of {len(tail)} bytes cut off at byte {end}, {whole} whole records in it;"
+        f"{segment.path}: torn tail of {len(tail)} bytes cut off at byte {end}, {whole} intact records in it;"
         f" kept as {kept}"
     ), is_cut
 
@@ -429,4 +429,4 @@ def _write_whole(files: FileLayer, path: str, data: bytes) -> None:
 def _set_aside(files: FileLayer, clock: Clock, segment: Segment) -> str:
     kept = f"{segment.path}{TORN_MARK}{clock.wall_ms}"
     files.rename(segment.path, kept)
-    return f"{segment.path}: cut short while it was made; kept as {kept}"
+    return f"{segment.path}: incomplete when it was created; kept as {kept}"

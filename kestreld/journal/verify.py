@@ -259,7 +259,7 @@ def _read_segment(
             if report.torn or not is_live:
                 report.bad_offset, report.reason = at, reason
             if report.torn and (whole := sum(1 for _ in records.find_whole_records(buffer, at + 1))):
-                report.reason = f"{reason}, and {whole} whole records follow, which a repair would keep"
+                report.reason = f"{reason}, and {whole} intact records follow, which a repair would keep"
         elif len(written) < counted and name not in around.stood_in_for:
             report.bad_offset, report.reason = len(written), f"the file ends here, not at byte {counted}"
     except JournalCorrupt as problem:

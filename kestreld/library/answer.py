@@ -219,7 +219,7 @@ class Answer(Future[T]):
             try:
                 callback(self)
             except Exception:  # noqa: BLE001 - as of any future
-                _log.exception("a callback of %r has failed", self)
+                _log.exception("a callback of %r failed", self)
         if self._own_calls:
             self._make_own_calls()
 

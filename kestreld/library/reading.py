@@ -448,7 +448,7 @@ class Reading:
             if self.spool.is_over or self.reader.deleted:
                 return
             if not queue.put_with(item.data, item.expiry, 0, self.reader):
-                queue.report(f"{self.reader.name}: an item is lost: it was taken by a coroutine that was cancelled")
+                queue.report(f"{self.reader.name}: item lost: it was taken by a cancelled coroutine")
             self.spool.end_turn(queue)
 
     def evict(self) -> None:

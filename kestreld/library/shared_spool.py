@@ -46,7 +46,7 @@ class SharedSpool:
         self._server: Server | None = None
         too_many = len(f"{self.path}/{SOCKET}".encode("utf-8", "surrogateescape")) - SOCKET_PATH_BYTES_MAX
         if too_many > 0:
-            raise SpoolUnusable(self.path, f"its path is too long for a Unix socket in it, by {too_many} bytes")
+            raise SpoolUnusable(self.path, f"path too long for a Unix socket, by {too_many} bytes")
         restart_in_child(self)
 
     def after_fork(self) -> None:
@@ -106,11 +106,11 @@ class SharedSpool:
                     started = self._start()
                 self._closed.wait(LOOK_MS / 1000)
         except OSError as error:
-            raise SpoolUnusable(self.path, f"cannot be used as spool: {error.strerror}") from error
+            raise SpoolUnusable(self.path, f"not usable as a spool: {error.strerror}") from error
         finally:
             if starting is not None:
                 self._files.unlock(starting)
-        raise SpoolUnusable(self.path, "was closed")
+        raise SpoolUnusable(self.path, "closed")
 
     def _look(self) -> Server | None:
         """The server, if it answers."""
@@ -162,7 +162,7 @@ class SharedSpool:
         """Why the server has not come up: raises SpoolUnusable, unless another may be just about to."""
         if process.returncode != EXIT_SPOOL_LOCKED:
             lines = self._files.read_file(f"{self.path}/{LOG}").decode("utf-8", "replace").splitlines()
-            reason = f"its kestreld ended with exit code {process.returncode}: {lines[-1] if lines else ''}"
+            reason = f"its kestreld exited with code {process.returncode}: {lines[-1] if lines else ''}"
             raise SpoolUnusable(self.path, reason)
         holder = self._holder()
         if " memcache=" in holder and "unix:" not in holder:

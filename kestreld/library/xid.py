@@ -29,5 +29,5 @@ def is_own(xid: int, owner: object, name: str) -> bool:
         return True
     if xid.owner is owner:
         return True
-    _log.warning("%s: %d is an open read of another queue, reader or object: it stays open", name, xid)
+    _log.warning("%s: %d belongs to another queue, reader or object: it stays open", name, xid)
     return False

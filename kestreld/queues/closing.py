@@ -65,7 +65,10 @@ class Closing:
             self._sync_together(together, [one for one in sound if _is_unsynced(one[1])])
         self._sync_separately(separately)
         if self.left:
-            self._report(f"stopping: no time to sync and seal {self.left} of {len(leaving)} journals: as after a kill")
+            self._report(
+                f"stopping: time limit reached, {self.left} of {len(leaving)} journals not synced"
+                " and sealed; they will be recovered as after a crash"
+            )
         for _, journal in leaving if not self._is_late else ():  # else the end of the process closes them sooner
             journal.close()
 
@@ -91,7 +94,7 @@ class Closing:
         except OSError as error:
             self._report(
                 f"stopping: sync of the file system failed: {error.strerror}; no journal is sealed, and each"
-                " goes on in a new segment"
+                " will continue in a new segment"
             )
             for _, journal in written:  # all of them, time or not: the next process must not rely on any
                 journal.sync_failed(error)

@@ -170,7 +170,7 @@ class QueueCollection:
         now_ms = self.clock.monotonic_ms
         if now_ms - self._move_reported_at_ms.get(destination, -60_000) >= 60_000:
             self._move_reported_at_ms[destination] = now_ms
-            self.report(f"{destination}: cannot take a moved item: {problem}")
+            self.report(f"{destination}: cannot accept a moved item: {problem}")
 
     # Deleting and emptying
 
@@ -212,7 +212,7 @@ class QueueCollection:
                 self.trash.throw_away(journal, name, note, sync=queue.sync_ms is not None)
             except OSError as error:
                 must_be_the_systems(error)
-                failure = JournalFailed(journal.folder, f"cannot be deleted: {error.strerror}")
+                failure = JournalFailed(journal.folder, f"cannot delete: {error.strerror}")
                 if self.files.is_dir(journal.folder):
                     raise failure from error
             journal.close()
@@ -312,7 +312,7 @@ class QueueCollection:
         `progress` is told once a second how many names in the spool have been seen to, and how many there are.
         """
         for folder in finish_repairs(self.files, self.spool):
-            self.report(f"{folder}: repaired before the last stop, now in its place")
+            self.report(f"{folder}: repair completed: the repaired journal is now in place")
         self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
         names = self.files.list_dir(self.spool)
         tell_at_us = self.clock.stopwatch_us() + PROGRESS_US if progress is not None else 0
@@ -324,12 +324,12 @@ class QueueCollection:
             if name.startswith(".") or not self.files.is_dir(path):
                 continue
             if not name.endswith(FOLDER_SUFFIX):
-                self.report(f"{path}: not a journal of kestreld; left alone")
+                self.report(f"{path}: not a kestreld journal; left alone")
                 continue
             parent = decode_queue_name(name[: -len(FOLDER_SUFFIX)])
             problem = queue_name_problem(parent)
             if problem is not None or "+" in parent or encode_queue_name(parent) + FOLDER_SUFFIX != name:
-                self.report(f"{path}: not the name of a queue; left alone")
+                self.report(f"{path}: not a valid queue name; left alone")
                 continue
             if parent not in self.broken:
                 self._recover_family(parent, path)
@@ -359,11 +359,11 @@ class QueueCollection:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
             self.broken[parent] = problem
-            self.report(f"{parent}: stopped: {problem}; the other queues serve")
+            self.report(f"{parent}: stopped: {problem}; other queues are not affected")
             return None
         config = self.config.for_queue(parent)
         if not config.journal:
-            self.report(f"{parent}: has a journal, but journal is off in the configuration; not read")
+            self.report(f"{parent}: journal found, but journal is off in the configuration; not read")
             return None
         if recovered is None:
             self._forget_empty(path)
@@ -380,10 +380,10 @@ class QueueCollection:
             try:
                 obstacle = self._remove_journal(queue, parent)
             except JournalFailed as failure:  # every reader was dropped: nothing is lost by its being there
-                self.report(f"{failure}; tried again at the next start")
+                self.report(f"{failure}; will be retried at the next start")
                 return failure
             if obstacle is not None:
-                self.report(f"{obstacle}; tried again at the next start")
+                self.report(f"{obstacle}; will be retried at the next start")
         return None
 
     def _settle_found(self) -> None:
@@ -407,7 +407,7 @@ class QueueCollection:
                 try:
                     journal.start_segment(queue.checkpoint())
                 except JournalFailed as failure:
-                    self.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
+                    self.report(f"{queue.name}: {failure}; puts are refused until a new segment can be created")
 
     def _synced_together(self, journals: list[Journal]) -> bool:
         started_us = self.clock.stopwatch_us()

@@ -337,7 +337,7 @@ class GroupCommit:
         pending_sync = queue.sync.syncing_commit
         if queue.sync.pending_commit is None and pending_sync is None and queue.sync_ms != 0:
             return
-        failure = JournalFailed(queue.name, "a turn was cut short by an exception")
+        failure = JournalFailed(queue.name, "a turn was interrupted by an exception")
         if pending_sync is None or not pending_sync.is_syncing:
             problem = self._sync_now(queue)
             queue.forget_syncing()
@@ -435,7 +435,7 @@ class GroupCommit:
         try:
             queue.start_segment(journal, checkpoint)
         except JournalFailed as failure:
-            queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be made")
+            queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be created")
             queue.review_next_put()
         else:
             self.rolling.append(queue)  # its journal may have become too long
@@ -450,7 +450,7 @@ class GroupCommit:
         except OSError as error:
             must_be_the_systems(error)
             if not journal.note_refusal(refused=True):
-                queue.report(f"{queue.name}: the marker cannot be renamed: {error.strerror}; tried at each sync")
+                queue.report(f"{queue.name}: cannot rename the marker: {error.strerror}; will be retried at each sync")
         else:
             journal.note_refusal(refused=False)
 

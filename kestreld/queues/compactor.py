@@ -125,7 +125,7 @@ class Compactor:
         if journal is queue.journal:  # else it was deleted meanwhile, and there is nothing to try again
             # Not at every round: each try begins a segment, and a disk that is full has no room for them.
             journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)
-            self._report(f"{queue.name}: compaction given up: {reason}; tried again in a minute")
+            self._report(f"{queue.name}: compaction aborted: {reason}; will be retried in a minute")
         compaction.abandon()
 
     def _put_in_place(self, queue: Queue, journal: Journal, compaction: Compaction) -> None:

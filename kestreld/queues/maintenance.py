@@ -57,7 +57,7 @@ class Maintenance:
         except (JournalFailed, OSError) as problem:
             if isinstance(problem, OSError):
                 must_be_the_systems(problem)
-            self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be made")
+            self._report(f"{queue.name}: {problem}; puts are refused until a new segment can be created")
             queue.review_next_put()
             return False
         return True
@@ -101,7 +101,7 @@ class Maintenance:
         except OSError as error:
             must_be_the_systems(error)
             number = 0  # the live one stays unsynced
-            self._report(f"{queue.name}: cannot be opened to sync: {error.strerror}; tried again later")
+            self._report(f"{queue.name}: cannot open for sync: {error.strerror}; will be retried")
         started_us = self._clock.stopwatch_us()
         folders = journal.unsynced_folders()
         done: list[Segment] = []
@@ -202,7 +202,7 @@ class Maintenance:
     def _report_memory(self) -> None:
         if self._clock.monotonic_ms - self._memory_reported_at_ms >= REPORT_EVERY_MS:
             self._memory_reported_at_ms = self._clock.monotonic_ms
-            self._report("max_memory is used up: items stay on disk only, and queues without a journal take no more")
+            self._report("max_memory reached: items are kept on disk only, and queues without a journal refuse puts")
 
     def is_compacting(self, queue: Queue) -> bool:
         return queue in self._compacting

@@ -41,7 +41,7 @@ class ReaderLifecycle:
             return found
         if not label:
             names = ", ".join(sorted(queue.readers))
-            raise ReaderUnknown(f"{queue.name} has no default reader any more; it has {names}")
+            raise ReaderUnknown(f"{queue.name} no longer has a default reader; its readers are {names}")
         name = f"{queue.name}+{label}"
         if (problem := queue_name_problem(name)) is not None:
             raise BadQueueName(problem)
@@ -65,7 +65,7 @@ class ReaderLifecycle:
             queue.review_next_put()
             if isinstance(problem, OSError):
                 must_be_the_systems(problem)
-                raise JournalFailed(queue.name, f"cannot begin a segment: {problem.strerror}") from problem
+                raise JournalFailed(queue.name, f"cannot create a segment: {problem.strerror}") from problem
             raise
         self._collection.readers[reader.name] = self._collection.readers.pop(queue.name)
         reader.configure(self._collection.config.for_queue(reader.name))

@@ -192,12 +192,12 @@ class Repairer:
             self._collection.report(f"{report.queue}: and {len(report.damages) - LOGGED_MAX} more")
         if report.damages:
             self._collection.report(
-                f"{report.queue}: repaired and open again: items={report.restored} lost={report.lost};"
+                f"{report.queue}: repaired and reopened: items={report.restored} lost={report.lost};"
                 f" the damaged journal is kept in {report.kept_at}"
             )
             yield from self._in_background(work.sync_names)
         else:
-            self._collection.report(f"{report.queue}: nothing is damaged; open again")
+            self._collection.report(f"{report.queue}: no damage found; reopened")
 
     def _in_background(self, work: Callable[[], None]) -> Work:
         """Slow calls off the loop. Raises what they raise."""

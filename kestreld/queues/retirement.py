@@ -57,7 +57,7 @@ class Retirement:
                 must_be_the_systems(error)
                 # When somebody has tidied up by hand: it had to go anyway.
                 if self._files.exists(segment.path):
-                    self._report_once(f"{segment.path}: cannot be removed: {error.strerror}; tried again later")
+                    self._report_once(f"{segment.path}: cannot remove: {error.strerror}; will be retried")
                     journal.retire(under_way=False)
                     return
             journal.forget(segment)
@@ -82,7 +82,7 @@ class Retirement:
         if journal is not queue.journal:
             return False
         if outcome[0] is not None:
-            self._report_once(f"{queue.name}: the marker cannot be renamed: {outcome[0].strerror}; tried again later")
+            self._report_once(f"{queue.name}: cannot rename the marker: {outcome[0].strerror}; will be retried")
             return journal.marker is None
         journal.floor_synced(floor)
         return True
@@ -123,7 +123,7 @@ class Retirement:
                 self._files.unlink(segment.path)
             except OSError as problem:
                 must_be_the_systems(problem)
-                self._report_once(f"{path}: cannot be archived: {problem.strerror}; tried again later")
+                self._report_once(f"{path}: cannot archive: {problem.strerror}; will be retried")
                 return
             journal.forget(segment)
             self.drop_dead(queue)

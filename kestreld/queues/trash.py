@@ -97,7 +97,7 @@ class Trash:
                         self._remove(entry)
                 except OSError as error:
                     must_be_the_systems(error)
-                    self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
+                    self._report(f"{note.queue}: cannot keep for undo: {error.strerror}")
                     self._remove(entry)
 
     def expire(self) -> Work:
@@ -149,13 +149,13 @@ class Trash:
         self._files.sync_dir(self._spool)
 
     def _cannot_remove(self, path: str, error: OSError) -> None:
-        self._report(f"{path}: cannot be removed: {error.strerror}")
+        self._report(f"{path}: cannot remove: {error.strerror}")
 
     def drop_all(self) -> bool:
         """The disk is full: let go of everything; whether there was anything."""
         dropped = [entry for entry in self.entries if not entry.busy]
         for entry in dropped:
-            self._report(f"{entry.path}: removed early, the disk is full")
+            self._report(f"{entry.path}: removed early because the disk is full")
             self._remove(entry)
         return bool(dropped)
 
@@ -206,7 +206,7 @@ class Trash:
                         self._files.link(segment.path, f"{entry.path}/{segment.path.rpartition('/')[2]}")
         except OSError as error:
             must_be_the_systems(error)
-            self._report(f"{reader.name}: cannot be kept for undo: {error.strerror}")
+            self._report(f"{reader.name}: cannot keep for undo: {error.strerror}")
             self._remove(entry)
             return
         if not self._wrote_first(note, entry.path):
@@ -230,7 +230,7 @@ class Trash:
             write_first_note(self._files, folder, note)
         except OSError as error:
             must_be_the_systems(error)
-            self._report(f"{note.queue}: cannot be kept for undo: {error.strerror}")
+            self._report(f"{note.queue}: cannot keep for undo: {error.strerror}")
             return False
         return True
 
@@ -297,7 +297,7 @@ class Trash:
                         return
                     yield found[1]
         except JournalCorrupt as problem:
-            self._report(f"{entry.queue}: undo: {problem}; what follows there is not put back")
+            self._report(f"{entry.queue}: undo: {problem}; the remaining items are not restored")
 
 
 def _never_was(note: Note, queue: Queue) -> bool:

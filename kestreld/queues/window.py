@@ -334,7 +334,7 @@ class Window(Source):
         if self.behind_items or self.behind_bytes:
             self.queue.report(
                 f"{self.name}: {self.behind_items} items ({self.behind_bytes} bytes) fewer in the journal"
-                " than counted; set right"
+                " than counted; corrected"
             )
             self.behind_items = self.behind_bytes = 0
         self.detached_at = -1

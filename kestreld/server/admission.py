@@ -71,13 +71,13 @@ class Admission(HandshakeHost):
         if allowed is not None and peer:
             if self._by_ip.get(peer, 0) >= allowed:
                 self.state.stats.rejected_connections += 1
-                self.complain(policy.report, f"{peer} has {allowed} connections, as many as it may have")
+                self.complain(policy.report, f"max_connections_per_ip reached for {peer}: {allowed} connections")
                 turn_away(connection, policy)
                 return
             self._by_ip[peer] = self._by_ip.get(peer, 0) + 1
         secured: TlsConnection | None = None
         if policy.is_tls:
-            assert self.context is not None, "a TLS listener without a certificate"
+            assert self.context is not None, "TLS listener without a certificate"
             try:
                 connection = secured = TlsConnection(self.context, connection)
             except OSError:  # it has gone already

@@ -52,7 +52,7 @@ class BoundListener(ABC):
                 return
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
-                    self.complain(f"no descriptor for another connection: {error.strerror}")
+                    self.complain(f"cannot accept a connection: {error.strerror}")
                     self._pause()
                 return
             self.receive(connection)
@@ -104,7 +104,7 @@ class Listener(BoundListener):
         allowed = self._connections_max()
         if len(self._turn.sessions) + len(admission.handshakes) >= allowed:
             stats.rejected_connections += 1
-            self.complain(f"{allowed} connections are open, all there is room for")
+            self.complain(f"connection limit of {allowed} reached")
             turn_away(connection, policy)
             return
         stats.total_connections += 1

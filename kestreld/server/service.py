@@ -305,10 +305,10 @@ class Service:
         waiting = needs_restart(self.started_with, config)
         running = until_restart(self.started_with, config)
         if (address := running.exposed()) is not None:  # with the new addresses it would not be
-            raise ConfigError([config.problem("memcache", f"until the restart {exposure_reason(address)}")])
+            raise ConfigError([config.problem("memcache", f"before the restart, {exposure_reason(address)}")])
         context = server_context(running, self.collection.files)
         if context is None and any(address.tls for address in (*running.memcache, running.admin) if address):
-            raise ConfigError([config.problem("tls_certificate", "tls: listeners need one until the restart")])
+            raise ConfigError([config.problem("tls_certificate", "required by tls: listeners until the restart")])
         configured = self.collection.configure(running)
         self.admission.configure(running, context)
         self.state.max_open_reads = config.max_open_reads

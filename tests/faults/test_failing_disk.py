@@ -22,7 +22,7 @@ FAULTS: Final = {
     "fdatasync, slowly": ("fdatasync:error=EIO:delay_enter=20000:when=3", (SYNCED,), True),
     "write": ("write:error=EIO:when=5", (), True),
     "write of a synced queue": ("write:error=EIO:when=5", (SYNCED,), True),
-    "making a segment": ("openat:error=EIO:when=1", (ROLLING,), True),
+    "creating a segment": ("openat:error=EIO:when=1", (ROLLING,), True),
     "no descriptor for a segment": ("openat:error=EMFILE:when=1", (ROLLING,), True),
     "giving a segment its name": ("rename:error=EIO:when=1", (ROLLING,), True),
     "giving a synced segment its name": ("rename:error=EIO:when=1", (ROLLING, SYNCED), True),
@@ -31,7 +31,7 @@ FAULTS: Final = {
     "write, for want of room": ("write:error=ENOSPC:when=5", (), False),
     "write, for want of quota": ("write:error=EDQUOT:when=5", (SYNCED,), False),
 }
-QUICK: Final = ("fdatasync", "write", "making a segment", "write, for want of room")
+QUICK: Final = ("fdatasync", "write", "creating a segment", "write, for want of room")
 CASES: Final = [pytest.param(name, id=name, marks=() if name in QUICK else pytest.mark.long) for name in FAULTS]
 
 

@@ -89,7 +89,7 @@ def test_a_segment_that_was_deleted_while_the_server_was_down_stops_the_queue(tm
             assert ask(client).startswith(b"SERVER_ERROR corrupt %b/q.journal: " % str(daemon.spool).encode())
         with QueueClient(daemon.port) as client:
             assert client.get("other") == b"served"
-        assert "q: stopped: " in daemon.logged("not there")
+        assert "q: stopped: " in daemon.logged("is missing")
 
 
 def ask(client: QueueClient) -> bytes:

@@ -58,6 +58,6 @@ def test_with_max_memory_a_backlog_of_many_times_that_takes_no_more(tmp_path: Pa
                 client.put(name, item)
         assert client.offer("memo", items[0]) == b"NOT_STORED"
         assert resident_bytes(daemon.pid) - before_bytes < 10 * MIB + len(names) * ITEM_BYTES + 10 * MIB
-        daemon.logged("max_memory is used up")
+        daemon.logged("max_memory reached")
         for name in names:
             assert client.drain(name) == items

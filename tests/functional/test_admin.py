@@ -70,7 +70,7 @@ def test_it_is_not_ready_while_the_disk_refuses_a_journal(tmp_path):
         segment.unlink()
         daemon.logged("work: ")
         answer = ask(daemon, "/readyz")
-        assert (answer.status, answer.body) == (503, b"the disk refuses 1 journals\n")
+        assert (answer.status, answer.body) == (503, b"journal writes are failing for 1 queues\n")
         assert ask(daemon, "/healthz").status == 200
 
 
@@ -457,7 +457,7 @@ def test_more_connections_than_there_is_room_for_are_closed_and_the_queues_serve
     finally:
         for one in crowd:
             one.close()
-    daemon.logged("80 connections are open")
+    daemon.logged("connection limit of 80 reached")
 
 
 def test_garbage_on_the_admin_port_harms_nobody(daemon, connect: Connect, queue):

@@ -301,7 +301,7 @@ def test_a_reload_cannot_take_the_users_away_before_the_address_is_another(tmp_p
     daemon.start()
     try:
         reload(daemon, "listen: {admin: null, memcache: 127.0.0.1:0}\n")
-        assert "until the restart 0.0.0.0:0 is reachable from other machines" in daemon.logged("reload refused")
+        assert "before the restart, 0.0.0.0:0 is reachable from other machines" in daemon.logged("reload refused")
         with connected(daemon.port) as client:
             client.ask(b"version\r\n", UNAUTHENTICATED)
     finally:
@@ -421,5 +421,5 @@ def test_a_plain_password_in_the_configuration_is_refused_and_not_repeated(tmp_p
     daemon = Daemon(tmp_path, config="users:\n  a:\n    password: hunter2\n    rights: {'*': all}\n")
     done = daemon.run()
     assert done.returncode == 78
-    assert f"{daemon.config_path}:3:15: users.a.password: expected a line that" in done.stderr
+    assert f"{daemon.config_path}:3:15: users.a.password: expected a line printed by" in done.stderr
     assert "hunter2" not in done.stderr

@@ -73,8 +73,8 @@ def test_a_recorded_spool_is_served(imported: Daemon, name: str) -> None:
 
 def test_what_could_not_be_read_is_in_the_log_and_the_rest_went_to_imported(imported: Daemon) -> None:
     spool = imported.spool
-    assert f"kestreld: c_badop10: {spool}/c_badop10: byte 44: no op has the code 10; unread_bytes=1" in imported.log
-    assert f"kestreld: {spool}/f_weird.backup: neither Kestrel's nor kestreld's; left alone" in imported.log
+    assert f"kestreld: c_badop10: {spool}/c_badop10: byte 44: unknown opcode 10; unread_bytes=1" in imported.log
+    assert f"kestreld: {spool}/f_weird.backup: not a file of Kestrel or kestreld; left alone" in imported.log
     left = {path.name for path in spool.iterdir() if path.is_file() and path.name != ".lock"}
     assert left == {"f_weird.backup"}
     (folder,) = (spool / ".imported").iterdir()

@@ -112,7 +112,7 @@ def test_an_item_is_not_moved_to_a_queue_that_would_be_one_too_many(tmp_path: Pa
         for _ in range(2):
             client.ask(b"get a/open\r\nget a/abort\r\n", b"VALUE a/open 0 1\r\nx\r\nEND\r\nEND\r\n")
         assert queues(client) == {"a"}
-        daemon.logged("failed: cannot take a moved item: too many queues")
+        daemon.logged("failed: cannot accept a moved item: too many queues")
 
 
 # The right to

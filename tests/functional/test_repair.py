@@ -88,7 +88,7 @@ def test_a_queue_that_stops_in_use_is_mended_while_the_others_serve(daemon: Daem
         kept_at = client.expect_line(b"REPAIRED %d 1 " % (len(ITEMS) - 1)).split(b" ", 3)[3]
         assert client.read_value() == ITEMS[len(taken) + 1], "what stands behind a repair waits for it"
         assert (Path(kept_at.decode()) / segment.name).is_file()
-        daemon.logged("repaired and open again: items=19999 lost=1")
+        daemon.logged("repaired and reopened: items=19999 lost=1")
         worker.do(b"get work/close", b"END\r\n")
         assert client.drain("work") == [item for item in ITEMS[len(taken) + 2 :] if item != BAD]
         assert client.drain("work+audit") == LEFT

@@ -157,7 +157,7 @@ def test_somebody_elses_spool_is_refused(tmp_path):
     os.chown(daemon.spool, pwd.getpwnam("nobody").pw_uid, -1)
     done = daemon.run()
     assert (done.returncode, len(done.stderr.splitlines())) == (73, 1)
-    assert "belongs to nobody, and kestreld runs as root" in done.stderr
+    assert "owned by nobody, but kestreld runs as root" in done.stderr
     assert list(daemon.spool.iterdir()) == []
 
 
@@ -168,7 +168,7 @@ def test_a_spool_that_cannot_be_written_is_refused(open_path):
     os.chown(daemon.spool, pwd.getpwnam("nobody").pw_uid, -1)
     done = daemon.run()
     assert (done.returncode, len(done.stderr.splitlines())) == (73, 1)
-    assert "cannot be used as spool: Permission denied" in done.stderr
+    assert "not usable as a spool: Permission denied" in done.stderr
 
 
 def test_an_account_that_is_not_there_is_refused(tmp_path):

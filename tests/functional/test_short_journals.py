@@ -124,12 +124,12 @@ def test_an_archive_that_cannot_be_written_is_in_the_log_and_serving_goes_on(tmp
     with running_daemon(tmp_path, "max_journal_size=64KiB", f"archive_path={tmp_path}/archive") as daemon:
         with QueueClient(daemon.port) as client:
             let_flow(client, "q", MIB, 4096)
-            daemon.logged("tried again later")
+            daemon.logged("will be retried")
             assert disk_bytes(daemon) > MIB, "nothing goes before it is archived"
             (tmp_path / "archive").unlink()
             while disk_bytes(daemon) > 256 * 1024:
                 client.expect_nothing_more()
-        assert len([line for line in daemon.log if "tried again later" in line]) == 1
+        assert len([line for line in daemon.log if "will be retried" in line]) == 1
         (folder,) = (tmp_path / "archive" / "q").iterdir()
         assert len(list(folder.glob("*.seg"))) > 10
 

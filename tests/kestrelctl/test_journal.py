@@ -55,7 +55,7 @@ def test_a_kestrel_spool_becomes_a_spool_and_is_left_as_it_was(
         "work+audit": {"queue": "work+audit", "items": 1, "bytes": 1, "unread_bytes": 0},
         "mail": {"queue": "mail", "items": 1, "bytes": 1, "unread_bytes": 0},
     }
-    assert run.err == f"kestrelctl: {old}/read.me: neither Kestrel's nor kestreld's; left alone\n"
+    assert run.err == f"kestrelctl: {old}/read.me: not a file of Kestrel or kestreld; left alone\n"
     assert contents(old) == before
     with running_daemon(tmp_path / "new") as daemon, QueueClient(daemon.port) as client:
         assert client.drain("work") == [b"1", b"2", b"3"]
@@ -83,7 +83,7 @@ def test_a_second_import_changes_nothing_and_one_of_other_files_is_exit_73(
     assert kestrelctl(*command).out == b"mail\t1\t1\t0\n"
     again = kestrelctl(*command)
     assert (again.code, again.out) == (0, b"")
-    assert again.err == "kestrelctl: mail: imported from Kestrel's files before\n"
+    assert again.err == "kestrelctl: mail: already imported from Kestrel's files\n"
     (old / "mail").write_bytes(items(b"other"))
     other = kestrelctl(*command)
     assert (other.code, other.out) == (73, b"")
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_exit_65_and_all_else_is_imported(
     (old / "mail").write_bytes(items(b"a", b"b") + b"\x0a" + items(b"c"))
     run = kestrelctl("journal", "import", str(old / "mail"), "--to", str(tmp_path / "spool"), "-o", "ndjson")
     assert (run.code, rows(run.out)["mail"]["items"], rows(run.out)["mail"]["unread_bytes"]) == (65, 3, 1)
-    assert run.err == f"kestrelctl: {old}/mail: byte 44: no op has the code 10; unread_bytes=1\n"
+    assert run.err == f"kestrelctl: {old}/mail: byte 44: unknown opcode 10; unread_bytes=1\n"
 
 
 def test_a_spool_with_a_kestreld_on_it_is_refused_and_its_pid_named(
@@ -209,7 +209,7 @@ def test_an_export_overwrites_nothing_and_does_not_go_into_the_spool(
     assert own_kestrelctl("journal", "export", spool, "--to", str(tmp_path / "x")).code == 0
     again = own_kestrelctl("journal", "export", spool, "--to", str(tmp_path / "x"))
     assert (again.code, again.out) == (73, b"")
-    assert f"{tmp_path}/x/q: there already" in again.err
+    assert f"{tmp_path}/x/q: already exists" in again.err
     assert own_kestrelctl("journal", "export", spool, "--to", f"{spool}/../spool").code == 2
 
 

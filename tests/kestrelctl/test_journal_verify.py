@@ -190,11 +190,11 @@ def test_a_segment_that_is_missing_between_others_is_exit_65(tmp_path: Path, kes
             65,
             "work",
             "",
-            "missing: segment 2 is not there",
+            "missing: segment 2 is missing",
         )
     first.unlink()
     run = kestrelctl("journal-verify", str(tmp_path), "-q", "-o", "ndjson")
-    assert (run.code, json.loads(run.out)["finding"]) == (65, "missing: what stood before segment 3 is not there")
+    assert (run.code, json.loads(run.out)["finding"]) == (65, "missing: everything before segment 3 is missing")
 
 
 @pytest.mark.parametrize("options", [[], ["--state", "state"], ["--since", "1h"]])
@@ -212,14 +212,14 @@ def test_a_live_segment_that_is_missing_is_exit_65_and_so_is_a_folder_without_an
     live.unlink()
     run = kestrelctl("journal-verify", str(tmp_path / "spool"), "-q", "-o", "ndjson", *options)
     words = f"the marker is {4:010}-{1:020}.live"
-    assert (run.code, json.loads(run.out)["finding"]) == (65, f"missing: segment 4 is not there: {words}")
+    assert (run.code, json.loads(run.out)["finding"]) == (65, f"missing: segment 4 is missing: {words}")
     for path in (first, second, third):
         path.unlink()
     run = kestrelctl("journal-verify", str(tmp_path / "spool"), "-q", "-o", "ndjson", *options)
     row = json.loads(run.out)
-    assert (run.code, row["finding"]) == (65, f"missing: segments 1 to 4 are not there: {words}")
+    assert (run.code, row["finding"]) == (65, f"missing: segments 1 to 4 are missing: {words}")
     nagios = kestrelctl("journal-verify", str(tmp_path / "spool"), "-o", "nagios")
-    assert (nagios.code, b"segments 1 to 4 are not there" in nagios.out) == (2, True)
+    assert (nagios.code, b"segments 1 to 4 are missing" in nagios.out) == (2, True)
 
 
 def test_nothing_to_read_is_exit_66_and_3_for_nagios(tmp_path: Path, kestrelctl: Kestrelctl) -> None:
@@ -277,7 +277,7 @@ def test_a_repair_of_an_empty_segment_says_what_may_be_lost(filled: Daemon, own_
     assert own_kestrelctl("journal-verify", "-q", str(filled.spool)).code == 65
     run = own_kestrelctl("journal-verify", "--repair", str(filled.spool), "-q", "-o", "ndjson")
     assert (run.code, json.loads(run.out)["queue"]) == (1, "work")
-    assert "the segment header is cut short; what was put from item 1 on may be lost\n" in run.err
+    assert "the segment header is cut short; items from 1 on may be lost\n" in run.err
     filled.start()
     assert own_kestrelctl("put", "work", "more").code == 0
     assert own_kestrelctl("get", "work").out == b"more"
@@ -433,7 +433,7 @@ def test_a_kestrel_file_that_ends_inside_an_operation_is_exit_1(kestrelctl: Kest
     run = kestrelctl("journal-verify", "-q", str(old), "work", "-o", "ndjson")
     row = json.loads(run.out)
     assert (run.code, row["segment"], row["bad_offset"], row["live_items"]) == (1, "work", 27, 2)
-    assert row["finding"].startswith("truncated tail: ADDX says it has")
+    assert row["finding"].startswith("truncated tail: ADDX declares")
     assert kestrelctl("journal-verify", "-q", str(old / "work")).code == 1
 
 

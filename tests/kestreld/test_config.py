@@ -282,8 +282,16 @@ BAD_FILES = [
         "users.a.rights: expected a mapping of queue patterns to rights",
     ),
     ("users: {a: {certificate: [], rights: {q: put}}}", "1:26", "users.a.certificate: expected a name"),
-    ("users: {a: {password: hunter2, rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),
-    ("users: {a: {password: [hunter2], rights: {q: put}}}", "1:23", "users.a.password: expected a line that `kestreld"),
+    (
+        "users: {a: {password: hunter2, rights: {q: put}}}",
+        "1:23",
+        "users.a.password: expected a line printed by `kestreld",
+    ),
+    (
+        "users: {a: {password: [hunter2], rights: {q: put}}}",
+        "1:23",
+        "users.a.password: expected a line printed by `kestreld",
+    ),
     (
         "users: {a: {password: 'scrypt:31:8:1:AAAAAAAAAAAAAAAA:AA==', rights: {q: put}}}",
         "1:23",

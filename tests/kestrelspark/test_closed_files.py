@@ -185,7 +185,7 @@ def test_whole_records_that_a_torn_tail_leaves_out_are_logged(tmp_path: Path, ca
     assert read([path], Mode.FAILFAST) == (list(range(1, 21)), [])
     (words,) = caplog.messages
     assert words.startswith(f"{path}: byte {at}: torn tail: ")
-    assert "29 whole records follow" in words
+    assert "29 intact records follow" in words
 
 
 @pytest.mark.parametrize("size", [-10, 100])

@@ -23,9 +23,9 @@ PATIENCE_US: Final = 60_000_000  # after so much virtual time a client has waite
 STARTS_MAX: Final = 30
 STOP_US: Final = 4_000_000
 # What recovery says when something is gone that was on disk.
-SYNCED_LOST: Final = ("that was on disk", "the file ends here", "shorter than what was written", "past the end")
+SYNCED_LOST: Final = ("that had been synced", "the file ends here", "shorter than what was written", "past the end")
 # What it says when whole segments have gone, which no power cut may bring about, whatever was not synced.
-NAMES_LOST: Final = ("the marker is", "what stood before")
+NAMES_LOST: Final = ("the marker is", "everything before")
 
 
 class GaveUp(Exception):
@@ -270,7 +270,7 @@ class Host:
         if cut and (family in self._unsynced or not any(words in why for words in SYNCED_LOST)):
             return
         # So does an item with records in its data that was cut short while it was written.
-        if "whole records follow" in why and any(
+        if "intact records follow" in why and any(
             put.family == family and not put.outcome and INSIDE_OTHERS in put.data for put in history.puts.values()
         ):
             return
@@ -336,7 +336,7 @@ class Host:
         cut = {family for family in self.plan.families if any(life.lost(family) for life in lives)}
         excused.update(family for life in lives for family in cut if life.modes[family].sync_ms != 0)
         for line in self.server.log:
-            if "set right" in line and line.partition("+")[0].partition(":")[0] not in excused:
+            if "corrected" in line and line.partition("+")[0].partition(":")[0] not in excused:
                 self.complain(line)
 
 

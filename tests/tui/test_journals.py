@@ -99,7 +99,7 @@ def test_a_check_that_nobody_waits_for_is_given_up(daemon: Daemon) -> None:
 
 
 def test_what_is_refused_is_said(daemon: Daemon) -> None:
-    assert details_of(daemon, "nobody").failure == "there is no such queue"
+    assert details_of(daemon, "nobody").failure == "no such queue"
     assert ask(daemon, "/queues/nobody/journal").status == 404
 
 

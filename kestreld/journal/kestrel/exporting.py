@@ -95,7 +95,7 @@ def _export_family(
     wanted = {name: reader for name, reader in sorted(readers.items()) if queue in (None, family, name)}
     for name in wanted:
         if name in there:
-            raise FileExistsError(f"{folder}/{there[name][0]}: there already; nothing is overwritten")
+            raise FileExistsError(f"{folder}/{there[name][0]}: already exists; nothing is overwritten")
     journal = state.journal(files, clock, OpenFiles(), journal_folder)
     try:
         for name, reader in wanted.items():
@@ -151,7 +151,7 @@ def _items(journal: Journal, reader: records.ReaderState, exported: ExportedQueu
     for record in waiting_records(journal, reader):
         data = records.item_data(record)
         if len(data) > KESTREL_DATA_BYTES_MAX:
-            raise KestrelError(f"item {records.item_id(record)} has {len(data)} bytes, more than Kestrel can hold")
+            raise KestrelError(f"item {records.item_id(record)} has {len(data)} bytes, more than Kestrel supports")
         add_at_ms, expire_at_ms = records.item_times_ms(record)
         exported.items += 1
         exported.data_bytes += len(data)

@@ -57,13 +57,13 @@ def import_at_start(files: FileLayer, clock: Clock, config: Config, report: Repo
     importing = KestrelImport(files, clock, config, config.queue_path, report)
     for family in importing.families:
         if not config.for_queue(family).journal:
-            report(f"{family}: has files of Kestrel's, but journal is off in the configuration; left alone")
+            report(f"{family}: Kestrel files found, but journal is off in the configuration; not imported")
             continue
         try:
             imported = importing.bring_in(family)
         except NotImported as problem:
             stopped[family] = problem
-            report(f"{family}: stopped: {problem}; the other queues serve")
+            report(f"{family}: stopped: {problem}; other queues are not affected")
         else:
             for queue in imported:
                 report(f"{queue.name}: imported from Kestrel's files: items={queue.items} bytes={queue.data_bytes}")
@@ -117,7 +117,7 @@ class KestrelImport:
             else:
                 self._leave_alone(names, problem)
         if wanted is None:
-            self._leave_alone(foreign, "neither Kestrel's nor kestreld's")
+            self._leave_alone(foreign, "not a file of Kestrel or kestreld")
 
     def _leave_alone(self, names: list[str], reason: str) -> None:
         for name in names:
@@ -155,7 +155,7 @@ class KestrelImport:
             return True
         found = read_queue(self._files, self._source, queue, self._clock.wall_ms, names)
         if not found.items:
-            self._leave_alone(names, "nothing in it reads as a journal of Kestrel's")
+            self._leave_alone(names, "not a Kestrel journal: nothing in it is readable")
         return bool(found.items)
 
     # A journal that is there already
@@ -166,14 +166,14 @@ class KestrelImport:
         # A damaged file of Kestrel's may not look like one by itself: ask the journal first.
         matching = [name for name, look in looks.items() if known.get(name) == look.file]
         if matching:
-            self._report(f"{family}: imported from Kestrel's files before")
+            self._report(f"{family}: already imported from Kestrel's files")
         self._move_away(family, matching)
         for queue, names in self.families[family].items():
             others = [name for name in names if name not in matching]
             if others and self._is_kestrels(queue, others, looks):
                 raise NotImported(
                     f"{self._source}/{others[0]}",
-                    f"a file of Kestrel's, but the journal {folder} was not made from it; move one of them away",
+                    f"the journal {folder} was not imported from this Kestrel file; move one of them away",
                 )
 
     # A new journal

@@ -80,7 +80,7 @@ def op_end(buffer: bytes | memoryview, at: int) -> int:
     """The offset after the op at byte `at`, which must be inside the buffer. Raises Truncated or BadOp."""
     opcode = buffer[at]
     if opcode > REMOVE_TENTATIVE_XID:
-        raise BadOp(at, f"no op has the code {opcode}")
+        raise BadOp(at, f"unknown opcode {opcode}")
     left_bytes = len(buffer) - at
     if op_bytes := OP_BYTES[opcode]:
         if left_bytes < op_bytes:
@@ -91,10 +91,10 @@ def op_end(buffer: bytes | memoryview, at: int) -> int:
         raise Truncated(at, f"the file ends inside the length of {NAMES[opcode]}")
     (block_bytes,) = I32.unpack_from(buffer, at + size_at)
     if block_bytes < BLOCK_BYTES_MIN[opcode]:
-        raise BadOp(at, f"{NAMES[opcode]} says it has {block_bytes} bytes")
+        raise BadOp(at, f"{NAMES[opcode]} declares {block_bytes} bytes")
     held_bytes = left_bytes - size_at - 4
     if block_bytes > held_bytes:
-        raise Truncated(at, f"{NAMES[opcode]} says it has {block_bytes} bytes, the file holds {held_bytes} of them")
+        raise Truncated(at, f"{NAMES[opcode]} declares {block_bytes} bytes, but the file has only {held_bytes} of them")
     return at + size_at + 4 + int(block_bytes)
 
 

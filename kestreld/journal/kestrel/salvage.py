@@ -100,14 +100,14 @@ def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: ops.Un
     for at in [*suspects, bad_at]:
         end = _end_as_item(buffer, at)
         if end > bad_at and _runs_clean(buffer, end):
-            reason = f"an item whose opcode is {buffer[at]}"
+            reason = f"an item with the opcode {buffer[at]}"
             return Stretch(start, at, KestrelDamage(at, end, reason, one_item=True))
     at, reason = bad_at, error.reason
     resume_at = _resume_at(buffer, look_from + 1, bad_at, recent)
     if resume_at < bad_at:
         # Good ops run on from inside one that was thought to be whole: its length, or its opcode, is wrong.
         at = max(op_at for op_at in _op_starts(buffer, look_from, bad_at) if op_at < resume_at)
-        reason = f"{ops.NAMES[buffer[at]]} runs into the ops behind it"
+        reason = f"{ops.NAMES[buffer[at]]} overlaps the operations after it"
         suspects = _small_ops_before(buffer, look_from, at)
     elif resume_at == len(buffer) and _is_torn_tail(buffer, error):
         suspects = []

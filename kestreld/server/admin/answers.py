@@ -57,7 +57,7 @@ def number_in(request: web.BaseRequest, name: str, lowest: int, highest: int, de
     if text is None:
         return default
     if not (text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS_MAX and lowest <= int(text) <= highest):
-        raise Refused(400, f"{name} is a number from {lowest} to {highest}")
+        raise Refused(400, f"{name} must be a number from {lowest} to {highest}")
     return int(text)
 
 

@@ -23,7 +23,7 @@ async def describe_journal(queue: Queue, share: Share, *, is_compacting: bool, w
     queue.flush_counters()
     journal = queue.journal
     if journal is None:
-        raise Refused(409, "this queue is kept in memory only: it has no journal")
+        raise Refused(409, "the queue is in memory only: it has no journal")
     segments = list(journal.segments)
     readers = [
         *((reader.label, Kind.QUEUE, reader.head()) for reader in queue.readers.values()),

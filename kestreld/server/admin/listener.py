@@ -119,7 +119,7 @@ class AdminListener(BoundListener):
         Of those that have asked nothing yet the oldest goes first, so that whoever asks at once gets in.
         """
         room = self._connections_max()
-        self.complain(f"{room} connections are open, all there is room for: the longest silent has to go")
+        self.complain(f"connection limit of {room} reached: closing the connection idle longest")
         idle = [(at_ms, one) for one, at_ms in self._active_at_ms.items() if one not in self._busy]
         silent = [(at_ms, one) for at_ms, one in idle if one not in self._known]
         shaking_hands = [(at_ms, task) for task, at_ms in self._connecting.items()]
@@ -201,7 +201,7 @@ class AdminListener(BoundListener):
         except TimeoutError:
             if transport is not None:
                 transport.abort()  # part of the answer may have left
-            return Refused(503, "it took too long").answer()
+            return Refused(503, "request timed out").answer()
         finally:
             self._busy.discard(transport)
             if transport is not None and transport in self._active_at_ms:
@@ -211,7 +211,7 @@ class AdminListener(BoundListener):
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._check_where_from(request)
         if request.content_length or request.headers.get("Transfer-Encoding"):
-            raise Refused(413, "no request here has a body")
+            raise Refused(413, "requests must not have a body")
         path = request.rel_url.raw_path
         if path in _FOR_EVERYBODY:
             _only(request, "GET", "HEAD")
@@ -232,18 +232,18 @@ class AdminListener(BoundListener):
             if path == "/queues" or path.startswith("/queues/"):
                 parts = [unquote_to_bytes(part).decode("latin-1") for part in path.split("/")[2:]]
                 return await self.readers.answer(request, parts, account)
-        raise Refused(404, "there is /healthz, /readyz, /metrics, /stats.json and /queues")
+        raise Refused(404, "not found: use /healthz, /readyz, /metrics, /stats.json or /queues")
 
     def _check_where_from(self, request: web.BaseRequest) -> None:
         """A page in a browser on this machine must not get here, by a link nor by a name it has made lead here."""
         host = request.headers.get("Host", "")
         if not self._is_trusted_name(host):
-            raise Refused(403, "not called by a name of this server; see listen.admin_hosts")
+            raise Refused(403, "Host header is not a name of this server; see listen.admin_hosts")
         origin = request.headers.get("Origin")
         if origin is not None and origin.lower() != f"{'https' if self.is_tls else 'http'}://{host.lower()}":
-            raise Refused(403, "not for pages of other origins")
+            raise Refused(403, "requests from pages of other origins are refused")
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise Refused(403, "not for pages of other origins")
+            raise Refused(403, "requests from pages of other origins are refused")
 
     def _is_trusted_name(self, host: str) -> bool:
         config: Config = self.collection.config
@@ -284,7 +284,7 @@ class AdminListener(BoundListener):
         account = conclude(await compared)
         if account is None:
             stats.failed_logins += 1
-            self.complain(f"wrong password from {request.remote or 'somebody'} for {name!r}")
+            self.complain(f"wrong password from {request.remote or 'an unknown address'} for {name!r}")
             await asyncio.sleep(WRONG_PASSWORD_DELAY_S)
             raise Refused(401, "wrong user or password")
         return account
@@ -298,7 +298,7 @@ class AdminListener(BoundListener):
         families = self.collection.families.values()
         failed = sum(queue.journal is not None and queue.journal.failed is not None for queue in families)
         if failed:
-            return as_text(f"the disk refuses {failed} journals", 503)
+            return as_text(f"journal writes are failing for {failed} queues", 503)
         return as_text("ready")
 
     # Figures
@@ -345,7 +345,7 @@ def _stats_pieces(head: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 def _only(request: web.BaseRequest, *methods: str) -> None:
     if request.method not in methods:
-        raise Refused(405, f"{request.method} is not for this; {' and '.join(methods)} are")
+        raise Refused(405, f"method {request.method} not allowed: use {' or '.join(methods)}")
 
 
 def _basic(header: str) -> tuple[bytes, bytes]:
@@ -356,4 +356,4 @@ def _basic(header: str) -> tuple[bytes, bytes]:
             name, colon, password = base64.b64decode(token.strip(), validate=True).partition(b":")
             if colon:
                 return name, password
-    raise Refused(401, "log in with HTTP Basic")
+    raise Refused(401, "authentication required: use HTTP Basic")

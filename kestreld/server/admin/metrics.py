@@ -24,19 +24,19 @@ OF_QUEUES: Final = (
     ("mem_items", "mem_items", "gauge", "Items waiting in memory.", 1),
     ("mem_bytes", "mem_bytes", "gauge", "Bytes of data waiting in memory.", 1),
     ("logsize", "logsize_bytes", "gauge", "Bytes of the journal segments that the queue needs.", 1),
-    ("age", "age_seconds", "gauge", "How long the item fetched last had waited.", 1000),
-    ("oldest_at_ms", "oldest_seconds", "gauge", "How long the item at the head has waited; 0 when none waits.", 1000),
-    ("waiters", "waiters", "gauge", "Clients that wait for an item.", 1),
+    ("age", "age_seconds", "gauge", "How long the last fetched item had waited.", 1000),
+    ("oldest_at_ms", "oldest_seconds", "gauge", "How long the head item has waited; 0 if there is none.", 1000),
+    ("waiters", "waiters", "gauge", "Clients waiting for an item.", 1),
     ("open_transactions", "open_reads", "gauge", "Items opened and neither closed nor aborted.", 1),
     ("total_items", "puts_total", "counter", "Items put.", 1),
-    ("taken_items", "gets_total", "counter", "Items taken for good by a plain get.", 1),
+    ("taken_items", "gets_total", "counter", "Items taken by a plain get.", 1),
     ("transactions", "opens_total", "counter", "Items opened.", 1),
-    ("canceled_transactions", "aborts_total", "counter", "Open reads that came back.", 1),
+    ("canceled_transactions", "aborts_total", "counter", "Open reads that were returned.", 1),
     ("expired_items", "expired_total", "counter", "Items that expired.", 1),
     ("discarded", "discarded_total", "counter", "Items dropped to make room.", 1),
     ("total_flushes", "flushes_total", "counter", "Flushes.", 1),
-    ("journal_failed", "journal_failed", "gauge", "1 when the disk refuses the journal.", 1),
-    ("stopped", "stopped", "gauge", "1 when the journal is damaged and the queue serves nobody.", 1),
+    ("journal_failed", "journal_failed", "gauge", "1 when journal writes are failing.", 1),
+    ("stopped", "stopped", "gauge", "1 when the journal is damaged and the queue is stopped.", 1),
 )
 
 
@@ -81,7 +81,7 @@ def render(
         for found in _shown(seen, per_queue) if seen is not None else ():
             yield None
             shown = found or shown
-    yield _metric("kestrel_queues_shown", "gauge", "Queues that have metrics of their own here.", len(shown))
+    yield _metric("kestrel_queues_shown", "gauge", "Queues included with their own metrics.", len(shown))
     if not shown:
         return
     labels = []
@@ -116,26 +116,28 @@ def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats)
     clock, sums, totals = collection.clock, book.sums, book.sums.totals
     uptime_s = (clock.monotonic_ms - stats.started_at_ms) / 1000
     parts = [
-        "# HELP kestrel_build_info The version that runs.\n# TYPE kestrel_build_info gauge\n"
+        "# HELP kestrel_build_info The running version.\n# TYPE kestrel_build_info gauge\n"
         f'kestrel_build_info{{version="{__version__}"}} 1\n',
         _metric("kestrel_uptime_seconds", "gauge", "Seconds since the start.", uptime_s),
-        _metric("kestrel_queues", "gauge", "Queues, children too.", len(book.rows)),
+        _metric("kestrel_queues", "gauge", "Queues, children included.", len(book.rows)),
         _metric("kestrel_items", "gauge", "Items waiting.", sums.items),
         _metric("kestrel_bytes", "gauge", "Bytes of data waiting.", sums.data_bytes),
         _metric("kestrel_journal_bytes", "gauge", "Bytes of all journals on disk.", sums.journal_bytes),
-        _metric("kestrel_journals_failed", "gauge", "Journals that the disk refuses.", sums.journals_failed),
+        _metric("kestrel_journals_failed", "gauge", "Journals whose writes are failing.", sums.journals_failed),
         _metric("kestrel_queues_stopped", "gauge", "Queue families with a damaged journal.", sums.queues_stopped),
         _metric("kestrel_connections", "gauge", "Memcache connections.", stats.curr_connections),
-        _metric("kestrel_connections_total", "counter", "Memcache connections so far.", stats.total_connections),
-        _metric("kestrel_rejected_connections_total", "counter", "Turned away.", stats.rejected_connections),
-        _metric("kestrel_puts_total", "counter", "Items put, into children too.", totals.put_items),
+        _metric("kestrel_connections_total", "counter", "Memcache connections accepted.", stats.total_connections),
+        _metric(
+            "kestrel_rejected_connections_total", "counter", "Memcache connections refused.", stats.rejected_connections
+        ),
+        _metric("kestrel_puts_total", "counter", "Items put, children included.", totals.put_items),
         _metric("kestrel_gets_total", "counter", "Items fetched.", totals.fetched_items),
         _metric("kestrel_missed_gets_total", "counter", "Gets that found nothing.", stats.missed_gets),
         _metric("kestrel_expired_total", "counter", "Items that expired.", totals.expired_items),
         _metric("kestrel_read_bytes_total", "counter", "Bytes read from memcache clients.", stats.bytes_read),
         _metric("kestrel_written_bytes_total", "counter", "Bytes sent to memcache clients.", stats.bytes_written),
-        _metric("kestrel_logins_total", "counter", "Logins by password, wrong ones too.", stats.logins),
-        _metric("kestrel_failed_logins_total", "counter", "Wrong passwords.", stats.failed_logins),
+        _metric("kestrel_logins_total", "counter", "Password logins, failed ones included.", stats.logins),
+        _metric("kestrel_failed_logins_total", "counter", "Failed password logins.", stats.failed_logins),
         _syncs(collection),
     ]
     return "".join(parts)
@@ -144,7 +146,7 @@ def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats)
 def _syncs(collection: QueueCollection) -> str:
     """The time it took to put commits on disk that answers waited for."""
     commit, name = collection.commit, "kestrel_journal_fsync_seconds"
-    lines = [f"# HELP {name} Syncs that answers waited for.", f"# TYPE {name} histogram"]
+    lines = [f"# HELP {name} Syncs that replies waited for.", f"# TYPE {name} histogram"]
     so_far = 0
     for bound_us, count in zip(SYNC_BOUNDS_US, commit.sync_counts, strict=False):
         so_far += count

@@ -47,7 +47,7 @@ class Ranges:
         query = request.rel_url.query
         form = query.get("format", "records")
         if form not in ("records", "ndjson"):
-            raise Refused(400, "format is records or ndjson")
+            raise Refused(400, "format must be records or ndjson")
         limit = number_in(request, "limit", 1, ITEMS_MAX, ITEMS_DEFAULT)
         bytes_max = number_in(request, "bytes", 1, BYTES_MAX, BYTES_DEFAULT)
         wait_ms = number_in(request, "wait_ms", 0, WAIT_MS_MAX, 0)
@@ -93,7 +93,7 @@ class Ranges:
     ) -> int:
         """Where a range begins."""
         if only_waiting and reader is None:
-            raise Refused(404, "there is no such queue")
+            raise Refused(404, "no such queue")
         if first is not None:
             return place_in(queue, first)
         if stream is None:
@@ -101,7 +101,7 @@ class Ranges:
             return max(reader.head(), earliest) if reader is not None and only_waiting else earliest
         known = queue.streams.get(stream.encode("utf-8", "surrogateescape").decode("latin-1"))
         if known is None:
-            raise Refused(404, "there is no such reader")
+            raise Refused(404, "no such reader")
         return known.head
 
     async def _wait(self, queue: Queue, first: int, only: int, wait_ms: int) -> None:
@@ -130,7 +130,7 @@ class Ranges:
             raise refusal(queue.stopped)
         if not found.records:
             if queue.journal is not journal or journal is None:
-                raise Refused(404, "there is no such queue any more")
+                raise Refused(404, "the queue was deleted")
             if found.next_id < earliest_id(queue):
                 raise gone(queue)
         return found
@@ -167,7 +167,7 @@ def find_family(collection: QueueCollection, name: str) -> Queue:
         problem = collection.broken.get(name.partition("+")[0])
         if problem is not None:
             raise refusal(problem)
-        raise Refused(404, "there is no such queue")
+        raise Refused(404, "no such queue")
     return queue
 
 
@@ -189,14 +189,14 @@ def check_readable(queue: Queue) -> None:
     if queue.stopped is not None:
         raise refusal(queue.stopped)
     if queue.journal is None:
-        raise Refused(409, "this queue is kept in memory only: nothing can be read back")
+        raise Refused(409, "the queue is in memory only: items cannot be read back")
 
 
 def gone(queue: Queue) -> Refused:
     assert queue.journal is not None
     return Refused(
         410,
-        "there are no such items any more, or they are of another journal",
+        "the items no longer exist, or belong to another journal",
         journal_id=queue.journal.journal_id,
         first_id=earliest_id(queue),
         next_id=queue.settled_id(),

@@ -69,8 +69,8 @@ class Readers:
                 _check(account, Right.GET, name)
                 return await self._drop(name, label)
             case (_, [] | [_] | [_, "items" | "journal"] | [_, "readers", _] | [_, "readers", _, "done"]):
-                raise Refused(405, f"{request.method} is not for this")
-        raise Refused(404, "there is nothing of that name")
+                raise Refused(405, f"method {request.method} not allowed")
+        raise Refused(404, "not found")
 
     # What there is
 
@@ -133,7 +133,7 @@ class Readers:
     async def _create(self, request: web.BaseRequest, name: str, label: str, account: Account | None) -> web.Response:
         problem = queue_name_problem(label)
         if problem is not None or "+" in label:
-            raise Refused(400, problem or "a reader's name cannot have '+' in it")
+            raise Refused(400, problem or "reader name must not contain '+'")
         if "+" in name:
             raise Refused(400, "readers belong to the parent of a fanout queue")
         if name not in self._collection.families and account is not None and not account.may_create(name):
@@ -146,11 +146,11 @@ class Readers:
             return as_json(_stream_fields(queue, stream))
         await self._upkeep_over(queue)
         if self._collection.families.get(name) is not queue or label in queue.streams:
-            raise Refused(409, "the queue has changed meanwhile; ask again")
+            raise Refused(409, "the queue has changed; try again")
         if label in queue.readers:
-            raise Refused(409, "this is the name of a fanout queue")
+            raise Refused(409, "this name belongs to a fanout queue")
         if len(queue.streams) >= STREAMS_MAX:
-            raise Refused(409, f"a queue has at most {STREAMS_MAX} readers")
+            raise Refused(409, f"too many readers: the maximum is {STREAMS_MAX}")
         at_id = place_in(queue, request.rel_url.query.get("from", "earliest"))
         stream = queue.add_stream(label, at_id)
         await self._written(queue)
@@ -165,12 +165,12 @@ class Readers:
         queue = self._parent(name)
         stream = queue.streams.get(label)
         if stream is None:
-            raise Refused(404, "there is no such reader")
+            raise Refused(404, "no such reader")
         through = number_in(request, "through", 1, 10**ID_DIGITS_MAX, 0)
         if not through:
-            raise Refused(400, "through is missing: the id of the last item that is done")
+            raise Refused(400, "missing parameter: through, the id of the last item done")
         if through >= queue.settled_id():
-            raise Refused(409, "there is no such item yet", next_id=queue.settled_id())
+            raise Refused(409, "no such item yet", next_id=queue.settled_id())
         queue.advance_stream(label, through)
         await self._written(queue)
         return as_json(_stream_fields(queue, stream))
@@ -178,7 +178,7 @@ class Readers:
     async def _drop(self, name: str, label: str) -> web.Response:
         queue = self._parent(name)
         if label not in queue.streams:
-            raise Refused(404, "there is no such reader")
+            raise Refused(404, "no such reader")
         queue.drop_stream(label)
         await self._written(queue)
         return as_json({"dropped": shown_name(label)})
@@ -204,12 +204,12 @@ class Readers:
 
 def _check(account: Account | None, right: Right, name: str) -> None:
     if account is not None and not account.may(right, name):
-        raise Refused(403, f"not allowed: this takes the right {right.value} on the queue")
+        raise Refused(403, f"not allowed: requires the right {right.value} on the queue")
 
 
 def _check_seen(account: Account | None, name: str) -> None:
     if account is not None and not account.sees(name):
-        raise Refused(403, "not allowed: this takes some right on the queue")
+        raise Refused(403, "not allowed: requires some right on the queue")
 
 
 def _stream_fields(queue: Queue, stream: Stream) -> dict[str, Any]:

@@ -385,7 +385,7 @@ class MemcacheParser(Parser):
             if part.kind == REPLY:
                 return part
             if part.wait_ms > 0:
-                return self._refuse("t= goes with one queue only")
+                return self._refuse("t= cannot be used with several queues")
         command = Command(GET_MANY)
         command.parts = parts
         return command
@@ -417,9 +417,9 @@ class MemcacheParser(Parser):
                 command.wait_ms = min(int(option[2:]), WAIT_MS_MAX)
         if (command.peeks or command.aborts) and (command.opens or command.closes):
             word = "peek" if command.peeks else "abort"
-            return self._refuse_as_kestrel(f"{word} does not go with open or close", closes=self._strict)
+            return self._refuse_as_kestrel(f"{word} cannot be combined with open or close", closes=self._strict)
         if command.peeks and command.aborts:
-            return self._refuse_as_kestrel("peek does not go with abort", closes=self._strict)
+            return self._refuse_as_kestrel("peek cannot be combined with abort", closes=self._strict)
         if command.opens and command.closes and command.wait_ms <= 0 and not with_id:
             command.kind = NEXT
         return command

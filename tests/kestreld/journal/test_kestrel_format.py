@@ -153,10 +153,10 @@ def test_an_op_cut_short_is_truncated(op: Op, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\x0a", "no op has the code 10"),
-        (b"\x02\xff\xff\xff\xff", "ADDX says it has -1 bytes"),
-        (b"\x02\x0f\x00\x00\x00" + bytes(15), "ADDX says it has 15 bytes"),
-        (b"\x00\x03\x00\x00\x00abc", "ADD says it has 3 bytes"),
+        (b"\x0a", "unknown opcode 10"),
+        (b"\x02\xff\xff\xff\xff", "ADDX declares -1 bytes"),
+        (b"\x02\x0f\x00\x00\x00" + bytes(15), "ADDX declares 15 bytes"),
+        (b"\x00\x03\x00\x00\x00abc", "ADD declares 3 bytes"),
     ],
 )
 def test_a_bad_op_says_where_and_why(content: bytes, reason: str) -> None:

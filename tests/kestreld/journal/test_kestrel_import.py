@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_reported_and_the_rest_is_there(tmp_path: Path) -
     spool = spool_of(tmp_path / "spool", q=items(b"1", b"2") + b"\x0a" + items(b"3"))
     engine = engine_on(spool)
     assert engine.drain("q") == [b"1", b"2", b"3"]
-    assert f"q: {spool}/q: byte 44: no op has the code 10; unread_bytes=1" in engine.log
+    assert f"q: {spool}/q: byte 44: unknown opcode 10; unread_bytes=1" in engine.log
 
 
 @pytest.mark.parametrize("name", ["a~b", "my.queue", "q.backup", "two words", "+child", "parent+", "x" * 201])
@@ -145,8 +145,8 @@ def test_files_of_other_programs_are_left_alone_and_keep_no_queue_from_its_name(
     assert engine.drain("notes") == [b"1"]
     assert (spool / "notes").read_bytes().startswith(b"this is")
     for _ in range(2):
-        assert engine.log.count(f"{spool}/notes: nothing in it reads as a journal of Kestrel's; left alone") == 2
-        assert engine.log.count(f"{spool}/folder: not a journal of kestreld; left alone") == 2
+        assert engine.log.count(f"{spool}/notes: not a Kestrel journal: nothing in it is readable; left alone") == 2
+        assert engine.log.count(f"{spool}/folder: not a kestreld journal; left alone") == 2
 
 
 def test_another_file_beside_the_journal_stops_that_queue_and_names_both(tmp_path: Path) -> None:

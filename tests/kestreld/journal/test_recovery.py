@@ -241,7 +241,7 @@ def test_a_closed_segment_that_is_missing_stops_the_queue_where_a_reader_needs_i
     for name in history.closed:
         engine = Planted({other: data for other, data in history.files.items() if other != name})
         if engine.stopped:
-            assert "not there" in engine.log[0]
+            assert "is missing" in engine.log[0]
         elif content_of(engine) != history.last:
             assert name == history.closed[0], "without a marker nobody can tell whether it was needed"
             assert "fewer in the journal than counted" in engine.log[0]
@@ -281,7 +281,7 @@ def test_a_newest_segment_without_its_checkpoint_is_set_aside_for_the_one_before
     for start in (b"", b"KEST", whole[:header_bytes], whole[: header_bytes + 30], b"\0" * len(whole)):
         engine = Planted({**history.files, history.live: start})
         assert list(engine.left(".torn-").values()) == [start]
-        assert "cut short while it was made" in engine.log[0]
+        assert "incomplete when it was created" in engine.log[0]
         before = history.closed[-1]
         assert content_of(engine) == history.at(before, len(history.files[before]))
 
@@ -395,7 +395,7 @@ def test_a_segment_of_a_later_version_is_refused_by_that_name():
 def test_a_segment_renamed_by_hand_is_refused():
     whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
     engine = Planted({"0000000007-00000000000000000001.seg": whole})
-    assert "a file renamed by hand?" in engine.log[0]
+    assert "was the file renamed?" in engine.log[0]
     assert engine.stopped
 
 

@@ -203,7 +203,7 @@ def test_a_missing_segment_is_named_with_the_items_that_went_with_it() -> None:
     report = assert_all_that_is_whole_is_delivered({path: None}, [(path, 0, len(SAMPLE.files[path]))])
     ids = [found for found, put in SAMPLE.puts.items() if put.path == path]
     assert [str(damage) for damage in report.damages] == [
-        f"{FOLDER}: byte 0: segment 2 is not there; lost: item {ids[0]} to {ids[-1]}"
+        f"{FOLDER}: byte 0: segment 2 is missing; lost: item {ids[0]} to {ids[-1]}"
     ]
     assert report.lost == len(ids)
 

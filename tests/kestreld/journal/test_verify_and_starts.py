@@ -141,5 +141,5 @@ def test_a_closed_segment_that_was_renamed_by_hand_is_bad(journal: Path) -> None
     segment = write_segment(journal, 1, 1, puts(1, 3))
     write_segment(journal, 3, 4, puts(4, 1))
     segment.rename(segment.with_name(f"0000000002{segment.name[10:]}"))
-    assert findings(journal) == [("2", "the header says segment 1: a file renamed by hand?")]
+    assert findings(journal) == [("2", "the header says segment 1: was the file renamed?")]
     assert delivered(journal) is None

@@ -88,7 +88,7 @@ def test_what_is_no_deadline_is_an_error_and_nobody_waits(kind: Memory, deadline
         blocking = family.to_blocking_queue()
         gets: list[Callable[[Any], object]] = [memory.get, reader.get, reader.peek, reader.get_later, blocking.get]
         for get in gets:
-            with pytest.raises((TypeError, ValueError), match=r"a deadline is .*ms since the epoch, not"):
+            with pytest.raises((TypeError, ValueError), match=r"deadline must be .*ms since the epoch, not"):
                 get(deadline_at_ms)
         assert memory.waiters == reader.waiters == 0
 
@@ -114,7 +114,7 @@ def test_the_death_of_a_spools_thread_is_an_error_to_everybody_until_it_is_close
                 answer.result(SOON_S)
         assert told.wait(SOON_S)
         for use in (lambda: queue.add(b"x"), queue.peek, lambda: len(queue), lambda: other.put(b"x")):
-            with pytest.raises(ThreadDied, match=r"queues in .*; close and open again$"):
+            with pytest.raises(ThreadDied, match=r"queues in .*; close and reopen it$"):
                 use()
     queue.close()
     queue = opened(tmp_path)
@@ -138,7 +138,7 @@ def test_the_death_of_the_thread_for_deadlines_is_an_error_to_who_has_one(kind: 
         return [*raised, str(queue.poll())]
 
     said = "deadlines of queues: its thread died: SystemExit('a callback that ends its thread')"
-    assert in_child(wait) == [f"{said}; close and open again"] * 2 + ["still"]
+    assert in_child(wait) == [f"{said}; close and reopen it"] * 2 + ["still"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -152,7 +152,7 @@ def test_what_is_on_the_way_to_the_disk_raises_when_its_thread_dies(
         raise SystemExit("a disk that ends its thread")
 
     monkeypatch.setattr(queue._spool.files, "sync", die)
-    with pytest.raises(ThreadDied, match=r"disk of .* has died of SystemExit"):
+    with pytest.raises(ThreadDied, match=r"disk of .*: its thread died: SystemExit"):
         queue.add(b"two")
     with pytest.raises(ThreadDied):
         queue.add(b"three")

@@ -60,7 +60,7 @@ def test_a_reader_cannot_have_a_bad_name_either(queue: JournaledQueue) -> None:
 
 def test_the_default_reader_is_not_made_again_once_there_are_named_ones(queue: JournaledQueue) -> None:
     queue.reader("client1")
-    with pytest.raises(ReaderUnknown, match="test has no default reader any more; it has client1"):
+    with pytest.raises(ReaderUnknown, match="test no longer has a default reader; its readers are client1"):
         queue.reader("")
 
 
@@ -405,7 +405,7 @@ def test_journals_are_archived(tmp_path: Path) -> None:
         while len(list((spool / "test.journal").glob("*.seg"))) > 2:  # they go once the next is on disk
             queue._spool.worker.at(0, queue._spool._look_after)
             threading.Event().wait(0.01)
-        with pytest.raises(SpoolUnusable, match=r"archives in .*archive already, not in /elsewhere"):
+        with pytest.raises(SpoolUnusable, match=r"already archives to .*archive, not to /elsewhere"):
             JournaledQueue(str(spool), "other", archive_path="/elsewhere")
     reports = list(verify_spool(FileLayer(), str(archive)))
     assert len(reports) > 3

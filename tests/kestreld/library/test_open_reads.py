@@ -25,7 +25,7 @@ def test_an_item_of_another_queue_is_not_taken_for_its_own(
         assert items[1] is not None
         assert items[0].xid == items[1].xid
         getattr(second.reader(), end)(items[0])
-        assert caplog.messages == ["two: 1 is an open read of another queue, reader or object: it stays open"]
+        assert caplog.messages == ["two: 1 belongs to another queue, reader or object: it stays open"]
         assert first.reader().figures.open_items == 1
         assert second.reader().figures.open_items == 1
         first.reader().commit(items[0]._replace(error_count=3))

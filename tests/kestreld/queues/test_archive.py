@@ -71,7 +71,7 @@ def test_an_archive_that_takes_nothing_is_in_the_log_and_nothing_is_lost(
     flow.turns(40)
     assert put_ids(tmp_path / "spool" / "work.journal") == list(range(1, 121)), "nothing goes before it is archived"
     assert len(engine.log) == 1, "once a minute"
-    assert "tried again later" in engine.log[0]
+    assert "will be retried" in engine.log[0]
     engine.clock.advance(60_000)
     flow.turns(1)
     assert len(engine.log) == 2

@@ -157,7 +157,9 @@ def test_without_time_for_the_sync_only_what_was_on_disk_is_sealed(engine: Engin
     assert close(engine) == 2
     assert sealed(engine) == {"two"}
     assert marked(engine) == set()
-    assert engine.log == ["stopping: no time to sync and seal 2 of 3 journals: as after a kill"]
+    assert engine.log == [
+        "stopping: time limit reached, 2 of 3 journals not synced and sealed; they will be recovered as after a crash"
+    ]
     assert [start(engine).drain(name) for name in NAMES] == [[b"item"]] * 3
 
 
@@ -169,7 +171,9 @@ def test_synced_queues_are_sealed_first_while_there_is_time(tmp_path: Path, file
     assert close(engine, until_us=engine.clock.stopwatch_us() + 1) == 2
     assert files.calls == ["sync_file_system"]
     assert sealed(engine) == {"three"}
-    assert engine.log == ["stopping: no time to sync and seal 2 of 3 journals: as after a kill"]
+    assert engine.log == [
+        "stopping: time limit reached, 2 of 3 journals not synced and sealed; they will be recovered as after a crash"
+    ]
 
 
 def test_a_journal_elsewhere_is_synced_by_itself(engine: Engine, files: StoppingFiles) -> None:

@@ -122,7 +122,7 @@ def test_a_new_queue_is_not_put_into_the_journal_of_a_deleted_one_that_would_not
     files.kinds, files.stays = ("rename",), True
     files.fail_from(1)
     engine.crash()
-    with pytest.raises(JournalFailed, match="cannot be deleted"):
+    with pytest.raises(JournalFailed, match="cannot delete"):
         engine.reader("work")
     files.mend()
     put(engine, NEW)

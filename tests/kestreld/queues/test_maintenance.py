@@ -309,8 +309,8 @@ def test_a_compaction_that_the_disk_refuses_is_given_up_and_tried_again_in_a_min
             files.finish_background()
 
     pass_by(60)
-    assert [line for line in engine.log if "compaction given up" in line] == [
-        f"work: compaction given up: cannot be made: {os.strerror(errno.ENOSPC)}; tried again in a minute"
+    assert [line for line in engine.log if "compaction aborted" in line] == [
+        f"work: compaction aborted: cannot create: {os.strerror(errno.ENOSPC)}; will be retried in a minute"
     ]
     mended.append(True)
     pass_by(10)

@@ -101,4 +101,4 @@ def test_it_is_said_once_a_minute(tmp_path: Path) -> None:
     for _ in range(3):
         engine.work(10)
     (line,) = engine.log
-    assert line.startswith("max_memory is used up")
+    assert line.startswith("max_memory reached")

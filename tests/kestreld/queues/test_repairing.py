@@ -102,9 +102,7 @@ def test_a_queue_that_was_stopped_at_start_is_open_at_once() -> None:
     assert ids[:-1] == [one for one in sample.undone[FAMILY] if one != 27]
     assert engine.collection.broken == {}
     assert any(path.startswith(f"{SPOOL}/.damaged/work.") for path in engine.files.files)
-    assert (
-        f"repaired and open again: items=25 lost=1; the damaged journal is kept in {report.kept_at}" in engine.log[-1]
-    )
+    assert f"repaired and reopened: items=25 lost=1; the damaged journal is kept in {report.kept_at}" in engine.log[-1]
 
 
 def test_a_queue_that_stopped_in_use_is_open_at_once_and_loses_only_what_is_bad() -> None:

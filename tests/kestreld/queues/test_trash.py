@@ -289,7 +289,7 @@ def test_a_full_disk_takes_the_trash_first(tmp_path: Path) -> None:
     engine.put("work", b"2")
     assert engine.end_turn() == {}
     assert trash(engine) == []
-    assert "removed early, the disk is full" in engine.log[-1]
+    assert "removed early because the disk is full" in engine.log[-1]
     assert engine.drain("work") == [b"2"]
     engine.abandon()
 
