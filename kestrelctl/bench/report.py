@@ -106,7 +106,7 @@ def read_old(path: str, test: LoadTest) -> dict[str, Any]:
         raise Failure(ExitCode.USAGE, f"{path} is a run of {old['test']}, not of {test.name}")
     different = [name for name, value in _options(test).items() if old["options"].get(name, value) != value]
     if different:
-        raise Failure(ExitCode.USAGE, f"{path} is a run with other options: {', '.join(different)}")
+        raise Failure(ExitCode.USAGE, f"{path} was run with different options: {', '.join(different)}")
     return old
 
 

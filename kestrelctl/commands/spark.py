@@ -62,7 +62,7 @@ class SparkSession(NamedTuple):
             raise Failure(ExitCode.NO_SPARK, words) from problem
         from kestrelspark.__main__ import main
 
-        own = [*_given(master=self.master), *_each("conf", self.conf)]
+        own = [*_options(master=self.master), *_each("conf", self.conf)]
         raise typer.Exit(main([job, *options, *own, "--", *paths], PROGRAM))
 
 
@@ -81,7 +81,7 @@ def verify(
     Exit 0 all is well, 1 a truncated tail (a start cuts it off), 65 a corrupt record, 66 no such path, 74 a file
     cannot be read, 87 Spark or Java is missing.
     """
-    session.run("verify", paths, [*_given(state=state), *_each("queue", queue)])
+    session.run("verify", paths, [*_options(state=state), *_each("queue", queue)])
 
 
 @spark.command("report")
@@ -105,7 +105,7 @@ def report(
 
     Exit 1 nothing has happened in these journals, 66 no such path, 87 Spark or Java is missing.
     """
-    options = [f"--to={to}", f"--bucket={bucket}", *_given(state=state, since=since, until=until)]
+    options = [f"--to={to}", f"--bucket={bucket}", *_options(state=state, since=since, until=until)]
     session.run("report", paths, [*options, *_each("queue", queue)])
 
 
@@ -131,7 +131,7 @@ def convert(
     Spark or Java is missing.
     """
     flags = [name for name, is_set in (("--values", values), ("--overwrite", overwrite)) if is_set]
-    options = [f"--to={to}", *flags, *_given(state=state, since=since, until=until)]
+    options = [f"--to={to}", *flags, *_options(state=state, since=since, until=until)]
     session.run("convert", paths, [*options, *_each("queue", queue)])
 
 
@@ -153,7 +153,7 @@ def compare(
 
     Exit 1 nothing has happened in either, 66 no such path or report, 87 Spark or Java is missing.
     """
-    options = [f"--before={before}", f"--after={after}", *_given(to=to)]
+    options = [f"--before={before}", f"--after={after}", *_options(to=to)]
     session.run("compare", paths or [], [*options, *_each("queue", queue)])
 
 
@@ -181,7 +181,7 @@ def ingest(
     Exit 87 Spark or Java is missing.
     """
     options = [f"--servers={servers}", f"--to={to}", f"--every={every}", f"--format={file_format}"]
-    session.run("ingest", queues, [*options, *_given(reader=reader), *_each("option", option)])
+    session.run("ingest", queues, [*options, *_options(reader=reader), *_each("option", option)])
 
 
 @spark.command("replay")
@@ -217,12 +217,12 @@ def replay(
     or Java is missing. With --state the next run goes on where this one ended.
     """
     options = [f"--servers={servers}", f"--speed={speed}", *_each("option", option)]
-    options += _given(to=to, where=where, rate=rate, state=state, mode=mode, since=since, until=until)
+    options += _options(to=to, where=where, rate=rate, state=state, mode=mode, since=since, until=until)
     options += [name for name, is_set in (("--expired", expired), ("--dedup-key", dedup_key)) if is_set]
     session.run("replay", paths, [*options, *_each("queue", queue)])
 
 
-def _given(**values: str | None) -> list[str]:
+def _options(**values: str | None) -> list[str]:
     return [f"--{name}={value}" for name, value in values.items() if value]
 
 

@@ -106,7 +106,7 @@ class QueueConfig:
     max_memory_size_bytes: int = 128 * 1024**2
     max_age_ms: int | None = None  # None = items never expire by age
     move_expired_to: str | None = None  # None = expired items are dropped
-    max_retries: int | None = None  # None = an item may come back for ever
+    max_retries: int | None = None  # None = an item may come back forever
     move_failed_to: str | None = None  # set exactly where max_retries is
     trash_ms: int = 0  # how long what was deleted or flushed can be had back; 0 = not at all
 
@@ -140,7 +140,7 @@ class Config:
     compat: Compat = Compat.NONE
     queue_path: str
     archive_path: str | None = None  # None = dead segments are deleted
-    timeout_ms: int = 0  # 0 = an idle client may stay for ever
+    timeout_ms: int = 0  # 0 = an idle client may stay forever
     request_timeout_ms: int = 60_000
     expiration_timer_ms: int = 0  # 0 = no timer
     sync_together: bool = False  # journals that are to be synced at the same time: the whole file system at once

@@ -31,7 +31,7 @@ class BlockingQueue(Protocol[T]):
         """Add an item, or hand it to who has waited longest. False when the queue is full or closed."""
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
+        """The next item once there is one; None if there is none until then (ms since the epoch; None = forever)."""
 
     def poll(self) -> T | None:
         """The next item if there is one."""

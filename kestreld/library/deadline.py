@@ -15,5 +15,5 @@ def checked_deadline(deadline_at_ms: float) -> int:
 
 
 def checked_end(deadline_at_ms: float | None) -> int | None:
-    """`checked_deadline`, where None is for ever."""
+    """`checked_deadline`, where None is forever."""
     return None if deadline_at_ms is None else checked_deadline(deadline_at_ms)

@@ -71,12 +71,12 @@ class JournalReader:
     def get_later(self, deadline_at_ms: int | None = None) -> Answer[QItem | None]:
         """`get` without waiting for it: the answer comes, and its callbacks are called, when there is one.
 
-        Without a deadline it waits for ever.
+        Without a deadline it waits forever.
         """
         return self.reading.answer(checked_end(deadline_at_ms), lambda item: item)
 
     async def get_async(self, deadline_at_ms: int | None = None) -> QItem | None:
-        """`get` for a coroutine, for ever without a deadline. One that is cancelled leaves the item where it was."""
+        """`get` for a coroutine, forever without a deadline. One that is cancelled leaves the item where it was."""
         return await self.reading.receive_async(checked_end(deadline_at_ms), OPEN)
 
     def peek(self, deadline_at_ms: int | None = None) -> QItem | None:

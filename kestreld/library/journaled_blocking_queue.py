@@ -71,7 +71,7 @@ class JournaledBlockingQueue(_OneReader[T]):
     """
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
+        """The next item once there is one; None if there is none until then (ms since the epoch; None = forever)."""
         return self._reading.answer_taken(checked_end(deadline_at_ms), self._decoded)
 
     def poll(self) -> T | None:
@@ -109,7 +109,7 @@ class TransactionalJournaledBlockingQueue(_OneReader[T]):
     """As BlockingQueue, but that what is got is a Transaction."""
 
     def get(self, deadline_at_ms: int | None = None) -> Answer[Transaction[T] | None]:
-        """The next item once there is one; None if there is none until then (ms since the epoch; None = for ever)."""
+        """The next item once there is one; None if there is none until then (ms since the epoch; None = forever)."""
         return self._reading.answer(checked_end(deadline_at_ms), self._transaction)
 
     def poll(self) -> Transaction[T] | None:

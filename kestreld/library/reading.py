@@ -278,7 +278,7 @@ class Reading:
     # Waiting
 
     def wait(self, deadline_at_ms: int | None, want: int) -> ItemFuture:
-        """Take the item that is there, or join the line until then (None = for ever).
+        """Take the item that is there, or join the line until then (None = forever).
 
         Its callbacks may be called with the lock held.
         """

@@ -99,7 +99,7 @@ class Spool:
             answer.refuse(self.path)
 
     def _thread_died(self, problem: ThreadDied) -> None:
-        """Those who wait would do so for ever: they get the problem, as everybody does until the spool is closed."""
+        """Those who wait would do so forever: they get the problem, as everybody does until the spool is closed."""
         self.lock = dead_lock(problem)
         self.problem = problem
         with self.closing_lock:  # behind the last turn; callbacks are called without it

@@ -107,7 +107,7 @@ class Trash:
                 yield from self.removal(entry)
 
     def removal(self, entry: Entry) -> Work:
-        """Remove a folder for good, one file a step; what will not go is reported and tried again at the next start."""
+        """Remove a folder for good, one file a step; failures are reported and will be retried at the next start."""
         if entry not in self.entries:
             return
         self.entries.remove(entry)

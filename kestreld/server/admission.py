@@ -43,7 +43,7 @@ class Admission(HandshakeHost):
         self._complained_at_ms = -COMPLAINTS_EVERY_MS
 
     def configure(self, config: Config, context: ssl.SSLContext | None) -> None:
-        """Take these users and certificates. Who would not get in any more has to leave."""
+        """Apply these users and certificates. Sessions whose credentials are no longer valid are closed."""
         had_users = bool(self.accounts)
         self.context = context
         changed = {id(account) for account in self.accounts.configure(config.users)}

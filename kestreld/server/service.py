@@ -60,7 +60,7 @@ class Service:
         inflight_bytes: int = 1 << 30,
         tidy: Callable[[], object] = lambda: None,
     ) -> None:
-        """`login_key` is chance that nobody else knows, for as long as the process lives.
+        """`login_key` is a random secret of this process.
 
         `report` is told what somebody should look into, `note` what has been done as asked. `inflight_bytes` are what
         unfinished items may hold where the configuration does not say. `tidy` is called after each slice of long work.

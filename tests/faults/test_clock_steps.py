@@ -66,7 +66,7 @@ def test_expiry_follows_the_clock(daemon: SteppedDaemon) -> None:
     with QueueClient(daemon.port) as client:
         client.put("q", b"an hour", expiry_s=HOUR_S)
         client.put("q", b"a day", expiry_s=DAY_S)
-        client.put("q", b"for ever")
+        client.put("q", b"forever")
         daemon.step_to(-10 * DAY_S)
         assert client.items("q") == 3
         client.put("q", b"an hour, back then", expiry_s=HOUR_S)
@@ -80,7 +80,7 @@ def test_expiry_follows_the_clock(daemon: SteppedDaemon) -> None:
             assert later.get("q") == b"a day"
             daemon.step_to(2 * DAY_S)
             later.put("q", b"late")
-            assert later.drain("q") == [b"for ever", b"late"]
+            assert later.drain("q") == [b"forever", b"late"]
 
 
 @pytest.mark.parametrize("offset_s", [-DAY_S, DAY_S])

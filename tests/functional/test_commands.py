@@ -154,8 +154,8 @@ def test_a_wait_that_is_no_number_is_refused(client: QueueClient, queue: str, wa
 
 
 def test_expiry_0_is_never(client: QueueClient, queue: str) -> None:
-    client.put(queue, b"for ever", expiry_s=0)
-    assert client.get(queue) == b"for ever"
+    client.put(queue, b"forever", expiry_s=0)
+    assert client.get(queue) == b"forever"
 
 
 def test_a_negative_expiry_is_over_at_once(client: QueueClient, queue: str) -> None:

@@ -117,6 +117,6 @@ def test_whoever_is_hung_up_on_and_goes_on_sending_is_let_go(tmp_path: Path) -> 
     with running_daemon(tmp_path) as daemon, QueueClient(daemon.port) as stays, QueueClient(daemon.port) as other:
         stays.send(b"\x80")
         expect_binary_error(stays, 0, 0)
-        with pytest.raises(ConnectionError):  # the server does not listen for ever
+        with pytest.raises(ConnectionError):  # the server does not listen forever
             send_for_ever(stays)
         assert other.stats()["curr_connections"] == "1"

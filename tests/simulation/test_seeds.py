@@ -11,7 +11,7 @@ from tests.simulation.world import run
 QUICK = sorted({*range(40), *SEEN_BY.values()})
 # What these had found is mended. The same seeds may play other parts by now: the tests named keep what they showed.
 FOUND = {
-    18: "a compaction that could not open its segment tried for ever (test_maintenance)",
+    18: "a compaction that could not open its segment tried forever (test_maintenance)",
     142: "segments filled before a kill were never synced by the next process",
     843: "a queue deleted while it was compacted kept those waiting who had filled it (test_maintenance)",
     1623: "a close was answered, and undone when its sync failed during the wait for the next item",
