@@ -39,6 +39,7 @@ NEEDED: Final = {  # by each program: these, and all that is below them
 }
 AT_THE_START: Final = ("PYTHON", "LANG", "LC_")  # variables that a Python reads only then
 
+_asking = threading.Lock()
 _is_wanted = sys.platform == "linux"
 
 
@@ -68,10 +69,13 @@ class Launched(subprocess.Popen[Any]):
         try:
             theirs = [number if end < 0 else end for number, end in enumerate((ends[0], ends[3], ends[5]))]
             request = pickle.dumps((arguments, os.path.abspath(given["cwd"] or "."), variables))
-            forker = _forker(program)
-            socket.send_fds(forker, [LENGTH.pack(len(request))], theirs)
-            forker.sendall(request)
-            (self.pid,) = LENGTH.unpack(forker.recv(LENGTH.size))
+            with _asking:
+                forker = _forker(program)
+                _adopt(True)
+                socket.send_fds(forker, [LENGTH.pack(len(request))], theirs)
+                forker.sendall(request)
+                (self.pid,) = LENGTH.unpack(forker.recv(LENGTH.size))
+                _adopt(False)
             self._child_created = True
         finally:
             self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
@@ -104,10 +108,14 @@ def _at_the_start(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _adopt(is_wanted: bool) -> None:
+    """Whether who is left by its parent becomes a child of this process."""
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, is_wanted, 0, 0, 0) == 0
+
+
 @cache
 def _forker(module: str) -> socket.socket:
     """To the process that has imported a program, and ends with this one."""
-    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0  # whoever is left by its parent is ours
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "tests.support.forked", module]
     process = subprocess.Popen(command, stdin=theirs, cwd=ROOT, env=environment())
