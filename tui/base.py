@@ -71,7 +71,7 @@ class BaseConsole(App[None]):
         """Make the call in a thread, and show what it returns if the screen is still there. Not in a replay."""
 
         def show_if_there(answer: Answer) -> None:
-            if screen in self.screen_stack:
+            if screen in self.screen_stack and screen.children:  # at the end its boxes go first
                 show(answer)
 
         if self.player is None:

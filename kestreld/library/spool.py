@@ -121,7 +121,7 @@ class Spool:
         if archive_path is not None:
             if self.maintenance.retirement.archive_path not in (None, archive_path):
                 raise SpoolUnusable(
-                    self.path, f"archives in {self.maintenance.retirement.archive_path} already, not in {archive_path}"
+                    self.path, f"already archives to {self.maintenance.retirement.archive_path}, not to {archive_path}"
                 )
             self.maintenance.retirement.archive_path = archive_path
         self.configure(name, config)

@@ -232,7 +232,7 @@ def test_a_run_worse_than_the_old_one_is_exit_1(kestrelctl: Kestrelctl, queue: s
         ("{}", 2, "is not what bench -o json prints"),
         ("nonsense", 2, "is not what bench -o json prints"),
         ('{"test": "packing", "options": {}, "ops_s": 1, "latency": {}}', 2, "is a run of packing, not of flood"),
-        ('{"test": "flood", "options": {"items": 7}, "ops_s": 1, "latency": {}}', 2, "with other options: items"),
+        ('{"test": "flood", "options": {"items": 7}, "ops_s": 1, "latency": {}}', 2, "with different options: items"),
         (None, 66, "no such file"),
     ],
     ids=["empty", "not json", "another test", "other options", "missing"],

@@ -270,7 +270,7 @@ def test_a_replay_that_ends_early_says_where_to_go_on(kestrelctl: Kestrelctl, pa
         (["--rate", "0"], 2, "is not a rate"),
         (["--grep", "("], 2, "is not a valid regular expression"),
         (["--since", "yesterday"], 2, "is not a time"),
-        (["--queue", "a b"], 2, "blanks"),
+        (["--queue", "a b"], 2, "must not contain spaces"),
         (["--to", "127.0.0.1:1"], 69, "cannot reach"),
     ],
 )

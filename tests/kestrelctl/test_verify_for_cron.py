@@ -129,7 +129,7 @@ def test_a_spool_that_a_server_writes_rolls_and_empties_meanwhile_is_sound_every
 ) -> None:
     settings = ("max_journal_size=64KiB", "max_journal_overflow=2", f"archive_path={tmp_path}/archive")
     with running_daemon(tmp_path, *settings) as daemon:
-        stop = threading.Event()
+        stop, archived = threading.Event(), threading.Event()
 
         def flow() -> None:
             with QueueClient(daemon.port) as client:
@@ -138,12 +138,14 @@ def test_a_spool_that_a_server_writes_rolls_and_empties_meanwhile_is_sound_every
                     assert len(client.drain("work")) == 64
                     client.put("short-lived", b"x")
                     client.do(b"delete short-lived", b"DELETED\r\n")
+                    if any((tmp_path / "archive").rglob("*.seg")):
+                        archived.set()
 
         flowing = threading.Thread(target=flow)
         flowing.start()
         try:
             for folder in ["spool", "archive"] * 2:
-                (tmp_path / "archive").mkdir(exist_ok=True)
+                assert archived.wait(20)
                 command = ["journal-verify", str(tmp_path / folder), "-q", "--state", str(tmp_path / "state")]
                 run = kestrelctl(*command)
                 assert (run.code, run.out, run.err) == (0, b"", "")

@@ -295,7 +295,7 @@ BAD_FILES = [
     (
         "users: {a: {password: 'scrypt:31:8:1:AAAAAAAAAAAAAAAA:AA==', rights: {q: put}}}",
         "1:23",
-        "numbers kestreld does",
+        "unsupported scrypt parameters",
     ),
     ("users: {a: {password_file: /nowhere/x, rights: {q: put}}}", "1:28", "/nowhere/x: No such file"),
     ("users: {a: {certificate: c, max_rate: fast, rights: {q: put}}}", "1:39", "expected a size"),

@@ -240,7 +240,7 @@ def test_a_program_that_has_the_spool_to_itself_is_named(spool: Path) -> None:
 def test_a_server_that_cannot_start_says_why(spool: Path, tmp_path: Path) -> None:
     config = tmp_path / "kestreld.yaml"
     config.write_text("queue: {}\n")
-    with pytest.raises(SpoolUnusable, match=r"kestreld ended with exit code 78: .*kestreld.yaml:1"):
+    with pytest.raises(SpoolUnusable, match=r"kestreld exited with code 78: .*kestreld.yaml:1"):
         open_shared(str(spool), "work", config_path=str(config))
     config.write_text("queues: {work: {max_items: 1}}\n")
     queue = open_shared(str(spool), "work", config_path=str(config))
@@ -250,7 +250,7 @@ def test_a_server_that_cannot_start_says_why(spool: Path, tmp_path: Path) -> Non
 
 
 def test_a_path_that_no_socket_can_have_and_a_name_that_no_queue_can_have(tmp_path: Path) -> None:
-    with pytest.raises(SpoolUnusable, match="too long for a Unix socket in it, by"):
+    with pytest.raises(SpoolUnusable, match="too long for a Unix socket, by"):
         open_shared(f"{tmp_path}/{'x' * 100}", "work")
     with pytest.raises(BadQueueName):
         open_shared(str(tmp_path), "a/b")
