@@ -236,6 +236,7 @@ class Reading:
         self._at_risk = []
         self.opened = {xid: thread for xid, thread in self.opened.items() if xid in reader.open}
         for wait, waiter in list(self._waiting.items()):
+            waiter.over = True  # also one cut short on its way to the line, or while it was served; `again` are not
             if wait.done():
                 wait.tell_again()
             elif reader.queue.stopped is not None:

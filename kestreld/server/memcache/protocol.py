@@ -19,6 +19,7 @@ class Memcache(WireProtocol):
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._cache = CommandCache()
+        self._limit_of = self._item_bytes_max  # bound once: 64 bytes for each session
         state.collection.names_changed.append(self._cache.clear)
 
     def open(self, account: Account | None) -> tuple[MemcacheParser, Handler]:
@@ -26,7 +27,7 @@ class Memcache(WireProtocol):
         cache, check = self._cache, None
         if account is not None:
             cache, check = account.commands(self.name, CommandCache), checker(account)
-        parser = MemcacheParser(cache, config.compat, config.max_line_bytes, self._item_bytes_max, check)
+        parser = MemcacheParser(cache, config.compat, config.max_line_bytes, self._limit_of, check)
         return parser, Handler(self._state, strict=config.compat is Compat.KESTREL_1)
 
     def login(self) -> MemcacheLogin:
