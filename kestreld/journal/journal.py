@@ -283,15 +283,15 @@ class Journal(Descriptors):
             self._let_go(fd)
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
-    def begin_sync(self) -> list[tuple[int, Segment]]:
-        """A background sync begins: the full segments that it has to cover, with borrowed descriptors.
+    def begin_sync(self) -> tuple[list[tuple[int, Segment]], list[int]]:
+        """A background sync begins: the full segments that it has to cover, with borrowed descriptors; and these.
 
         Those of earlier processes come first, with -1, as nothing of them is open. `end_sync` is told of the others.
         """
-        self.syncing = True
         covered = [*[(-1, segment) for segment in self.unproven], *self.filled.items()]
-        self.filled = {}
-        return covered
+        borrowed = list(self.filled)
+        self.syncing, self.filled = True, {}
+        return covered, borrowed
 
     def end_sync(self, borrowed: list[int]) -> None:
         """A background sync is over, and with it the use of these descriptors, which leave the list one by one."""
@@ -585,6 +585,7 @@ class Journal(Descriptors):
             self.names_unsynced = True
         self.live.used_bytes = used_bytes
         self.checkpoint_bytes = checkpoint_bytes
+        self.unproven = self.segments[:-1]  # whatever sync was to cover them may have been cut short
         self._sync_note = -1
         self.syncing = False
         self.unsynced = self.written_to = True

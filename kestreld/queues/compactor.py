@@ -15,13 +15,12 @@ COMPACT_AGAIN_MS: Final = 60_000
 
 
 class Compactor:
-    """Compacts the journals of a collection. `compacting` are those under way; `roll` begins a segment if it can."""
+    """Compacts the journals of a collection. `roll` begins a segment if it can."""
 
     def __init__(
         self,
         collection: QueueCollection,
         slices: Slices,
-        compacting: set[Queue],
         roll: Callable[[Queue, Journal], bool],
         drop_dead: Callable[[Queue], None],
     ) -> None:
@@ -30,7 +29,7 @@ class Compactor:
         self._clock = collection.clock
         self._report = collection.report
         self._slices = slices
-        self._compacting = compacting
+        self._compacting: dict[Queue, Work | None] = {}  # with what is left to do in slices; None = nothing
         self._roll = roll
         self._drop_dead = drop_dead
 
@@ -39,7 +38,7 @@ class Compactor:
         size_max = queue.segment_bytes_max
         # Half-way to the limit: items flow on meanwhile, and of small segments many are filled during a sync.
         start_at = size_max * queue.segments_max // 2
-        if queue in self._compacting or queue.stopped is not None or journal.disk_bytes <= start_at:
+        if queue.stopped is not None or journal.disk_bytes <= start_at or self.is_compacting(queue):
             return
         pinned_bytes = journal.needed_bytes(queue.lowest_head())  # the others only wait for a sync or the archive
         if pinned_bytes <= start_at:
@@ -50,17 +49,24 @@ class Compactor:
         fresh_bytes = sum(segment.used_bytes for segment in journal.segments[:-1] if not segment.compacted)
         data_bytes, record_bytes = queue.live_bytes()
         if data_bytes < size_max <= fresh_bytes and fresh_bytes > record_bytes and not journal.is_crowded:
-            self._compacting.add(queue)
-            self._slices.take_on(self._compact(queue, journal))
+            work = self._compacting[queue] = self._compact(queue, journal)
+            self._slices.take_on(work)
+
+    def is_compacting(self, queue: Queue) -> bool:
+        """Whether that is under way; it is not where the turn was cut short that should have begun it."""
+        if queue not in self._compacting:
+            return False
+        work = self._compacting[queue]
+        return work is None or self._slices.has(work)
 
     def keep_within_limit(self, queue: Queue, journal: Journal) -> None:
         """Where segments are filled faster than the disk takes a compacted one, those who fill them have to wait."""
         full_at = queue.segment_bytes_max * (queue.segments_max - 1)
-        if queue in self._compacting and journal.disk_bytes > full_at:
+        if journal.disk_bytes > full_at and self.is_compacting(queue):
             self._collection.crowded.setdefault(queue, [])
 
     def _compaction_over(self, queue: Queue) -> None:
-        self._compacting.discard(queue)
+        self._compacting.pop(queue, None)
         held_back = self._collection.crowded.pop(queue, None)
         if held_back:
             for tell in held_back:
@@ -94,6 +100,7 @@ class Compactor:
                 compaction.abandon()
             self._compaction_over(queue)
             return
+        self._compacting[queue] = None
         self._put_in_place(queue, journal, compaction)
 
     def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:

@@ -25,9 +25,8 @@ class Maintenance:
         self._report = collection.report
         self._slices = slices
         self._round: Work | None = None
-        self._compacting: set[Queue] = set()
-        self.retirement = Retirement(collection, slices, self._compacting)
-        self._compactor = Compactor(collection, slices, self._compacting, self._roll, self.retirement.drop_dead)
+        self.retirement = Retirement(collection, slices, self.is_compacting)
+        self._compactor = Compactor(collection, slices, self._roll, self.retirement.drop_dead)
         self._getting_marked: Journal | None = None  # whose sync is the latest that was for the marker alone
         self._memory_reported_at_ms = -REPORT_EVERY_MS
         for queue in collection.families.values():
@@ -91,19 +90,12 @@ class Maintenance:
         """Sync the full segments and the live one. One at a time: what comes meanwhile is for the next."""
         if journal.syncing or not self._files.takes_calls:
             return
-        left = journal.begin_sync()
-        borrowed = [fd for fd, _ in left if fd >= 0]
         live, used_bytes = journal.live, journal.live.used_bytes
         number = live.number
-        try:
-            borrowed.append(journal.borrow())
-            left.append((borrowed[-1], live))
-        except OSError as error:
-            must_be_the_systems(error)
-            number = 0  # the live one stays unsynced
-            self._report(f"{queue.name}: cannot open for sync: {error.strerror}; will be retried")
         started_us = self._clock.stopwatch_us()
         folders = journal.unsynced_folders()
+        left: list[tuple[int, Segment]] = []
+        borrowed: list[int] = []
         done: list[Segment] = []
         # Who has the descriptors: the disk thread that comes to it, or the turn, where that is cut short before.
         owner: dict[str, str] = {}
@@ -143,6 +135,15 @@ class Maintenance:
 
         is_under_way = False
         try:
+            left, borrowed = journal.begin_sync()
+            try:
+                fd = journal.borrow()
+                borrowed += (fd,)
+                left += ((fd, live),)
+            except OSError as error:
+                must_be_the_systems(error)
+                number = 0  # the live one stays unsynced
+                self._report(f"{queue.name}: cannot open for sync: {error.strerror}; will be retried")
             self._files.in_background(work, finished)
             is_under_way = True
         finally:
@@ -205,4 +206,4 @@ class Maintenance:
             self._report("max_memory reached: items are kept on disk only, and queues without a journal refuse puts")
 
     def is_compacting(self, queue: Queue) -> bool:
-        return queue in self._compacting
+        return self._compactor.is_compacting(queue)

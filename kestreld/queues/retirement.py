@@ -1,6 +1,6 @@
 """Segments that no reader needs any more: archived or deleted, oldest first, one file a step."""
 
-from collections.abc import Container, Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 from kestreld.config.config import encode_queue_name
@@ -15,21 +15,21 @@ REPORT_EVERY_MS: Final = 60_000
 
 
 class Retirement:
-    """Of the segments of a collection, but for queues that are `compacting`: theirs are being read."""
+    """Of the segments of a collection, but for queues that are being compacted: theirs are being read."""
 
-    def __init__(self, collection: QueueCollection, slices: Slices, compacting: Container[Queue]) -> None:
+    def __init__(self, collection: QueueCollection, slices: Slices, is_compacting: Callable[[Queue], bool]) -> None:
         self.archive_path = collection.config.archive_path  # None = dead segments are deleted
         self._files = collection.files
         self._clock = collection.clock
         self._report = collection.report
         self._slices = slices
-        self._compacting = compacting
+        self._is_compacting = is_compacting
         self._reported_at_ms = -REPORT_EVERY_MS
 
     def drop_dead(self, queue: Queue) -> None:
         """Let go of the segments that no reader needs any more. What a turn took is done only once it is written."""
         journal = queue.journal
-        if journal is None or journal.retiring or queue.stopped is not None or queue in self._compacting:
+        if journal is None or journal.retiring or queue.stopped is not None or self._is_compacting(queue):
             return
         dead = list(journal.leftover.values())
         if len(journal.segments) > 1:

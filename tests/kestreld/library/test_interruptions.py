@@ -145,6 +145,42 @@ def test_a_timeout_error_of_a_handler_is_no_error_of_the_disk(
     interrupt_everywhere(tmp_path, operation, settings, 1, TimeoutError)
 
 
+def flow(queue: PersistentQueue, rounds: int) -> None:
+    for _ in range(rounds):
+        queue.add(b"x")
+        queue.remove()
+
+
+def interrupt_compaction(folder: Path, at: int) -> str | None:
+    """Have an exception at a place of operations with which a compaction begins; which that was, if there is one.
+
+    The queue must go on: it is compacted again as it falls due, and no descriptor stays in use.
+    """
+    queue = opened(folder, **SETTINGS["small segments"])
+    spool, family = queue._spool, queue._reading.reader.queue
+    with ThreadPoolExecutor(1) as thread:
+        while spool.maintenance.is_compacting(family):
+            thread.submit(flow, queue, 0).result(LONG_S)
+        found = interrupted_at(at, lambda: flow(queue, 2))
+        thread.submit(flow, queue, 20).result(LONG_S)
+        spool.files.stop()
+        journal = family.journal
+        assert journal is not None
+        with spool.lock:
+            assert set(journal._borrowed) == set(journal.filled), found
+    queue.close()
+    must_be_sound(folder)
+    return None if found is None else found[1]
+
+
+@pytest.mark.long
+def test_a_compaction_that_is_cut_short_as_it_begins_holds_nobody_up(tmp_path: Path) -> None:
+    places: list[str | None] = [""]
+    while places[-1] is not None:
+        places.append(interrupt_compaction(tmp_path / f"{len(places)}", 3 * len(places)))  # some: each takes its time
+    assert any("Compactor" in str(place) for place in places)
+
+
 # Real signals
 
 
