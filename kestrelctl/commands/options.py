@@ -10,6 +10,7 @@ import typer
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.remote.access import parse_address
 from kestrelctl.remote.contexts import SERVER_DEFAULT, Way, settle
+from kestrelctl.shell.endings import at_end
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import OutputFormat, write_record, write_rows
 from kestreld.client.blocks import Cell
@@ -205,21 +206,27 @@ class Remote(NamedTuple):
         from kestrelctl.remote.client import KestrelClient
 
         timeout_ms, way = answer_ms(self.timeout), way_to_one(self.server)
-        return KestrelClient(way.servers[0], timeout_ms, way.login)
+        client = KestrelClient(way.servers[0], timeout_ms, way.login)
+        at_end.callback(client.close)
+        return client
 
     def cluster(self) -> "Cluster":
         """Clients of all servers."""
         from kestrelctl.remote.cluster import Cluster
 
         timeout_ms, way = answer_ms(self.timeout), way_to(self.server)
-        return Cluster(way.servers, timeout_ms, way.login)
+        cluster = Cluster(way.servers, timeout_ms, way.login)
+        at_end.callback(cluster.close)
+        return cluster
 
     def reader_api(self) -> "ReaderApi":
         """Of the one server."""
         from kestrelctl.remote.reader_api import open_reader_api
 
         timeout_ms, way = answer_ms(self.timeout), way_to_one(self.server)
-        return open_reader_api(way.servers[0], timeout_ms, way.admin_port, way.login)
+        reader_api = open_reader_api(way.servers[0], timeout_ms, way.admin_port, way.login)
+        at_end.callback(reader_api.close)
+        return reader_api
 
 
 class Output(NamedTuple):

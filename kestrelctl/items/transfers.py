@@ -10,6 +10,7 @@ from kestrelctl.items.moving import Expiries, ItemMover, Pace, Pattern, put_pace
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.remote.contexts import Way
 from kestrelctl.remote.reader_api import NotReadable, ReaderApi, open_reader_api
+from kestrelctl.shell.endings import at_end
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark
 
@@ -41,10 +42,14 @@ class Transfer:
         return None if self.limit is None else self.limit - done
 
     def reader(self, address: str) -> ReaderApi:
-        return open_reader_api(address, self.timeout_ms, self.way.admin_port, self.way.login)
+        reader_api = open_reader_api(address, self.timeout_ms, self.way.admin_port, self.way.login)
+        at_end.callback(reader_api.close)
+        return reader_api
 
     def connect(self, address: str) -> KestrelClient:
-        return KestrelClient(address, self.timeout_ms, self.way.login)
+        client = KestrelClient(address, self.timeout_ms, self.way.login)
+        at_end.callback(client.close)
+        return client
 
 
 def copy_all(transfer: Transfer) -> int:

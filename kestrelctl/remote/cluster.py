@@ -29,6 +29,10 @@ class Cluster:
         self.is_one = len(self.clients) == 1
         self._failure: Failure | None = None
 
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
     def end(self) -> None:
         """Raises the failure of the first server that failed; what it was has been said."""
         if self._failure is not None:

@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -125,6 +126,9 @@ class ReaderApi:
     def drop(self, queue: str, reader: str) -> None:
         self._ask("DELETE", path_of(queue, "readers", reader))
 
+    def close(self) -> None:
+        self._connection.close()
+
     def _ask(self, method: str, path: str, wait_ms: int = 0) -> tuple[http.client.HTTPResponse, bytes]:
         where = f"the admin port of {self.address}"
         try:
@@ -169,9 +173,8 @@ def _item(record: Mapping[str, Any]) -> Item:
 
 def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None, login: Login = NOBODY) -> ReaderApi:
     """For the server at `address`; `admin_port` None = it says itself where that is. Raises Failure if it has none."""
-    client = KestrelClient(address, timeout_ms, login)
-    counters = client.server_stats()
-    client.close()
+    with closing(KestrelClient(address, timeout_ms, login)) as client:
+        counters = client.server_stats()
     admin = str(counters.get("admin", ""))
     if admin_port is not None:
         return ReaderApi(_connect(address, admin_port, admin, timeout_ms, login), address)

@@ -2,15 +2,21 @@
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
 
 from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+
+# Closes what a run has opened. Python's finalizers would do it, but a signal that comes in one of them is lost.
+at_end: Final = ExitStack()
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
     """What it returns or, after saying why on stderr, the code of what it raises."""
     try:
-        return run()
+        with at_end:
+            return run()
     except Interrupted as interrupted:
         return 128 + interrupted.signal_number
     except Failure as failure:

@@ -7,6 +7,7 @@ from types import FrameType
 
 from kestrelctl.shell.exit_codes import Interrupted
 
+_last = 0  # the last signal that came; 0 = none has
 _held: list[int] | None = None  # signals that came while they were held; None = they are not held
 
 
@@ -30,7 +31,15 @@ def signals_held() -> Iterator[None]:
         raise Interrupted(came[0])
 
 
+def raise_lost() -> None:
+    """Raise Interrupted for a signal that came where Python swallows what a handler raises, in a finalizer say."""
+    if _last:
+        raise Interrupted(_last)
+
+
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    global _last
+    _last = signal_number
     if _held is None:
         raise Interrupted(signal_number)
     _held.append(signal_number)

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from kestreld import __version__
 from tests.support.daemon import Daemon
 from tests.support.shell import Kestrelctl
@@ -44,6 +46,15 @@ def test_watch_goes_on_while_the_server_is_away_and_ends_with_a_signal(
     watching.send_signal(signal.SIGINT)
     watching.communicate()
     assert watching.returncode == 130
+
+
+@pytest.mark.parametrize("verb", ["version", "ls", "get work --all", "put work x", "move work other"])
+def test_no_connection_is_left_to_a_finalizer_where_a_signal_would_be_lost(
+    own_kestrelctl: Kestrelctl, verb: str
+) -> None:
+    own_kestrelctl("put", "work", "x")
+    own_kestrelctl.environment["PYTHONWARNINGS"] = "always::ResourceWarning"
+    assert "ResourceWarning" not in own_kestrelctl("watch", "-n", "2", "-i", "1ms", *verb.split()).err
 
 
 def test_on_a_terminal_each_look_replaces_the_one_before(kestrelctl: Kestrelctl, queue: str) -> None:
