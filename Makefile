@@ -40,8 +40,11 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 	@$(BIN)/lint-imports >$(VENV)/lint-imports.out 2>&1 || { cat $(VENV)/lint-imports.out >&2; exit 1; }
 	@echo "lint: format, ruff, mypy and import-linter passed"
 
+# Two for each processor of a small machine: a third of the time they wait for servers, shells and disks.
+WORKERS = $$(n=$$(nproc); echo $$((n < 4 ? 2 * n : n)))
+
 test: $(INSTALLED) ## the quick tests
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m 'not long'
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long'
 
 # The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
 DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
@@ -103,7 +106,7 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 test-compiled: compiled ## the quick tests on the compiled build, except those that check the source
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
-	@cd $(COMPILED)/checkout && KESTRELD_COMPILE=1 ../bin/python -m pytest -n auto --dist loadfile -m 'not long' --ignore tests/test_house.py
+	@cd $(COMPILED)/checkout && KESTRELD_COMPILE=1 ../bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' --ignore tests/test_house.py
 
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
 	@$(BIN)/python packaging/wheels.py dist

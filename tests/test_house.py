@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Container, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -90,10 +91,11 @@ CIRCLES: Final = [
 ]
 
 
-def sources(package: str) -> Iterator[tuple[str, ast.Module]]:
+@cache
+def sources(package: str) -> list[tuple[str, ast.Module]]:
     """Each module of a package, by its path from the root."""
-    for path in sorted((ROOT / package).rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+    paths = sorted((ROOT / package).rglob("*.py"))
+    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in paths]
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:

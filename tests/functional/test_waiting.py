@@ -259,6 +259,7 @@ def test_waiters_of_one_turn_and_one_pipelined_put_are_matched_in_order(connect:
     assert other.drain(queue) == items[50:]
 
 
+@pytest.mark.long
 def test_waits_that_are_over_leave_nothing_behind(daemon: Daemon, connect: Connect, queue: str) -> None:
     """Thousands of waits of ten minutes, each served at once, while somebody waits who would give up before them."""
     patient, waiter, other = connect(), connect(), connect()

@@ -193,6 +193,7 @@ def as_cron_does(command: str, folder: Path, spool: Path) -> "subprocess.Complet
     return subprocess.run([*bare, command], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
 
 
+@pytest.mark.long
 def test_the_crontab_says_nothing_of_sound_journals_and_all_of_others(spool: Path, tmp_path: Path) -> None:
     nightly, weekly = crontab()
     for command in (nightly, weekly, nightly):
