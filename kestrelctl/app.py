@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from kestrelctl.shell import output
 from kestrelctl.shell.endings import exit_code_of
+from kestrelctl.shell.exit_codes import ExitCode
 from kestrelctl.shell.signals import catch_signals
 
 
@@ -26,6 +27,11 @@ def run(arguments: list[str]) -> int:
 
     def invoked() -> int:
         # Most of the start-up time: from here on a signal ends it without a traceback.
+        from kestrelctl.plain import plain_command
+
+        if (command := plain_command(arguments)) is not None:
+            command()
+            return ExitCode.OK
         from kestrelctl.verbs import invoke
 
         return invoke(arguments)

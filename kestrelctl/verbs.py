@@ -51,6 +51,7 @@ from kestrelctl.commands import (
     watch,
     web,
 )
+from kestrelctl.commands.declared import MAY_BE_EMPTY
 from kestrelctl.commands.groups import ungrouped
 from kestrelctl.commands.options import TIMEOUT_DEFAULT, line_options
 from kestrelctl.description.examples import epilog
@@ -59,7 +60,6 @@ from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import __version__
 
-MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; what belongs to the verb of a `watch`
 EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
 

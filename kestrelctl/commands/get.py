@@ -3,8 +3,7 @@
 import os
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import EmptyOkOption, Frames, QueueArgument, Remote, WaitOption
 from kestrelctl.items.delivering import give_to_command, give_to_stdout, no_item, take_from_any
 from kestrelctl.items.framing import Framing
@@ -15,12 +14,12 @@ def get(
     queue: QueueArgument,
     frames: Frames,
     remote: Remote,
-    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Take up to N items.")] = None,
-    take_all: Annotated[bool, typer.Option("--all", help="Take items until the queue is empty.")] = False,
+    number: Annotated[int | None, option("-n", min=1, metavar="N", help="Take up to N items.")] = None,
+    take_all: Annotated[bool, option("--all", help="Take items until the queue is empty.")] = False,
     wait: WaitOption = None,
     command: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--exec",
             metavar="CMD",
             help="Run CMD in /bin/sh with the item on its stdin; take the item if it exits 0.",

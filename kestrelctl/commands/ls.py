@@ -3,8 +3,7 @@
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
-import typer
-
+from kestrelctl.commands.declared import argument
 from kestrelctl.commands.options import Output, PerServerOption, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import write_data
@@ -17,7 +16,7 @@ def ls(
     remote: Remote,
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATTERN]...", help="Only names like one of these: * and ? as in a shell."),
+        argument(metavar="[PATTERN]...", help="Only names like one of these: * and ? as in a shell."),
     ] = None,
     per_server: PerServerOption = False,
 ) -> None:

@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-import typer
-
+from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.remote.access import parse_address
 from kestrelctl.remote.contexts import SERVER_DEFAULT, Way, settle
@@ -31,9 +30,9 @@ def duration_ms(value: str) -> int:
     try:
         span_ms = parse_duration_ms(value, 1000)
     except ValueError as error:
-        raise typer.BadParameter(f"{value!r} is {error}: write 5s, 250ms, 1h30m, or seconds") from error
+        raise bad_value(f"{value!r} is {error}: write 5s, 250ms, 1h30m, or seconds") from error
     if span_ms > SPAN_MS_MAX:
-        raise typer.BadParameter(f"{value!r} is longer than ten years")
+        raise bad_value(f"{value!r} is longer than ten years")
     return span_ms
 
 
@@ -42,7 +41,7 @@ def size_bytes(value: str) -> int:
     try:
         return parse_size_bytes(value)
     except ValueError as error:
-        raise typer.BadParameter(f"{value!r} is {error}: write 64KiB, 16MiB, 2GiB, or bytes") from error
+        raise bad_value(f"{value!r} is {error}: write 64KiB, 16MiB, 2GiB, or bytes") from error
 
 
 def instant_ms(value: str) -> int:
@@ -53,14 +52,14 @@ def instant_ms(value: str) -> int:
         return parse_instant_ms(value, now_ms())
     except ValueError as error:
         hint = "write 2025-01-31T12:00 (UTC), 10:32, 24h for a day ago, or milliseconds since 1970"
-        raise typer.BadParameter(f"{value!r} is not a time: {hint}") from error
+        raise bad_value(f"{value!r} is not a time: {hint}") from error
 
 
-def _given_before_the_verb(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """`kestrelctl -s X get Q` is `kestrelctl get Q -s X`."""
-    assert parameter.name is not None
-    before: str = context.find_root().params[parameter.name]
-    return value or before
+def _timeout_on_the_line(value: str) -> str:
+    """`kestrelctl --timeout 1s get Q` is `kestrelctl get Q --timeout 1s`."""
+    chosen = value or str(line_options.get("timeout", TIMEOUT_DEFAULT))
+    answer_ms(chosen)
+    return chosen
 
 
 def per_second(value: str) -> float:
@@ -68,9 +67,9 @@ def per_second(value: str) -> float:
     try:
         rate = float(value.removesuffix("/s"))
     except ValueError as error:
-        raise typer.BadParameter(f"{value!r} is not a rate: write 100/s") from error
+        raise bad_value(f"{value!r} is not a rate: write 100/s") from error
     if not 0 < rate < float("inf"):
-        raise typer.BadParameter(f"{value!r} is not a rate: it must be greater than 0")
+        raise bad_value(f"{value!r} is not a rate: it must be greater than 0")
     return rate
 
 
@@ -81,7 +80,7 @@ def other_server(value: str) -> str:
     return value
 
 
-def _server_on_the_line(context: typer.Context, value: str) -> str:
+def _server_on_the_line(value: str) -> str:
     """ "" = it names none."""
     return value or str(line_options.get("server", ""))
 
@@ -89,16 +88,14 @@ def _server_on_the_line(context: typer.Context, value: str) -> str:
 def queue_name(value: str) -> str:
     """An argument's name of a queue, once it cannot be mistaken for anything else in a command."""
     if not value or re.search(r"[/\s]", value):
-        raise typer.BadParameter(f"{value!r} is not a queue name: it is empty, or has a blank or a / in it")
+        raise bad_value(f"{value!r} is not a queue name: it is empty, or has a blank or a / in it")
     return value
 
 
-QueueArgument = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False, callback=queue_name)
-]
+QueueArgument = Annotated[str, argument(metavar="QUEUE", help="The queue.", show_default=False, callback=queue_name)]
 ServerOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--server",
         "-s",
         metavar="HOST:PORT|unix:PATH",
@@ -109,47 +106,47 @@ ServerOption = Annotated[
 ]
 TimeoutOption = Annotated[
     str,
-    typer.Option(
+    option(
         metavar="SPAN",
         help=f"Time limit for an answer from the server (default {TIMEOUT_DEFAULT}).",
-        callback=_given_before_the_verb,
+        callback=_timeout_on_the_line,
         show_default=False,
     ),
 ]
 YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal kestrelctl never asks.")
+    bool, option("--yes", "-y", help="Do not ask for confirmation. Without a terminal kestrelctl never asks.")
 ]
-EmptyOkOption = Annotated[bool, typer.Option("--empty-ok", help="Exit 0 instead of 1 or 124 when there is no item.")]
+EmptyOkOption = Annotated[bool, option("--empty-ok", help="Exit 0 instead of 1 or 124 when there is no item.")]
 WaitOption = Annotated[
     int | None,
-    typer.Option(metavar="SPAN", parser=duration_ms, help="Wait this long for an item: 5s, 500ms, 1h30m."),
+    option(metavar="SPAN", parser=duration_ms, help="Wait this long for an item: 5s, 500ms, 1h30m."),
 ]
-NullOption = Annotated[bool, typer.Option("--null", help="Framing: a zero byte after each item (xargs -0).")]
+NullOption = Annotated[bool, option("--null", help="Framing: a zero byte after each item (xargs -0).")]
 LengthOption = Annotated[
-    bool, typer.Option("--length-prefixed", help="Framing: a 4-byte big-endian length before each item.")
+    bool, option("--length-prefixed", help="Framing: a 4-byte big-endian length before each item.")
 ]
 BlocksFormatOption = Annotated[
     OutputFormat | None,
-    typer.Option("--output", "-o", help="Default: the server's own blocks.", show_default=False),
+    option("--output", "-o", help="Default: the server's own blocks.", show_default=False),
 ]
 SpoolOption = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="The queue_path (default: that of kestreld's configuration).", show_default=False),
+    option(metavar="DIR", help="The queue_path (default: that of kestreld's configuration).", show_default=False),
 ]
 ArchiveOption = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="The archive_path, for segments that have left the spool.", show_default=False),
+    option(metavar="DIR", help="The archive_path, for segments that have left the spool.", show_default=False),
 ]
 SinceOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         metavar="TIME", parser=instant_ms, help="Start time: 2025-01-31T12:00 (UTC), 10:32, 24h.", show_default=False
     ),
 ]
 UntilOption = Annotated[
-    int | None, typer.Option(metavar="TIME", parser=instant_ms, help="End time (default: now).", show_default=False)
+    int | None, option(metavar="TIME", parser=instant_ms, help="End time (default: now).", show_default=False)
 ]
-NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="Do not print column names.")]
+NoHeadersOption = Annotated[bool, option("--no-headers", help="Do not print column names.")]
 
 
 def pattern(value: str) -> re.Pattern[bytes]:
@@ -157,18 +154,16 @@ def pattern(value: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(value))
     except re.error as error:
-        raise typer.BadParameter(f"{value!r} is not a valid regular expression: {error}") from error
+        raise bad_value(f"{value!r} is not a valid regular expression: {error}") from error
 
 
 GrepOption = Annotated[
     re.Pattern[bytes] | None,
-    typer.Option(
-        metavar="RE", parser=pattern, help="Only items that match this regular expression.", show_default=False
-    ),
+    option(metavar="RE", parser=pattern, help="Only items that match this regular expression.", show_default=False),
 ]
 PerServerOption = Annotated[
     bool,
-    typer.Option("--per-server", help="For a context with several servers: a row for each server instead of sums."),
+    option("--per-server", help="For a context with several servers: a row for each server instead of sums."),
 ]
 
 
@@ -190,7 +185,7 @@ def answer_ms(timeout: str) -> int:
     """How long a server may take to answer."""
     timeout_ms = duration_ms(timeout)
     if timeout_ms == 0:
-        raise typer.BadParameter("--timeout must be greater than 0")
+        raise bad_value("--timeout must be greater than 0")
     return timeout_ms
 
 
@@ -234,7 +229,7 @@ class Output(NamedTuple):
 
     form: Annotated[
         OutputFormat | None,
-        typer.Option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
+        option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
     ] = None
     no_headers: NoHeadersOption = False
 
@@ -248,17 +243,13 @@ class Output(NamedTuple):
 class Frames(NamedTuple):
     """What tells one item from the next on stdout."""
 
-    raw: Annotated[bool, typer.Option("--raw", help="Framing: raw bytes (default for one item).")] = False
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Framing: a newline after each item (default for several).")
-    ] = False
+    raw: Annotated[bool, option("--raw", help="Framing: raw bytes (default for one item).")] = False
+    lines: Annotated[bool, option("--lines", help="Framing: a newline after each item (default for several).")] = False
     null: NullOption = False
     length_prefixed: LengthOption = False
     json: Annotated[
         bool,
-        typer.Option(
-            "--json", help='Framing: {"data": "…"} on a line for each item; {"data_base64": "…"} if not UTF-8.'
-        ),
+        option("--json", help='Framing: {"data": "…"} on a line for each item; {"data_base64": "…"} if not UTF-8.'),
     ] = False
 
     @property

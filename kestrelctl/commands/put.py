@@ -3,8 +3,7 @@
 import os
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import LengthOption, NullOption, QueueArgument, Remote, duration_ms
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.items.putting import expiry_s, explain, open_source, to_batches
@@ -16,16 +15,14 @@ def put(
     remote: Remote,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="DATA|-|@FILE", help="The item. - or nothing: stdin. @FILE: the contents of FILE."),
+        argument(metavar="DATA|-|@FILE", help="The item. - or nothing: stdin. @FILE: the contents of FILE."),
     ] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Each line is an item; an empty line is an empty item.")
-    ] = False,
+    lines: Annotated[bool, option("--lines", help="Each line is an item; an empty line is an empty item.")] = False,
     null: NullOption = False,
     length_prefixed: LengthOption = False,
     expire: Annotated[
         int | None,
-        typer.Option(metavar="SPAN", parser=duration_ms, help="The item expires after this: 10m, 2h; 90 = seconds."),
+        option(metavar="SPAN", parser=duration_ms, help="The item expires after this: 10m, 2h; 90 = seconds."),
     ] = None,
 ) -> None:
     """Add an item to a queue, or many with --lines.

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Final
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import Output, PerServerOption, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import columns_of
@@ -28,12 +27,12 @@ def stats(
     output: Output,
     remote: Remote,
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Only these queues.", show_default=False)
+        list[str] | None, argument(metavar="[QUEUE]...", help="Only these queues.", show_default=False)
     ] = None,
-    wide: Annotated[bool, typer.Option("--wide", "-w", help="Every counter in table and tsv, as in json.")] = False,
+    wide: Annotated[bool, option("--wide", "-w", help="Every counter in table and tsv, as in json.")] = False,
     server_wide: Annotated[
         bool,
-        typer.Option("--server-wide", help="The server's own counters instead: uptime, connections, commands."),
+        option("--server-wide", help="The server's own counters instead: uptime, connections, commands."),
     ] = False,
     per_server: PerServerOption = False,
 ) -> None:

@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -129,16 +127,3 @@ def test_the_server_may_listen_on_a_unix_socket(own_daemon: Daemon, kestrelctl: 
     missing = kestrelctl("get", "q", "-s", "unix:/nowhere/s")
     assert missing.code == 69
     assert missing.err.startswith("kestrelctl: cannot reach unix:/nowhere/s: no such file or directory; ")
-
-
-def test_the_hot_verbs_import_nothing_that_is_slow_to_start(kestrelctl: Kestrelctl, queue: str) -> None:
-    kestrelctl("put", queue, "x")
-    run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "kestrelctl", "get", queue],
-        env=kestrelctl.environment,
-        capture_output=True,
-        check=True,
-    )
-    imported = set(re.findall(r"\| +([a-z_0-9]+)(?:\.|$)", run.stderr.decode(), re.MULTILINE))
-    assert "kestreld" in imported
-    assert not imported & {"rich", "yaml", "asyncio", "textual", "pydantic", "xxhash", "pymemcache", "ssl"}

@@ -1,0 +1,141 @@
+"""Plain command lines go without typer, and mean what they mean to typer."""
+
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from importlib import import_module
+from typing import Any, Final
+
+import pytest
+import typer
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kestrelctl import plain, verbs
+from kestrelctl.commands.options import line_options
+from kestrelctl.shell.exit_codes import Failure
+from tests.support.shell import Kestrelctl
+
+CPU_MS: Final = 130
+PLAIN: Final = (
+    "put q",
+    "put q hello",
+    "put q -",
+    "put q --lines --expire 10m",
+    "put --expire=90 q @file",
+    "put --length-prefixed q -s h:1 --user me --tls",
+    "-s h:1 put q x",
+    "--server=h:1 --timeout 1s -c here get q",
+    "get q -n 3 --wait 250ms --json",
+    "get --all q --exec cat --empty-ok",
+    "peek q --raw --timeout=1h30m",
+    "-c here stats",
+    "stats a b --wide -o json",
+    "stats --server-wide --per-server --no-headers",
+    "ls * a? -o tsv --password-file f --ca f --cert f --key f",
+)
+WORDS: Final = sorted(
+    {word for line in PLAIN for word in line.split()} | {"--", "-n3", "", "-x", "--tls=1", "-h", "3x"}
+)
+Meaning = tuple[str, dict[str, Any], dict[str, str | bool]]
+
+
+def meaning_to_plain(line: list[str]) -> Meaning | None:
+    command: Any = plain.plain_command(line)
+    return None if command is None else (command.func.__name__, command.keywords, dict(line_options))
+
+
+class Recorded(Exception):
+    """What a verb was called with."""
+
+
+@pytest.fixture(scope="module")
+def meaning_to_typer() -> Iterator[Callable[[list[str]], Meaning | None]]:
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    app.callback()(verbs.before_the_verb)
+
+    def recording(verb: Any) -> Any:
+        @wraps(verb)
+        def record(**values: Any) -> None:
+            raise Recorded(verb.__name__, values)
+
+        return record
+
+    for name in plain.VERBS:
+        app.command(name)(recording(getattr(import_module(f"kestrelctl.commands.{name}"), name)))
+    before, verbs.app = verbs.app, app
+
+    def meaning(line: list[str]) -> Meaning | None:
+        try:
+            verbs.invoke(line)
+        except Recorded as recorded:
+            return recorded.args[0], recorded.args[1], dict(line_options)
+        except Failure:
+            pass
+        return None
+
+    yield meaning
+    verbs.app = before
+
+
+@pytest.mark.parametrize("line", PLAIN)
+def test_a_plain_line_means_what_it_means_to_typer(
+    meaning_to_typer: Callable[[list[str]], Meaning | None], line: str
+) -> None:
+    found = meaning_to_plain(line.split())
+    assert found is not None
+    assert found == meaning_to_typer(line.split())
+
+
+@settings(max_examples=150, deadline=None)
+@given(line=st.lists(st.sampled_from(WORDS), max_size=6))
+@example(line=["put", "q", ""])
+@example(line=["get", ""])
+@example(line=["get", "q", "-n", "0"])
+@example(line=["stats", "-o", "xml"])
+@example(line=["--timeout", "0", "stats"])
+def test_any_line_is_left_to_typer_or_means_the_same(
+    meaning_to_typer: Callable[[list[str]], Meaning | None], line: list[str]
+) -> None:
+    found = meaning_to_plain(line)
+    assert found is None or found == meaning_to_typer(line)
+
+
+def test_the_options_of_the_whole_program_are_all_known() -> None:
+    words = {word for option in verbs.command_tree(frozenset()).params for word in option.opts}
+    assert set(plain.PROGRAM_OPTIONS) == words - {"--version", "-h", "--help"}
+
+
+@pytest.mark.parametrize("words", [["put", "x"], ["get"], ["peek"], ["stats"], ["ls"]])
+def test_the_hot_verbs_import_nothing_that_is_slow_to_start(
+    kestrelctl: Kestrelctl, queue: str, words: list[str]
+) -> None:
+    kestrelctl("put", queue, "x")
+    line = [words[0], queue, *words[1:]]
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kestrelctl", *line],
+        env=kestrelctl.environment,
+        capture_output=True,
+        check=True,
+    )
+    imported = set(re.findall(r"\| +([a-z_0-9]+)(?:\.|$)", run.stderr.decode(), re.MULTILINE))
+    assert "kestreld" in imported
+    slow = {"typer", "rich", "yaml", "asyncio", "textual", "pydantic", "xxhash", "pymemcache", "ssl"}
+    assert not imported & slow
+
+
+@pytest.mark.usefixtures("installed_programs")
+def test_put_get_and_stats_take_little_of_the_processor(kestrelctl: Kestrelctl, queue: str) -> None:
+    def cpu_ms(*line: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert kestrelctl(*line).code == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+
+    for line in (["put", queue, "x"], ["stats", queue], ["get", queue, "--empty-ok"]):
+        assert min(cpu_ms(*line) for _ in range(3)) <= CPU_MS
