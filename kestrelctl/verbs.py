@@ -10,6 +10,7 @@ import typer
 from kestrelctl.commands import (
     bench,
     check,
+    consumers,
     context,
     copy,
     delete,
@@ -154,6 +155,7 @@ app.command("get")(get.get)
 app.command("peek")(peek.peek)
 app.command("items")(items.items)
 app.command("tail")(tail.tail)
+app.command("consumers")(consumers.consumers)
 app.command("move")(move.move)
 app.command("copy")(copy.copy)
 app.command("export")(export_items.export_items)

@@ -9,6 +9,7 @@ import resource
 import select
 import socket
 import stat
+import struct
 from typing import Final, Protocol
 
 READ: Final = select.EPOLLIN | select.EPOLLRDHUP
@@ -20,6 +21,7 @@ WRITE: Final = select.EPOLLOUT | select.EPOLLRDHUP
 HANG_UP_ONLY: Final = select.EPOLLRDHUP
 END_OUTPUT: Final = socket.SHUT_WR
 BACKLOG: Final = 1024
+_CREDENTIALS: Final = struct.Struct("iII")  # of a peer on a Unix socket: pid, uid, gid
 
 
 Events = list[tuple[int, int]]  # descriptor, and what it is ready for
@@ -94,9 +96,25 @@ class ListeningSocket:
 
 def _shown(bound: socket.socket) -> str:
     name = bound.getsockname()
-    if bound.family == socket.AF_UNIX:
-        return f"unix:{name}"
-    return f"[{name[0]}]:{name[1]}" if bound.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+    return f"unix:{name}" if bound.family == socket.AF_UNIX else _tcp_text(bound, name)
+
+
+def _tcp_text(one: socket.socket, name: tuple[str, int]) -> str:
+    return f"[{name[0]}]:{name[1]}" if one.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+
+
+def peer_of(fd: int) -> str:
+    """Who is at the other end of a connection: HOST:PORT, unix:pid=PID on a Unix socket, "" when it has gone."""
+    connection = socket.socket(fileno=fd)
+    try:
+        if connection.family == socket.AF_UNIX:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return f"unix:pid={_CREDENTIALS.unpack(credentials)[0]}"
+        return _tcp_text(connection, connection.getpeername())
+    except OSError:
+        return ""
+    finally:
+        connection.detach()
 
 
 def is_connected(connection: socket.socket) -> bool:

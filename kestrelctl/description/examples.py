@@ -16,6 +16,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "peek": ("kestrelctl peek work --json",),
     "items": ("kestrelctl items work", "kestrelctl items work --grep '\"user\": 17' --all -o ndjson"),
     "tail": ("kestrelctl tail work", "kestrelctl tail -f work --json"),
+    "consumers": ("kestrelctl consumers work", "kestrelctl consumers work --limit 10 -o json"),
     "move": (
         "kestrelctl move failed work --rate 50/s",
         "kestrelctl move work work --to q2.example.org",

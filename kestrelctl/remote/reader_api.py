@@ -72,6 +72,11 @@ class ReaderApi:
         described: dict[str, Any] = json.loads(self._ask("GET", path_of(queue))[1])
         return described
 
+    def consumers(self, queue: str, limit: int) -> dict[str, Any]:
+        """Who waits on a queue, who holds its open reads, and its readers: as docs/admin.md has it."""
+        found: dict[str, Any] = json.loads(self._ask("GET", f"{path_of(queue, 'consumers')}?limit={limit}")[1])
+        return found
+
     def queues(self) -> list[str]:
         """The names of all queues, children too."""
         return [one["queue"] for one in json.loads(self._ask("GET", "/queues")[1])["queues"]]

@@ -52,6 +52,10 @@ class Admission(HandshakeHost):
             if (is_anonymous and self.accounts and not had_users) or id(self._inside.get(session)) in changed:
                 self._show_out(session)
 
+    def account_of(self, session: Session) -> Account | None:
+        """Who has logged in there; None = nobody had to."""
+        return self._inside.get(session)
+
     def _show_out(self, session: Session) -> None:
         """Hang up once the answers are out."""
         session.handler.closing = True

@@ -3,12 +3,13 @@
 Base classes rather than typing.Protocols: attribute access through one of those is slow in the compiled build.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
 from kestreld.queues.commit import Committed, PendingCommit
 from kestreld.queues.queue import Queue
+from kestreld.queues.reader import Reader
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import Waiter
@@ -96,6 +97,14 @@ class CommandHandler:
     def is_busy(self) -> bool:
         """Whether the session waits or holds something: it is not idle."""
         return self.waiter is not None or self.held
+
+    def waits_since_ms(self) -> int | None:
+        """Since when `waiter` waits, on the monotonic clock; None when there is none."""
+        return None
+
+    def reads_held(self) -> Sequence[tuple[Reader, int, int]]:
+        """The open reads: of which reader, the item's id, and since when, on the monotonic clock. Not a copy."""
+        return ()
 
     # Commands
 

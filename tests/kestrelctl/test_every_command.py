@@ -30,7 +30,7 @@ NEEDS: Final = {
     "readers move": ["kept", "latest"],
     "readers drop": ["kept"],
 }
-BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers"}
+BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers", "consumers"}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2}
 # There is nothing to undo, and the machine may not be well.
@@ -189,6 +189,7 @@ def test_json_has_the_keys_that_the_documentation_promises(
         "top --json": ["top", "--once", "--json"],
         "get --json": ["peek", queue, "--json"],
         "items": ["items", queue, "-o", "json"],
+        "consumers": ["consumers", queue, "-o", "json"],
         "readers ls": ["readers", "ls", queue, "-o", "json"],
         "tail --json": ["tail", queue, "--json"],
     }
@@ -201,7 +202,7 @@ def test_json_has_the_keys_that_the_documentation_promises(
         if command == "check":
             keys |= set(found["queues"][0])
         assert keys <= promised[command], command
-        assert promised[command] - keys <= {"data_base64", "server", "expire_ms"}, command
+        assert promised[command] - keys <= {"data_base64", "server", "expire_ms", "user", "left_ms"}, command
     with_json = {command.words for command in COMMANDS if any("json" in w for w in _formats(command))}
     bare = {re.sub(r" -.*", "", command) for command in promised}
     assert {words if not words.startswith("bench") else "bench" for words in with_json} <= bare

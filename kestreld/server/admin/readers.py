@@ -3,6 +3,7 @@
 GET    /queues                                  names, and what is in them
 GET    /queues/Q                                readers, ids, the journal's id
 GET    /queues/Q/journal                        segments, and who needs them
+GET    /queues/Q/consumers?limit=               who waits on it, who holds open reads of it, how far readers are behind
 GET    /queues/Q/items?first=&limit=&bytes=&reader=&waiting=&wait_ms=&format=
 POST   /queues/Q/readers/R?from=                make a reader
 POST   /queues/Q/readers/R/done?through=        it is done with all items up to this one
@@ -25,6 +26,7 @@ from kestreld.queues.ranges import earliest_id
 from kestreld.queues.reader import Stream
 from kestreld.server.accounts import Account
 from kestreld.server.admin.answers import ID_DIGITS_MAX, Refused, Share, as_json, number_in, refusal, stream
+from kestreld.server.admin.consumers import CONSUMERS_DEFAULT, CONSUMERS_MAX, ConsumersReport
 from kestreld.server.admin.journal import describe_journal
 from kestreld.server.admin.ranges import Ranges, check_readable, find_family, place_in
 from kestreld.server.admin.rows import shown_name
@@ -56,6 +58,9 @@ class Readers:
             case ("GET", [name, "journal"]):
                 _check_seen(account, name)
                 return await self._journal(name, account)
+            case ("GET", [name, "consumers"]):
+                _check_seen(account, name)
+                return await self._consumers(request, name, account)
             case ("GET", [name, "items"]):
                 _check(account, Right.PEEK, name)
                 return await self._ranges.answer(request, name, account)
@@ -68,7 +73,7 @@ class Readers:
             case ("DELETE", [name, "readers", label]):
                 _check(account, Right.GET, name)
                 return await self._drop(name, label)
-            case (_, [] | [_] | [_, "items" | "journal"] | [_, "readers", _] | [_, "readers", _, "done"]):
+            case (_, [] | [_] | [_, "items" | "journal" | "consumers"] | [_, "readers", _] | [_, "readers", _, "done"]):
                 raise Refused(405, f"method {request.method} not allowed")
         raise Refused(404, "not found")
 
@@ -97,20 +102,6 @@ class Readers:
 
     def _describe(self, queue: Queue, account: Account | None) -> dict[str, Any]:
         queue.flush_counters()
-        readers: list[dict[str, Any]] = [
-            {
-                "reader": reader.label,
-                "kind": Kind.QUEUE.name.lower(),
-                "queue": shown_name(reader.name),
-                "head": reader.head(),
-                "items": reader.items,
-                "bytes": reader.data_bytes,
-                "open": len(reader.open),
-            }
-            for reader in queue.readers.values()
-            if account is None or account.sees(reader.name)
-        ]
-        readers += [_stream_fields(queue, stream) for stream in queue.streams.values()]
         return {
             "queue": shown_name(queue.name),
             "journal_id": queue.journal.journal_id if queue.journal is not None else 0,
@@ -118,8 +109,17 @@ class Readers:
             "next_id": queue.settled_id(),
             "segments": len(queue.journal.segments) if queue.journal is not None else 0,
             "bytes_on_disk": queue.journal.disk_bytes if queue.journal is not None else 0,
-            "readers": readers,
+            "readers": list(_readers_of(queue, account)),
         }
+
+    async def _consumers(self, request: web.BaseRequest, name: str, account: Account | None) -> web.StreamResponse:
+        queue = find_family(self._collection, name)
+        limit = number_in(request, "limit", 1, CONSUMERS_MAX, CONSUMERS_DEFAULT)
+        # Who the clients are is said to those who look after the server.
+        is_admin = account is None or account.may(Right.ADMIN, name)
+        report = ConsumersReport(self._service, limit, with_clients=is_admin)
+        pieces = report.pieces(name, queue, _lagging(queue, account))
+        return await stream(request, pieces, "application/json; charset=utf-8", self._share)
 
     async def _journal(self, name: str, account: Account | None) -> web.Response:
         queue = find_family(self._collection, name)
@@ -210,6 +210,38 @@ def _check(account: Account | None, right: Right, name: str) -> None:
 def _check_seen(account: Account | None, name: str) -> None:
     if account is not None and not account.sees(name):
         raise Refused(403, "not allowed: requires some right on the queue")
+
+
+def _readers_of(queue: Queue, account: Account | None) -> Iterator[dict[str, Any]]:
+    """What there is to say of each. `queue.flush_counters()` comes first."""
+    for reader in list(queue.readers.values()):
+        if account is None or account.sees(reader.name):
+            head = reader.head()
+            yield {
+                "reader": reader.label,
+                "kind": Kind.QUEUE.name.lower(),
+                "queue": shown_name(reader.name),
+                "head": head,
+                "behind": max(queue.settled_id() - head, 0),
+                "items": reader.items,
+                "bytes": reader.data_bytes,
+                "open": len(reader.open),
+                "waiters": reader.wait_queue.waiting,
+                "oldest_at_ms": reader.oldest_at_ms(),
+            }
+    for each in list(queue.streams.values()):
+        yield _stream_fields(queue, each)
+
+
+def _lagging(queue: Queue, account: Account | None) -> Iterator[dict[str, Any] | None]:
+    """`_readers_of`, once it is known how long their heads have waited; None now and then."""
+    for reader in list(queue.readers.values()):
+        while reader.seek_head():
+            yield None
+    queue.flush_counters()
+    for fields in _readers_of(queue, account):
+        yield fields
+        yield None
 
 
 def _stream_fields(queue: Queue, stream: Stream) -> dict[str, Any]:

@@ -4,7 +4,7 @@ It never waits. A GET that has to is a `Waiter`; the commands behind it stay whe
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kestreld import __version__
@@ -53,13 +53,21 @@ class Handler(CommandHandler):
     def __init__(self, state: ServerState, *, strict: bool) -> None:
         super().__init__(state)
         self.strict = strict  # `compat: kestrel-1`
-        self.open_reads: list[tuple[Reader, int]] = []
+        self.open_reads: list[tuple[Reader, int, int]] = []  # see `reads_held`
         self.asked: Command | None = None  # the command that waits
         self.keys: deque[Command] = deque()  # of a GET of several, those still to be answered
 
     @property
     def is_busy(self) -> bool:
         return self.waiter is not None or self.held or bool(self.open_reads)
+
+    def waits_since_ms(self) -> int | None:
+        if self.waiter is None or self.asked is None:
+            return None
+        return self.waiter.deadline_ms - self.asked.wait_ms
+
+    def reads_held(self) -> Sequence[tuple[Reader, int, int]]:
+        return self.open_reads
 
     def execute(self, commands: Iterator[Any]) -> bool:
         """Carry out commands until they end; True when one has to wait first and `commands` holds the rest.
@@ -190,7 +198,7 @@ class Handler(CommandHandler):
         if reads:
             reader.close(reads.pop()[1])
         opened, record = reader.open_head()
-        reads.append((reader, opened))
+        reads.append((reader, opened, self.state.clock.monotonic_ms))
         size = len(record)
         self.out.append(_join((command.prefix, _lengths[size], record[_DATA_AT:], _VALUE_END)))
         self.room_bytes -= size
@@ -217,7 +225,7 @@ class Handler(CommandHandler):
         """Close or abort the oldest open read of the named queue, if asked to. False when the command is refused."""
         strict = self.strict
         if command.closes or command.aborts:
-            for index, (reader, opened) in enumerate(self.open_reads):
+            for index, (reader, opened, _) in enumerate(self.open_reads):
                 if reader.name == command.name:
                     del self.open_reads[index]
                     if self.last_queue is not reader.queue:
@@ -231,7 +239,7 @@ class Handler(CommandHandler):
                 self._refuse_read("")
                 return False
             return True
-        if not command.opens and (strict or any(reader.name == command.name for reader, _ in self.open_reads)):
+        if not command.opens and (strict or any(reader.name == command.name for reader, _, _ in self.open_reads)):
             self._refuse_read("close or abort the open read of this queue first")
             return False
         return True
@@ -255,7 +263,7 @@ class Handler(CommandHandler):
             opened = reader.open_read(now_ms)
             record = None
             if opened is not None:
-                self.open_reads.append((reader, opened[0]))
+                self.open_reads.append((reader, opened[0], self.state.clock.monotonic_ms))
                 record = opened[1]
         else:
             record = reader.take(now_ms)
@@ -501,5 +509,5 @@ class Handler(CommandHandler):
         super().disconnect()
         self.asked = None
         reads, self.open_reads = self.open_reads, []
-        for reader in dict.fromkeys([reader for reader, _ in reads]):
-            reader.abort_all([opened for one, opened in reads if one is reader], self.state.clock.wall_ms)
+        for reader in dict.fromkeys([reader for reader, _, _ in reads]):
+            reader.abort_all([opened for one, opened, _ in reads if one is reader], self.state.clock.wall_ms)
