@@ -1,44 +1,62 @@
-"""Arguments are checked where they are given: TypeError for another kind of thing, ValueError for its value."""
+"""Arguments are checked where they are given: InvalidType for another kind of thing, InvalidValue for its value.
 
-from collections.abc import Callable
+The errors name the argument, what it may be, and what it was.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+from kestreld.errors import InvalidType, InvalidValue
 
 FAR_MS: Final = 1 << 53  # nobody waits longer
 
 
-def whole(value: object, what: str, lowest: int = 0) -> int:
+def whole(value: object, what: str, lowest: int = 0, *, may_be_none: bool = False) -> int:
     """A whole number, not below `lowest`."""
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+        raise InvalidType(what, _whole(lowest, may_be_none=may_be_none), value)
     if value < lowest:
-        raise ValueError(f"{what} must be at least {lowest}, not {value}")
+        raise InvalidValue(what, _whole(lowest, may_be_none=may_be_none), value)
     return value
 
 
+def _whole(lowest: int, *, may_be_none: bool) -> str:
+    return f"{'None or ' if may_be_none else ''}an int{'' if lowest == -FAR_MS else f' of at least {lowest}'}"
+
+
 def whole_or_none(value: object, what: str, lowest: int = 0) -> int | None:
-    return None if value is None else whole(value, what, lowest)
+    return None if value is None else whole(value, what, lowest, may_be_none=True)
 
 
 def span_ms(value: object, what: str) -> int:
     """A time, whole or not, but no longer than anybody waits."""
+    return int(min(_at_least_0(value, what, "a number of milliseconds"), FAR_MS))
+
+
+def span_s(value: object, what: str) -> float:
+    """A time in seconds, but no longer than anybody waits."""
+    return min(_at_least_0(value, what, "a number of seconds"), FAR_MS / 1000)
+
+
+def _at_least_0(value: object, what: str, unit: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+        raise InvalidType(what, f"{unit}, at least 0", value)
     if not value >= 0:  # NaN is not, either
-        raise ValueError(f"{what} must be at least 0, not {value}")
-    return int(min(value, FAR_MS))
+        raise InvalidValue(what, f"{unit}, at least 0", value)
+    return value
 
 
 def switch(value: object, what: str) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{what} must be True or False, not {type(value).__name__}")
+        raise InvalidType(what, "True or False", value)
     return value
 
 
-def text(value: object, what: str, *, may_be_empty: bool = False) -> str:
+def text(value: object, what: str, *, may_be_empty: bool = False, is_secret: bool = False) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+        raise InvalidType(what, "a str", type(value) if is_secret else value)
     if not (value or may_be_empty):
-        raise ValueError(f"{what} must not be empty")
+        raise InvalidValue(what, "a str that is not empty", value)
     return value
 
 
@@ -53,10 +71,28 @@ def path_or_none(value: object, what: str) -> str | None:
 
 def function(value: Any, what: str) -> Callable[..., Any]:
     if not callable(value):
-        raise TypeError(f"{what} must be callable, not {type(value).__name__}")
+        raise InvalidType(what, "callable", value)
     return value  # type: ignore[no-any-return]
 
 
 def instance(value: object, kind: type, what: str) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"{what} must be a {kind.__name__}, not {type(value).__name__}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise InvalidType(what, f"{article} {kind.__name__}", value)
+
+
+def data(value: object, what: str) -> None:
+    """The bytes of an item."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise InvalidType(what, "bytes", value)
+
+
+def several(values: object, what: str) -> list[Any]:
+    if not isinstance(values, Iterable):
+        raise InvalidType(what, "iterable", values)
+    return list(values)
+
+
+def not_none(value: object, what: str) -> None:
+    if value is None:
+        raise InvalidType(what, "anything but None, which means that there is no item", None)

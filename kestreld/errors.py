@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any
 
 
@@ -96,6 +97,22 @@ class JournalFailed(KestrelError):
 
 class BadQueueName(KestrelError):
     """A queue cannot have this name."""
+
+
+class InvalidArgument(KestrelError):
+    """An argument that the library cannot use: a programming error. Nothing was done."""
+
+    def __init__(self, argument: str, allowed: str, value: object) -> None:
+        super().__init__(f"{argument} must be {allowed}, not {shortened(value)}")
+        self.argument = argument
+
+
+class InvalidType(InvalidArgument, TypeError):
+    """An argument of a type that it cannot have."""
+
+
+class InvalidValue(InvalidArgument, ValueError):
+    """An argument with a value that it cannot have."""
 
 
 class QueueNotMade(KestrelError):

@@ -10,6 +10,18 @@ from kestreld.client.connection import ClientConnection
 from kestreld.client.pool import ServerPool
 from kestreld.client.queue import ClusterQueue
 from kestreld.client.server import Server
+from kestreld.errors import InvalidType, InvalidValue
+
+
+def _parsed(address: str) -> ServerAddress:
+    try:
+        parsed = ServerAddress.parse(address)
+    except ValueError:
+        parsed = None
+    # A path that is not absolute would be another one in another working directory.
+    if parsed is None or (parsed.path and not parsed.path.startswith("/")):
+        raise InvalidValue("each of servers", "HOST:PORT, tls:HOST:PORT or unix:/PATH", address)
+    return parsed
 
 
 class KestrelCluster(ServerPool):
@@ -40,20 +52,18 @@ class KestrelCluster(ServerPool):
         patience_ms = checks.span_ms(patience_ms, "patience_ms")
         words = {"user": user, "password": password, "ca": ca, "cert": cert, "key": key}
         for what, word in words.items():
-            checks.text(word, what, may_be_empty=True)
+            checks.text(word, what, may_be_empty=True, is_secret=what == "password")
         login = Login(user, password, checks.switch(tls, "tls"), ca, cert, key)
         checks.whole(timeout_ms, "timeout_ms", 1)
         if chance is not None:
             checks.instance(chance, Random, "chance")
         if isinstance(servers, str):  # of whose letters none is a server
-            raise TypeError("servers are several: a list of str, not one str")
-        addresses = [checks.text(address, "a server", may_be_empty=True) for address in dict.fromkeys(servers)]
+            raise InvalidType("servers", "a list of str", servers)
+        several = checks.several(servers, "servers")
+        addresses = list(dict.fromkeys(checks.text(one, "each of servers", may_be_empty=True) for one in several))
         if not addresses:
-            raise ValueError("a cluster has at least one server")
-        parsed = [ServerAddress.parse(address) for address in addresses]
-        for address, at in zip(addresses, parsed, strict=True):
-            if at.path and not at.path.startswith("/"):  # would be another one in another working directory
-                raise ValueError(f"{address!r} is not a server; write HOST:PORT, tls:HOST:PORT or unix:/PATH")
+            raise InvalidValue("servers", "at least one", [])
+        parsed = [_parsed(address) for address in addresses]
         if login.uses_tls(ServerAddress()) or any(at.tls for at in parsed):
             _ = login.context
         own = chance if chance is not None else Random()

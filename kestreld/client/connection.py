@@ -365,16 +365,15 @@ class ClientConnection:
 
 
 def sendable(data: bytes, expiry: int) -> bytes:
-    """An item as it is sent. Raises TypeError for anything but bytes."""
-    if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise TypeError(f"an item is bytes, not {type(data).__name__}")
-    checks.whole(expiry, "an expiry", -checks.FAR_MS)  # what is past is of no use
+    """An item as it is sent. Raises InvalidType for anything but bytes."""
+    checks.data(data, "item")
+    checks.whole(expiry, "expiry", -checks.FAR_MS)  # what is past is of no use
     return bytes(data)
 
 
 def queue_key(name: str) -> bytes:
     """A queue's name in a command. Raises BadQueueName for one that would be something else there."""
-    key = checks.text(name, "the name of a queue", may_be_empty=True).encode("utf-8", "surrogateescape")
+    key = checks.text(name, "queue name", may_be_empty=True).encode("utf-8", "surrogateescape")
     if not key or any(byte <= 32 or byte in b"/~.\x7f" for byte in key):
         raise errors.BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")
     return key

@@ -9,13 +9,13 @@ from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
 from kestreld.client.pool import ServerPool
 from kestreld.client.server import OpenRead, Server
 from kestreld.clock import Clock
-from kestreld.errors import ServersAway
+from kestreld.errors import InvalidValue, ServersAway
 
 
 class ClusterQueue:
     """The queue of this name on all servers. Order is kept by each server, not between them.
 
-    Threads may share it. `wait_ms` 0 = do not wait, None = wait forever.
+    Threads may share it. `wait_ms` 0 = do not wait, None = wait forever; or wait for `timeout` seconds.
     """
 
     def __init__(self, servers: ServerPool, name: str) -> None:
@@ -38,28 +38,28 @@ class ClusterQueue:
 
     # Getting
 
-    def get(self, wait_ms: int | None = 0) -> bytes | None:
+    def get(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> bytes | None:
         """Take a head item of any server. None when there is none.
 
         An item is confirmed once it has come, so that none is lost on the way.
         """
-        opened = self._open(wait_ms)
+        opened = self._open(_checked(wait_ms, timeout))
         if opened is None:
             return None
         opened.close_in_hand()
         return opened.item
 
-    def peek(self, wait_ms: int | None = 0) -> bytes | None:
+    def peek(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> bytes | None:
         """A head item of any server, which stays. None when there is none."""
-        return self._servers.first(self._peek_at, _checked(wait_ms))
+        return self._servers.first(self._peek_at, _checked(wait_ms, timeout))
 
     @contextmanager
-    def read(self, wait_ms: int | None = 0) -> Iterator[bytes | None]:
+    def read(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> Iterator[bytes | None]:
         """An item for a block, None when there is none: done when the block succeeds, the head again when it fails.
 
         Raises ConnectionLost at the end of the block when the item may be delivered again.
         """
-        opened = self._open(wait_ms)
+        opened = self._open(_checked(wait_ms, timeout))
         if opened is None:
             yield None
             return
@@ -78,7 +78,7 @@ class ClusterQueue:
             opened.close_in_hand()
 
     def _open(self, wait_ms: int | None) -> OpenRead | None:
-        return self._servers.first(self._open_at, _checked(wait_ms))
+        return self._servers.first(self._open_at, wait_ms)
 
     def _open_at(self, server: Server, wait_ms: int) -> OpenRead | None:
         return server.opened(self._key, lambda connection: self._fetch(connection, b"/open", wait_ms))
@@ -113,5 +113,10 @@ class ClusterQueue:
         return self._servers.each(lambda connection: connection.queue_stats(self._key))[0]
 
 
-def _checked(wait_ms: float | None) -> int | None:
+def _checked(wait_ms: float | None, timeout: float | None) -> int | None:
+    """For how many ms to wait, from one of the two; None = forever."""
+    if timeout is not None:
+        if wait_ms != 0:
+            raise InvalidValue("timeout", "None where there is a wait_ms", timeout)
+        return round(checks.span_s(timeout, "timeout") * 1000)
     return None if wait_ms is None else checks.span_ms(wait_ms, "wait_ms")

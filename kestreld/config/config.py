@@ -15,7 +15,7 @@ from kestreld import checks
 from kestreld.config.users import UserConfig
 from kestreld.config.values import usable_path
 from kestreld.config.yaml_tree import SourceLocation
-from kestreld.errors import ConfigProblem
+from kestreld.errors import ConfigProblem, InvalidValue
 
 BUILT_IN: Final = "built-in defaults"
 QUEUE_FILE_NAME_BYTES_MAX: Final = 200  # leaves room for our suffixes in the 255 a file system allows
@@ -111,7 +111,7 @@ class QueueConfig:
     trash_ms: int = 0  # how long what was deleted or flushed can be had back; 0 = not at all
 
     def __post_init__(self) -> None:
-        """Raises TypeError or ValueError for what no setting could be."""
+        """Raises InvalidType or InvalidValue for what no setting could be."""
         for count in ("max_items", "max_size_bytes", "max_item_size_bytes", "max_retries"):
             checks.whole_or_none(getattr(self, count), count, 1)
         for count in ("max_journal_size_bytes", "max_journal_overflow", "max_memory_size_bytes"):
@@ -125,7 +125,7 @@ class QueueConfig:
             queue = getattr(self, name)
             problem = None if queue is None else queue_name_problem(checks.text(queue, name))
             if problem is not None:
-                raise ValueError(f"{name}: {problem}")
+                raise InvalidValue(name, f"the name of a queue ({problem})", queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

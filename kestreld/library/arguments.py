@@ -1,5 +1,7 @@
 """What the library's queues are made with, checked where it is given."""
 
+from reprlib import repr as shortened
+
 from kestreld import checks
 from kestreld.config.config import QueueConfig, queue_name_problem
 from kestreld.errors import BadQueueName
@@ -7,9 +9,9 @@ from kestreld.errors import BadQueueName
 
 def checked_name(name: str) -> str:
     """The name of a queue. Raises TypeError or BadQueueName."""
-    problem = queue_name_problem(checks.text(name, "the name of a queue", may_be_empty=True))
+    problem = queue_name_problem(checks.text(name, "queue name", may_be_empty=True))
     if problem is not None:
-        raise BadQueueName(problem)
+        raise BadQueueName(f"{problem}: {shortened(name)}")
     return name
 
 

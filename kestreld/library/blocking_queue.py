@@ -30,8 +30,10 @@ class BlockingQueue(Protocol[T]):
     def put(self, item: T) -> bool:
         """Add an item, or hand it to who has waited longest. False when the queue is full or closed."""
 
-    def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        """The next item once there is one; None if there is none until then (ms since the epoch; None = forever)."""
+    def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
+        """The next item once there is one. None if there is none until then (ms since the epoch), or for `timeout`
+        seconds; without either it waits forever.
+        """
 
     def poll(self) -> T | None:
         """The next item if there is one."""

@@ -40,7 +40,7 @@ class ConcurrentBlockingQueue(Generic[T]):
 
     def put(self, item: T) -> bool:
         if item is None:
-            raise TypeError("None cannot be an item: it means that there is no item")
+            checks.not_none(item, "item")
         if self._is_closed or not self._claim_slot():
             return False
         self._items.append(item)
@@ -91,8 +91,8 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._bring_together()
         return True
 
-    def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        end_at_ms = checked_end(deadline_at_ms)
+    def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
+        end_at_ms = None if deadline_at_ms is None and timeout is None else checked_end(deadline_at_ms, timeout)
         consumer: Consumer[T] = Consumer(self._return, self._return_now, self._kept)
         self._line.append(ref(consumer))
         self._bring_together()

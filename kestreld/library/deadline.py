@@ -1,19 +1,33 @@
-"""Until when somebody waits, as he says it."""
+"""Until when somebody waits: an instant, or a number of seconds from now."""
 
 from typing import Final
 
+from kestreld import checks
+from kestreld.clock import Clock
+from kestreld.errors import InvalidType, InvalidValue
+
 FAR_AT_MS: Final = 1 << 53  # nobody waits longer
+_INSTANT: Final = "an int in ms since the epoch"
 
 
-def checked_deadline(deadline_at_ms: float) -> int:
-    """Ms since the epoch, not farther than can be waited for. Raises TypeError or ValueError for what is no instant."""
+def checked_deadline(deadline_at_ms: float | None, timeout: float | None = None) -> int:
+    """Ms since the epoch, not farther than can be waited for, from one of the two. Raises InvalidArgument."""
+    end_at_ms = checked_end(deadline_at_ms, timeout)
+    if end_at_ms is None:
+        raise InvalidType("deadline_at_ms", f"{_INSTANT}, unless there is a timeout", None)
+    return end_at_ms
+
+
+def checked_end(deadline_at_ms: float | None, timeout: float | None = None) -> int | None:
+    """`checked_deadline`, where None of both is forever."""
+    if timeout is not None:
+        if deadline_at_ms is not None:
+            raise InvalidValue("timeout", "None where there is a deadline_at_ms", timeout)
+        return min(Clock().wall_ms + round(checks.span_s(timeout, "timeout") * 1000), FAR_AT_MS)
+    if deadline_at_ms is None:
+        return None
     if isinstance(deadline_at_ms, bool) or not isinstance(deadline_at_ms, (int, float)):
-        raise TypeError(f"deadline must be an int in ms since the epoch, not {type(deadline_at_ms).__name__}")
+        raise InvalidType("deadline_at_ms", _INSTANT, deadline_at_ms)
     if deadline_at_ms != deadline_at_ms:
-        raise ValueError(f"deadline must be in ms since the epoch, not {deadline_at_ms}")
+        raise InvalidValue("deadline_at_ms", _INSTANT, deadline_at_ms)
     return int(min(max(0, deadline_at_ms), FAR_AT_MS))
-
-
-def checked_end(deadline_at_ms: float | None) -> int | None:
-    """`checked_deadline`, where None is forever."""
-    return None if deadline_at_ms is None else checked_deadline(deadline_at_ms)

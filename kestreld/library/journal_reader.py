@@ -58,32 +58,35 @@ class JournalReader:
 
     # Items
 
-    def get(self, deadline_at_ms: int | None = None) -> QItem | None:
-        """Set the head item aside, waiting for one until the deadline (ms since the epoch); None when there is none.
+    def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
+        """Set the head item aside, waiting for one until the deadline (ms since the epoch), or for `timeout` seconds.
 
-        Without a deadline it does not wait. Items that were given back come before others.
+        None when there is none. Without either it does not wait. Items that were given back come before others.
         """
-        if deadline_at_ms is None:
+        if deadline_at_ms is None and timeout is None:
             return hand_over(self.reading, lambda: self.reading.fetch(OPEN))
-        end_at_ms = checked_deadline(deadline_at_ms)
+        end_at_ms = checked_deadline(deadline_at_ms, timeout)
         return hand_over(self.reading, lambda: self.reading.receive(end_at_ms, OPEN))
 
-    def get_later(self, deadline_at_ms: int | None = None) -> Answer[QItem | None]:
+    def get_later(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[QItem | None]:
         """`get` without waiting for it: the answer comes, and its callbacks are called, when there is one.
 
-        Without a deadline it waits forever.
+        Without a deadline or a timeout it waits forever.
         """
-        return self.reading.answer(checked_end(deadline_at_ms), lambda item: item)
+        return self.reading.answer(checked_end(deadline_at_ms, timeout), lambda item: item)
 
-    async def get_async(self, deadline_at_ms: int | None = None) -> QItem | None:
-        """`get` for a coroutine, forever without a deadline. One that is cancelled leaves the item where it was."""
-        return await self.reading.receive_async(checked_end(deadline_at_ms), OPEN)
+    async def get_async(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
+        """`get` for a coroutine; without a deadline or a timeout it waits forever.
 
-    def peek(self, deadline_at_ms: int | None = None) -> QItem | None:
+        One that is cancelled leaves the item where it was.
+        """
+        return await self.reading.receive_async(checked_end(deadline_at_ms, timeout), OPEN)
+
+    def peek(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
         """The head item, which stays; as `get` otherwise."""
-        if deadline_at_ms is None:
+        if deadline_at_ms is None and timeout is None:
             return self.reading.fetch(PEEK)
-        return self.reading.receive(checked_deadline(deadline_at_ms), PEEK)
+        return self.reading.receive(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     def commit(self, item: QItem) -> None:
         """The item is done. One that is not open here is nothing to do."""

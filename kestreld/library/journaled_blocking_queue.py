@@ -70,9 +70,11 @@ class JournaledBlockingQueue(_OneReader[T]):
     journal.
     """
 
-    def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        """The next item once there is one; None if there is none until then (ms since the epoch; None = forever)."""
-        return self._reading.answer_taken(checked_end(deadline_at_ms), self._decoded)
+    def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
+        """The next item once there is one. None if there is none until then (ms since the epoch), or for `timeout`
+        seconds; without either it waits forever.
+        """
+        return self._reading.answer_taken(checked_end(deadline_at_ms, timeout), self._decoded)
 
     def poll(self) -> T | None:
         """The next item if there is one."""
@@ -108,9 +110,11 @@ class Transaction(Generic[T]):
 class TransactionalJournaledBlockingQueue(_OneReader[T]):
     """As BlockingQueue, but that what is got is a Transaction."""
 
-    def get(self, deadline_at_ms: int | None = None) -> Answer[Transaction[T] | None]:
-        """The next item once there is one; None if there is none until then (ms since the epoch; None = forever)."""
-        return self._reading.answer(checked_end(deadline_at_ms), self._transaction)
+    def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[Transaction[T] | None]:
+        """The next item once there is one. None if there is none until then (ms since the epoch), or for `timeout`
+        seconds; without either it waits forever.
+        """
+        return self._reading.answer(checked_end(deadline_at_ms, timeout), self._transaction)
 
     def poll(self) -> Transaction[T] | None:
         """The next item if there is one."""

@@ -109,16 +109,18 @@ class PersistentQueue:
 
     # Waiting
 
-    def remove_receive(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
-        """`remove`, waiting for an item until then."""
-        end_at_ms = checked_deadline(deadline_at_ms)
+    def remove_receive(
+        self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
+    ) -> QItem | None:
+        """`remove`, waiting for an item until then, or for `timeout` seconds."""
+        end_at_ms = checked_deadline(deadline_at_ms, timeout)
         if not checks.switch(transaction, "transaction"):
             return self._reading.receive(end_at_ms, TAKE)
         return hand_over(self._reading, lambda: self._reading.receive(end_at_ms, OPEN))
 
-    def peek_receive(self, deadline_at_ms: int) -> QItem | None:
-        """`peek`, waiting for an item until then."""
-        return self._reading.receive(checked_deadline(deadline_at_ms), PEEK)
+    def peek_receive(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
+        """`peek`, waiting for an item until then, or for `timeout` seconds."""
+        return self._reading.receive(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
         """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
@@ -129,14 +131,16 @@ class PersistentQueue:
         """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
         self._reading.react(checked_deadline(deadline_at_ms), PEEK, checks.function(react, "react"))
 
-    async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
+    async def remove_async(
+        self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
+    ) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
         want = OPEN if checks.switch(transaction, "transaction") else TAKE
-        return await self._reading.receive_async(checked_deadline(deadline_at_ms), want)
+        return await self._reading.receive_async(checked_deadline(deadline_at_ms, timeout), want)
 
-    async def peek_async(self, deadline_at_ms: int) -> QItem | None:
+    async def peek_async(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
         """`peek_receive` for a coroutine."""
-        return await self._reading.receive_async(checked_deadline(deadline_at_ms), PEEK)
+        return await self._reading.receive_async(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     # The end
 

@@ -89,7 +89,9 @@ class SharedQueue:
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
         """Add items one by one, up to the first that is refused; how many were added."""
-        return sum(1 for _ in itertools.takewhile(lambda value: self.add(value, expiry), values))
+        return sum(
+            1 for _ in itertools.takewhile(lambda value: self.add(value, expiry), checks.several(values, "values"))
+        )
 
     # Removing
 
@@ -131,13 +133,15 @@ class SharedQueue:
 
     # Waiting
 
-    def remove_receive(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
-        """`remove`, waiting for an item until then."""
-        return self._receive(checked_deadline(deadline_at_ms), _fetch_mode(transaction))
+    def remove_receive(
+        self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
+    ) -> QItem | None:
+        """`remove`, waiting for an item until then, or for `timeout` seconds."""
+        return self._receive(checked_deadline(deadline_at_ms, timeout), _fetch_mode(transaction))
 
-    def peek_receive(self, deadline_at_ms: int) -> QItem | None:
-        """`peek`, waiting for an item until then."""
-        return self._receive(checked_deadline(deadline_at_ms), PEEK)
+    def peek_receive(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
+        """`peek`, waiting for an item until then, or for `timeout` seconds."""
+        return self._receive(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
         """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
@@ -147,18 +151,20 @@ class SharedQueue:
         """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
         self._react(checked_deadline(deadline_at_ms), PEEK, checks.function(react, "react"))
 
-    async def remove_async(self, deadline_at_ms: int, transaction: bool = False) -> QItem | None:
+    async def remove_async(
+        self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
+    ) -> QItem | None:
         """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
         want = _fetch_mode(transaction)
-        item = await self._wait(checked_deadline(deadline_at_ms), OPEN, None)
+        item = await self._wait(checked_deadline(deadline_at_ms, timeout), OPEN, None)
         if item is None or want == OPEN:
             return item
         self._opened.pop(item.xid).close_in_hand()
         return item._replace(xid=0)
 
-    async def peek_async(self, deadline_at_ms: int) -> QItem | None:
+    async def peek_async(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
         """`peek_receive` for a coroutine."""
-        return await self._wait(checked_deadline(deadline_at_ms), PEEK, None)
+        return await self._wait(checked_deadline(deadline_at_ms, timeout), PEEK, None)
 
     def _react(self, deadline_at_ms: int, want: int, react: Callable[[QItem | None], object]) -> None:
         self._wait(deadline_at_ms, want, lambda answer: react(answer.result()))

@@ -32,7 +32,7 @@ class SimpleBlockingQueue(Generic[T]):
 
     def put(self, item: T) -> bool:
         if item is None:
-            raise TypeError("None cannot be an item: it means that there is no item")
+            checks.not_none(item, "item")
         with self._lock:
             if self._is_closed:
                 return False
@@ -58,8 +58,8 @@ class SimpleBlockingQueue(Generic[T]):
         self._items.append(item)
         return True
 
-    def get(self, deadline_at_ms: int | None = None) -> Answer[T | None]:
-        end_at_ms = checked_end(deadline_at_ms)
+    def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
+        end_at_ms = None if deadline_at_ms is None and timeout is None else checked_end(deadline_at_ms, timeout)
         with self._lock:
             if self._items:
                 return Answer.of(self._items.popleft(), self._return, self._return_now)

@@ -11,10 +11,11 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
+from kestreld import checks
 from kestreld.clock import Clock
 from kestreld.config.config import Config, QueueConfig
 from kestreld.disk_threads import ThreadedFiles, Work
-from kestreld.errors import JournalFailed, KestrelError, SpoolUnusable, ThreadDied
+from kestreld.errors import InvalidType, InvalidValue, JournalFailed, KestrelError, SpoolUnusable, ThreadDied
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.forks import call_in_child
 from kestreld.journal.verify import FOLDER_SUFFIX
@@ -246,13 +247,13 @@ class Spool:
 
     def put_all(self, queue: Queue, values: Iterable[bytes], expire_at_ms: int, only: Reader | None) -> int:
         """`put` of items in one write, up to the first that is refused; how many were added."""
-        added, values = 0, list(values)
-        for data in values:
+        added, items = 0, checks.several(values, "values")
+        for data in items:
             _check(data, expire_at_ms)
         with self.lock, self.turn(queue):
             if self.is_over or not queue.readers:
                 return 0
-            for data in values:
+            for data in items:
                 if not queue.put_with(data, expire_at_ms, 0, only):
                     break
                 added += 1
@@ -361,13 +362,13 @@ class Spool:
 
 
 def _check(data: bytes, expire_at_ms: int) -> None:
-    """Raise TypeError or ValueError for what cannot be written: the engine relies on it."""
-    if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise TypeError(f"item must be bytes, not {type(data).__name__}")
+    """Raise InvalidType or InvalidValue for what cannot be written: the engine relies on it."""
+    checks.data(data, "item")
+    allowed = "an int in ms since the epoch, or 0 for never"
     if isinstance(expire_at_ms, bool) or not isinstance(expire_at_ms, int):
-        raise TypeError(f"expiry must be an int in ms since the epoch, not {type(expire_at_ms).__name__}")
+        raise InvalidType("expiry", allowed, expire_at_ms)
     if not 0 <= expire_at_ms < 1 << 64:
-        raise ValueError(f"expiry must be in ms since the epoch, or 0 for never, not {expire_at_ms}")
+        raise InvalidValue("expiry", allowed, expire_at_ms)
 
 
 def renewed(failure: JournalFailed) -> JournalFailed:

@@ -44,7 +44,7 @@ class ReaderLifecycle:
             raise ReaderUnknown(f"{queue.name} no longer has a default reader; its readers are {names}")
         name = f"{queue.name}+{label}"
         if (problem := queue_name_problem(name)) is not None:
-            raise BadQueueName(problem)
+            raise BadQueueName(f"{problem}: {label!r}")
         if queue.stopped is not None:
             raise queue.stopped
         if list(queue.readers) == [""]:

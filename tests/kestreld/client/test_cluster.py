@@ -81,7 +81,7 @@ def test_an_item_expires(queue: ClusterQueue) -> None:
 
 @pytest.mark.parametrize(("item", "expire_s"), [("text", 0), (None, 0), (b"1", 1e3)], ids=["text", "none", "float"])
 def test_what_is_no_item_is_an_error_and_changes_nothing(queue: ClusterQueue, item: Any, expire_s: Any) -> None:
-    with pytest.raises(TypeError, match=r"item (is|must be) bytes, not|expiry (is|must be) an int, not float"):
+    with pytest.raises(TypeError, match=r"item must be bytes, not|expiry must be an int"):
         queue.put(item, expire_s)
     assert queue.put(bytearray(b"1"))  # type: ignore[arg-type]
     assert (queue.get(), queue.get()) == (b"1", None)
@@ -116,7 +116,7 @@ def test_a_name_that_would_be_something_else_is_refused(cluster: KestrelCluster,
 
 @pytest.mark.parametrize("server", ["", "host:0", "host:99999", "unix:relative", "a b:1", "http://host"])
 def test_an_address_that_is_none_is_refused(server: str) -> None:
-    with pytest.raises(ValueError, match="is not a server; write HOST:PORT"):
+    with pytest.raises(ValueError, match="each of servers must be HOST:PORT"):
         KestrelCluster([server])
 
 

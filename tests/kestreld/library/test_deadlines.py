@@ -1,9 +1,11 @@
 """Deadlines that nobody lives to see, what is no deadline, and threads that die."""
 
 import asyncio
+import inspect
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,9 +90,63 @@ def test_what_is_no_deadline_is_an_error_and_nobody_waits(kind: Memory, deadline
         blocking = family.to_blocking_queue()
         gets: list[Callable[[Any], object]] = [memory.get, reader.get, reader.peek, reader.get_later, blocking.get]
         for get in gets:
-            with pytest.raises((TypeError, ValueError), match=r"deadline must be .*ms since the epoch, not"):
+            with pytest.raises((TypeError, ValueError), match=r"deadline_at_ms must be .*ms since the epoch, not"):
                 get(deadline_at_ms)
         assert memory.waiters == reader.waiters == 0
+
+
+# Seconds from now in the place of an instant
+
+
+def waits(tmp_path: Path) -> Iterator[Callable[..., object]]:
+    """Every operation that waits for an item, as one that returns once its wait is over."""
+
+    def finished(get: Callable[..., Any]) -> Callable[..., object]:
+        def waited(*given: Any, **named: Any) -> object:
+            async def awaited() -> object:
+                return await found
+
+            found = get(*given, **named)
+            if isinstance(found, Answer):
+                return found.result(SOON_S)
+            return asyncio.run(awaited()) if inspect.iscoroutine(found) else found
+
+        return waited
+
+    durable = opened(tmp_path)
+    with journaled(tmp_path, "family") as family:
+        reader, blocking = family.reader(), family.to_blocking_queue()
+        gets: list[Callable[..., object]] = [
+            *[kind().get for kind in (SimpleBlockingQueue[str], ConcurrentBlockingQueue[str])],
+            *[durable.remove_receive, durable.peek_receive, durable.remove_async, durable.peek_async],
+            *[reader.get, reader.peek, reader.get_later, reader.get_async],
+            *[blocking.get, family.to_transactional_blocking_queue().get],
+        ]
+        yield from map(finished, gets)
+    durable.close()
+
+
+def test_a_timeout_is_in_seconds_from_now(tmp_path: Path) -> None:
+    for wait in waits(tmp_path):
+        started_s = time.monotonic()
+        assert wait(timeout=0.02) is None
+        assert time.monotonic() - started_s > 0.018
+        assert wait(timeout=0) is None
+
+
+def test_a_timeout_beside_a_deadline_is_an_error(tmp_path: Path) -> None:
+    for wait in waits(tmp_path):
+        for timeout in (0, 1.5):
+            with pytest.raises(ValueError, match="timeout must be None where there is a deadline_at_ms, not"):
+                wait(at_ms(LONG_MS), timeout=timeout)
+
+
+@MEMORY
+def test_a_timeout_without_an_end_waits_for_an_item(kind: Memory) -> None:
+    queue = kind()
+    answer = queue.get(timeout=math.inf)
+    queue.put("item")
+    assert answer.result(SOON_S) == "item"
 
 
 # Threads that die

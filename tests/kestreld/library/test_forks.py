@@ -88,11 +88,12 @@ def uses(queue: object) -> dict[str, Callable[[], object]]:
             found[name] = lambda member=member: member.__get__(queue)
             continue
         parameters = list(inspect.signature(member).parameters.values())[1:]
-        values = [ARGUMENTS[one.name] for one in parameters if one.default is one.empty]
+        needed = [one.name for one in parameters if one.default is one.empty or one.name == "deadline_at_ms"]
+        given = {one: ARGUMENTS[one] for one in needed}
         if inspect.iscoroutinefunction(member):
-            found[name] = lambda member=member, values=values: member(queue, *values).send(None)
+            found[name] = lambda member=member, given=given: member(queue, **given).send(None)
         else:
-            found[name] = lambda member=member, values=values: member(queue, *values)
+            found[name] = lambda member=member, given=given: member(queue, **given)
             found[f"getattr {name}"] = lambda name=name: getattr(queue, name)
     return found
 

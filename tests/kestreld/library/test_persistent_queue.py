@@ -432,11 +432,11 @@ def test_many_threads_get_each_item_once_and_each_writers_in_order(queue: Queue)
 @pytest.mark.parametrize(
     ("value", "expiry", "problem"),
     [
-        ("text", 0, "item must be bytes, not str"),
-        (None, 0, "item must be bytes, not NoneType"),
-        (b"1", 1e12, "expiry must be an int in ms since the epoch, not float"),
-        (b"1", -5, "expiry must be in ms since the epoch, or 0 for never, not -5"),
-        (b"1", 1 << 64, "expiry must be in ms since the epoch"),
+        ("text", 0, "item must be bytes, not .text.$"),
+        (None, 0, "item must be bytes, not None$"),
+        (b"1", 1e12, "expiry must be an int in ms since the epoch, or 0 for never, not 1000000000000.0"),
+        (b"1", -5, "expiry must be an int in ms since the epoch, or 0 for never, not -5"),
+        (b"1", 1 << 64, "expiry must be an int in ms since the epoch"),
     ],
 )
 def test_what_is_no_item_is_an_error_and_changes_nothing(tmp_path: Path, value: Any, expiry: Any, problem: str) -> None:

@@ -120,7 +120,7 @@ def test_a_flush_drops_what_waits_and_not_what_is_set_aside(queue: SharedQueue) 
 
 @pytest.mark.parametrize(("value", "expiry"), [("text", 0), (None, 0), (b"1", 1e12)])
 def test_what_is_no_item_is_an_error_and_changes_nothing(queue: SharedQueue, value: Any, expiry: Any) -> None:
-    with pytest.raises(TypeError, match=r"item (is|must be) bytes, not|expiry (is|must be) an int, not float"):
+    with pytest.raises(TypeError, match=r"item must be bytes, not|expiry must be an int"):
         queue.add(value, expiry)
     assert queue.add(bytearray(b"1"))
     assert drained(queue) == [b"1"]
