@@ -1,10 +1,13 @@
-"""How much memory there is for this process, and giving back what it does not use."""
+"""How much memory there is for this process, what it uses, and giving back what it does not."""
 
 import ctypes
+import resource
+from dataclasses import dataclass
 from typing import Final
 
 from kestreld.files import FileLayer
 
+TICKS_PER_S: Final = 100  # in /proc, whatever the kernel itself counts in
 _GROUPS: Final = "sys/fs/cgroup"
 _libc: Final = ctypes.CDLL(None)
 
@@ -47,6 +50,40 @@ def _lines(files: FileLayer, path: str) -> list[str]:
         return files.read_operators_file(path).decode().splitlines()
     except OSError:
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What a process uses."""
+
+    cpu_s: float  # user and system time of all its threads
+    virtual_bytes: int
+    resident_bytes: int
+    started_at_s: float  # since 1970
+
+
+class OwnProcess:
+    """This process, as the kernel sees it."""
+
+    def __init__(self, files: FileLayer, root: str = "/") -> None:
+        self._files = files
+        self._path = f"{root}proc/self/stat"
+        words = [line.split() for line in _lines(files, f"{root}proc/stat")]
+        self._booted_at_s = next((int(found[1]) for found in words if found[0] == "btime"), 0)
+
+    def use(self) -> ProcessUse | None:
+        """What it uses now; None where nothing tells."""
+        text = "".join(_lines(self._files, self._path))
+        fields = text.rpartition(")")[2].split()  # behind the program's name, which may have anything in it
+        if not fields:
+            return None
+        user_ticks, system_ticks, start_ticks, virtual_bytes, pages = (int(fields[at]) for at in (11, 12, 19, 20, 21))
+        return ProcessUse(
+            cpu_s=(user_ticks + system_ticks) / TICKS_PER_S,
+            virtual_bytes=virtual_bytes,
+            resident_bytes=pages * resource.getpagesize(),
+            started_at_s=self._booted_at_s + start_ticks / TICKS_PER_S,
+        )
 
 
 def give_back_memory() -> None:

@@ -1,8 +1,9 @@
 """Counters of the server as a whole."""
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-Figures = list[tuple[str, str]]
+Figures = Sequence[tuple[str, int | str]]
 
 
 @dataclass(slots=True)

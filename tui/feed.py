@@ -40,7 +40,7 @@ class Feed:
                 queues[row[name_at]] = figures_of(row)
         self.queues, self._token, self.now_ms = queues, stats["at"], stats["now_ms"]
         self.counters = {
-            name: int(value) if value.isdecimal() else value
+            name: int(value) if isinstance(value, str) and value.isdecimal() else value
             for name, value in stats["server"].items()
             if not name.startswith("queue_")  # as on the memcache port, where the names of a queue's figures begin so
         }

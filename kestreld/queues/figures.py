@@ -28,7 +28,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
     if queue.dirty:  # else a commit has counted everything
         queue.flush_counters()
     items, oldest_at_ms = reader.items, reader.oldest_at_ms()
-    figures = [
+    figures: list[tuple[str, int | str]] = [
         ("items", items),
         ("bytes", reader.data_bytes),
         ("total_items", reader.total_items),
@@ -52,12 +52,13 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
         ("journal_failed", int(journal is not None and journal.failed is not None)),
         ("stopped", int(queue.stopped is not None)),
     ]
-    made = [(key, str(value)) for key, value in figures[: GUIDE_QUEUE_KEYS if guide_only else None]]
+    if guide_only:
+        del figures[GUIDE_QUEUE_KEYS:]
     if not reader.label:
         children = sorted(child.name for child in queue.readers.values() if child.label and _is_seen(child.name, sees))
         if children:
-            made.append(("children", ",".join(children)))
-    return made
+            figures.append(("children", ",".join(children)))
+    return figures
 
 
 def _is_seen(name: str, sees: Sees | None) -> bool:
@@ -112,7 +113,7 @@ def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums) 
     """The guide's global stats, then what operators need beyond them."""
     clock, commit, totals = collection.clock, collection.commit, sums.totals
     sets = totals.parent_items - collection.moved_in + stats.child_sets + stats.refused_sets
-    figures = [
+    figures: list[tuple[str, int | str]] = [
         ("uptime", (clock.monotonic_ms - stats.started_at_ms) // 1000),
         ("time", clock.wall_ms // 1000),
         ("version", __version__),
@@ -144,4 +145,4 @@ def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums) 
     if stats.admin_address:
         figures.append(("admin", stats.admin_address))
     strict = collection.config.compat is Compat.KESTREL_1
-    return [(key, str(value)) for key, value in figures[: GUIDE_SERVER_KEYS if strict else None]]
+    return figures[:GUIDE_SERVER_KEYS] if strict else figures

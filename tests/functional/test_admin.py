@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.functional.conftest import Connect
@@ -108,6 +109,30 @@ def test_metrics_are_what_prometheus_reads(daemon, connect: Connect, queue):
     assert found["kestrel_queues", ""] == found["kestrel_queues_shown", ""]
 
 
+def test_the_process_has_the_metrics_that_prometheus_clients_give_every_process(daemon):
+    found = {name: value for (name, _), value in metrics(daemon).items() if name.startswith("process_")}
+    assert set(found) == {
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_max_fds",
+        "process_virtual_memory_bytes",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+    }
+    theirs = {
+        sample.name: sample.value
+        for family in ProcessCollector(pid=lambda: daemon.pid, registry=None).collect()
+        for sample in family.samples
+    }
+    assert set(theirs) == set(found)
+    assert found["process_start_time_seconds"] == theirs["process_start_time_seconds"]
+    assert found["process_max_fds"] == theirs["process_max_fds"]
+    assert 0 <= found["process_open_fds"] - theirs["process_open_fds"] < 5, "one more is that of the request"
+    assert 0 <= theirs["process_cpu_seconds_total"] - found["process_cpu_seconds_total"] < 5
+    for name in ("process_virtual_memory_bytes", "process_resident_memory_bytes"):
+        assert found[name] == pytest.approx(theirs[name], rel=0.2), name
+
+
 def test_any_name_of_a_queue_is_a_label(daemon, connect: Connect):
     client = connect()
     for name in (b'a"b\\c', "käse".encode(), b"\xff"):
@@ -158,7 +183,8 @@ def test_stats_are_rows_and_only_those_that_changed(daemon, connect: Connect, qu
     rows = {row[0]: dict(zip(first["columns"], row, strict=True)) for row in first["rows"]}
     assert (rows[queue]["items"], rows[queue]["total_items"], rows[queue]["bytes"]) == (1, 1, 3)
     assert abs(rows[queue]["oldest_at_ms"] - first["now_ms"]) < 60_000
-    assert int(first["server"]["curr_items"]) >= 2
+    assert first["server"]["curr_items"] >= 2
+    assert {name for name, value in first["server"].items() if not isinstance(value, int)} == {"version", "admin"}
     assert first["server"]["admin"] == daemon.admin
     # As `stats` says it.
     said = client.queue_stats(queue)

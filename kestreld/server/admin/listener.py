@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -22,11 +23,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from kestreld import __version__
 from kestreld.config.config import Config
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade
+from kestreld.machine import OwnProcess
 from kestreld.net import ListeningSocket
 from kestreld.queues.figures import server_figures
 from kestreld.server.accounts import Account
 from kestreld.server.admin.answers import Refused, Share, as_text, in_slices, number_in, refusal, stream
-from kestreld.server.admin.metrics import CONTENT_TYPE, render
+from kestreld.server.admin.metrics import CONTENT_TYPE, process_part, render
 from kestreld.server.admin.ranges import WAIT_MS_MAX, Ranges
 from kestreld.server.admin.readers import Readers
 from kestreld.server.admin.rows import COLUMNS, Row, RowBook
@@ -75,6 +77,7 @@ class AdminListener(BoundListener):
         self.share = Share(service.slices, service.clock)
         self.book = RowBook(service.collection)
         self._boot = service.clock.wall_ms
+        self._process = OwnProcess(service.collection.files)
         self._looking = asyncio.Lock()
         self.ranges = Ranges(service, self.share, self.complain)
         self.readers = Readers(service, self.share, self.ranges)
@@ -309,7 +312,9 @@ class AdminListener(BoundListener):
             await in_slices(self.book.look(), self.share)
         sees = None if account is None else account.sees
         pieces = render(self.book, self.collection, self.service.stats, per_queue, sees)
-        return await stream(request, pieces, CONTENT_TYPE, self.share)
+        network = self.service.network
+        own = process_part(self._process.use(), network.open_descriptors(), network.descriptor_limit())
+        return await stream(request, chain([own], pieces), CONTENT_TYPE, self.share)
 
     async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         # Who may see more than before a reload is told everything once.

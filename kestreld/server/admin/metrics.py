@@ -10,6 +10,7 @@ from typing import Final
 
 from kestreld import __version__
 from kestreld.config.config import PerQueue
+from kestreld.machine import ProcessUse
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import SYNC_BOUNDS_US
 from kestreld.queues.figures import Sees
@@ -140,6 +141,22 @@ def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats)
         _metric("kestrel_failed_logins_total", "counter", "Failed password logins.", stats.failed_logins),
         _syncs(collection),
     ]
+    return "".join(parts)
+
+
+def process_part(use: ProcessUse | None, open_descriptors: int, max_descriptors: int) -> str:
+    """What Prometheus' own client libraries say of a process, under the same names."""
+    parts = [
+        _metric("process_open_fds", "gauge", "Open file descriptors.", open_descriptors),
+        _metric("process_max_fds", "gauge", "Maximum number of open file descriptors.", max_descriptors),
+    ]
+    if use is not None:
+        parts += [
+            _metric("process_cpu_seconds_total", "counter", "User and system CPU time.", use.cpu_s),
+            _metric("process_virtual_memory_bytes", "gauge", "Virtual memory.", use.virtual_bytes),
+            _metric("process_resident_memory_bytes", "gauge", "Resident memory.", use.resident_bytes),
+            _metric("process_start_time_seconds", "gauge", "Start time in seconds since 1970.", use.started_at_s),
+        ]
     return "".join(parts)
 
 
