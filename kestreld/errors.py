@@ -133,6 +133,27 @@ class QueueNotOpen(KestrelError):
         super().__init__(f"{queue}: not open yet; call setup() first")
 
 
+class QueueClosed(KestrelError):
+    """Something was to be put on a queue that takes nothing any more."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"{queue}: closed, takes no more items")
+
+
+class TaskUnknown(KestrelError, ValueError):
+    """`task_done` was called for more items than there were: a programming error."""
+
+    def __init__(self) -> None:
+        super().__init__("task_done: called more often than items were put")
+
+
+class QueueInUse(KestrelError, RuntimeError):
+    """A function that a queue calls in the middle of an operation used that queue: a programming error."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"{queue}: used by the predicate of its own poll_if; the predicate may only look at its item")
+
+
 class QueueForked(KestrelError):
     """A queue of the library was used in a child of the process that opened it: a programming error."""
 

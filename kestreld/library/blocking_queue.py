@@ -66,9 +66,14 @@ class Consumer(Answer[T | None], Generic[T]):
     """One who waits. Whoever holds it decides what becomes of it; one at a time can."""
 
     def __init__(
-        self, give_back: Callable[[Any], object], give_back_now: Callable[[Any], bool], kept: set[Any]
+        self,
+        give_back: Callable[[Any], object],
+        give_back_now: Callable[[Any], bool],
+        kept: set[Any],
+        count_miss: Callable[[], object],
     ) -> None:
         super().__init__(give_back, give_back_now, kept)
+        self._count_miss = count_miss
         self._free = [True]  # a list, as taking something from one is one step for all threads
         self._unwanted = False
 
@@ -92,6 +97,7 @@ class Consumer(Answer[T | None], Generic[T]):
         """It gets nothing, unless it is being served just now."""
         self._unwanted = True
         if self.hold():
+            self._count_miss()
             self.set_result(None)
 
     def fail(self, problem: KestrelError) -> None:

@@ -8,54 +8,53 @@ and goes on.
 from collections import deque
 from collections.abc import Callable
 from threading import Lock, Semaphore
-from typing import Generic, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 from kestreld import checks
 from kestreld.library.answer import Answer
-from kestreld.library.blocking_queue import IDLE_MAX, Consumer, FullPolicy, checked_limit, is_waiting, wait_until
+from kestreld.library.blocking_queue import IDLE_MAX, Consumer, FullPolicy, is_waiting, wait_until
 from kestreld.library.deadline import checked_end
-from kestreld.library.forked import refuse_in_child
+from kestreld.library.memory_queue import MemoryQueue
 
 T = TypeVar("T")
 
 
-class ConcurrentBlockingQueue(Generic[T]):
+class ConcurrentBlockingQueue(MemoryQueue[T]):
     """See BlockingQueue. `max_items` None = unlimited."""
 
     def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
-        checks.instance(full_policy, FullPolicy, "full_policy")
-        self._full_policy = full_policy
-        limit = checked_limit(max_items)
-        self._free_slots = None if limit is None else Semaphore(limit)
+        super().__init__(max_items, full_policy)
+        self._free_slots = None if self._max_items is None else Semaphore(self._max_items)
         self._above: deque[None] = deque()  # a note for each item there is no room for: those that were given back
-        self._items: deque[T] = deque()
-        self._line: deque[ref[Consumer[T]]] = deque()
-        self._kept: set[Consumer[T]] = set()
+        self._append = self._items.append
+        self._takes_less = self._free_slots is not None  # than everything: it is limited, or closed
         self._clear_out_at = IDLE_MAX
         self._more_to_do: deque[None] = deque()  # notes; a deque, as adding and taking are one step for all threads
         self._bringing_together = Lock()  # tried, never waited for
-        self._is_closed = False
-        refuse_in_child(self)
 
     def put(self, item: T) -> bool:
         if item is None:
             checks.not_none(item, "item")
-        if self._is_closed or not self._claim_slot():
+        if self._takes_less and not self._claim_slot():
             return False
-        self._items.append(item)
+        self._count_put()
+        self._append(item)
         if self._line:
             self._bring_together()
         return True
 
     def _claim_slot(self) -> bool:
         """Have room for one more item, whose it is then; False when there is none."""
+        if self._is_closed:
+            return False
         if self._free_slots is None:
             return True
         while not self._free_slots.acquire(blocking=False):
             if self._full_policy is FullPolicy.REFUSE_PUTS:
                 return False
             if self._take() is not None:
+                self._tasks.drop(1)
                 self._release_slot()
         return True
 
@@ -75,7 +74,6 @@ class ConcurrentBlockingQueue(Generic[T]):
             self._free_slots.release()
 
     def _return(self, item: T) -> None:
-        """It is the head again, above the limit if need be, or somebody else's who waits."""
         if self._free_slots is not None and not self._free_slots.acquire(blocking=False):
             self._above.append(None)
         self._items.appendleft(item)
@@ -93,7 +91,7 @@ class ConcurrentBlockingQueue(Generic[T]):
 
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
         end_at_ms = None if deadline_at_ms is None and timeout is None else checked_end(deadline_at_ms, timeout)
-        consumer: Consumer[T] = Consumer(self._return, self._return_now, self._kept)
+        consumer: Consumer[T] = Consumer(self._return, self._return_now, self._kept, self._count_miss)
         self._line.append(ref(consumer))
         self._bring_together()
         if self._is_closed:
@@ -137,8 +135,12 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._clear_out_at = 2 * len(waiting) + IDLE_MAX
 
     def poll(self) -> T | None:
-        item = self._take()
-        if item is not None:
+        try:
+            item = self._items.popleft()
+        except IndexError:
+            self._count_miss()
+            return None
+        if self._free_slots is not None:
             self._release_slot()
         return item
 
@@ -148,20 +150,24 @@ class ConcurrentBlockingQueue(Generic[T]):
             try:
                 item = self._items[0]
             except IndexError:
-                return None
+                break
             if not predicate(item):
-                return None
+                break
             taken = self._take()
             if taken is item:
                 self._release_slot()
                 return item
             if taken is not None:
                 self._items.appendleft(taken)  # it has become the head since
+        self._count_miss()
+        return None
 
     def flush(self) -> int:
         dropped = 0
-        while self.poll() is not None:
+        while self._take() is not None:
+            self._release_slot()
             dropped += 1
+        self._tasks.drop(dropped)
         return dropped
 
     def evict_waiters(self) -> None:
@@ -169,17 +175,5 @@ class ConcurrentBlockingQueue(Generic[T]):
             consumer.give_up()
 
     def close(self) -> None:
-        self._is_closed = True
+        self._is_closed = self._takes_less = True
         self.evict_waiters()
-
-    @property
-    def awaited(self) -> list[Consumer[T]]:
-        """The answers that are still to come, and some that are over."""
-        return [consumer for waiting in self._line.copy() if (consumer := waiting()) is not None]
-
-    @property
-    def waiters(self) -> int:
-        return sum(map(is_waiting, self._line.copy()))
-
-    def __len__(self) -> int:
-        return len(self._items)

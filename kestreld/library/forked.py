@@ -56,7 +56,12 @@ def _forked(kind: Any) -> Any:
         # What a class is asked by the language itself, as by `isinstance`, does nothing.
         return object.__getattribute__(queue, name) if name.startswith("__") else refuse(queue)
 
-    own = dict.fromkeys(("__setattr__", "__len__", "__enter__", "__exit__"), refuse)
+    def named(queue: object) -> str:
+        name = object.__getattribute__(queue, "__dict__")["_forked"]
+        return f"<{kind.__name__} {name}: of the parent process>"
+
+    special = ("enter", "exit", "aenter", "aexit", "iter", "aiter", "len", "setattr")
+    own = {**{f"__{name}__": refuse for name in special}, "__repr__": named}
     return type(kind.__name__, (kind,), {"__slots__": (), "__getattribute__": attribute, **own})
 
 

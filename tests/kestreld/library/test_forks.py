@@ -52,6 +52,9 @@ ARGUMENTS: Final[dict[str, Any]] = {
 }
 
 
+SPECIAL: Final = ("__len__", "__enter__", "__exit__", "__iter__", "__aiter__", "__aenter__", "__aexit__")
+
+
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[PersistentQueue]:
     queue = opened(tmp_path / "spool")
@@ -80,7 +83,7 @@ def uses(queue: object) -> dict[str, Callable[[], object]]:
     for name in dir(kind):
         member = getattr(kind, name)
         if name.startswith("_"):
-            if name in ("__len__", "__enter__", "__exit__"):
+            if name in SPECIAL:
                 values = [None] * (len(inspect.signature(member).parameters) - 1)
                 found[name] = lambda name=name, values=values: getattr(type(queue), name)(queue, *values)
             continue
