@@ -32,7 +32,7 @@ class MemoryFigures:
     unfinished_tasks: int  # items for which `task_done` has not been called
 
 
-class Taking(Generic[T]):
+class ItemLoop(Generic[T]):
     """A loop over the items of a queue, as they come: it ends when the queue is closed and empty."""
 
     def __init__(self, get: Callable[[], Answer[T | None]]) -> None:
@@ -154,10 +154,10 @@ class MemoryQueue(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Take items as they come, until the queue is closed and empty, or its waiters are evicted."""
-        return Taking(self.get)
+        return ItemLoop(self.get)
 
     def __aiter__(self) -> AsyncIterator[T]:
-        return Taking(self.get)
+        return ItemLoop(self.get)
 
     # Figures
 
