@@ -7,6 +7,7 @@ from typing import Final
 from tui.figures import QueueRow, rows_of, summed
 from tui.history import History
 from tui.snapshots import Outage, Snapshot
+from tui.states import STALE
 
 ALL_SERVERS: Final = ""  # the view that sums them
 
@@ -50,6 +51,7 @@ class Board:
             server.outage = news
             for row in server.rows:
                 row.in_per_s = row.out_per_s = None
+                row.state = STALE
             return
         # Rates across an outage would be means over all of it.
         server.previous = server.snapshot if server.outage is None else None
@@ -67,6 +69,7 @@ class Board:
             self._rows.update((state.address, state.rows) for state in states)
         for view in self.views:
             self.histories[view].append(at_ms, self._rows[view])
+            self.histories[view].mark_growing(self._rows[view])
         return True
 
     def rewind(self) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Final, get_type_hints
 
 from tui.formats import Number, count, printable, rate, size, span
 from tui.snapshots import KEYS, Figures, Snapshot
+from tui.states import FAILED, FULL, OK, RANK, STOPPED, STUCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class QueueRow:
     discarded: Annotated[int | None, Column(10)]
     age_ms: Annotated[int | None, Column(7, span, "age")]  # how long the item taken last had waited
     is_stopped: bool = False  # its journal is corrupt or cannot be written
+    state: str = OK  # one of `states`
+    quiet_ms: int = 0  # how long no item has left it, as far as is known; not shown
 
 
 FIGURES: Final[dict[str, Column]] = {
@@ -45,8 +48,13 @@ FIGURES: Final[dict[str, Column]] = {
     for name, hint in get_type_hints(QueueRow, include_extras=True).items()
     if hasattr(hint, "__metadata__")
 }
-COLUMNS: Final = ("queue", *FIGURES)
-HEADINGS: Final = {"queue": "queue", **{name: figure.heading or name for name, figure in FIGURES.items()}}
+COLUMNS: Final = ("queue", *FIGURES, "state")
+HEADINGS: Final = {column: column for column in COLUMNS} | {
+    name: figure.heading for name, figure in FIGURES.items() if figure.heading
+}
+STUCK_MS: Final = 10_000
+# A consumer that holds an item open may work on it for a while.
+STUCK_WITH_OPEN_READS_MS: Final = 60_000
 _ITEMS, _TOTAL, _EXPIRED, _DISCARDED, _OLDEST = (
     KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded", "oldest_at_ms")
 )
@@ -64,42 +72,64 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
     before = previous.queues if previous is not None else {}
     if elapsed_s <= 0 or (previous is not None and _has_restarted(previous, current)):
         before = {}
-    at_rest = {row.queue: row for row in rows_before if row.in_per_s == row.out_per_s == 0.0} if before else {}
-    now_ms = current.at_ms - current.ahead_ms
+    known = {row.queue: row for row in rows_before} if before else {}
+    now_ms, elapsed_ms = current.at_ms - current.ahead_ms, round(elapsed_s * 1000)
     rows = []
     for name, figures in current.queues.items():
-        if name in at_rest and before.get(name) == figures:
-            row = at_rest[name]
-            if oldest_at_ms := figures[_OLDEST]:
-                row.oldest_ms = max(now_ms - oldest_at_ms, 0)
+        row = known.get(name)
+        if row is not None and row.in_per_s == row.out_per_s == 0.0 and before.get(name) == figures:
+            if row.items:
+                row.quiet_ms += elapsed_ms
+                if oldest_at_ms := figures[_OLDEST]:
+                    row.oldest_ms = max(now_ms - oldest_at_ms, 0)
+                if row.state == OK and _is_stuck(row):
+                    row.state = STUCK
             rows.append(row)
             continue
         # Unrolled, not a loop over columns: there may be thousands of queues each second.
-        items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, put, *states = (
+        items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, put, *flags = (
             figures
         )
+        full, failed, stopped = flags
         in_per_s, out_per_s = _rates(before[name], figures, elapsed_s) if name in before else (None, None)
-        is_stopped = any(states)
-        rows.append(
-            QueueRow(
-                name,
-                items,
-                in_per_s,
-                out_per_s,
-                max(now_ms - put, 0) if put else put,
-                waiters,
-                opened,
-                data_bytes,
-                logsize,
-                mem_items,
-                mem_bytes,
-                expired,
-                discarded,
-                age,
-                is_stopped,
-            )
+        oldest_ms = max(now_ms - put, 0) if put else put
+        if out_per_s is None:  # the head tells how long at most
+            quiet_ms = oldest_ms or 0
+        elif out_per_s or not items:
+            quiet_ms = 0
+        else:
+            quiet_ms = (row.quiet_ms if row is not None else 0) + elapsed_ms
+        row = QueueRow(
+            name,
+            items,
+            in_per_s,
+            out_per_s,
+            oldest_ms,
+            waiters,
+            opened,
+            data_bytes,
+            logsize,
+            mem_items,
+            mem_bytes,
+            expired,
+            discarded,
+            age,
+            bool(failed or stopped),
+            STOPPED if stopped else FAILED if failed else FULL if full else OK,
+            quiet_ms,
         )
+        if row.state == OK and quiet_ms and _is_stuck(row):
+            row.state = STUCK
+        rows.append(row)
     return rows
+
+
+def _is_stuck(row: QueueRow) -> bool:
+    """Whether its items have waited, and none was fetched, for long enough."""
+    if not row.items or row.out_per_s != 0.0:
+        return False
+    patience_ms = STUCK_WITH_OPEN_READS_MS if row.open_reads else STUCK_MS
+    return row.quiet_ms >= patience_ms and (row.oldest_ms is None or row.oldest_ms >= patience_ms)
 
 
 def _has_restarted(previous: Snapshot, current: Snapshot) -> bool:
@@ -146,7 +176,8 @@ def total(rows: Sequence[QueueRow], name: str = "") -> QueueRow:
     for column in _LARGEST:
         sums[column] = max([value for row in rows if (value := getattr(row, column)) is not None], default=None)
     is_stopped = any(row.is_stopped for row in rows)
-    return QueueRow(queue=name, is_stopped=is_stopped, **sums)  # type: ignore[arg-type]
+    state = max([row.state for row in rows], key=RANK.__getitem__, default=OK)
+    return QueueRow(queue=name, is_stopped=is_stopped, state=state, **sums)  # type: ignore[arg-type]
 
 
 def _sum(rows: Sequence[QueueRow], column: str) -> Number:
@@ -160,12 +191,16 @@ def _sum(rows: Sequence[QueueRow], column: str) -> Number:
 
 def as_record(row: QueueRow) -> dict[str, Number | str]:
     """A row for JSON and CSV."""
-    return asdict(row)
+    record = asdict(row)
+    del record["quiet_ms"]
+    return record
 
 
 def cell(row: QueueRow, column: str) -> str:
     """One figure as it is shown."""
-    return printable(row.queue) if column == "queue" else FIGURES[column].form(getattr(row, column))
+    if column == "queue":
+        return printable(row.queue)
+    return row.state if column == "state" else FIGURES[column].form(getattr(row, column))
 
 
 def labelled(row: QueueRow, columns: Iterable[str]) -> list[str]:

@@ -1,12 +1,10 @@
 """Short, human-readable forms of figures and names."""
 
-import math
 from typing import Final
 
 Number = int | float | None  # None = unknown, shown as a blank
 _SIZES: Final = ("", "K", "M", "G", "T", "P")
 _SPANS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
-BARS: Final = "▁▂▃▄▅▆▇█"
 
 
 def count(value: Number) -> str:
@@ -54,11 +52,3 @@ def printable(name: str) -> str:
     """A name, which may hold any bytes, made safe for a terminal."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else "·" for letter in text)
-
-
-def sparkline(values: list[float], width: int) -> str:
-    """A bar for each of the last `width` values, scaled from 0 to the largest; a blank for an unknown one."""
-    values = values[-width:]
-    top = max((value for value in values if not math.isnan(value)), default=0.0) or 1.0
-    bars = "".join(" " if math.isnan(value) else BARS[round(value / top * (len(BARS) - 1))] for value in values)
-    return bars.rjust(width)

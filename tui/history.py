@@ -9,10 +9,13 @@ from operator import attrgetter
 from typing import Final
 
 from tui.figures import QueueRow
+from tui.states import GROWING, OK
 
 SAMPLES_MAX: Final = 300
 SERIES: Final = ("items", "in_per_s", "out_per_s", "oldest_ms")
 UNKNOWN: Final = math.nan
+_GROWING_STEPS: Final = 3
+_GROWING_STEP_SAMPLES: Final = 4
 
 
 @dataclass(slots=True)
@@ -41,6 +44,22 @@ class History:
         }
         self._samples.append(_Sample(at_ms, indexes, columns))
 
+    def mark_growing(self, rows: Sequence[QueueRow]) -> None:
+        """Mark the queues whose depth rose from each of a few samples to the next, of the rows appended last."""
+        at = range(-1 - _GROWING_STEPS * _GROWING_STEP_SAMPLES, 0, _GROWING_STEP_SAMPLES)
+        if len(self._samples) < -at[0]:
+            return
+        samples = [self._samples[place] for place in at]
+        if samples[0].indexes is samples[-1].indexes:  # the same queues in the same places
+            depths = zip(*[sample.columns["items"] for sample in samples], strict=True)
+        else:
+            depths = zip(*[[_depth(sample, row.queue) for row in rows] for sample in samples], strict=True)
+        for row, (first, second, third, now) in zip(rows, depths, strict=True):
+            if row.state == GROWING:
+                row.state = OK
+            if first < second < third < now and row.state == OK and row.in_per_s:
+                row.state = GROWING
+
     def clear(self) -> None:
         self._samples.clear()
 
@@ -59,3 +78,8 @@ class History:
         if len(self._samples) < 2:
             return 0
         return self._samples[-1].at_ms - self._samples[max(0, len(self._samples) - samples)].at_ms
+
+
+def _depth(sample: _Sample, queue: str) -> float:
+    index = sample.indexes.get(queue)
+    return UNKNOWN if index is None else sample.columns["items"][index]

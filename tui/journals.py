@@ -92,6 +92,23 @@ def ask_journal(asked: Asked, queue: str) -> JournalDetails:
         return JournalDetails(asked.address, failure=f"unexpected reply: {error}")
 
 
+def ask_reasons(asked: Asked, queues: Sequence[str]) -> dict[str, str]:
+    """Why each is stopped or cannot be written; "" = the server does not say."""
+    reasons = dict.fromkeys(queues, "")
+    with suppress(AdminLost, ValueError, KeyError, TypeError):
+        port = asked.admin_port()
+        try:
+            for queue in queues:
+                try:
+                    journal = json.loads(port.get(path_of(queue, "journal")))
+                    reasons[queue] = str(journal["stopped"] or journal["failed"] or "")
+                except AdminRefused as refusal:  # one that was stopped from the start
+                    reasons[queue] = str(refusal) if refusal.status != 404 else ""
+        finally:
+            port.close()
+    return reasons
+
+
 def read_journal(server: str, journal: dict[str, Any]) -> JournalDetails:
     """From the JSON of `/queues/Q/journal`. Raises KeyError or TypeError for anything else."""
     notes = [f"✖ writing fails: {journal['failed']}"] if journal["failed"] else []

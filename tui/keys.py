@@ -40,6 +40,7 @@ OVERVIEW_KEYS: Final = (
     Key("s", "sort(1)", "s", "sort by the next column", "sort"),
     Key("S", "sort(-1)", "S", "sort by the previous column"),
     Key("o", "reverse", "o", "reverse the sort order"),
+    Key("exclamation_mark", "worst", "!", "sort by state, the worst first, and back", "trouble"),
     Key("v", "next_view", "v", "switch between the sum of all servers and each server", "server"),
 )
 TABLE_KEYS: Final = (
@@ -50,8 +51,10 @@ TABLE_KEYS: Final = (
     Key("pagedown", "page(1)", "pagedown", "page down"),
     Key("home", "jump(0)", "home", "first queue"),
     Key("end", "jump(-1)", "end", "last queue"),
-    Key("left", "scroll_left", "left", "scroll left"),
-    Key("right", "scroll_right", "right", "scroll right"),
+    Key("left", "column(-1)", "left", "show the column before the first"),
+    Key("right", "column(1)", "right", "show the next column"),
+    Key("a", "mark", "a", "mark the queue for actions, or unmark it"),
+    Key("A", "mark_all", "A", "mark all queues shown, or none"),
 )
 DETAIL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back to the table", "back"),

@@ -12,7 +12,7 @@ from tui.choosing import chosen, in_order
 from tui.figures import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
 from tui.formats import Number
 from tui.polling import Poller
-from tui.summaries import health_line, totals_line
+from tui.summaries import TROUBLE_LINES_MAX, health_line, totals_line, trouble_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ def page(board: Board, options: ViewOptions, at_ms: int) -> str:
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
     head = [f"{stamp}  {totals_line(rows)}", *(health_line(server, at_ms) for server in board.servers.values())]
+    head += trouble_lines(rows, list(board.servers.values()), TROUBLE_LINES_MAX)
     table = [
         "  ".join(
             text.ljust(width) if place == 0 else text.rjust(width)

@@ -1,4 +1,4 @@
-"""Plots of braille characters: two values per column, four levels per line, filled from the bottom."""
+"""Plots of braille characters: two values per column, four levels per line."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ BLANK: Final = 0x2800
 # The dots of a braille character from the bottom up, left and right.
 _DOTS: Final = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 LEVELS: Final = 4
+CURVE_SPAN_MIN: Final = 0.1
 
 
 def largest(values: Sequence[float]) -> float:
@@ -16,7 +17,7 @@ def largest(values: Sequence[float]) -> float:
 
 
 def plot(values: Sequence[float], width: int, height: int) -> list[str]:
-    """The last values as `height` lines of `width` characters, newest at the right, scaled from 0 to the largest."""
+    """The last values as `height` lines of `width` characters, newest at the right, filled from 0 to the largest."""
     values = values[-2 * width :]
     top = largest(values) or 1.0
     padded = [math.nan] * (2 * width - len(values)) + list(values)
@@ -35,3 +36,20 @@ def plot(values: Sequence[float], width: int, height: int) -> list[str]:
             letters.append(chr(letter))
         lines.append("".join(letters))
     return lines
+
+
+def curve(values: Sequence[float], width: int) -> str:
+    """The last values as a thin line, scaled from the smallest to the largest of them; blank for 0 and unknown.
+
+    A change of less than a tenth of the largest value is not blown up to the full height.
+    """
+    values = values[-2 * width :]
+    top = largest(values)
+    low = min([value for value in values if not math.isnan(value)], default=0.0)
+    step = max(top - low, top * CURVE_SPAN_MIN) / (LEVELS - 1)
+    padded = [math.nan] * (2 * width - len(values)) + list(values)
+    dots = [-1 if math.isnan(value) or value <= 0 else min(int((value - low) / step), LEVELS - 1) for value in padded]
+    return "".join(
+        chr(BLANK + sum(_DOTS[side][dots[at + side]] for side in (0, 1) if dots[at + side] >= 0))
+        for at in range(0, len(dots), 2)
+    )

@@ -9,13 +9,18 @@ from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from tui.admin_port import AdminLost, admin_port_of
+from tui.asking import Asked
 from tui.feed import Feed
-from tui.snapshots import Outage, Snapshot, parse_dump
+from tui.journals import ask_reasons
+from tui.snapshots import Outage, Snapshot, bad_queues, parse_dump
 
 BACK_OFF_MS_MAX: Final = 30_000
 # `stats` repeats every queue: with more queues than this, the server's own counters are polled less often.
 QUEUES_FEW: Final = 200
 COUNTERS_EVERY_MS: Final = 10_000
+# Why queues are stopped or failing is asked of the admin port, for a few of them.
+REASONS_MAX: Final = 3
+REASONS_EVERY_MS: Final = 10_000
 
 
 class Poller:
@@ -31,6 +36,8 @@ class Poller:
         self._counters: dict[str, int | str] = {}
         self._counted_at_ms = 0
         self._feed: Feed | None = None  # None = no usable admin port
+        self._reasons: dict[str, str] = {}
+        self._reasoned_at_ms = 0
 
     def poll(self) -> Snapshot | Outage:
         """Take one sample."""
@@ -40,8 +47,9 @@ class Poller:
             self.close()
             self._failures += 1
             back_off_ms = min(self.interval_ms << min(self._failures, 10), BACK_OFF_MS_MAX)
-            return Outage(self.address, _wall_ms(), failure.words, max(back_off_ms, self.interval_ms))
+            return Outage(self.address, _wall_ms(), failure.words, max(back_off_ms, self.interval_ms), failure.code)
         self._failures = 0
+        snapshot.reasons = self._reasons_for(snapshot)
         return snapshot
 
     def _sample(self) -> Snapshot:
@@ -67,6 +75,18 @@ class Poller:
             port = admin_port_of(self.address, str(self._counters["admin"]), self._timeout_ms, self._login)
             self._feed = Feed(port) if port is not None else None
         return Snapshot(self.address, now_ms, clock_ms, queues, self._counters)
+
+    def _reasons_for(self, snapshot: Snapshot) -> dict[str, str]:
+        """Asked again now and then, and when other queues are affected."""
+        if not (snapshot.counters.get("queues_stopped") or snapshot.counters.get("journals_failed")):
+            self._reasons = {}
+            return {}
+        bad = bad_queues(snapshot.queues, REASONS_MAX)
+        if bad != list(self._reasons) or snapshot.clock_ms - self._reasoned_at_ms >= REASONS_EVERY_MS:
+            admin = str(snapshot.counters.get("admin", ""))
+            self._reasons = ask_reasons(Asked(self.address, admin, self._timeout_ms, self._login), bad)
+            self._reasoned_at_ms = snapshot.clock_ms
+        return self._reasons
 
     def close(self) -> None:
         if self._client is not None:

@@ -40,6 +40,7 @@ class Recorder:
                 "ahead_ms": news.ahead_ms,
                 "counters": news.counters,
                 "changed": {name: figures for name, figures in news.queues.items() if seen.get(name) != figures},
+                **({"reasons": news.reasons} if news.reasons else {}),
                 "gone": [name for name in seen if name not in news.queues],
             }
         )
@@ -122,4 +123,6 @@ def _sample(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, di
             figures = tuple([values[index] if index is not None else None for index in keys])
             queues[name] = figures if figures != NOTHING else NOTHING
         seen[server] = queues
-    return Snapshot(server, at_ms, line["clock_ms"], queues, line["counters"], line.get("ahead_ms", 0))
+    return Snapshot(
+        server, at_ms, line["clock_ms"], queues, line["counters"], line.get("ahead_ms", 0), line.get("reasons", {})
+    )

@@ -5,8 +5,11 @@ expression, made from the first of them.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
+
+from kestrelctl.shell.exit_codes import ExitCode
 
 # The stats the console uses, in the order of a `Figures` and of the servers' lines. Old Kestrels lack some.
 # oldest_at_ms: when the head was put, by the server's clock, 0 = nothing waits. DUMP_STATS has oldest_ms in its place.
@@ -23,6 +26,7 @@ KEYS: Final = (
     "waiters",
     "open_transactions",
     "oldest_at_ms",
+    "full",
     "journal_failed",
     "stopped",
 )
@@ -30,6 +34,7 @@ Figures = tuple[int | None, ...]  # one for each of KEYS; None = not reported
 NOTHING: Final[Figures] = (None,) * len(KEYS)
 _ITEMS: Final = KEYS.index("items")
 _OLDEST: Final = KEYS.index("oldest_at_ms")
+_BAD: Final = (KEYS.index("journal_failed"), KEYS.index("stopped"))
 _DUMPED_KEYS: Final = tuple("oldest_ms" if key == "oldest_at_ms" else key for key in KEYS)
 
 
@@ -41,6 +46,7 @@ class Snapshot:
     queues: dict[str, Figures]
     counters: dict[str, int | str]  # of the server itself
     ahead_ms: int = 0  # how far at_ms is ahead of the server's clock
+    reasons: dict[str, str] = field(default_factory=dict)  # why a few queues are stopped or cannot be written
 
 
 @dataclass(slots=True)
@@ -51,6 +57,7 @@ class Outage:
     at_ms: int
     reason: str
     next_try_ms: int  # from then
+    code: int = ExitCode.UNREACHABLE  # what a command that needed it would exit with
 
 
 class _Layout:
@@ -102,3 +109,9 @@ def parse_dump(answer: bytes, now_ms: int) -> dict[str, Figures]:
             figures = layout.read(body, now_ms)
         queues[name] = figures or NOTHING
     return queues
+
+
+def bad_queues(queues: dict[str, Figures], most: int) -> list[str]:
+    """Some queues that are stopped or whose journals cannot be written."""
+    failed, stopped = _BAD
+    return list(islice((name for name, figures in queues.items() if figures[failed] or figures[stopped]), most))

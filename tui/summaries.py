@@ -1,17 +1,47 @@
 """The lines above the table: totals of a view and the health of its servers, as plain text."""
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tui.board import ServerState
 from tui.figures import QueueRow, labelled, total
-from tui.formats import count, rate, size, span
+from tui.formats import count, printable, rate, size, span
+from tui.states import RANK, TROUBLE
 
+TROUBLE_LINES_MAX: Final = 4
 TOTALS: Final = ("items", "bytes", "logsize", "in_per_s", "out_per_s", "waiters", "open_reads", "expired", "discarded")
 
 
 def totals_line(rows: Sequence[QueueRow]) -> str:
     return "  ".join([f"queues {count(len(rows))}", *labelled(total(rows), TOTALS)])
+
+
+def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState], most: int) -> list[str]:
+    """The queues that need somebody, the worst first, and what is the matter with them."""
+    troubled = [row for row in rows if row.state in TROUBLE]
+    shown = most if len(troubled) <= most else most - 1
+    worst = heapq.nsmallest(shown, troubled, key=lambda row: (-RANK[row.state], -(row.items or 0), row.queue))
+    lines = [_trouble(row, servers) for row in worst]
+    if left := len(troubled) - len(lines):
+        lines.append(f"… {count(left)} more; press ! to see the worst first")
+    return lines
+
+
+def _trouble(row: QueueRow, servers: Sequence[ServerState]) -> str:
+    snapshots = [server.snapshot for server in servers if server.snapshot is not None]
+    reason = next((why for snapshot in snapshots if (why := snapshot.reasons.get(row.queue))), "")
+    name, items = printable(row.queue), f"{count(row.items)} item{'' if row.items == 1 else 's'}"
+    match row.state:
+        case "stopped":
+            return f"✖ {name}  STOPPED: {reason or 'its journal is damaged'}"
+        case "failed":
+            return f"✖ {name}  NOT WRITTEN: {reason or 'journal writes are failing'}"
+        case "full":
+            return f"▲ {name}  FULL: {items} reached max_items or max_size"
+        case _:
+            waited = f", the oldest for {span(row.oldest_ms)}" if row.oldest_ms else ""
+            return f"▲ {name}  STUCK: {items} wait{'s' if row.items == 1 else ''}{waited}, and nobody fetches"
 
 
 def health_line(server: ServerState, now_ms: int) -> str:

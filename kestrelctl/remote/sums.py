@@ -6,7 +6,7 @@ from typing import Final
 from kestreld.client.blocks import Cell, QueueBlock
 
 # A sum of ages would mean nothing: the largest counts. Of states it is the worst.
-LARGEST: Final = frozenset({"age", "oldest_ms", "sync_us", "journal_failed", "stopped"})
+LARGEST: Final = frozenset({"age", "oldest_ms", "sync_us", "full", "journal_failed", "stopped"})
 OF_ONE_SERVER: Final = frozenset({"head_id", "next_id"})
 
 

@@ -49,6 +49,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
         ("next_id", queue.next_id),
         ("segments", len(journal.segments) if journal is not None else 0),
         ("sync_us", journal.sync_us if journal is not None else 0),
+        ("full", int(reader.is_full())),
         ("journal_failed", int(journal is not None and journal.failed is not None)),
         ("stopped", int(queue.stopped is not None)),
     ]

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestreld.client.access import Login
 from tui.app import Console
-from tui.figures import COLUMNS, QueueRow
+from tui.figures import FIGURES, QueueRow
 from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.snapshots import KEYS, Figures, Snapshot
@@ -38,7 +38,7 @@ def snapshot(clock_ms: int, server: str = "a:1", uptime: int = 100, **queues: Fi
 
 
 def row(queue: str, **known: float) -> QueueRow:
-    return QueueRow(**{column: known.get(column) for column in COLUMNS} | {"queue": queue})  # type: ignore[arg-type]
+    return QueueRow(**{column: known.get(column) for column in FIGURES} | {"queue": queue})  # type: ignore[arg-type]
 
 
 def console(*addresses: str, words: str = "", is_read_only: bool = False) -> Console:

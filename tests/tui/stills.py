@@ -36,6 +36,7 @@ def _busy(look: int, base: int, wave: int, put_per_look: int, number: int) -> Fi
         waiters=number % 4,
         open_transactions=number % 3,
         oldest_at_ms=at_ms(look) - items * 3,
+        full=0,
         journal_failed=0,
         stopped=0,
     )
@@ -44,7 +45,13 @@ def _busy(look: int, base: int, wave: int, put_per_look: int, number: int) -> Fi
 def _idle(stopped: int = 0) -> Figures:
     known = ("items", "bytes", "total_items", "logsize", "expired_items", "mem_items", "mem_bytes", "age", "discarded")
     return figures(
-        **dict.fromkeys(known, 0), waiters=0, open_transactions=0, oldest_at_ms=0, journal_failed=0, stopped=stopped
+        **dict.fromkeys(known, 0),
+        waiters=0,
+        open_transactions=0,
+        oldest_at_ms=0,
+        full=0,
+        journal_failed=0,
+        stopped=stopped,
     )
 
 

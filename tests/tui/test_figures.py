@@ -27,7 +27,7 @@ def test_what_a_server_does_not_give_is_unknown_and_not_nothing() -> None:
     (work,) = rows_of(snapshot(0, work=figures(items=1)), snapshot(1000, work=figures(items=3)))
     assert work.items == 3
     assert [column for column in COLUMNS if getattr(work, column) is None] == [
-        column for column in COLUMNS if column not in ("queue", "items")
+        column for column in COLUMNS if column not in ("queue", "items", "state")
     ]
 
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from tui.formats import count, printable, rate, size, span, sparkline
+from tui.formats import count, printable, rate, size, span
 from tui.items import SHOWN_BYTES_MAX, ItemForm, shown_item
-from tui.plots import plot
+from tui.plots import curve, plot
 
 
 def test_figures_keep_their_meaning_in_few_letters() -> None:
@@ -34,10 +34,10 @@ def test_a_name_cannot_upset_the_terminal() -> None:
     assert printable("a\x1b[2Jb\udcff") == "a·[2Jb\ufffd"
 
 
-def test_sparklines_go_from_nothing_to_the_largest() -> None:
-    assert sparkline([0, 50, 100], 5) == "  ▁▅█"
-    assert sparkline([math.nan, 1], 2) == " █"
-    assert sparkline([0, 0], 2) == "▁▁"
+def test_a_curve_is_a_thin_line_from_the_smallest_value_to_the_largest() -> None:
+    assert curve([100, 200, 300, 400], 2) == "⡠⠊"
+    assert curve([1000, 1010, 1000, 1000], 2) == "⣀⣀"  # a hundredth is no wave
+    assert curve([0, 0, math.nan, 5], 3) == "⠀⠀⠈"  # nothing is shown where nothing is, or nothing is known
 
 
 def test_plots_fill_from_the_bottom_and_show_whatever_is_not_nothing() -> None:

@@ -29,7 +29,8 @@ def dump(tick: int) -> bytes:
         b"  expired_items=0\r\n  mem_items=7\r\n  mem_bytes=700\r\n"
         b"  age=%d\r\n  discarded=0\r\n  waiters=0\r\n  open_transactions=0\r\n"
         b"  transactions=0\r\n  canceled_transactions=0\r\n  total_flushes=0\r\n  move_refused=0\r\n  oldest_ms=%d\r\n"
-        b"  head_id=1\r\n  next_id=%d\r\n  segments=1\r\n  sync_us=0\r\n  journal_failed=0\r\n  stopped=0\r\n}\r\n"
+        b"  head_id=1\r\n  next_id=%d\r\n  segments=1\r\n  sync_us=0\r\n  full=0\r\n"
+        b"  journal_failed=0\r\n  stopped=0\r\n}\r\n"
         % (number, (number * tick) % 997, number, number * tick, tick, tick, number)
         for number in range(QUEUES)
     ]
@@ -57,6 +58,7 @@ def changes(tick: int, changing: int) -> bytes:
             0,
             0,
             number,
+            0,
             0,
             0,
         ]

@@ -12,7 +12,7 @@ from tui.figures import COLUMNS, QueueRow
 from tui.formats import span
 from tui.keys import OVERVIEW_KEYS, bindings
 from tui.screens.boxes import put_lines
-from tui.summaries import health_line, totals_line
+from tui.summaries import TROUBLE_LINES_MAX, health_line, totals_line, trouble_lines
 from tui.table import QueueTable
 
 SERVER_LINES_MAX: Final = 5
@@ -26,6 +26,7 @@ class Overview(ConsoleScreen):
     Overview #servers { height: auto; padding: 0 1; color: $text-muted; }
     Overview #stale { display: none; height: auto; background: $warning; color: $background; padding: 0 1; }
     Overview #stale.shown { display: block; }
+    Overview #troubles { display: none; height: auto; padding: 0 1; color: $error; text-style: bold; }
     Overview #scrubber { display: none; height: 1; padding: 0 1; color: $accent; }
     Overview #scrubber.shown { display: block; }
     Overview #filter { display: none; height: 1; border: none; padding: 0 1; background: $boost; }
@@ -35,6 +36,7 @@ class Overview(ConsoleScreen):
         super().__init__()
         self.filter_words = words
         self.sort_column, self.descending = sort, descending
+        self._sorted_before = "queue", False
 
     @property
     def table(self) -> QueueTable:
@@ -44,6 +46,7 @@ class Overview(ConsoleScreen):
         yield Static(id="totals")
         yield Static(id="servers")
         yield Static(id="stale")
+        yield Static(id="troubles")
         yield Static(id="scrubber")
         yield QueueTable()
         yield Input(value=self.filter_words, placeholder="name  !name  items>100  oldest_ms>500", id="filter")
@@ -83,6 +86,10 @@ class Overview(ConsoleScreen):
         banner = self.query_one("#stale", Static)
         banner.set_class(bool(stale), "shown")
         put_lines(banner, stale)
+        troubles = self.query_one("#troubles", Static)
+        lines = trouble_lines(console.board.rows(console.view), servers, TROUBLE_LINES_MAX)
+        troubles.display = bool(lines)
+        put_lines(troubles, lines)
         scrubber = self.query_one("#scrubber", Static)
         player = console.player
         scrubber.set_class(player is not None, "shown")
@@ -133,6 +140,15 @@ class Overview(ConsoleScreen):
         else:
             self.sort_column, self.descending = column, column != "queue"
         self.show()
+
+    def action_worst(self) -> None:
+        if (self.sort_column, self.descending) == ("state", True):
+            self.sort_column, self.descending = self._sorted_before
+        else:
+            self._sorted_before = self.sort_column, self.descending
+            self.sort_column, self.descending = "state", True
+        self.show()
+        self.table.go_to_top()
 
     def action_reverse(self) -> None:
         self.sort_by(self.sort_column)

@@ -35,6 +35,7 @@ COLUMNS: Final = (
     "head_id",
     "next_id",
     "segments",
+    "full",
     "journal_failed",
     "stopped",
 )
@@ -79,6 +80,7 @@ def _row(name: str, reader: Reader) -> Row:
         head,
         queue.next_id,
         len(journal.segments) if journal is not None else 0,
+        int(reader.is_full()),
         int(journal is not None and journal.failed is not None),
         int(queue.stopped is not None),
     )
@@ -100,6 +102,7 @@ def _signature(reader: Reader) -> Signature:
         reader.move_refused,
         reader.flushes,
         len(journal.segments) if journal is not None else 0,
+        reader.is_full(),  # a reload may change the limit
         journal is not None and journal.failed is not None,
         queue.stopped is not None,
     )
