@@ -103,7 +103,7 @@ def items_waiting(port: int) -> int:
 
 
 class Daemon:
-    """kestreld as it runs for a user without a configuration, but for its home and its port."""
+    """kestreld as it runs for a user without a configuration, but for its home and its ports."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -114,7 +114,7 @@ class Daemon:
     def start(self) -> str:
         """Start it, on the port it had before if any; returns words on how long that took, once it is ready."""
         # The spool is the default said aloud: a configuration in /etc must not lead to one that is in use.
-        settings = [f"listen.memcache=127.0.0.1:{self.port}", f"queue_path={self.spool}"]
+        settings = [f"listen.memcache=127.0.0.1:{self.port}", "listen.admin=null", f"queue_path={self.spool}"]
         command = [sys.executable, "-m", "kestreld", *(word for setting in settings for word in ("--set", setting))]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KESTREL")}
         environment["HOME"] = self.home

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import errno
 import gc
 import getpass
 import logging
@@ -228,8 +229,8 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         complain(str(error.problems[0]))
         return ExitCode.BAD_CONFIG
     except OSError as error:
-        where = error.filename or ", ".join(map(str, config.addresses))
-        complain(f"cannot listen on {where}: {error.strerror or error}")
+        advice = "; stop what listens there, or set another address" if error.errno == errno.EADDRINUSE else ""
+        complain(f"cannot listen on {error.filename}: {error.strerror}{advice}")
         return ExitCode.CANNOT_LISTEN
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
     service.set_aside_descriptors()
@@ -355,10 +356,14 @@ def listen_for_operators(service: Service, network: Network, config: Config, log
 
 
 def bind(network: Network, address: Address) -> ListeningSocket:
-    if address.path:
-        Path(address.path).parent.mkdir(parents=True, exist_ok=True)
-        return network.listen_unix(address.path)
-    return network.listen_tcp(address.host, address.port)
+    """Raises OSError, whose `filename` is the address."""
+    try:
+        if address.path:
+            Path(address.path).parent.mkdir(parents=True, exist_ok=True)
+            return network.listen_unix(address.path)
+        return network.listen_tcp(address.host, address.port)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(address)) from error
 
 
 def catch_signals(loop: asyncio.AbstractEventLoop, service: Service) -> None:

@@ -185,9 +185,10 @@ def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None
         return ReaderApi(_connect(address, admin_port, admin, timeout_ms, login), address)
     if not admin:
         version = counters.get("version", "")
-        words = f"{address} (version {version}) has no admin port, which this command requires: is listen.admin set?"
-        hint = "Old Kestrels have none; with compat: kestrel-1, set the admin_port of a context"
-        raise NotReadable(f"{words} {hint}")
+        words = f"{address} (version {version}) has no admin port, which this command requires"
+        hint = "set listen.admin to a free address, as the default may have been in use when the server started"
+        old = "Old Kestrels have none; with compat: kestrel-1, set the admin_port of a context"
+        raise NotReadable(f"{words}: {hint}. {old}")
     connection = admin_connection(address, admin, timeout_ms, login)
     if connection is None:
         words = f"the admin port of {address} is {admin} and cannot be reached from here with this login"

@@ -133,7 +133,7 @@ class Config:
     """Everything the server was told, in ms and bytes."""
 
     memcache: tuple[Address, ...] = (Address("127.0.0.1", 22133),)
-    admin: Address | None = None  # None = no admin listener
+    admin: Address | None = Address("127.0.0.1", 2223)  # None = no admin listener
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT

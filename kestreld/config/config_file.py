@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from kestreld.config.config import (
     BUILT_IN,
-    Address,
     Config,
     QueueConfig,
     block_for,
@@ -56,8 +55,6 @@ def load(text: str, source: str, overrides: Sequence[str] = (), files: FileLayer
     `files` has the password files that the text names.
     """
     draft = _Draft(files or FileLayer(), source, overrides)
-    # A file asks for a daemon that is looked after; on bare defaults nobody waits for metrics.
-    draft.values["admin"] = Address("127.0.0.1", 2223)
     draft.read_text(text)
     return draft.finish()
 

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.functional.conftest import Connect
 from tests.support.accounts import login, quick_hash
 from tests.support.certificates import Authority
-from tests.support.daemon import Daemon, running_daemon
+from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.http import ask, basic
 from tests.support.queue_client import QueueClient
 
@@ -89,6 +89,32 @@ def test_the_default_port_being_taken_keeps_nobody_from_serving(tmp_path):
         refused = asked.run()
         assert refused.returncode == 69
         assert "Address already in use" in refused.stderr
+        assert f"cannot listen on 127.0.0.1:{taken.getsockname()[1]}: " in refused.stderr
+
+
+def test_of_several_addresses_the_one_that_is_in_use_is_named_alone(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy, path = f"127.0.0.1:{taken.getsockname()[1]}", tmp_path / "socket"
+        refused = Daemon(tmp_path, listen=f"[127.0.0.1:0, '{busy}', 'unix:{path}']").run()
+    assert refused.returncode == 69
+    assert f"cannot listen on {busy}: Address already in use; stop what listens there" in refused.stderr
+    assert refused.stderr.count("127.0.0.1:") == 1
+
+
+def test_the_first_run_without_a_configuration_has_the_admin_port(tmp_path):
+    command = [sys.executable, "-m", "kestreld", "--set", "listen.memcache=127.0.0.1:0"]
+    environment = {"HOME": str(tmp_path), "KESTRELD_CONFIG": ""}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = [next(process.stderr)]
+        while " ready " not in said[-1]:
+            said.append(next(process.stderr))
+        process.terminate()
+    words = "".join(said)
+    taken = "admin port disabled: cannot listen on 127.0.0.1:2223, the default of listen.admin" in words
+    assert " admin=127.0.0.1:2223 " in words or taken, words
 
 
 # Figures

@@ -45,23 +45,21 @@ def queue(text: str, name: str = "work") -> QueueConfig:
 # --- What a good file says.
 
 
-def test_without_a_file_the_defaults_stand_and_the_admin_listener_is_off(monkeypatch):
+def test_without_a_file_the_defaults_stand_and_the_admin_listener_is_on_loopback(monkeypatch):
     monkeypatch.setenv("HOME", "/home/kim")
     config = load_file(FileLayer(), None)
     assert config == Config(queue_path="/home/kim/.local/state/kestreld/spool")
     assert config.memcache == (Address("127.0.0.1", 22133),)
-    assert (config.admin, config.compat, config.archive_path) == (None, Compat.NONE, None)
+    assert (config.admin, config.compat, config.archive_path) == (Address("127.0.0.1", 2223), Compat.NONE, None)
     assert (config.timeout_ms, config.request_timeout_ms, config.expiration_timer_ms) == (0, 60_000, 0)
     assert (config.max_open_reads, config.max_line_bytes, config.source) == (1, 8192, "built-in defaults")
     assert config.for_queue("any") == QueueConfig()
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null", "queues:\n", "listen:\n", "queues: {work: }"])
-def test_an_empty_file_is_the_defaults_with_the_admin_listener(text):
+def test_an_empty_file_is_the_defaults(text):
     empty = load(text, "k.yaml")
-    assert empty == replace(
-        load_file(FileLayer(), None), admin=Address("127.0.0.1", 2223), source="k.yaml", queues=empty.queues
-    )
+    assert empty == replace(load_file(FileLayer(), None), source="k.yaml", queues=empty.queues)
     assert empty.for_queue("work") == QueueConfig()
 
 
