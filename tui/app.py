@@ -73,6 +73,7 @@ class Console(BaseConsole):
             player=player,
         )
         self.stopped_by: int | None = None  # a signal
+        self.login_refusal: Failure | None = None  # a server did not take the user and password
         self._started_by = os.getppid()
         self._pollers = pollers
         self._threads: list[PollThread] = []
@@ -114,6 +115,10 @@ class Console(BaseConsole):
 
     def on_console_news(self, message: News) -> None:
         self.board.receive(message.news)
+        self.login_refusal = self.board.servers[message.news.server].login_refusal
+        if self.login_refusal is not None:
+            self.exit()
+            return
         self._record(message.news)
         self._sampled.add(message.news.server)
         answering = {state.address for state in self.board.servers.values() if state.outage is None}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.figures import QueueRow, rows_of, summed
 from tui.history import History
 from tui.snapshots import Outage, Snapshot
@@ -20,6 +21,13 @@ class ServerState:
     outage: Outage | None = None  # None = it answered last time
     silent_since_ms: int = 0  # when there is an outage
     rows: list[QueueRow] = field(default_factory=list)
+
+    @property
+    def login_refusal(self) -> Failure | None:
+        """The server has refused the user and password from the start: it will not answer by and by."""
+        if self.outage is None or self.snapshot is not None or self.outage.code != ExitCode.AUTHENTICATION:
+            return None
+        return Failure(ExitCode.AUTHENTICATION, self.outage.reason)
 
     def counter_per_s(self, name: str) -> float | None:
         """The rate of one of the server's own counters."""

@@ -7,7 +7,7 @@ from kestreld.client.access import Login
 from tui.app import Console
 from tui.plain import ViewOptions
 from tui.polling import pollers
-from tui.recording import Recorder, load
+from tui.recording import load, open_recorder
 from tui.themes import NAMES
 
 
@@ -27,13 +27,7 @@ def run_console(
     if theme is not None and theme not in NAMES:
         raise Failure(ExitCode.USAGE, f"no such theme: {theme!r}; use one of {', '.join(NAMES)}")
     player = load(replay) if replay is not None else None
-    recorder = None
-    if record is not None:
-        try:
-            recorder = Recorder(record, interval_ms)
-        except OSError as error:
-            words = f"cannot record to {record}: {(error.strerror or str(error)).lower()}"
-            raise Failure(ExitCode.CANNOT_CREATE, words) from error
+    recorder = open_recorder(record, interval_ms) if record is not None else None
     console = Console(
         [] if player is not None else pollers(addresses, timeout_ms, interval_ms, login),
         options,
@@ -46,5 +40,7 @@ def run_console(
         player=player,
     )
     console.run()
+    if console.login_refusal is not None:
+        raise console.login_refusal
     if console.stopped_by is not None:
         raise Interrupted(console.stopped_by)

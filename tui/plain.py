@@ -12,6 +12,7 @@ from tui.choosing import chosen, in_order
 from tui.figures import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
 from tui.formats import Number
 from tui.polling import Poller
+from tui.recording import Recorder
 from tui.summaries import TROUBLE_LINES_MAX, health_line, totals_line, trouble_lines
 
 
@@ -24,15 +25,20 @@ class ViewOptions:
     descending: bool = False
     as_json: bool = False
     samples: int | None = None  # None = until interrupted
+    is_silent: bool = False  # print nothing: it is recorded
 
 
-def run_plain(pollers: Sequence[Poller], options: ViewOptions, interval_ms: int) -> None:
-    """Print sample after sample, except the first: rates need one before.
+def run_plain(
+    pollers: Sequence[Poller], options: ViewOptions, interval_ms: int, recorder: Recorder | None = None
+) -> None:
+    """Print sample after sample, except the first: rates need one before. A `recorder` gets them all.
 
-    Raises Failure when no server answered the last time.
+    Raises Failure when no server answered the last time, or one has refused the login from the start.
     """
     board = Board([poller.address for poller in pollers])
-    for number, at_ms in enumerate(_samples(pollers, board, options.samples, interval_ms)):
+    for number, at_ms in enumerate(_samples(pollers, board, options.samples, interval_ms, recorder)):
+        if options.is_silent:
+            continue
         if options.as_json:
             output.write_data(json.dumps(record(board, options, at_ms)).encode() + b"\n")
         else:
@@ -43,7 +49,9 @@ def run_plain(pollers: Sequence[Poller], options: ViewOptions, interval_ms: int)
         raise Failure(ExitCode.UNREACHABLE, "; ".join(outage.reason for outage in outages))
 
 
-def _samples(pollers: Sequence[Poller], board: Board, samples: int | None, interval_ms: int) -> Iterator[int]:
+def _samples(
+    pollers: Sequence[Poller], board: Board, samples: int | None, interval_ms: int, recorder: Recorder | None
+) -> Iterator[int]:
     done = -1
     retry_at: dict[str, float] = {}
     while samples is None or done < samples:
@@ -52,6 +60,10 @@ def _samples(pollers: Sequence[Poller], board: Board, samples: int | None, inter
             if retry_at.get(poller.address, 0.0) <= started or done < 0:
                 news = poller.poll()
                 board.receive(news)
+                if (refusal := board.servers[poller.address].login_refusal) is not None:
+                    raise refusal
+                if recorder is not None:
+                    recorder.write(news)
                 outage = board.servers[poller.address].outage
                 retry_at[poller.address] = started + outage.next_try_ms / 1000 if outage is not None else 0.0
         at_ms = time.time_ns() // 1_000_000

@@ -54,6 +54,15 @@ class Recorder:
         self._file.close()
 
 
+def open_recorder(path: str, interval_ms: int) -> Recorder:
+    """Raises Failure."""
+    try:
+        return Recorder(path, interval_ms)
+    except OSError as error:
+        words = f"cannot record to {path}: {(error.strerror or str(error)).lower()}"
+        raise Failure(ExitCode.CANNOT_CREATE, words) from error
+
+
 class Player:
     """A recording and a position in it."""
 

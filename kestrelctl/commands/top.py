@@ -1,6 +1,7 @@
 """kestrelctl top"""
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from typing import Annotated, NamedTuple
 
@@ -60,7 +61,9 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="With --plain or --json (else --plain): print once.")] = False,
     number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="As --once, but N times.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="The console cannot flush, delete or reload.")] = False,
-    record: Annotated[str | None, typer.Option(metavar="FILE", help="Record to a new file.")] = None,
+    record: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Record to a new file, also without a terminal.")
+    ] = None,
     replay: Annotated[
         str | None, typer.Option(metavar="FILE", help="Play a recording instead of showing a server.")
     ] = None,
@@ -76,17 +79,26 @@ def top(
     column, descending = watched.order()
     interval_ms, timeout_ms = watched.spans_ms()
     way = watched.way()
-    if plain or json or once or number is not None:
-        if replay is not None or record is not None:
-            raise typer.BadParameter("--record and --replay require the console")
+    samples = 1 if once else number
+    is_printed = plain or json or (samples is not None and record is None)
+    if is_printed or (record is not None and replay is None and (samples is not None or not _can_draw())):
+        if replay is not None:
+            raise typer.BadParameter("--replay requires the console")
         from tui.polling import pollers
 
-        samples = 1 if once else number
-        run_plain(
-            pollers(way.servers, timeout_ms, interval_ms, way.login),
-            ViewOptions(watched.filter, column, descending, json, samples),
-            interval_ms,
-        )
+        options = ViewOptions(watched.filter, column, descending, json, samples, is_silent=not is_printed)
+        servers = pollers(way.servers, timeout_ms, interval_ms, way.login)
+        if record is None:
+            run_plain(servers, options, interval_ms)
+            return
+        from tui.recording import open_recorder
+
+        try:
+            with closing(open_recorder(record, interval_ms)) as recorder:
+                run_plain(servers, options, interval_ms, recorder)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise Failure(ExitCode.IO, f"cannot record to {record}: {reason}") from error
         return
     if not _can_draw():
         raise Failure(ExitCode.USAGE, "the console requires a terminal; use --plain or --json")

@@ -3,13 +3,24 @@
 import json
 import subprocess
 import sys
+import time
+from pathlib import Path
 
-from tests.support.daemon import ROOT, Daemon
+import pytest
+
+from tests.support.accounts import quick_hash
+from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.process import environment
 from tests.support.shell import Kestrelctl
-from tests.tui.sights import put
+from tests.tui.sights import PATIENCE_S, put
+from tui.recording import load
+from tui.snapshots import Snapshot
 
+USERS = f"""
+users:
+  alice: {{password: "{quick_hash("all of it")}", rights: {{"*": all}}}}
+"""
 QUICK = ("--once", "-i", "20ms")
 # As Kestrel 1.3 was seen to answer: no open reads, no flushes, nothing of ours.
 OLD_DUMP = (
@@ -84,6 +95,60 @@ def test_a_server_that_refuses_dump_stats_is_an_outage_with_its_words(kestrelctl
     assert "refused: not allowed" in server["reason"]
 
 
+def test_a_recording_needs_no_terminal(daemon: Daemon, kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
+    put(daemon.address, queue, b"hello")
+    path = tmp_path / "seen.jsonl"
+    run = kestrelctl("top", "--record", str(path), "-n", "2", "-i", "20ms")
+    assert (run.code, run.out, run.err) == (0, b"", "")
+    samples = load(str(path)).samples
+    assert len(samples) == 3  # rates need one before
+    assert all(isinstance(sample, Snapshot) and queue in sample.queues for sample in samples)
+    again = kestrelctl("top", "--record", str(path), "--once")
+    assert (again.code, "file exists" in again.err) == (73, True)
+
+
+def test_a_recording_without_a_terminal_ends_when_it_is_told_to(
+    daemon: Daemon, kestrelctl: Kestrelctl, queue: str, tmp_path: Path
+) -> None:
+    put(daemon.address, queue, b"hello")
+    path = tmp_path / "seen.jsonl"
+    with kestrelctl.start("top", "--record", str(path), "-i", "20ms") as process:
+        end = time.monotonic() + PATIENCE_S
+        while not path.exists() or path.read_bytes().count(b"\n") < 4:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 143
+    assert len(load(str(path)).samples) >= 3
+
+
+def test_a_recording_goes_along_with_what_is_printed(
+    daemon: Daemon, kestrelctl: Kestrelctl, queue: str, tmp_path: Path
+) -> None:
+    put(daemon.address, queue, b"hello")
+    path = tmp_path / "seen.jsonl"
+    run = kestrelctl("top", "--json", "--once", "-i", "20ms", "--record", str(path), "--filter", queue)
+    assert json.loads(run.out)["totals"]["items"] == 1
+    assert len(load(str(path)).samples) == 2
+
+
+def test_a_recording_on_a_full_disk_is_exit_74(kestrelctl: Kestrelctl, tmp_path: Path) -> None:
+    script = "ulimit -f 1; trap '' XFSZ; kestrelctl top --record \"$FILE\" -i 1ms"
+    run = kestrelctl.script("bash", script, FILE=str(tmp_path / "seen.jsonl"))
+    assert (run.code, "cannot record to" in run.err) == (74, True)
+
+
+@pytest.mark.parametrize("arguments", [["--once"], ["--record", "seen.jsonl"]])
+def test_a_wrong_password_is_exit_82(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    with running_daemon(tmp_path, config=USERS) as daemon:
+        kestrelctl = Kestrelctl(daemon.address, tmp_path)
+        kestrelctl.environment |= {"KESTRELCTL_USER": "alice", "KESTREL_PASSWORD": "a guess"}
+        run = kestrelctl("top", *arguments)
+    assert (run.code, run.out) == (82, b"")
+    assert "authentication" in run.err
+
+
 def test_a_console_without_a_terminal_is_refused_and_plain_recommended(kestrelctl: Kestrelctl) -> None:
     run = kestrelctl("top")
     assert run.code == 2
@@ -94,7 +159,7 @@ def test_mistakes_on_the_command_line_are_named(kestrelctl: Kestrelctl) -> None:
     for arguments, words in [
         (("--sort", "size"), "no column 'size'"),
         (("--interval", "0"), "greater than 0"),
-        (("--once", "--replay", "x"), "require the console"),
+        (("--once", "--replay", "x"), "--replay requires the console"),
     ]:
         run = kestrelctl("top", *arguments)
         assert run.code == 2

@@ -11,10 +11,12 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.support.daemon import ROOT, Daemon
+from tests.support.accounts import quick_hash
+from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.process import environment
 from tests.tui.sights import PATIENCE_S, put
 
@@ -69,5 +71,21 @@ def test_a_terminal_that_can_do_nothing_is_refused(daemon: Daemon) -> None:
     with subprocess.Popen(command, cwd=ROOT, env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         assert b"--plain" in read_until(ours, lambda seen: seen.endswith(b"\n"))
         assert process.wait(PATIENCE_S) == 2
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_wrong_password_ends_it_with_82_and_the_terminal_as_it_was(tmp_path: Path) -> None:
+    users = f'users: {{alice: {{password: "{quick_hash("all of it")}", rights: {{"*": all}}}}}}'
+    ours, theirs = pty.openpty()
+    modes = termios.tcgetattr(theirs)
+    with running_daemon(tmp_path, config=users) as daemon:
+        command = [sys.executable, "-m", "kestrelctl", "top", "-s", daemon.address, "--user", "alice"]
+        variables = {**environment(), "TERM": "xterm-256color", "KESTREL_PASSWORD": "a guess"}
+        with subprocess.Popen(command, cwd=ROOT, env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+            seen = read_until(ours, lambda seen: USUAL_SCREEN in seen and seen.endswith(b"\r\n"))
+            assert process.wait(PATIENCE_S) == 82
+    assert b"authentication" in seen.rpartition(USUAL_SCREEN)[2]
+    assert termios.tcgetattr(theirs) == modes
     os.close(ours)
     os.close(theirs)
