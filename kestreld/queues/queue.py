@@ -352,6 +352,13 @@ class Queue(Committed):
         if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending or is_syncing:
             raise failed
         self.go_on()
+        if self._written_again not in self.followers:
+            self.followers.append(self._written_again)
+
+    def _written_again(self) -> None:
+        """The first commit behind a failed segment has settled, or the queue has gone or stopped meanwhile."""
+        if self.readers and self.stopped is None and self.journal is not None and self.journal.failed is None:
+            self.report(f"{self.name}: journal writes succeed again; puts are accepted")
 
     def go_on(self) -> None:
         """Leave a failed segment behind: begin a new one that says all there is to know. Raises JournalFailed."""
