@@ -15,6 +15,7 @@ from kestreld.library.journaled_blocking_queue import (
     TransactionalJournaledBlockingQueue,
 )
 from kestreld.library.journaled_queue import JournaledQueue
+from kestreld.library.memory_queue import MemoryFigures
 from kestreld.library.persistent_queue import PersistentQueue
 from kestreld.library.reading import ReaderFigures
 from kestreld.library.simple_blocking_queue import SimpleBlockingQueue
@@ -27,6 +28,7 @@ __all__ = [
     "JournalReader",
     "JournaledBlockingQueue",
     "JournaledQueue",
+    "MemoryFigures",
     "PersistentQueue",
     "QItem",
     "QueueConfig",

@@ -29,6 +29,14 @@ class Afterwards:
     def do(self, call: Call) -> None:
         """Have a call made soon; not any more at the end of the process."""
         self._calls.put(call)
+        self._begin()
+
+    def ready(self) -> Callable[[Call], object]:
+        """A function in C that has a call made soon: nothing is interrupted in it."""
+        self._begin()
+        return self._calls.put
+
+    def _begin(self) -> None:
         if self._thread is None and not sys.is_finalizing():
             thread = Thread(target=self._run, args=(self._calls,), name="what nobody took of queues", daemon=True)
             start(thread)

@@ -9,8 +9,10 @@ from kestreld.library.reading import Reading
 T = TypeVar("T")
 
 
-def hand_over(reading: Reading, fetch: Callable[[], T]) -> T:
+def hand_over(reading: Reading, fetch: Callable[[], T], holder: int = 0) -> T:
     """What `fetch` gives. Where an exception of somebody else's comes in its place, what it has opened returns.
+
+    `holder` is the loop or block that has it; 0 = the caller.
 
     Whoever calls this returns it at once: behind the last store the interpreter looks for signals no more.
     """
@@ -22,7 +24,8 @@ def hand_over(reading: Reading, fetch: Callable[[], T]) -> T:
         if is_there:
             xid = reading.on_its_way[me]
             if xid:
-                reading.opened[xid] = reading.on_its_way[me] = 0
+                reading.opened[xid] = holder
+                reading.on_its_way[me] = 0
         else:
             reading.return_to_queue(me)
     return found

@@ -1,6 +1,7 @@
 """A reader of a JournaledQueue: a position of its own on the journal, with its limits, expiry and error handling."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from queue import Empty
 
 from kestreld import checks
 from kestreld.library.answer import Answer
@@ -8,6 +9,8 @@ from kestreld.library.deadline import checked_deadline, checked_end
 from kestreld.library.forked import refuse_in_child
 from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem, item_from
+from kestreld.library.loops import OpenReadBlock, OpenReadLoop, item_itself
+from kestreld.library.managed import Counted
 from kestreld.library.reading import ReaderFigures, Reading
 from kestreld.library.spool import Spool
 from kestreld.library.xid import is_own
@@ -18,15 +21,16 @@ ErrorHandler = Callable[["JournalReader", QItem], bool]
 ExpiredHandler = Callable[["JournalReader", QItem], object]
 
 
-class JournalReader:
+class JournalReader(Counted):
     """`get` sets an item aside as an open read, which `commit` or `unget` ends. Asked for by `JournaledQueue.reader`.
 
     The error handler is called by the thread that ungets, with the item and how often it has failed: True means that
     the item is dealt with and done. The other handler is told, on the queue's own thread, of items that expire.
     """
 
-    def __init__(self, spool: Spool, reader: Reader) -> None:
+    def __init__(self, spool: Spool, reader: Reader, queue: object = None) -> None:
         self._reader = reader
+        self._queue = queue  # in use for as long as this is
         self.reading = Reading(spool, reader)
         self._error_handler: ErrorHandler | None = None
         refuse_in_child(self)
@@ -67,6 +71,33 @@ class JournalReader:
             return hand_over(self.reading, lambda: self.reading.fetch(OPEN))
         end_at_ms = checked_deadline(deadline_at_ms, timeout)
         return hand_over(self.reading, lambda: self.reading.receive(end_at_ms, OPEN))
+
+    def get_nowait(self) -> QItem:
+        """`get` that raises queue.Empty when there is none."""
+        item = self.get()
+        if item is None:
+            raise Empty
+        return item
+
+    def read(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> OpenReadBlock:
+        """An item for a `with` block, None when there is none: committed when that succeeds, else `unget`.
+
+        Without a deadline or a timeout in seconds it does not wait.
+        """
+        end_at_ms = checked_end(deadline_at_ms, timeout)
+        if end_at_ms is None:
+            return OpenReadBlock(self.reading, lambda: self.reading.fetch(OPEN), self.unget)
+        return OpenReadBlock(self.reading, lambda: self.reading.receive(end_at_ms, OPEN), self.unget)
+
+    def __iter__(self) -> Iterator[QItem]:
+        """Items as they come, each committed when the next is asked for, until the queue is closed.
+
+        Whoever leaves the loop gives the item back, which is the head again; that is no error of the item's.
+        """
+        return OpenReadLoop(self.reading, item_itself)
+
+    def __aiter__(self) -> AsyncIterator[QItem]:
+        return OpenReadLoop(self.reading, item_itself)
 
     def get_later(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[QItem | None]:
         """`get` without waiting for it: the answer comes, and its callbacks are called, when there is one.
@@ -135,6 +166,10 @@ class JournalReader:
     @property
     def figures(self) -> ReaderFigures:
         return self.reading.figures()
+
+    def __repr__(self) -> str:
+        state = "over" if self.reading.is_over else repr(self.reading)
+        return f"<JournalReader {self.full_name!r}: {state}>"
 
     def end(self) -> None:
         """It gives nothing any more. With the engine's lock held."""

@@ -1,6 +1,9 @@
 """A JournaledQueue with one reader as a BlockingQueue: plain, or with a transaction for each item."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from queue import Empty
+from reprlib import repr as shortened
+from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from kestreld import checks
@@ -10,6 +13,10 @@ from kestreld.library.forked import refuse_in_child
 from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem
 from kestreld.library.journal_reader import JournalReader
+from kestreld.library.loops import OpenReadLoop
+from kestreld.library.managed import Closing, Counted
+from kestreld.library.memory_queue import ItemLoop
+from kestreld.library.reading import ReaderFigures
 from kestreld.queues.waiters import OPEN, TAKE
 
 T = TypeVar("T")
@@ -22,8 +29,11 @@ class _JournaledQueue(Protocol):
 
     def close(self) -> None: ...
 
+    @property
+    def is_closed(self) -> bool: ...
 
-class _OneReader(Generic[T]):
+
+class _OneReader(Closing, Counted, Generic[T]):
     """What both have. Items are bytes in the journal: `encode` and `decode` stand between. To close it is to close
     the queue.
     """
@@ -43,6 +53,10 @@ class _OneReader(Generic[T]):
         """Add an item, or hand it to who has waited longest. False when the queue is full or closed."""
         return self._queue.put(self._encode(item))
 
+    def put_nowait(self, item: T) -> None:
+        """`put` that raises queue.Full where it would be False, or QueueClosed."""
+        self._must_be_stored(self.put(item))
+
     def flush(self) -> int:
         """Drop every item that waits; how many there were."""
         return self._reader.flush()
@@ -54,6 +68,22 @@ class _OneReader(Generic[T]):
     def close(self) -> None:
         """Let go of the queue. Everybody who waits gets None; items are there when it is opened again."""
         self._queue.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._queue.is_closed
+
+    @property
+    def figures(self) -> ReaderFigures:
+        return self._reader.figures
+
+    def discard_expired(self, limit: int = -1) -> int:
+        """Drop expired items at the head, at most `limit` (-1 = all); how many."""
+        return self._reader.discard_expired(limit)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.is_closed else f": {self._reading}"
+        return f"<{type(self).__name__} {self._reader.full_name!r}{state}>"
 
     @property
     def waiters(self) -> int:
@@ -81,6 +111,23 @@ class JournaledBlockingQueue(_OneReader[T]):
         item = self._reading.fetch(TAKE)
         return None if item is None else self._decode(item.data)
 
+    def get_nowait(self) -> T:
+        """`poll` that raises queue.Empty when there is no item."""
+        item = self._reading.fetch(TAKE)
+        if item is None:
+            raise Empty
+        return self._decode(item.data)
+
+    def __iter__(self) -> Iterator[T]:
+        """Items as they come, each done when the next is asked for, until the queue is closed.
+
+        Whoever leaves the loop gives the item back, which is the head again.
+        """
+        return OpenReadLoop(self._reading, self._decoded)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return OpenReadLoop(self._reading, self._decoded)
+
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
         """The next item if there is one and it is as wanted; otherwise it stays."""
         checks.function(predicate, "predicate")
@@ -106,6 +153,18 @@ class Transaction(Generic[T]):
         """The item is the head again."""
         self._end(False)
 
+    def __enter__(self) -> T:
+        return self.item
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit it when the block succeeds, roll it back when it raises."""
+        self._end(kind is None)
+
+    def __repr__(self) -> str:
+        return f"<Transaction of {shortened(self.item)}>"
+
 
 class TransactionalJournaledBlockingQueue(_OneReader[T]):
     """As BlockingQueue, but that what is got is a Transaction."""
@@ -119,6 +178,20 @@ class TransactionalJournaledBlockingQueue(_OneReader[T]):
     def poll(self) -> Transaction[T] | None:
         """The next item if there is one."""
         return hand_over(self._reading, self._poll)
+
+    def get_nowait(self) -> Transaction[T]:
+        """`poll` that raises queue.Empty when there is no item."""
+        transaction = self.poll()
+        if transaction is None:
+            raise Empty
+        return transaction
+
+    def __iter__(self) -> Iterator[Transaction[T]]:
+        """A transaction for each item as they come, until the queue is closed. Whoever gets it ends it."""
+        return ItemLoop(self.get)
+
+    def __aiter__(self) -> AsyncIterator[Transaction[T]]:
+        return ItemLoop(self.get)
 
     def _poll(self) -> Transaction[T] | None:
         item = self._reading.fetch(OPEN)

@@ -1,7 +1,6 @@
 """A durable queue whose readers each get every item: libkestrel's JournaledQueue."""
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from kestreld import checks
@@ -13,13 +12,15 @@ from kestreld.library.forked import refuse_in_child
 from kestreld.library.futures import CommitFuture
 from kestreld.library.journal_reader import ErrorHandler, ExpiredHandler, JournalReader
 from kestreld.library.journaled_blocking_queue import JournaledBlockingQueue, TransactionalJournaledBlockingQueue
+from kestreld.library.managed import Closing
 from kestreld.library.persistent_queue import log
+from kestreld.library.unclosed import unwatch, watch
 from kestreld.queues.reader import Reader
 
 T = TypeVar("T")
 
 
-class JournaledQueue:
+class JournaledQueue(Closing):
     """A queue of a spool, open from the start. Items are put once and read by each of its readers, on one journal.
 
     There is always a reader: the default one, without a name, until another is made, which takes over its position.
@@ -39,9 +40,18 @@ class JournaledQueue:
         path = checks.path(path, "spool path")
         self._readers: dict[Reader, JournalReader] = {}
         self._closed = False
+        self._path = path
+        self._user = object()  # in the place of this, which can be garbage
         self._spool, self._queue = spools.use(
-            self, path, name, own, log.warning, lambda spool: spool.adopt_family(name, own, archive_path), archive_path
+            self._user,
+            path,
+            name,
+            own,
+            log.warning,
+            lambda spool: spool.adopt_family(name, own, archive_path),
+            archive_path,
         )
+        self._watch = watch(self, f"JournaledQueue {name!r} in {path!r}")
         refuse_in_child(self)
 
     # Items
@@ -52,6 +62,10 @@ class JournaledQueue:
         False when it is too large, a reader is full and does not discard, or the queue is closed.
         """
         return not self._closed and self._spool.put(self._queue, data, expiry, None)
+
+    def put_nowait(self, data: bytes, expiry: int = 0) -> None:
+        """`put` that raises queue.Full where it would be False, or QueueClosed."""
+        self._must_be_stored(self.put(data, expiry))
 
     def put_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
         """`put` of items in one write, up to the first that is refused; how many were added."""
@@ -112,7 +126,7 @@ class JournaledQueue:
         reader = self._spool.lifecycle.reader(self._queue, name)
         hold = self._spool.end_turn(self._queue)
         if reader not in self._readers:
-            self._readers[reader] = JournalReader(self._spool, reader)
+            self._readers[reader] = JournalReader(self._spool, reader, self)
         return self._readers[reader], hold
 
     def drop_reader(self, name: str) -> bool:
@@ -198,12 +212,10 @@ class JournaledQueue:
                 for reader in self._readers.values():
                     reader.end()
                 self._spool.end_turn()
-        spools.let_go(self, self._spool)
+        spools.let_go(self._user, self._spool)
+        unwatch(self._watch)
 
-    def __enter__(self) -> "JournaledQueue":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        names = ", ".join(f"{name!r}" for name in list(self._queue.readers))
+        state = ", closed" if self._closed else f": readers {names}"
+        return f"<JournaledQueue {self.name!r} in {self._path!r}{state}>"

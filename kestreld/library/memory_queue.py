@@ -4,16 +4,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from queue import Empty, Full
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from queue import Empty
+from typing import Generic, TypeVar
 from weakref import ref
 
 from kestreld import checks
-from kestreld.errors import QueueClosed
 from kestreld.library.answer import Answer
 from kestreld.library.blocking_queue import Consumer, FullPolicy, checked_limit, is_waiting
 from kestreld.library.forked import refuse_in_child
+from kestreld.library.managed import Closing, Counted
 from kestreld.library.tasks import Tasks
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class ItemLoop(Generic[T]):
         return item
 
 
-class MemoryQueue(Generic[T]):
+class MemoryQueue(Closing, Counted, Generic[T]):
     """The base of both. Items and those who wait stand in two lines."""
 
     def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
@@ -99,10 +98,7 @@ class MemoryQueue(Generic[T]):
 
     def put_nowait(self, item: T) -> None:
         """`put` that raises queue.Full when the queue is full, or QueueClosed."""
-        if not self.put(item):
-            if self._is_closed:
-                raise QueueClosed(repr(self))
-            raise Full
+        self._must_be_stored(self.put(item))
 
     def get_nowait(self) -> T:
         """`poll` that raises queue.Empty when there is no item."""
@@ -110,14 +106,6 @@ class MemoryQueue(Generic[T]):
         if item is None:
             raise Empty
         return item
-
-    def qsize(self) -> int:
-        """How many items wait."""
-        return len(self)
-
-    def empty(self) -> bool:
-        """Whether no item waits."""
-        return not len(self)
 
     def full(self) -> bool:
         """Whether there are as many items as there may be."""
@@ -134,23 +122,7 @@ class MemoryQueue(Generic[T]):
         """
         return self._tasks.join(timeout)
 
-    # `with`, and loops
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    # Loops
 
     def __iter__(self) -> Iterator[T]:
         """Take items as they come, until the queue is closed and empty, or its waiters are evicted."""

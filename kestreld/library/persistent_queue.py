@@ -1,19 +1,23 @@
 """A durable queue in this process, under the names that Kestrel's guide gives it."""
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from queue import Empty
+from typing import Final, Self
 
 from kestreld import checks
 from kestreld.config.config import QueueConfig
 from kestreld.library import spool as spools
 from kestreld.library.arguments import checked_config, checked_name
-from kestreld.library.deadline import checked_deadline
+from kestreld.library.deadline import checked_deadline, checked_end
 from kestreld.library.forked import refuse_in_child
 from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem
-from kestreld.library.reading import Reading
+from kestreld.library.loops import OpenReadBlock, OpenReadLoop, item_itself
+from kestreld.library.managed import Closing, Counted
+from kestreld.library.reading import ReaderFigures, Reading
 from kestreld.library.spool import Spool
+from kestreld.library.unclosed import unwatch, watch
 from kestreld.library.unopened import unopened
 from kestreld.library.xid import is_own
 from kestreld.queues.reader import Reader
@@ -22,7 +26,7 @@ from kestreld.queues.waiters import OPEN, PEEK, TAKE
 log: Final = logging.getLogger("kestreld.library")
 
 
-class PersistentQueue:
+class PersistentQueue(Closing, Counted):
     """One queue of a spool. Any number of threads, and event loops, may use it at once.
 
     What `add` has answered survives a kill -9; with `sync_journal_ms=0` in its configuration also a power cut. Every
@@ -38,6 +42,7 @@ class PersistentQueue:
         self._config = checked_config(config)
         self._closed = False
         self._is_set_up = False
+        self._user = object()  # in the place of this, which can be garbage
         self._spool: Spool = unopened(name)
         self._reading: Reading = unopened(name)
         self._reader: Reader = unopened(name)
@@ -51,7 +56,7 @@ class PersistentQueue:
         if self._is_set_up:
             return
         self._spool, self._reader = spools.use(
-            self,
+            self._user,
             self._path,
             self.name,
             self._config,
@@ -62,7 +67,12 @@ class PersistentQueue:
         self._reading = Reading(self._spool, self._reader)
         self._only = self._reader if self._reader.label else None
         self._is_set_up = True
+        self._watch = watch(self, f"PersistentQueue {self.name!r} in {self._path!r}")
         refuse_in_child(self)
+
+    def __enter__(self) -> Self:
+        self.setup()
+        return self
 
     # Adding
 
@@ -73,6 +83,10 @@ class PersistentQueue:
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
         """Add items in one write, up to the first that is refused; how many were added."""
         return 0 if self._closed else self._spool.put_all(self._reader.queue, values, expiry, self._only)
+
+    def put_nowait(self, value: bytes, expiry: int = 0) -> None:
+        """`add` that raises queue.Full where it would be False, or QueueClosed."""
+        self._must_be_stored(self.add(value, expiry))
 
     # Removing
 
@@ -89,6 +103,33 @@ class PersistentQueue:
             return self._reading.fetch(TAKE)
         return hand_over(self._reading, lambda: self._reading.fetch(OPEN))
 
+    def get_nowait(self) -> QItem:
+        """`remove` that raises queue.Empty when there is none."""
+        item = self.remove()
+        if item is None:
+            raise Empty
+        return item
+
+    def read(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> OpenReadBlock:
+        """An item for a `with` block, None when there is none: done when the block succeeds, the head when it raises.
+
+        Without a deadline or a timeout in seconds it does not wait.
+        """
+        end_at_ms, reading = checked_end(deadline_at_ms, timeout), self._reading
+        if end_at_ms is None:
+            return OpenReadBlock(reading, lambda: reading.fetch(OPEN), lambda item: self.unremove(item.xid))
+        return OpenReadBlock(reading, lambda: reading.receive(end_at_ms, OPEN), lambda item: self.unremove(item.xid))
+
+    def __iter__(self) -> Iterator[QItem]:
+        """Items as they come, each done when the next is asked for, until the queue is closed.
+
+        Whoever leaves the loop gives the item back, which is the head again.
+        """
+        return OpenReadLoop(self._reading, item_itself)
+
+    def __aiter__(self) -> AsyncIterator[QItem]:
+        return OpenReadLoop(self._reading, item_itself)
+
     def remove_all(self, limit: int) -> list[QItem]:
         """Take up to `limit` items in one write."""
         return self._reading.take_all(checks.whole(limit, "limit"))
@@ -96,6 +137,10 @@ class PersistentQueue:
     def flush(self) -> int:
         """Drop what waits, but not what is set aside; how many items."""
         return self._reading.flush()
+
+    def discard_expired(self, limit: int = -1) -> int:
+        """Drop expired items at the head, at most `limit`; how many. Nothing that has expired is delivered anyway."""
+        return self._reading.discard_expired(checks.whole(limit, "limit", -1))
 
     def unremove(self, xid: int) -> None:
         """Back out: the item is the head again. An xid that is not open here is nothing to do."""
@@ -157,10 +202,19 @@ class PersistentQueue:
                 self._closed = True
                 self._reading.end()
                 self._spool.end_turn()
-        spools.let_go(self, self._spool)
+        spools.let_go(self._user, self._spool)
+        unwatch(self._watch)
 
     # Figures
 
     def __len__(self) -> int:
         """Items that wait; open reads do not count."""
         return len(self._reading)
+
+    @property
+    def figures(self) -> ReaderFigures:
+        return self._reading.figures()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else f": {self._reading}" if self._is_set_up else ", not set up"
+        return f"<PersistentQueue {self.name!r} in {self._path!r}{state}>"

@@ -1,8 +1,10 @@
 """One reader as the threads of this process use it: what they take, what they have set aside, and who waits."""
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from threading import get_ident
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -36,6 +38,9 @@ class ReaderFigures:
     discarded_items: int  # in total
     age_ms: int  # how long the item had waited that was taken last; 0 when none waits
     waiters: int
+    oldest_ms: int = 0  # how long the head item has waited; 0 when none waits
+    hits: int = 0  # in total: items that were taken or set aside
+    misses: int = 0  # in total: gets of this object that ended without one
 
 
 class Reading:
@@ -49,7 +54,11 @@ class Reading:
         self.reader = reader
         self.is_over = False
         self._turn = spool.turn(reader.queue)
-        self.opened: dict[int, int] = {}  # xid -> the thread that has yet to hand it over; 0 = somebody has it
+        # xid -> the thread that has yet to hand it over; 0 = somebody has it; below WAITS = a loop or block has it
+        self.opened: dict[int, int] = {}
+        self.held_by_loops: dict[int, Any] = {}  # what each has or has left, by its number in `opened`
+        self.left: deque[Any] = deque()  # those of loops that are gone
+        self._misses = count()
         self._waiting: WeakKeyDictionary[ItemFuture, Waiter] = WeakKeyDictionary()
         self._kept: set[Any] = set()  # answers that are awaited or have callbacks
         self.on_its_way: dict[int, int] = {}  # thread -> the open read that it may have yet to hand over; 0 = none
@@ -68,6 +77,8 @@ class Reading:
                 spool.renew()
             if self.is_over:
                 return None
+            if self.left:
+                self._return_left_in_turn()
             is_over = False
             try:
                 if want == TAKE and not spool.crowded and (record := reader.take_at_once()) is not None:
@@ -77,6 +88,8 @@ class Reading:
                     return item_from(record, reader.retries)
                 spool.clock.read()
                 item = self._fetch_now(want) if want != OPEN else self._open_now(get_ident())
+                if item is None and want != PEEK:
+                    next(self._misses)
                 hold = spool.end_turn(reader.queue)
                 is_over = True
             except KestrelError:
@@ -96,6 +109,7 @@ class Reading:
         with spool.lock, self._turn:
             if self.is_over:
                 return items
+            self._return_left()
             while len(items) < limit and (item := self._fetch_now(TAKE)) is not None:
                 items.append(item)
             hold = spool.end_turn(self.reader.queue)
@@ -117,6 +131,7 @@ class Reading:
         with spool.lock, self._turn:
             if self.is_over or self.reader.deleted:
                 return None
+            self._return_left()
             head = self.reader.peek(spool.clock.wall_ms)
             spool.end_turn(self.reader.queue)
         return head
@@ -169,13 +184,13 @@ class Reading:
 
     # Open reads
 
-    def end_read(self, xid: int, *, is_done: bool, has_failed: bool = False) -> bool:
+    def end_read(self, xid: int, *, is_done: bool, has_failed: bool = False, holder: int = 0) -> bool:
         """An open read is done, or the head again; then `has_failed` counts one error more on it.
 
-        False, and nothing to do, when it is not open any more.
+        False, and nothing to do, when it is not open any more, or not that of `holder`.
         """
         with self.spool.lock, self._turn:
-            if xid not in self.opened:
+            if xid not in self.opened or (holder and self.opened[xid] != holder):
                 return False
             hold = self._close_now(xid) if is_done else self._abort_now(xid, has_failed=has_failed)
         if hold is not None:
@@ -198,6 +213,33 @@ class Reading:
         reader.abort(xid, spool.clock.wall_ms)
         self._at_risk = []
         return spool.end_turn(reader.queue)
+
+    async def end_read_async(self, xid: int, holder: int) -> None:
+        """Its open read is done, for a coroutine. One that is cancelled meanwhile does not undo that."""
+        with self.spool.lock, self._turn:
+            hold = self._close_now(xid) if self.opened.get(xid) == holder else None
+        if hold is not None:
+            await hold
+
+    def _return_left(self) -> None:
+        """Give back what loops had that were left. In a turn."""
+        while self.left:
+            held = self.left[0]
+            if held.xid and self.opened.get(held.xid) == held.holder:
+                with suppress(KestrelError):  # the commit has reported it
+                    self._abort_now(held.xid, has_failed=False)
+            self.held_by_loops.pop(held.holder, None)
+            self.left.popleft()
+
+    def _return_left_in_turn(self) -> None:
+        with self._turn:
+            self._return_left()
+
+    def look_for_left(self) -> None:
+        """`_return_left` where nobody else has done so. It does not wait for the disk."""
+        with suppress(KestrelError), self.spool.lock:
+            if self.left:
+                self._return_left_in_turn()
 
     def is_open(self, xid: int) -> bool:
         return xid in self.opened
@@ -270,6 +312,7 @@ class Reading:
                 return 0
             if self.reader.queue.stopped is not None:
                 raise self.reader.queue.stopped
+            self._return_left()
             dropped = drop(self.reader)
             hold = self.spool.end_turn(self.reader.queue)
         if hold is not None:
@@ -316,6 +359,8 @@ class Reading:
         spool, reader = self.spool, self.reader
         with spool.lock, self._turn:
             clock = spool.clock
+            if self.left:
+                self._return_left()
             head = None if self.is_over else self._peek_now()
             left_ms = 1 if deadline_at_ms is None else deadline_at_ms - clock.wall_ms
             until_ms = clock.monotonic_ms + left_ms
@@ -329,6 +374,8 @@ class Reading:
             # Until this turn is over nobody else knows of it: where it is cut short, the item is nobody's.
             wait.served(None, head)
             spool.end_turn()
+            if wait.item is None and want != PEEK:
+                next(self._misses)
             if not wait.done():
                 self._seat(wait, want, until_ms).over = True
             elif wait.item is not None:
@@ -359,12 +406,14 @@ class Reading:
             waiter.consumer.settled()
         if wait.item is not None:
             self._is_handed_over(wait.item)
+        elif waiter.want != PEEK and not (wait.cancelled() or wait.exception()):
+            next(self._misses)
         if wait.cancelled():
             with self.spool.lock, self._turn:
                 self.reader.wait_queue.leave(waiter)
 
-    def receive(self, deadline_at_ms: int, want: int) -> QItem | None:
-        """`fetch`, waiting for an item until then."""
+    def receive(self, deadline_at_ms: int | None, want: int) -> QItem | None:
+        """`fetch`, waiting for an item until then (None = forever)."""
         wait, me, is_there = self._make_wait(want, calls_back=False), get_ident(), False
         if want == OPEN:
             self.return_late(me)
@@ -474,13 +523,20 @@ class Reading:
     def __len__(self) -> int:
         """Items that wait; open reads do not count."""
         with self.spool.lock, self._turn:
+            self._return_left()
             self.reader.queue.flush_counters()
             return self.reader.items
+
+    def __repr__(self) -> str:
+        """Without the lock, which may be taken: as far as it is counted."""
+        return f"{self.reader.items} items, {len(self.reader.open)} open, {self.waiting} waiters"
 
     def figures(self) -> ReaderFigures:
         with self.spool.lock, self._turn:
             reader = self.reader
+            self._return_left()
             reader.queue.flush_counters()
+            oldest_at_ms = reader.oldest_at_ms() if reader.items else 0
             return ReaderFigures(
                 items=reader.items,
                 data_bytes=reader.data_bytes,
@@ -493,6 +549,9 @@ class Reading:
                 discarded_items=reader.discarded,
                 age_ms=reader.age_ms if reader.items else 0,
                 waiters=reader.wait_queue.waiting,
+                oldest_ms=max(self.spool.clock.wall_ms - oldest_at_ms, 0) if oldest_at_ms else 0,
+                hits=reader.taken_items + reader.opened_items,
+                misses=int(repr(self._misses)[len("count(") : -1]),
             )
 
     # The end

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from queue import Empty
 from threading import Lock, Thread, current_thread
 from typing import Final
 from weakref import WeakSet
@@ -16,6 +17,7 @@ from kestreld.forks import restart_in_child
 from kestreld.library.answer import Answer
 from kestreld.library.deadline import checked_deadline
 from kestreld.library.item import QItem
+from kestreld.library.managed import Closing, Counted
 from kestreld.library.shared_spool import SharedSpool
 from kestreld.library.worker import Worker
 from kestreld.library.xid import Xid, is_own
@@ -37,7 +39,7 @@ def open_shared(
     return queue
 
 
-class SharedQueue:
+class SharedQueue(Closing, Counted):
     """See PersistentQueue. What a server does not tell is 0 in its items: `add_time` and `expiry`.
 
     Where the server dies it is started again. Operations that it has not answered raise ConnectionLost: `add`, when
@@ -93,6 +95,10 @@ class SharedQueue:
             1 for _ in itertools.takewhile(lambda value: self.add(value, expiry), checks.several(values, "values"))
         )
 
+    def put_nowait(self, value: bytes, expiry: int = 0) -> None:
+        """`add` that raises queue.Full where it would be False, or QueueClosed."""
+        self._must_be_stored(self.add(value, expiry))
+
     # Removing
 
     def peek(self) -> QItem | None:
@@ -107,6 +113,13 @@ class SharedQueue:
         """
         return self._receive(0, _fetch_mode(transaction))
 
+    def get_nowait(self) -> QItem:
+        """`remove` that raises queue.Empty when there is none."""
+        item = self.remove()
+        if item is None:
+            raise Empty
+        return item
+
     def remove_all(self, limit: int) -> list[QItem]:
         """Take up to `limit` items, one by one."""
         items: list[QItem] = []
@@ -118,6 +131,10 @@ class SharedQueue:
     def flush(self) -> None:
         """Drop what waits, but not what is set aside."""
         self._spool.use(lambda server: server.asked(lambda there: there.flush(self._key)))
+
+    def discard_expired(self) -> int:
+        """Drop expired items at the head; how many. Nothing that has expired is delivered anyway."""
+        return self._spool.use(lambda server: server.asked(lambda there: there.flush_expired(self._key)))
 
     def unremove(self, xid: int) -> None:
         """Back out: the item is the head again. An xid that is not open here is nothing to do."""
@@ -283,6 +300,9 @@ class SharedQueue:
         """Items that wait; open reads do not count."""
         stats = self._spool.use(lambda server: server.asked(lambda there: there.queue_stats(self._key)))
         return int(stats.get("items", 0))
+
+    def __repr__(self) -> str:
+        return f"<SharedQueue {self.name!r} in {self._spool.path!r}{', closed' if self._closed else ''}>"
 
 
 def _fetch_mode(transaction: bool) -> int:
