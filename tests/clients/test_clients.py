@@ -24,6 +24,8 @@ from tests.support.queue_client import QueueClient
 pytestmark = pytest.mark.long
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
+ON_PAGE: Final = ("pymemcache", "python-memcached", "pylibmc", "PHP Memcached", "Perl Cache::Memcached")
 DEBIANS_PYTHON: Final = "/usr/bin/python3"
 GOMEMCACHE: Final = Path("/usr/share/gocode/src/github.com/bradfitz/gomemcache")
 AT_ONCE_S: Final = 10.0  # with the start of the program; who waits for an answer does so for 20 s
@@ -206,6 +208,27 @@ def test_a_client_of_the_text_protocol_puts_gets_and_reads_reliably(
     outcome = ", ".join(f"{name}: {said.get(name)}" for name in expected if said.get(name) != expected[name])
     table.append((client, " ".join(said), outcome or "all well"))
     assert said == expected
+
+
+def page_row(client: str) -> tuple[str, str]:
+    """What docs/compatibility.md says of a client with either `compat`."""
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == client:
+            return cells[1], cells[2]
+    pytest.fail(f"docs/compatibility.md has no row for {client}")
+
+
+@pytest.mark.parametrize("client", ON_PAGE)
+def test_with_kestrels_replies_a_client_has_what_the_page_says(tmp_path: Path, table: Table, client: str) -> None:
+    run = prepared(client, TEXT_CLIENTS[client], tmp_path, table)
+    with running_daemon(tmp_path / "kestreld", "compat=kestrel-1") as kestrel:
+        said, _ = outcomes(run, kestrel.port, "work")
+    words = {"reliable": "reliable reads", "delete": "`delete`"}
+    failed = [word for operation, word in words.items() if said.get(operation) != ANSWERS[operation]]
+    others = [operation for operation in ("set", "get", "any-bytes") if said.get(operation) != ANSWERS[operation]]
+    assert others == []
+    assert page_row(client) == ("all", f"not: {', '.join(failed)}" if failed else "all")
 
 
 @pytest.mark.parametrize("client", BINARY_CLIENTS)
