@@ -240,7 +240,7 @@ def _compare(spark: Any, chosen: argparse.Namespace) -> int:
             )
             words = change_in_words(row, name)
             changes.append({"queue": name_of(row), "figure": name, "before": was, "after": is_now, "change": words})
-    write_rows(changes, ["queue", "figure", "before", "after", "change"], None)
+    write_rows(changes, ["queue", "figure", "before", "after", "change"])
     return 0
 
 
@@ -297,7 +297,7 @@ def _replay(spark: Any, chosen: argparse.Namespace) -> int:
             _say(f"{one.queue}: {one.problem}")
     if outcomes:
         columns = ["server", "queue", "items", "bytes", "expired", "last_id"]
-        write_rows([{name: getattr(one, name) for name in columns} for one in outcomes], columns, None)
+        write_rows([{name: getattr(one, name) for name in columns} for one in outcomes], columns)
     elif chosen.state:
         _say(f"nothing left to put, according to {chosen.state}")
     else:

@@ -10,7 +10,7 @@ from kestrelctl.bench.ledger import DeliveryResult
 from kestrelctl.bench.load_tests import LoadTest
 from kestrelctl.bench.trial import Trial
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import OutputFormat, write_rows
+from kestrelctl.shell.output import Layout, OutputFormat, write_rows
 
 LATENCY_COLUMNS: Final = ["latency", "count", "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us"]
 COMPARISON_COLUMNS: Final = ["figure", "old", "new", "ratio", "worse"]
@@ -78,13 +78,13 @@ def write_table(report: Report) -> None:
     }
     if report.server_cpu_us_op is not None:
         figures["server_cpu_us_op"] = f"{report.server_cpu_us_op:.2f}"
-    write_rows([figures], list(figures), OutputFormat.TABLE)
+    write_rows([figures], list(figures), Layout(OutputFormat.TABLE))
     rows: list[dict[str, int | str]] = [
         {"latency": name, **{figure: round(value) for figure, value in times.items()}}
         for name, times in report.latency.items()
     ]
     if rows:
-        write_rows(rows, LATENCY_COLUMNS, OutputFormat.TABLE)
+        write_rows(rows, LATENCY_COLUMNS, Layout(OutputFormat.TABLE))
 
 
 # Comparing
@@ -129,7 +129,7 @@ def compare(old: Mapping[str, Any], report: Report, tolerance: float) -> list[di
 
 
 def write_comparison(rows: list[dict[str, int | str]]) -> None:
-    write_rows(rows, COMPARISON_COLUMNS, OutputFormat.TABLE)
+    write_rows(rows, COMPARISON_COLUMNS, Layout(OutputFormat.TABLE))
 
 
 def _pairs(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, float, float, bool]]:

@@ -31,7 +31,10 @@ def _oldest_limit(name: str, words: str) -> "typer.models.OptionInfo":
 def check(
     remote: Remote,
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="These queues instead of all.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUEUE]...", help="These queues instead of all: * and ? as in a shell.", show_default=False
+        ),
     ] = None,
     items_warn: Annotated[int | None, _limit("Warning when a queue has N items or more.")] = None,
     items_crit: Annotated[int | None, _limit("Critical when a queue has N items or more.")] = None,

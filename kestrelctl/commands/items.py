@@ -29,5 +29,5 @@ def items(
 
     api = remote.reader_api()
     found = matching(islice(api.waiting(queue), offset, None), grep)
-    if not write_items(found if all_of_them else islice(found, limit), output.form, headers=not output.no_headers):
+    if not write_items(found if all_of_them else islice(found, limit), output.layout):
         raise Failure(ExitCode.NEGATIVE, f"{queue} is empty" if grep is None and not offset else "no such item")

@@ -6,7 +6,7 @@ import typer
 
 from kestrelctl.commands.options import ArchiveOption, Output, SpoolOption
 from kestrelctl.shell.exit_codes import ExitCode
-from kestrelctl.shell.output import OutputFormat, default_format, write_row_stream
+from kestrelctl.shell.output import OBJECTS, default_format
 
 
 def journal_dump(
@@ -34,8 +34,7 @@ def journal_dump(
     dump = Dump(with_values=values)
     place = JournalLocation.of(spool, archive) if spool is not None or archive is not None else None
     rows = dump.of(source, place)
-    form = output.form or default_format()
-    if form in (OutputFormat.TABLE, OutputFormat.TSV):
+    if (output.form or default_format()) not in OBJECTS:
         rows = for_people(rows)
-    write_row_stream(rows, COLUMNS, form, headers=not output.no_headers)
+    output.write_rows(rows, COLUMNS)
     raise typer.Exit(ExitCode.CORRUPT if dump.is_damaged else ExitCode.OK)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.options import NoHeadersOption, duration_ms
+from kestrelctl.commands.options import FieldsOption, NoHeadersOption, SortOption, duration_ms, layout_of
 from kestrelctl.journals.repairs import REPAIR_COLUMNS
 from kestrelctl.shell.output import OutputFormat, say, write_data, write_rows
 
@@ -15,7 +15,10 @@ class VerifyFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     NDJSON = "ndjson"
+    YAML = "yaml"
     TSV = "tsv"
+    CSV = "csv"
+    NAME = "name"
     NAGIOS = "nagios"
 
 
@@ -59,6 +62,8 @@ def journal_verify(
     quiet: QuietOption = False,
     output: VerifyFormatOption = None,
     no_headers: NoHeadersOption = False,
+    fields: FieldsOption = "",
+    sort: SortOption = "",
 ) -> None:
     """Read journals on disk and check every record, whether or not their server runs.
 
@@ -102,5 +107,6 @@ def journal_verify(
     if quiet:
         rows = [row for row in rows if (code or repair) and row["finding"]]
     if rows or not quiet:
-        write_rows(rows, columns, None if output is None else OutputFormat(output), headers=not no_headers)
+        form = None if output is None else OutputFormat(output)
+        write_rows(rows, columns, layout_of(form, fields, sort, no_headers=no_headers))
     raise typer.Exit(code)

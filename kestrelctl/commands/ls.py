@@ -1,12 +1,11 @@
 """kestrelctl ls"""
 
-from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 from kestrelctl.commands.declared import argument
 from kestrelctl.commands.options import Output, PerServerOption, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import write_data
+from kestrelctl.shell.output import OutputFormat
 
 COLUMNS: Final = ["queue", "items", "bytes", "waiters", "open_transactions"]
 
@@ -27,15 +26,12 @@ def ls(
     Exit 1 when there is none, 69 when a server does not answer.
     """
     cluster = remote.cluster()
-    blocks = cluster.queue_rows(per_server=per_server)
-    found = [row for row in blocks if any(fnmatchcase(str(row["queue"]), pattern) for pattern in patterns or ("*",))]
-    found.sort(key=lambda row: str(row["queue"]))
+    found = cluster.queue_rows(patterns or (), () if output.fields or output.sort else COLUMNS, per_server=per_server)
     columns = ["queue", "server", *COLUMNS[1:]] if per_server else COLUMNS
-    if output.form is None and not per_server:
-        write_data("".join(f"{row['queue']}\n" for row in found).encode("utf-8", "surrogateescape"))
-    else:
-        rows = [{column: row[column] for column in columns if column in row} for row in found]
-        output.write_rows(rows, columns)
+    rows = [{column: row[column] for column in columns if column in row} for row in found]
+    if output.form is None and not output.fields and not per_server:
+        output = output._replace(form=OutputFormat.NAME)
+    output.write_rows(found if output.fields or output.sort else rows, columns)
     cluster.end()
     if not found:
         raise Failure(ExitCode.NEGATIVE, "no such queue" if patterns else "there are no queues")

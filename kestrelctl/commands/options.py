@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from kestrelctl.commands.declared import argument, bad_value, option
@@ -11,7 +11,15 @@ from kestrelctl.remote.access import parse_address
 from kestrelctl.remote.contexts import SERVER_DEFAULT, Way, settle
 from kestrelctl.shell.endings import at_end
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import OutputFormat, write_record, write_rows
+from kestrelctl.shell.output import (
+    OBJECTS,
+    Layout,
+    OutputFormat,
+    default_format,
+    write_blocks,
+    write_record,
+    write_rows,
+)
 from kestreld.client.blocks import Cell
 from kestreld.config.units import parse_duration_ms, parse_size_bytes
 
@@ -125,10 +133,6 @@ NullOption = Annotated[bool, option("--null", help="Framing: a zero byte after e
 LengthOption = Annotated[
     bool, option("--length-prefixed", help="Framing: a 4-byte big-endian length before each item.")
 ]
-BlocksFormatOption = Annotated[
-    OutputFormat | None,
-    option("--output", "-o", help="Default: the server's own blocks.", show_default=False),
-]
 SpoolOption = Annotated[
     str | None,
     option(metavar="DIR", help="The queue_path (default: that of kestreld's configuration).", show_default=False),
@@ -147,6 +151,13 @@ UntilOption = Annotated[
     int | None, option(metavar="TIME", parser=instant_ms, help="End time (default: now).", show_default=False)
 ]
 NoHeadersOption = Annotated[bool, option("--no-headers", help="Do not print column names.")]
+FieldsOption = Annotated[
+    str, option("--fields", metavar="FIELD,…", help="Only these fields, in this order.", show_default=False)
+]
+SortOption = Annotated[
+    str,
+    option("--sort", metavar="[-]FIELD", help="Sort by this field; with a -, the largest first.", show_default=False),
+]
 
 
 def pattern(value: str) -> re.Pattern[bytes]:
@@ -232,12 +243,44 @@ class Output(NamedTuple):
         option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
     ] = None
     no_headers: NoHeadersOption = False
+    fields: FieldsOption = ""
+    sort: SortOption = ""
 
-    def write_rows(self, rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
-        write_rows(rows, columns, self.form, headers=not self.no_headers)
+    @property
+    def layout(self) -> Layout:
+        return layout_of(self.form, self.fields, self.sort, no_headers=self.no_headers)
+
+    @property
+    def has_columns_only(self) -> bool:
+        """Whether no other cells than those of the verb's columns are wanted."""
+        return (self.form or default_format()) not in OBJECTS and not self.fields and not self.sort
+
+    def write_rows(self, rows: Iterable[Mapping[str, Cell]], columns: Sequence[str]) -> int:
+        """How many there were."""
+        return write_rows(rows, columns, self.layout)
 
     def write_record(self, record: Mapping[str, Cell]) -> None:
-        write_record(record, self.form, headers=not self.no_headers)
+        write_record(record, self.layout)
+
+
+class Blocks(NamedTuple):
+    """How the server's blocks are printed."""
+
+    form: Annotated[
+        OutputFormat | None,
+        option("--output", "-o", help="Default: the server's own blocks.", show_default=False),
+    ] = None
+    no_headers: NoHeadersOption = False
+    fields: FieldsOption = ""
+    sort: SortOption = ""
+
+    def write(self, answer: bytes) -> None:
+        write_blocks(answer, layout_of(self.form, self.fields, self.sort, no_headers=self.no_headers))
+
+
+def layout_of(form: OutputFormat | None, fields: str, sort: str, *, no_headers: bool) -> Layout:
+    """What these options say."""
+    return Layout(form, not no_headers, tuple(dict.fromkeys(fields.split(","))) if fields else (), sort)
 
 
 class Frames(NamedTuple):

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import Output, PerServerOption, Remote
+from kestrelctl.remote.patterns import alike
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import columns_of
 
@@ -27,7 +28,8 @@ def stats(
     output: Output,
     remote: Remote,
     queues: Annotated[
-        list[str] | None, argument(metavar="[QUEUE]...", help="Only these queues.", show_default=False)
+        list[str] | None,
+        argument(metavar="[QUEUE]...", help="Only these queues: * and ? as in a shell.", show_default=False),
     ] = None,
     wide: Annotated[bool, option("--wide", "-w", help="Every counter in table and tsv, as in json.")] = False,
     server_wide: Annotated[
@@ -54,11 +56,11 @@ def stats(
             output.write_rows(rows, columns_of(rows))
         cluster.end()
         return
-    rows = sorted(cluster.queue_rows(per_server=per_server), key=lambda row: str(row["queue"]))
-    if queues:
-        rows = [row for row in rows if row["queue"] in queues and len(row) > (2 if per_server else 1)]
+    keys = () if wide or not output.has_columns_only else MAIN_COLUMNS
+    rows = cluster.queue_rows(queues or (), keys, per_server=per_server)
     main = [MAIN_COLUMNS[0], *(["server"] if per_server else []), *MAIN_COLUMNS[1:]]
     output.write_rows(rows, columns_of(rows) if wide else main)
     cluster.end()
-    if missing := set(queues or ()) - {str(row["queue"]) for row in rows}:
-        raise Failure(ExitCode.NEGATIVE, f"no such queue: {', '.join(sorted(missing))}")
+    names = {str(row["queue"]) for row in rows} if queues else ()
+    if missing := sorted({pattern for pattern in queues or () if not alike(pattern, names)}):
+        raise Failure(ExitCode.NEGATIVE, f"no such queue: {', '.join(missing)}")

@@ -141,7 +141,7 @@ def _value(parameter: Any, asks_server: bool) -> Value:
     if choices:
         return Value(metavar, Kind.WORDS, choices)
     for name, words in _WORDS.items():
-        if name in names:
+        if name in names and metavar != "[-]FIELD":
             return Value(metavar, Kind.WORDS, words)
     if re.fullmatch(r"[a-z]+(\|[a-z]+)+", metavar):
         return Value(metavar, Kind.WORDS, tuple(metavar.split("|")))

@@ -3,17 +3,24 @@
 import re
 import time
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Final
 
 from kestrelctl.items.framing import Framing, data_fields, frame
 from kestrelctl.remote.reader_api import Gone, Item, ReaderApi
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import OutputFormat, default_format, reader_has_gone, say, write_data, write_rows
+from kestrelctl.shell.output import (
+    OBJECTS,
+    Layout,
+    OutputFormat,
+    default_format,
+    reader_has_gone,
+    say,
+    write_data,
+    write_rows,
+)
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "text"]
-ROWS_AT_A_TIME: Final = 500
 TEXT_LETTERS_MAX: Final = 60
 # How often to look whether anybody still reads what we write.
 LOOK_MS: Final = 2000
@@ -26,26 +33,12 @@ def matching(items: Iterable[Item], pattern: re.Pattern[bytes] | None) -> Iterat
     return (item for item in items if pattern is None or pattern.search(item.data))
 
 
-def write_items(items: Iterator[Item], form: OutputFormat | None, *, headers: bool) -> int:
+def write_items(items: Iterator[Item], layout: Layout) -> int:
     """A row for each; how many there were."""
-    form = form or default_format()
+    form = layout.form or default_format()
     now_ms = time.time_ns() // 1_000_000
-    rows = (_as_object(item, now_ms) if is_json(form) else _as_row(item, now_ms, form) for item in items)
-    if form in (OutputFormat.JSON, OutputFormat.TABLE):
-        whole = list(rows)
-        write_rows(whole, COLUMNS, form, headers=headers)
-        return len(whole)
-    count = 0
-    while (some := list(islice(rows, ROWS_AT_A_TIME))) or (headers and not count):
-        write_rows(some, COLUMNS, form, headers=headers and not count)
-        count += len(some)
-        if not some:
-            break
-    return count
-
-
-def is_json(form: OutputFormat) -> bool:
-    return form in (OutputFormat.JSON, OutputFormat.NDJSON)
+    rows = (_as_object(item, now_ms) if form in OBJECTS else _as_row(item, now_ms, form) for item in items)
+    return write_rows(list(rows) if form == OutputFormat.TABLE else rows, COLUMNS, layout)
 
 
 def details(item: Item) -> Row:

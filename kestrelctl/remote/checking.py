@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from kestrelctl.remote.patterns import alike
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import QueueBlock
 
@@ -59,9 +60,10 @@ class HealthReport:
 
 
 def judge(server: str, blocks: Sequence[QueueBlock], wanted: Sequence[str], limits: Limits) -> HealthReport:
-    """The `wanted` queues, or all of them, against the limits."""
+    """The `wanted` queues (* and ? as in a shell), or all of them, against the limits."""
     by_name = {str(block["queue"]): block for block in blocks if len(block) > 1}
-    queues = [_judge_queue(name, by_name.get(name), limits) for name in wanted or sorted(by_name)]
+    names = [name for pattern in wanted for name in alike(pattern, by_name) or [pattern]] or sorted(by_name)
+    queues = [_judge_queue(name, by_name.get(name), limits) for name in dict.fromkeys(names)]
     state = max((queue.state for queue in queues), default=State.OK)
     words = _some([f"{queue.queue}: {words}" for queue in queues for words in queue.findings])
     items = sum(queue.items or 0 for queue in queues)

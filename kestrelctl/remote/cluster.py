@@ -1,11 +1,12 @@
 """Several servers that do not know each other, used as one: all are asked, an item goes to any and comes from any."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
 from kestrelctl.items.putting import PutReport
 from kestrelctl.remote.client import KestrelClient
+from kestrelctl.remote.patterns import alike, are_names
 from kestrelctl.remote.sums import sum_blocks
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say
@@ -59,14 +60,26 @@ class Cluster:
             self.end()
         return answers
 
-    def queue_rows(self, *, per_server: bool = False) -> list[QueueBlock]:
-        """The figures of those that answer, added up, or for each server with its address as `server`."""
-        answers = self.each(KestrelClient.all_queue_stats)
+    def queue_rows(
+        self, patterns: Sequence[str] = (), keys: Collection[str] = (), *, per_server: bool = False
+    ) -> list[QueueBlock]:
+        """The figures of these queues, or of all, sorted by name, from the servers that answer.
+
+        They are added up, or for each server with its address as `server`. If `keys` are given, others may be missing.
+        """
+        wanted = [os.fsencode(name) for name in patterns] if are_names(patterns) else []
+        answers = self.each(lambda client: client.all_queue_stats(wanted, keys))
+        if patterns:
+            names = {str(block["queue"]) for _, blocks in answers for block in blocks if len(block) > 1}
+            names = {name for pattern in patterns for name in alike(pattern, names)}
+            answers = [(address, [block for block in blocks if block["queue"] in names]) for address, blocks in answers]
         if not per_server:
-            return sum_blocks([blocks for _, blocks in answers])
-        return [
-            {"queue": block["queue"], "server": address, **block} for address, blocks in answers for block in blocks
-        ]
+            rows = sum_blocks([blocks for _, blocks in answers])
+        else:
+            rows = [
+                {"queue": block["queue"], "server": address, **block} for address, blocks in answers for block in blocks
+            ]
+        return sorted(rows, key=lambda row: str(row["queue"]))
 
     def queue_stats(self) -> list[QueueBlock]:
         """The figures of all together. Raises the failure of the first that does not answer."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell, columns_of, parse_blocks
@@ -27,13 +27,9 @@ PIPE_LOOKS: Final = 100
 PIPE_LOOK_AWAY_MS_MIN: Final = 1
 PIPE_LOOK_AWAY_MS_MAX: Final = 64
 STREAM_ROWS: Final = 512
-
-
-class OutputFormat(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    NDJSON = "ndjson"
-    TSV = "tsv"
+LINE_MAX: Final = 1_000_000  # letters, in YAML
+# A cell cannot end its line or its field.
+_ESCAPED: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 # Data
@@ -104,99 +100,166 @@ def is_terminal(descriptor: int) -> bool:
 # Rows
 
 
-def write_rows(
-    rows: Sequence[Mapping[str, Cell]],
-    columns: Sequence[str],
-    form: OutputFormat | None,
-    *,
-    headers: bool = True,
-) -> None:
-    """Rows of cells. JSON has every cell, the others the `columns`. `form` None: see `default_format`."""
-    match form or default_format():
-        case OutputFormat.JSON:
-            write_data(json.dumps(rows, indent=2).encode() + b"\n")
-        case OutputFormat.NDJSON:
-            write_data("".join(json.dumps(row) + "\n" for row in rows).encode())
-        case OutputFormat.TSV:
-            write_data(encoded("".join("\t".join(line) + "\n" for line in _lines(rows, columns, headers))))
-        case OutputFormat.TABLE:
-            write_data(encoded(_table(_lines(rows, columns, headers), rows, columns)))
+class OutputFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    NDJSON = "ndjson"
+    YAML = "yaml"
+    TSV = "tsv"
+    CSV = "csv"
+    NAME = "name"  # the first column alone
 
 
-def write_row_stream(
-    rows: Iterable[Mapping[str, Cell]],
-    columns: Sequence[str],
-    form: OutputFormat | None,
-    *,
-    headers: bool = True,
-) -> None:
-    """As `write_rows`, of more rows than memory should hold. A table's columns are as wide as so far needed."""
-    form = form or default_format()
-    rows, widths = iter(rows), [0] * len(columns)
-    chunk = list(islice(rows, STREAM_ROWS))
-    is_first = True
-    if form == OutputFormat.JSON:
-        write_data(b"[")
-    while chunk or is_first:
-        if form == OutputFormat.JSON:
-            data = "".join(f"{'' if is_first and not at else ','}\n  {json.dumps(row)}" for at, row in enumerate(chunk))
-            write_data(data.encode())
-        elif form == OutputFormat.TABLE:
-            lines = _lines(chunk, columns, headers and is_first)
-            if not is_first:
-                lines.insert(0, [" " * width for width in widths])
-            widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)] if lines else widths
-            table = _table(lines, chunk, columns)
-            write_data(encoded(table if is_first else table.partition("\n")[2]))
+OBJECTS: Final = frozenset({OutputFormat.JSON, OutputFormat.NDJSON, OutputFormat.YAML})
+
+
+class Layout(NamedTuple):
+    """How rows are written. `form` None: see `default_format`."""
+
+    form: OutputFormat | None = None
+    headers: bool = True
+    fields: tuple[str, ...] = ()  # none = all in JSON and YAML, the verb's columns elsewhere
+    sort: str = ""  # by this field, with a - before it the largest first; "" = as they come
+
+
+PLAIN: Final = Layout()
+
+
+def write_rows(rows: Iterable[Mapping[str, Cell]], columns: Sequence[str], layout: Layout = PLAIN) -> int:
+    """Write rows of cells, and return how many there were.
+
+    An iterator may have more than memory should hold, unless they are sorted: a table's columns are then as wide as so
+    far needed. Raises Failure for fields that are not there.
+    """
+    form = layout.form or default_format()
+    if layout.sort:
+        rows = _sorted(list(rows), columns, layout.sort)
+    rest, at_a_time = iter(rows), None if isinstance(rows, Sequence) else STREAM_ROWS
+    chunk = list(islice(rest, at_a_time))
+    for name in layout.fields:
+        _check_field(name, chunk, columns)
+    columns, widths, count = layout.fields or columns, [0] * len(layout.fields or columns), 0
+    while chunk or not count:
+        if layout.fields and form in OBJECTS:
+            chunk = [{name: row[name] for name in columns if name in row} for row in chunk]
+        if form == OutputFormat.TABLE:
+            data, widths = _table(_lines(chunk, columns, layout.headers and not count), chunk, columns, widths)
         else:
-            write_rows(chunk, columns, form, headers=headers and is_first)
-        is_first = False
-        chunk = list(islice(rows, STREAM_ROWS))
+            data = _written(chunk, columns, form, layout.headers and not count)
+            if form == OutputFormat.JSON:
+                data = f"{',' if count else '['}{data}"
+        write_data(encoded(data))
+        count += len(chunk)
+        if not (chunk := list(islice(rest, at_a_time))):
+            break
     if form == OutputFormat.JSON:
-        write_data(b"\n]\n")
+        write_data(b"\n]\n" if count else b"]\n")
+    return count
 
 
-def write_record(record: Mapping[str, Cell], form: OutputFormat | None, *, headers: bool = True) -> None:
-    """One thing with many named values: an object in JSON, a row for each value elsewhere."""
-    form = form or default_format()
-    if form in (OutputFormat.JSON, OutputFormat.NDJSON):
-        indent = 2 if form == OutputFormat.JSON else None
-        write_data(json.dumps(record, indent=indent).encode() + b"\n")
-    else:
-        rows: list[dict[str, Cell]] = [{"name": name, "value": value} for name, value in record.items()]
-        write_rows(rows, ["name", "value"], form, headers=headers)
+def write_record(record: Mapping[str, Cell], layout: Layout = PLAIN) -> None:
+    """One thing with many named values: an object in JSON and YAML, a row for each value elsewhere."""
+    form = layout.form or default_format()
+    for name in layout.fields:
+        _check_field(name, [record], [])
+    rows: list[Mapping[str, Cell]] = [{"name": name, "value": record[name]} for name in layout.fields or record]
+    if layout.sort:
+        rows = _sorted(rows, ["name", "value"], layout.sort)
+    found = {str(row["name"]): row["value"] for row in rows}
+    match form:
+        case OutputFormat.JSON | OutputFormat.NDJSON:
+            indent = 2 if form == OutputFormat.JSON else None
+            write_data(json.dumps(found, indent=indent).encode() + b"\n")
+        case OutputFormat.YAML:
+            write_data(encoded(_yaml(found)))
+        case _:
+            write_rows(rows, ["name", "value"], Layout(form, layout.headers))
 
 
-def write_blocks(answer: bytes, form: OutputFormat | None) -> None:
-    """The server's blocks, one for each queue. None = as the server sent them."""
-    if form is None:
+def write_blocks(answer: bytes, layout: Layout) -> None:
+    """The server's blocks, one for each queue: as the server sent them unless something else is wanted."""
+    if layout == PLAIN:
         write_data(answer)
     else:
         rows = parse_blocks(answer)
-        write_rows(rows, columns_of(rows), form)
+        write_rows(rows, columns_of(rows), layout)
 
 
 def default_format() -> OutputFormat:
     return OutputFormat.TABLE if is_terminal(STDOUT) else OutputFormat.TSV
 
 
+def _check_field(name: str, rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
+    """Raises Failure. Without rows nobody knows what they would have."""
+    known = list(dict.fromkeys([*columns, *(key for row in rows for key in row)]))
+    if rows and name not in known:
+        raise Failure(ExitCode.USAGE, f"no field {name!r}; fields are {', '.join(known)}")
+
+
+def _sorted(rows: list[Mapping[str, Cell]], columns: Sequence[str], sort: str) -> list[Mapping[str, Cell]]:
+    """By numbers, then by text; those that do not have it come last."""
+    name = sort.removeprefix("-")
+    _check_field(name, rows, columns)
+    having = [row for row in rows if row.get(name, "") != ""]
+    having.sort(key=lambda row: (isinstance(row[name], str), row[name]), reverse=sort.startswith("-"))
+    return having + [row for row in rows if row.get(name, "") == ""]
+
+
+def _written(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], form: OutputFormat, headers: bool) -> str:
+    """All but tables; the array around JSON's rows is not among it."""
+    match form:
+        case OutputFormat.JSON:
+            return _json_objects(rows)
+        case OutputFormat.NDJSON:
+            return "".join(json.dumps(row) + "\n" for row in rows)
+        case OutputFormat.YAML:
+            return _yaml([dict(row) for row in rows])
+        case OutputFormat.CSV:
+            return _csv([*([columns] if headers else []), *([row.get(one, "") for one in columns] for row in rows)])
+        case OutputFormat.NAME:
+            return "".join(f"{cell}\n" for (cell,) in _lines(rows, columns[:1], False))
+        case _:
+            return "".join("\t".join(line) + "\n" for line in _lines(rows, columns, headers))
+
+
+def _json_objects(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """As with indent=2, where `json` takes ten times as long. Outside of strings it is blanks alone that differ."""
+    inner = json.dumps(rows, separators=(",\n    ", ": "))[2:-2].replace("},\n    {", "\n  },\n  {\n    ")
+    return f"\n  {{\n    {inner}\n  }}" if rows else ""
+
+
+def _yaml(data: object) -> str:
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    dumped: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=LINE_MAX)
+    return dumped
+
+
+def _csv(lines: Iterable[Sequence[Cell]]) -> str:
+    import csv
+    import io
+
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(lines)
+    return file.getvalue()
+
+
 def _lines(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], headers: bool) -> list[list[str]]:
     head = [list(columns)] if headers else []
-    return head + [[_one_line(str(row.get(column, ""))) for column in columns] for row in rows]
+    return head + [
+        [cell.translate(_ESCAPED) if isinstance(cell := row.get(column, ""), str) else str(cell) for column in columns]
+        for row in rows
+    ]
 
 
-def _one_line(cell: str) -> str:
-    """A cell cannot end its line or its field."""
-    return cell.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
-
-
-def _table(lines: list[list[str]], rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> str:
-    """Columns two blanks apart, numbers to the right."""
-    if not lines:
-        return ""
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    is_number = [all(isinstance(row.get(column, 0), int) for row in rows) for column in columns]
-    return "".join(
+def _table(
+    lines: list[list[str]], rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], widths: list[int]
+) -> tuple[str, list[int]]:
+    """Columns two blanks apart and at least so wide, numbers to the right; and how wide they are now."""
+    widths = [max(width, *map(len, cells)) for width, cells in zip(widths, zip(*lines, strict=True), strict=False)]
+    is_number = [all(not isinstance(row.get(column, 0), str) for row in rows) for column in columns]
+    text = "".join(
         "  ".join(
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, is_number, strict=True)
@@ -204,6 +267,7 @@ def _table(lines: list[list[str]], rows: Sequence[Mapping[str, Cell]], columns: 
         + "\n"
         for line in lines
     )
+    return text, widths
 
 
 def encoded(words: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -253,9 +253,10 @@ class ClientConnection:
         found = next((one for one in self.all_queue_stats([queue]) if one["queue"] == text(queue)), {})
         return {name: value for name, value in found.items() if name != "queue"}
 
-    def all_queue_stats(self, queues: Iterable[bytes] = ()) -> list[QueueBlock]:
+    def all_queue_stats(self, queues: Iterable[bytes] = (), keys: Collection[str] = ()) -> list[QueueBlock]:
+        """The counters of these queues, or of all when there are none; of many perhaps only these `keys`."""
         # Not from `stats`: in `queue_a_total_items` it is anyone's guess where the name ends.
-        return parse_blocks(self.dump_stats(queues))
+        return parse_blocks(self.dump_stats(queues), keys)
 
     def dump_config(self) -> bytes:
         """The settings of every queue, in the server's own blocks."""

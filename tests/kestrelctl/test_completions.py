@@ -205,7 +205,7 @@ def test_where_a_password_would_be_asked_for_nothing_is(tab: Tab) -> None:
         ("kestrelctl get --empty", {"--empty-ok"}),
         ("kestrelctl put q --us", {"--user"}),
         ("kestrelctl --vers", {"--version"}),
-        ("kestrelctl stats -o ", {"table", "json", "ndjson", "tsv"}),
+        ("kestrelctl stats -o ", {"table", "json", "ndjson", "yaml", "tsv", "csv", "name"}),
         ("kestrelctl check -o p", {"prometheus"}),
         ("kestrelctl top --theme ", {"dark", "light", "colour-blind"}),
         ("kestreld --check", {"--check-config"}),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kestrelctl.items.framing import SEPARATORS, Framing, frame, split
 from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.output import Layout, OutputFormat, write_rows
 from kestreld.client.blocks import parse_blocks
 
 REVERSIBLE = [Framing.LINES, Framing.NULL, Framing.LENGTH_PREFIXED]
@@ -58,3 +59,20 @@ def test_an_unfinished_line_is_an_item_and_no_line_is_none() -> None:
 @pytest.mark.parametrize("line", [b"", b"  ", b"}", b"  no pair", b"queue 'x'", b"END"])
 def test_lines_that_mean_nothing_in_a_block_are_left_out(line: bytes) -> None:
     assert parse_blocks(b"queue 'it''s' {\n" + line + b"\n  items=3\n}\n") == [{"queue": "it''s", "items": 3}]
+
+
+def test_many_blocks_are_read_like_each_alone() -> None:
+    plain = b"queue 'q%d' {\n  items=%d\n  bytes=7\n}\n"
+    with_text = b"queue 'q%d' {\n  items=%d\n  children=a,b\n}\n"
+    blocks = [(with_text if number % 7 == 3 else plain) % (number, number) for number in range(3000)]
+    blocks.insert(9, b"queue 'x' {\n  word\n}\nword\n")
+    assert parse_blocks(b"".join(blocks)) == [one for block in blocks for one in parse_blocks(block)]
+
+
+def test_json_is_written_as_with_an_indent(capfd: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, int | str]] = [{"a": 1, "b": 'x},\n    {"'}, {"a": 2}]
+    write_rows(rows, ["a"], Layout(OutputFormat.JSON))
+    write_rows(iter(rows), ["a"], Layout(OutputFormat.JSON))
+    write_rows([], ["a"], Layout(OutputFormat.JSON))
+    text = json.dumps(rows, indent=2) + "\n"
+    assert capfd.readouterr().out == text + text + "[]\n"

@@ -65,5 +65,5 @@ def test_stats_of_no_queue_at_all_and_of_one_without_counters(kestrelctl: Kestre
     with scripted_peer([Exchange(b"dump_stats\r\n", b"\r\nEND\r\n")]) as peer:
         empty = kestrelctl("stats", "--no-headers", "-s", peer.address)
     assert (empty.code, empty.out) == (0, b"")
-    with scripted_peer([Exchange(b"dump_stats\r\n", b"queue 'x' {\r\n  \r\n}\r\nEND\r\n")]) as peer:
+    with scripted_peer([Exchange(b"dump_stats x\r\n", b"queue 'x' {\r\n  \r\n}\r\nEND\r\n")]) as peer:
         assert kestrelctl("stats", "x", "-s", peer.address).code == 1

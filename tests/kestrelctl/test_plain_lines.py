@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from kestrelctl import plain, verbs
 from kestrelctl.commands.options import line_options
 from kestrelctl.shell.exit_codes import Failure
+from tests.support.daemon import Daemon
+from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl
 
 CPU_MS: Final = 130
@@ -129,13 +131,31 @@ def test_the_hot_verbs_import_nothing_that_is_slow_to_start(
     assert not imported & slow
 
 
+def cpu_ms(kestrelctl: Kestrelctl, *line: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert kestrelctl(*line).code == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+
+
 @pytest.mark.usefixtures("installed_programs")
 def test_put_get_and_stats_take_little_of_the_processor(kestrelctl: Kestrelctl, queue: str) -> None:
-    def cpu_ms(*line: str) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert kestrelctl(*line).code == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
-
     for line in (["put", queue, "x"], ["stats", queue], ["get", queue, "--empty-ok"]):
-        assert min(cpu_ms(*line) for _ in range(3)) <= CPU_MS
+        assert min(cpu_ms(kestrelctl, *line) for _ in range(3)) <= CPU_MS
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("installed_programs")
+def test_with_5000_queues_stats_and_ls_take_at_most_twice_as_much(
+    own_daemon: Daemon, own_kestrelctl: Kestrelctl
+) -> None:
+    def least_ms(*line: str) -> float:
+        return min(cpu_ms(own_kestrelctl, *line) for _ in range(5))
+
+    with QueueClient(own_daemon.port) as client:
+        client.put("q", b"x")
+        alone = [least_ms(verb) for verb in ("stats", "ls")]
+        for number in range(5000):
+            client.put(f"queue{number}", b"x")
+    for verb, ms in zip(("stats", "ls"), alone, strict=True):
+        assert least_ms(verb) <= 2 * ms
