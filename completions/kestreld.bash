@@ -2,7 +2,7 @@
 
 _kestreld_options() { # of command $1
     case $1 in
-        '') echo '-h --help --config --set --check-config --insecure --log-format --version' ;;
+        '') echo '-h --help --config --set --check-config --dump-config --insecure --log-format --version' ;;
         'hash-password') echo '' ;;
     esac
 }

@@ -98,6 +98,7 @@ complete -c kestreld -n '__kestreld_at \'\'' -s h -l help -d 'Show this help mes
 complete -c kestreld -n '__kestreld_at \'\'' -l config -r -F -d 'Configuration file; see docs and packaging/kestreld.yaml.'
 complete -c kestreld -n '__kestreld_at \'\'' -l set -r -f -a '(__kestreld_settings)' -d 'Override one setting; repeatable.'
 complete -c kestreld -n '__kestreld_at \'\'' -l check-config -d 'Check the configuration, report every error and exit.'
+complete -c kestreld -n '__kestreld_at \'\'' -l dump-config -d 'Print every setting in force and where it comes from, as a configuration file, and exit.'
 complete -c kestreld -n '__kestreld_at \'\'' -l insecure -d 'Accept connections from other machines without authentication (as --set insecure=true).'
 complete -c kestreld -n '__kestreld_at \'\'' -l log-format -r -f -a 'text json' -d 'Log format (as --set log.format=json).'
 complete -c kestreld -n '__kestreld_at \'\'' -l version -d 'Show program\'s version number and exit.'

@@ -94,6 +94,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--check-config", action="store_true", help="check the configuration, report every error and exit"
     )
     parser.add_argument(
+        "--dump-config",
+        action="store_true",
+        help="print every setting in force and where it comes from, as a configuration file, and exit",
+    )
+    parser.add_argument(
         "--insecure",
         action="store_true",
         help="accept connections from other machines without authentication (as --set insecure=true)",
@@ -148,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = find_config_path(files, options.config, os.environ)
         config = load_file(files, path, options.overrides)
         context = server_context(config, files)
-        if not options.check_config:
+        if not (options.check_config or options.dump_config):
             become(config)
     except ConfigError as error:
         for problem in error.problems:
@@ -156,6 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.BAD_CONFIG
     if options.check_config:
         sys.stdout.write(f"{config.source}: ok\n")
+        return ExitCode.OK
+    if options.dump_config:
+        # Loaded by nobody who serves.
+        from kestreld.config.config_dump import comment, dump_config
+
+        sys.stdout.write(f"{comment(chosen_file(config, options.config))}\n{dump_config(config)}")
         return ExitCode.OK
     try:
         check_spool(files, config.queue_path)
@@ -170,6 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SpoolUnusable as error:
         complain(str(error))
         return ExitCode.SPOOL_UNUSABLE
+
+
+def chosen_file(config: Config, asked: str | None) -> str:
+    """Which file was read, and who named it."""
+    if asked is not None:
+        return f"{config.source}, as --config says"
+    return f"{config.source}, as $KESTRELD_CONFIG says" if os.environ.get("KESTRELD_CONFIG") else config.source
 
 
 def become(config: Config) -> None:

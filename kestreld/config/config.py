@@ -90,6 +90,11 @@ class PerQueue:
     most: int | None = None  # so many, those with the most items
     pattern: str | None = None  # those whose whole name this regular expression matches
 
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"regex:{self.pattern}"
+        return "all" if self.most is None else f"top:{self.most}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
@@ -161,7 +166,10 @@ class Config:
     defaults: QueueConfig = QueueConfig()
     queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # name -> QueueConfig field -> value
     source: str = BUILT_IN
-    places: Mapping[str, SourceLocation] = field(default_factory=dict, compare=False)  # field -> where it is set
+    places: Mapping[str, SourceLocation] = field(
+        default_factory=dict, compare=False
+    )  # field, or users.NAME -> where it is set
+    block_places: Mapping[str, Mapping[str, SourceLocation]] = field(default_factory=dict, compare=False)  # by queue
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -106,13 +106,17 @@ class _Draft:
                     self._check_circles(name)
             self._check_tls()
         self._raise_problems()
+        places: dict[str, dict[str, SourceLocation]] = {queue: {} for queue in self.queues}
+        for (queue, name), place in self._places.items():
+            places[queue][name] = place
         config = Config(
             **self.values,
             users=self.users,
             defaults=QueueConfig(**self.queues.pop("")),
             queues=self.queues,
             source=self.source,
-            places={name: place for (queue, name), place in self._places.items() if not queue},
+            places=places.pop(""),
+            block_places=places,
         )
         if (address := config.exposed()) is not None:
             field = "admin" if address == config.admin else "memcache"
@@ -160,6 +164,7 @@ class _Draft:
                 users, problems = read_users(entry.node, self.files)
                 self._problems |= dict.fromkeys(problems)
                 self.users |= users
+                self._places |= {("", f"users.{name}"): entry.node.entries[name].place for name in users}
             elif setting := TOP_LEVEL.get(key):
                 self._read_setting(setting, "", entry.node)
             else:

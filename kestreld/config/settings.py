@@ -170,21 +170,27 @@ GROUPED: Final = {
 TOP_LEVEL: Final = {s.name: s for s in SETTINGS if "." not in s.name}
 PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}
 GROUPS: Final = (*GROUPED, "queues", "users")
+PLAIN_MS: Final = frozenset({"sync_journal", "max_age"})  # where a plain number is milliseconds; else it is seconds
 
 
 def queue_setting_lines(config: QueueConfig) -> list[tuple[str, str]]:
     """Every per-queue setting with its value, as the guide names and a configuration file writes them."""
-    return [(name, _written(setting, getattr(config, setting.field))) for name, setting in PER_QUEUE.items()]
+    return [(name, written(setting, getattr(config, setting.field))) for name, setting in PER_QUEUE.items()]
 
 
-def _written(setting: Setting, value: object) -> str:
+def written(setting: Setting, value: object) -> str:
+    """A value as a configuration file writes it, but for quotes."""
     if value is None:
         return setting.unset
+    if setting.name == "tls.client_certificate":
+        return "required" if value else "optional"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
     if setting.name == "sync_journal" and value == 0:
         return "true"
-    if setting.name == "trash_seconds" and isinstance(value, int):
+    if isinstance(value, int) and setting.field.endswith("_ms") and setting.name not in PLAIN_MS:
         return f"{value}ms" if value % 1000 else str(value // 1000)
     return str(value)
 

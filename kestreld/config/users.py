@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -52,6 +52,7 @@ class UserConfig:
     certificates: tuple[str, ...] = ()  # one of these is in his certificate; empty = not by certificate
     rights: tuple[tuple[str, Rights], ...]  # pattern of queue names (latin-1 text) -> rights; all that match count
     names_create: bool = False  # not only as one of all
+    password_file: str | None = field(default=None, compare=False)  # where the password is from
     rate_bytes: int | None = None  # bytes a second, of all his connections in both directions; None = unlimited
 
 
@@ -88,6 +89,7 @@ class _User:
         self.problems: list[ConfigProblem] = []
         self._files = files
         self._password: PasswordHash | None = None
+        self._password_file: str | None = None
         self._certificates: tuple[str, ...] = ()
         self._rights: list[tuple[str, Rights]] = []
         self._names_create = False
@@ -133,6 +135,7 @@ class _User:
         return UserConfig(
             name=self.name,
             password=self._password,
+            password_file=self._password_file,
             certificates=self._certificates,
             rights=tuple(self._rights),
             names_create=self._names_create,
@@ -147,7 +150,7 @@ class _User:
             raise BadValue(node, str(error)) from None
 
     def _read_password_file(self, node: Node) -> None:
-        path = path_of(node)
+        self._password_file = path = path_of(node)
         try:
             content = self._files.read_operators_file(path)[:SECRET_BYTES_MAX]
         except OSError as error:

@@ -41,6 +41,11 @@ def as_clients_send_it(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
+def as_people_write_it(name: str) -> str:
+    """The reverse of `as_clients_send_it`."""
+    return name.encode("latin-1").decode("utf-8", "surrogatepass")
+
+
 def number_from(
     expected: str, read: Callable[[str], int], lowest: int, highest: int = WHOLE_NUMBER_MAX
 ) -> Callable[[Node], int]:

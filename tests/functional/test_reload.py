@@ -1,12 +1,16 @@
 """The configuration: what a wrong one does at the start, and how a new one takes effect while the server runs."""
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.functional.conftest import Connect
-from tests.support.daemon import Daemon, running_daemon
+from tests.support.accounts import login, quick_hash
+from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 
 CONFIG = """
@@ -70,6 +74,40 @@ def test_check_config_says_whether_a_configuration_is_right(tmp_path: Path) -> N
     assert wrong.returncode == 78
     assert wrong.stderr.count("\n") == 3
     assert not (tmp_path / "right" / "spool").exists()
+
+
+def test_a_dumped_configuration_is_one_that_means_the_same(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(quick_hash("pw"))
+    users = f"users: {{shop: {{password_file: {secret}, rights: {{'*': [put, get]}}}}}}\n"
+    text = f"{users}queues: {{work: {{max_items: 1}}}}\n"
+    daemon = Daemon(tmp_path / "first", ("max_open_reads=2",), config=text)
+    dumped = daemon.run("--dump-config")
+    assert (dumped.returncode, dumped.stderr) == (0, "")
+    assert not daemon.spool.exists()
+    assert f"    max_items: 1  # {daemon.config_path}:2\n" in dumped.stdout
+    assert "max_open_reads: 2  # --set max_open_reads\n" in dumped.stdout
+    assert f"    password_file: {secret}\n" in dumped.stdout
+    assert "scrypt" not in dumped.stdout
+    again = tmp_path / "again.yaml"
+    again.write_text(dumped.stdout)
+    command = [sys.executable, "-m", "kestreld", "--dump-config"]
+    environment = os.environ | {"KESTRELD_CONFIG": str(again)}
+    twice = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=20)
+    first, _, rest = twice.stdout.partition("\n")
+    assert first == f"# {again}, as $KESTRELD_CONFIG says"
+    values = [[line.partition("  # ")[0] for line in each.splitlines()] for each in (rest, dumped.stdout)]
+    assert values[0] == values[1][1:]
+    with running_daemon(tmp_path / "second", config=dumped.stdout) as own, QueueClient(own.port) as client:
+        client.ask(login("shop", "pw"), b"STORED\r\n")
+        client.put("work", b"1")
+        assert client.offer("work", b"2") == b"NOT_STORED"
+
+
+def test_a_configuration_with_mistakes_is_not_dumped_and_they_are_named(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, config=BROKEN)
+    dumped, checked = daemon.run("--dump-config"), daemon.run("--check-config")
+    assert (dumped.returncode, dumped.stdout, dumped.stderr) == (78, "", checked.stderr)
 
 
 def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from kestreld.config.config import Compat
+from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart, queue_setting_lines
 from kestreld.errors import ConfigError, JournalCorrupt
@@ -199,6 +200,7 @@ def config(data: bytes) -> None:
     else:
         assert load(text, "fuzz.yaml", files=MemoryFiles()) == made
         assert needs_restart(made, made) == []
+        assert load(dump_config(made), "fuzz.yaml", files=MemoryFiles()) == made
         for name in ("some", "some+child", *made.queues):
             queue_setting_lines(made.for_queue(name))
         return

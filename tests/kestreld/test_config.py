@@ -18,6 +18,7 @@ from kestreld.config.config import (
     encode_queue_name,
     queue_name_problem,
 )
+from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import find_config_path, load, load_file
 from kestreld.config.settings import SETTINGS, needs_restart, queue_setting_lines
 from kestreld.config.units import parse_duration_ms, parse_size_bytes, parse_whole_number
@@ -632,6 +633,85 @@ def test_every_setting_of_a_queue_is_listed_with_its_true_value():
     assert dict(queue_setting_lines(QueueConfig(trash_ms=250)))["trash_seconds"] == "250ms"
 
 
+# --- What --dump-config prints.
+
+
+EVERY_SERVER_SETTING = """
+listen:
+  memcache: [127.0.0.1:0, '[::1]:22133', 'unix:/run/k: #1.sock', 'tls:127.0.0.1:1']
+  admin: null
+  admin_hosts: [a, b.c]
+metrics: {per_queue: 'regex:a "b" # \\d: {}'}
+log: {format: json}
+tls: {certificate: /c.pem, key: '/k #.pem', client_ca: /ca.pem, client_certificate: optional}
+insecure: true
+user: kestrel
+compat: kestrel-1
+queue_path: '/größe'
+archive_path: "/a\\udc80"
+timeout: 250ms
+request_timeout: 5m
+expiration_timer_frequency_seconds: 1
+sync_together: true
+max_open_reads: 4
+max_line: 16KiB
+max_memory: 2GiB
+max_inflight: 1GiB
+max_queues: infinite
+max_connections: 5
+max_connections_per_ip: 3
+"""
+USERS = f"""
+users:
+  o#p: {{password: "{hash_password(b"x", b"salt of the tests")}", rights: {{'*': all}}, max_rate: 1MiB}}
+  yes: {{certificate: [a, 'b: c'], rights: {{'größe*': [create, put], b: all, c: []}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        EVERY_SERVER_SETTING,
+        USERS,
+        PACKAGED.read_text(),
+        "metrics: {per_queue: all}",
+        "metrics: {per_queue: off}",
+        "queues: {on: {max_age: 0, sync_journal: true}, größe+x: {move_expired_to: 'käse'}, '5': {}}",
+        'queues: {"\\ud800": {max_items: 1}}',
+    ],
+    ids=["nothing", "server", "users", "packaged", "all", "off", "queues", "surrogate"],
+)
+def test_what_is_dumped_can_be_read_back(text):
+    config = load(text, "k.yaml")
+    assert load(dump_config(config), "k.yaml") == config
+
+
+def test_each_line_of_a_dump_says_where_its_value_comes_from():
+    text = "max_items: 7\nqueues:\n  work:\n    max_size: 3\nusers:\n  x: {certificate: x, rights: {a: put}}\n"
+    config = load(f"{text}listen: {{admin: null}}", "/etc/k.yaml", ["queues.work.max_age=5", "timeout=5s"])
+    lines = dump_config(config).splitlines()
+    assert {
+        "max_items: 7  # /etc/k.yaml:1",
+        "max_size: infinite  # default",
+        "    max_size: 3  # /etc/k.yaml:4",
+        "    max_age: 5  # --set queues.work.max_age",
+        "timeout: 5  # --set timeout",
+        "  x:  # /etc/k.yaml:6",
+        "  admin: null  # /etc/k.yaml:7",
+        "  memcache: 127.0.0.1:22133  # default",
+    } <= set(lines)
+    of_settings = lines[: lines.index("queues:")]
+    assert {line.split(":")[0].strip() for line in of_settings if "#" in line} == {
+        setting.name.rpartition(".")[2] for setting in SETTINGS
+    }
+
+
+def test_a_name_of_a_file_ends_no_comment():
+    config = load("max_items: 7", "a\nmax_items: 8\x85b")
+    assert "max_items: 7  # a?max_items: 8?b:1" in dump_config(config).splitlines()
+
+
 limits = st.none() | st.integers(1, SIZE_BYTES_MAX)
 simple_names = st.text(string.ascii_letters, min_size=1).map(lambda letters: f"to_{letters}")
 retries = st.just({}) | st.fixed_dictionaries(
@@ -659,6 +739,8 @@ def test_what_is_listed_can_be_read_back(plain, retry):
     config = QueueConfig(**plain, **retry)
     written = "".join(f"{name}: {value}\n" for name, value in queue_setting_lines(config))
     assert queue(written) == config
+    whole = Config(queue_path="/q", defaults=config, source="k.yaml")
+    assert load(dump_config(whole), "k.yaml") == whole
 
 
 # --- Numbers, names and addresses.

@@ -1,0 +1,89 @@
+"""A configuration as a file says it: every setting in force, with where its value comes from, to be read back."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import yaml
+
+from kestreld.config.config import Address, Config, PerQueue
+from kestreld.config.settings import GROUPED, PER_QUEUE, TOP_LEVEL, Setting, written
+from kestreld.config.users import ALL, ALL_WORD, Right, UserConfig
+from kestreld.config.values import as_people_write_it
+from kestreld.config.yaml_tree import SourceLocation
+
+DEFAULT: Final = "default"
+LINE_LETTERS_MAX: Final = 1 << 30  # a value is never broken over lines
+
+Places = Mapping[str, SourceLocation]
+
+
+def dump_config(config: Config) -> str:
+    """The text of a file that says the same."""
+    return "".join(f"{line}\n" for line in _lines(config))
+
+
+def _lines(config: Config) -> Iterator[str]:
+    for group, settings in GROUPED.items():
+        yield f"{group}:"
+        for name, setting in settings.items():
+            yield f"  {_line(name, setting, getattr(config, setting.field), config.places)}"
+    for name, setting in TOP_LEVEL.items():
+        values = config.defaults if setting.per_queue else config
+        yield _line(name, setting, getattr(values, setting.field), config.places)
+    if config.queues:
+        yield "queues:"
+    for queue, block in config.queues.items():
+        yield f"  {_quoted(as_people_write_it(queue))}:"
+        for name, setting in PER_QUEUE.items():
+            if setting.field in block:
+                yield f"    {_line(name, setting, block[setting.field], config.block_places[queue])}"
+    if config.users:
+        yield "users:"
+    for user in config.users.values():
+        yield f"  {_quoted(user.name)}:{_origin(config.places, f'users.{user.name}')}"
+        yield from (f"    {line}" for line in _user_lines(user))
+
+
+def _line(name: str, setting: Setting, value: object, places: Places) -> str:
+    if isinstance(value, tuple):
+        text = f"[{', '.join(_quoted(str(each)) for each in value)}]" if len(value) != 1 else _quoted(str(value[0]))
+    else:
+        text = written(setting, value)
+        if isinstance(value, (str, Address, PerQueue)):
+            text = _quoted(as_people_write_it(text) if setting.per_queue else text)
+    return f"{name}: {text}{_origin(places, setting.field)}"
+
+
+def _origin(places: Places, field: str) -> str:
+    place = places.get(field)
+    if place is None:
+        return f"  # {DEFAULT}"
+    return f"  {comment(f'{place.source}:{place.line}' if place.line else place.source)}"
+
+
+def comment(text: str) -> str:
+    """A comment, which nothing in a path can end."""
+    return "# " + "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _user_lines(user: UserConfig) -> Iterator[str]:
+    if user.password_file is not None:
+        yield f"password_file: {_quoted(user.password_file)}"
+    elif user.password is not None:
+        yield f"password: {_quoted(str(user.password))}"
+    if user.certificates:
+        yield f"certificate: [{', '.join(map(_quoted, user.certificates))}]"
+    yield "rights:"
+    for pattern, rights in user.rights:
+        # `all` has the right to create, but does not name it.
+        is_all = rights == ALL and not user.names_create
+        words = ALL_WORD if is_all else f"[{', '.join(right.value for right in Right if right in rights)}]"
+        yield f"  {_quoted(as_people_write_it(pattern))}: {words}"
+    if user.rate_bytes is not None:
+        yield f"max_rate: {user.rate_bytes}"
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML has it: plain where it can be."""
+    dumped = yaml.safe_dump(text, default_flow_style=True, width=LINE_LETTERS_MAX, allow_unicode=True)
+    return dumped.removesuffix("\n").removesuffix("\n...")
