@@ -34,8 +34,8 @@ class _LookSoon(ref[Any]):
 class _Held(ref[Any]):
     """The open read that a loop or a block has; it outlives that."""
 
-    xid: int  # 0 = none
-    holder: int  # in place of a thread, in `Reading.opened`
+    xid = 0  # 0 = none
+    holder = 0  # in place of a thread, in `Reading.opened`
     look_soon: _LookSoon
 
 
@@ -45,7 +45,7 @@ class _Holder:
         look_soon = _LookSoon(self, afterwards.ready())
         look_soon.reading = reading
         self._held = held = _Held(self, reading.left.append)  # of two callbacks the later one is called first
-        held.xid, held.holder, held.look_soon = 0, -next(_holders), look_soon
+        held.holder, held.look_soon = -next(_holders), look_soon
         reading.held_by_loops[held.holder] = held
 
     def _open(self, fetch: Callable[[], QItem | None]) -> QItem | None:
@@ -81,10 +81,17 @@ class OpenReadLoop(_Holder, Generic[T]):
 
     def __next__(self) -> T:
         self._end(is_done=True)
-        item = self._open(lambda: self._reading.receive(None, OPEN))
-        if item is None:
-            raise StopIteration
-        return self._made_of(item)
+        is_there = False
+        try:
+            item = self._open(lambda: self._reading.receive(None, OPEN))
+            if item is None:
+                raise StopIteration
+            made = self._made(item)
+            is_there = True
+        finally:
+            if not is_there:
+                self._end(is_done=False)
+        return made
 
     async def __anext__(self) -> T:
         if self._held.xid:
@@ -96,18 +103,7 @@ class OpenReadLoop(_Holder, Generic[T]):
         if item.xid in self._reading.opened:
             self._reading.opened[item.xid] = self._held.holder
             self._held.xid = item.xid
-        return self._made_of(item)
-
-    def _made_of(self, item: QItem) -> T:
-        """An item of which nothing can be made is done, as with `get`."""
-        is_made = False
-        try:
-            made = self._made(item)
-            is_made = True
-        finally:
-            if not is_made:
-                self._end(is_done=True)
-        return made
+        return self._made(item)
 
 
 class OpenReadBlock(_Holder):
@@ -122,7 +118,13 @@ class OpenReadBlock(_Holder):
         self._item: QItem | None = None
 
     def __enter__(self) -> QItem | None:
-        self._item = self._open(self._fetch)
+        is_there = False
+        try:
+            self._item = self._open(self._fetch)
+            is_there = True
+        finally:
+            if not is_there:
+                self._end(is_done=False)
         return self._item
 
     def __exit__(

@@ -56,7 +56,7 @@ class _Tracer:
         self._left = at
         self._error = error
         self.where = ""
-        self._in_python: set[FrameType] = set()  # that have called a function of Python's own last
+        self.in_python: set[FrameType] = set()  # that have called a function of Python's own last
 
     def _look(self, frame: FrameType) -> None:
         self._left -= 1
@@ -70,7 +70,7 @@ class _Tracer:
         if frame.f_code.co_name == "__del__":
             return None  # what is raised there, Python reports and forgets
         if caller is not None and frame.f_code.co_name != "__init__":
-            self._in_python.add(caller)
+            self.in_python.add(caller)
         if not any(part in frame.f_code.co_filename for part in PARTS) or _is_final(frame):
             return None
         frame.f_trace_opcodes = True
@@ -80,9 +80,9 @@ class _Tracer:
 
     def step(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode":
-            if frame.f_lasti in _looks(frame.f_code) and frame not in self._in_python:
+            if frame.f_lasti in _looks(frame.f_code) and frame not in self.in_python:
                 self._look(frame)
-            self._in_python.discard(frame)
+            self.in_python.discard(frame)
         return self.step
 
 
@@ -103,4 +103,5 @@ def interrupted_at(
         return None, tracer.where
     finally:
         sys.settrace(before)
+        tracer.in_python.clear()  # frames keep alive what they have in hand
     return None if not tracer.where else (result, tracer.where)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,10 @@ OPERATIONS: Final = [
     Operation("remove_receive", lambda queue, _: queue.remove_receive(at_ms(LONG_MS)), [b"b", b"c"]),
     Operation("open", lambda queue, _: queue.remove(True), FIRST),
     Operation("open, waiting", lambda queue, _: queue.remove_receive(at_ms(LONG_MS), True), FIRST),
+    Operation("read for a block", lambda queue, _: queue.read().__enter__(), FIRST),
+    Operation("read for a block, waiting", lambda queue, _: queue.read(timeout=LONG_S).__enter__(), FIRST),
+    Operation("loop", lambda queue, _: next(iter(queue)), FIRST),
+    Operation("loop, next item", lambda queue, _: list(islice(queue, 2)), [b"b", b"c"]),
     Operation("confirm", lambda queue, xids: queue.confirm_remove(xids[0]), [b"b", b"c"], 1),
     Operation("confirm one of two", lambda queue, xids: queue.confirm_remove(xids[0]), [b"b", b"c"], 2),
     Operation("unremove", lambda queue, xids: queue.unremove(xids[0]), FIRST, 2),
