@@ -1,11 +1,13 @@
 """An item's bytes as text, hex or JSON."""
 
 import json
+from codecs import getincrementaldecoder
 from enum import StrEnum
 from typing import Final
 
 SHOWN_BYTES_MAX: Final = 4096
 HEX_BYTES_A_LINE: Final = 8
+_CONTROL: Final = frozenset(range(32)) - frozenset(b"\t\n\r\x1b") | {127}
 
 
 class ItemForm(StrEnum):
@@ -15,7 +17,7 @@ class ItemForm(StrEnum):
 
 
 def shown_item(data: bytes, form: ItemForm, bytes_max: int = SHOWN_BYTES_MAX) -> str:
-    """Its first bytes. In the JSON form, what is not JSON is shown as text."""
+    """Its first bytes. What is not JSON is shown as text, and what is no text as hex."""
     cut = f"\n… of {len(data):,} bytes" if len(data) > bytes_max else ""
     match form:
         case ItemForm.HEX:
@@ -24,10 +26,20 @@ def shown_item(data: bytes, form: ItemForm, bytes_max: int = SHOWN_BYTES_MAX) ->
             try:
                 text = json.dumps(json.loads(data), indent=1, ensure_ascii=False)
             except (ValueError, RecursionError):
-                return f"(not JSON)\n{_text(data[:bytes_max])}{cut}"
+                return f"(not JSON)\n{shown_item(data, ItemForm.TEXT, bytes_max)}"
             return text if len(text) <= bytes_max else text[:bytes_max] + "\n…"
         case ItemForm.TEXT:
-            return _text(data[:bytes_max]) + cut
+            piece = data[:bytes_max]
+            return (_hex if _is_binary(piece) else _text)(piece) + cut
+
+
+def _is_binary(data: bytes) -> bool:
+    """Whether it has control characters, or is no UTF-8; it may be cut in the middle of a letter."""
+    try:
+        getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return True
+    return not _CONTROL.isdisjoint(data)
 
 
 def _text(data: bytes) -> str:

@@ -1,6 +1,7 @@
 """The console as an operator meets it: keys in, text on the screen out, a real kestreld behind it."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, type_in, until, until_true
 from tui.app import Console
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
 from tui.plain import ViewOptions
 from tui.recording import Recorder, load
 from tui.screens.details import Details
@@ -20,6 +22,8 @@ from tui.screens.questions import Question
 from tui.snapshots import Outage
 from tui.table import QueueTable
 from tui.themes import NAMES
+
+ALL_KEYS = CONSOLE_KEYS + OVERVIEW_KEYS + TABLE_KEYS + DETAIL_KEYS + JOURNAL_KEYS
 
 
 def items_of(address: str) -> dict[str, int]:
@@ -153,6 +157,51 @@ def test_details_of_a_queue(own_daemon: Daemon) -> None:
     drive(console(own_daemon.address), driving, size=(140, 40))
 
 
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_the_line_of_keys_has_whole_labels_and_always_help_and_quit(tmp_path: Path, width: int) -> None:
+    def bar(pilot: Pilot[None]) -> str:
+        return "".join(lines(pilot)[-1:])
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "› work", "? help  q quit")
+        labels = {f"{key.shown} {key.label}" for key in ALL_KEYS if key.label}
+        for key, first in (None, "enter details"), ("enter", "escape back"), ("J", "escape back"):
+            if key is not None:
+                await pilot.press(key)
+            await until_true(pilot, lambda first=first: bar(pilot).startswith(f" {first}"), first)
+            assert bar(pilot).endswith("? help  q quit")
+            assert len(bar(pilot)) < width
+            assert set(bar(pilot).strip().split("  ")) <= labels
+
+    drive(replaying(tmp_path), driving, (width, 24))
+
+
+def test_boxes_say_that_they_are_loading_and_in_a_replay_that_they_stay_empty(
+    own_daemon: Daemon, tmp_path: Path
+) -> None:
+    put(own_daemon.address, "work", b"x")
+
+    async def loading(pilot: Pilot[None]) -> None:
+        app = pilot.app
+        assert isinstance(app, Console)
+        await until(pilot, "queues 1")
+        own_daemon.signal(signal.SIGSTOP)
+        await pilot.press("enter")
+        await until_true(pilot, lambda: "\n".join(lines(pilot)).count("loading …") == 2, "two boxes that wait")
+        own_daemon.signal(signal.SIGCONT)
+        await until(pilot, "max_items=infinite", "the item at the head")
+        assert "loading" not in "\n".join(lines(pilot))
+
+    drive(console(own_daemon.address), loading)
+
+    async def replayed(pilot: Pilot[None]) -> None:
+        await until(pilot, "› work")
+        await pilot.press("enter")
+        await until_true(pilot, lambda: "\n".join(lines(pilot)).count("not available in") == 2, "two empty boxes")
+
+    drive(replaying(tmp_path), replayed)
+
+
 def test_the_first_items_that_wait_are_read_back_and_stay_where_they_are(tmp_path: Path) -> None:
     async def driving(pilot: Pilot[None]) -> None:
         await until(pilot, "queues 1")
@@ -162,8 +211,10 @@ def test_the_first_items_that_wait_are_read_back_and_stay_where_they_are(tmp_pat
         await until_true(pilot, lambda: line_of(pilot, '{"job":1}').startswith("│ {"), "the items in the whole screen")
         await pilot.press("end")
         await until(pilot, "#50  ", "number 50")
-        await pilot.press("m", "home")
-        await until(pilot, "hex", "00ff")
+        await pilot.press("home")
+        await until(pilot, "0000 00ff")  # binary items are hex from the start
+        await pilot.press("m")
+        await until(pilot, "50 of 59, hex", "7b226a6f62223a31")
         await pilot.press("escape")
         await until(pilot, "max_items=infinite")
 

@@ -7,6 +7,7 @@ import pytest
 from tui.formats import count, printable, rate, size, span
 from tui.items import SHOWN_BYTES_MAX, ItemForm, shown_item
 from tui.plots import curve, plot
+from tui.screens.boxes import in_columns
 
 
 def test_figures_keep_their_meaning_in_few_letters() -> None:
@@ -52,6 +53,23 @@ def test_any_item_can_be_shown_in_any_form(data: bytes) -> None:
         text = shown_item(data, form)
         assert all(letter.isprintable() or letter == "\n" for letter in text)
         assert len(text) < 6 * SHOWN_BYTES_MAX
+
+
+def test_columns_never_run_together() -> None:
+    rows = [("first id", "ids", "held by"), ("178139775450", "99,999", "+audit"), ("1", "≤99,999", "the queue")]
+    assert in_columns(rows, right=(0, 1)) == [
+        "    first id      ids  held by",
+        "178139775450   99,999  +audit",
+        "           1  ≤99,999  the queue",
+    ]
+
+
+def test_an_item_is_hex_where_text_would_say_nothing() -> None:
+    for data in (b"\x00\x01", b"\xff\xfe", b"a\x07b", b"\x1f\x8b\x08\x00"):
+        assert shown_item(data, ItemForm.TEXT) == shown_item(data, ItemForm.HEX)
+    for data in (b"", b"two\nlines\t\r\n", "käse".encode(), b'{"a":1}'):
+        assert shown_item(data, ItemForm.TEXT) == data.decode().replace("\t", "·").replace("\r", "·")
+    assert shown_item("käse".encode() * 9, ItemForm.TEXT, 2).startswith("k")  # cut in the middle of a letter
 
 
 def test_an_item_as_hex_and_as_json() -> None:

@@ -1,12 +1,16 @@
 """Boxes of plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import Final
 
 from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui.base import ConsoleScreen
+
+LOADING: Final = "loading …"
+IN_A_REPLAY: Final = "not available in a replay"
 
 
 class Box(VerticalScroll):
@@ -23,7 +27,7 @@ class Box(VerticalScroll):
 class BoxScreen(ConsoleScreen):
     """A screen of boxes. The focused one can be maximized."""
 
-    ALLOW_IN_MAXIMIZED_VIEW = "Footer"
+    ALLOW_IN_MAXIMIZED_VIEW = "KeyBar"
     DEFAULT_CSS = """
     BoxScreen Static { text-wrap: nowrap; text-overflow: ellipsis; }
     BoxScreen #title { height: auto; background: $panel; text-style: bold; padding: 0 1; }
@@ -49,3 +53,15 @@ def put_lines(box: Static, lines: Sequence[str]) -> None:
     before = content.plain if isinstance(content, Text) else ""
     if text != before:
         box.update(Text(text), layout=not before or not text or text.count("\n") != before.count("\n"))
+
+
+def in_columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell. `right`: which columns are aligned so."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -5,7 +5,7 @@ from typing import Final
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from kestreld.client.blocks import Cell
 from tui.asking import QueueDetails
@@ -15,9 +15,11 @@ from tui.history import SAMPLES_MAX, SERIES
 from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
 from tui.plots import largest, plot
-from tui.screens.boxes import Box, BoxScreen, put_lines
+from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, put_lines
+from tui.screens.key_bar import KeyBar
 from tui.screens.waiting import waiting_text, waiting_title
 
+NARROW_WIDTH: Final = 70  # from here on the boxes are side by side
 SPANS_SAMPLES: Final = (60, SAMPLES_MAX)
 TITLE: Final = (
     "items", "bytes", "logsize", "mem_items", "oldest_ms", "waiters", "open_reads", "expired", "discarded"
@@ -25,6 +27,7 @@ TITLE: Final = (
 
 
 class Details(BoxScreen):
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_WIDTH, "-wide")]  # noqa: RUF012  (Textual declares it so)
     BINDINGS = bindings(DETAIL_KEYS)
     DEFAULT_CSS = """
     Details #waiting, Details #settings { text-wrap: wrap; text-overflow: fold; }
@@ -32,6 +35,11 @@ class Details(BoxScreen):
     Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
     Details #boxes { height: 1fr; }
     Details #waiting-box { width: 2fr; }
+    Details.-narrow #boxes { layout: vertical; }
+    Details.-narrow #boxes Box { width: 100%; }
+    Details.-narrow #waiting-box { height: 2fr; }
+    Details.-narrow .plot { display: none; }
+    Details.-narrow #items { display: block; }
     """
 
     def __init__(self, queue: str) -> None:
@@ -50,12 +58,15 @@ class Details(BoxScreen):
             for name in ("readers", "settings", "waiting"):
                 with Box(id=f"{name}-box"):
                     yield Static(id=name)
-        yield Footer(show_command_palette=False)
+        yield KeyBar(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#readers-box").border_title = "servers and readers"
         self.query_one("#settings-box").border_title = "settings"
+        self.query_one("#waiting-box").border_title = "items"
         self.query_one("#waiting-box").focus()
+        for name in ("settings", "waiting"):
+            put_lines(self.query_one(f"#{name}", Static), [LOADING if self.console.player is None else IN_A_REPLAY])
         self.action_ask()
         self.show()
 

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from textual.app import ComposeResult
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from tui.formats import count, printable, size
 from tui.journals import Check, JournalDetails, Reader, Segment
 from tui.keys import JOURNAL_KEYS, bindings
-from tui.screens.boxes import Box, BoxScreen, put_lines
+from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, in_columns, put_lines
+from tui.screens.key_bar import KeyBar
 
 SEGMENTS_SHOWN_MAX: Final = 1000
 UNREAD: Final = "·"
-HEADS: Final = ("number", "state", "first id", "ids", "live", "dead", "bytes", "records", "sums")
-WIDTHS: Final = (6, 10, 9, 6, 6, 6, 7, 8, 6)
+HEADS: Final = ("number", "state", "first id", "ids", "live", "dead", "bytes", "records", "sums", "held by")
 
 
 class JournalScreen(BoxScreen):
@@ -38,7 +38,7 @@ class JournalScreen(BoxScreen):
             yield Static(id="segments")
         with Box(id="holders-box"):
             yield Static(id="holders")
-        yield Footer(show_command_palette=False)
+        yield KeyBar(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#segments-box").border_title = "segments"
@@ -73,8 +73,8 @@ class JournalScreen(BoxScreen):
 
     def _segment_lines(self) -> list[str]:
         if self.console.player is not None:
-            return ["not available in a replay"]
-        lines = [] if self.answers else ["loading …"]
+            return [IN_A_REPLAY]
+        lines = [] if self.answers else [LOADING]
         for answer in self.answers:
             lines += self._lines_of(answer)
         return lines
@@ -88,17 +88,17 @@ class JournalScreen(BoxScreen):
         left_out = len(answer.segments) - SEGMENTS_SHOWN_MAX
         if left_out > 0:
             lines.append(f"{count(left_out)} older segments not shown")
-        lines.append(_row(HEADS) + "  held by")
         known = {reader.name: reader for reader in answer.readers}
-        lines += [_segment(segment, check, known) for segment in answer.segments[-SEGMENTS_SHOWN_MAX:]]
-        return [*lines, ""]
+        rows = [_segment(segment, check, known) for segment in answer.segments[-SEGMENTS_SHOWN_MAX:]]
+        return [*lines, *in_columns([HEADS, *rows], right=range(len(HEADS) - 1)), ""]
 
     def _holder_lines(self) -> list[str]:
-        lines = []
+        lines = [] if self.answers or self.console.player is not None else [LOADING]
         for answer in self.answers:
             if len(self.answers) > 1 and answer.readers:
                 lines.append(answer.server)
-            lines += [_holder(reader, answer) for reader in sorted(answer.readers, key=lambda reader: reader.head)]
+            readers = sorted(answer.readers, key=lambda reader: reader.head)
+            lines += in_columns([_holder(reader, answer) for reader in readers], right=(2, 3))
         return lines
 
     # Keys
@@ -134,7 +134,7 @@ def _checksum_lines(check: Check | None) -> list[str]:
     return [f"✖ {read}", *(f"✖ {problem}" for problem in check.problems)]
 
 
-def _segment(segment: Segment, check: Check | None, known: dict[str, Reader]) -> str:
+def _segment(segment: Segment, check: Check | None, known: dict[str, Reader]) -> Sequence[str]:
     ids = segment.end_id - segment.first_id
     read = check.segments.get(segment.file) if check is not None else None
     live = count(read.live_items) if read is not None else f"≤{count(segment.needed_ids)}"
@@ -142,7 +142,9 @@ def _segment(segment: Segment, check: Check | None, known: dict[str, Reader]) ->
     has_all = segment.state not in ("compacted", "replaced")
     dead = count(max(0, ids - read.live_items)) if read is not None else f"≥{count(max(0, ids - segment.needed_ids))}"
     sums = UNREAD if read is None else "✖ BAD" if read.problem else "ok"
-    cells = (
+    more = f" and {segment.pins - len(segment.pinned_by)} more" if segment.pins > len(segment.pinned_by) else ""
+    holders = ", ".join(_name(known[name]) if name in known else name for name in segment.pinned_by) + more
+    return (
         str(segment.number),
         segment.state,
         str(segment.first_id),
@@ -152,21 +154,16 @@ def _segment(segment: Segment, check: Check | None, known: dict[str, Reader]) ->
         size(segment.bytes),
         count(read.records) if read is not None else UNREAD,
         sums,
+        holders or "no reader",
     )
-    more = f" and {segment.pins - len(segment.pinned_by)} more" if segment.pins > len(segment.pinned_by) else ""
-    holders = ", ".join(_name(known[name]) if name in known else name for name in segment.pinned_by) + more
-    return f"{_row(cells)}  {holders or 'no reader'}"
 
 
-def _holder(reader: Reader, answer: JournalDetails) -> str:
+def _holder(reader: Reader, answer: JournalDetails) -> Sequence[str]:
     held = [segment for segment in answer.segments if segment.end_id > reader.head or segment.state == "live"]
     held_bytes = size(sum(segment.bytes for segment in held))
     behind = count(max(0, answer.next_id - reader.head))
-    return f"{_name(reader):<20} head {reader.head:<10} {behind:>7} behind  holds {held_bytes} in {len(held)}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True))
+    in_segments = f"holds {held_bytes} in {len(held)} segment{'' if len(held) == 1 else 's'}"
+    return _name(reader), f"head {reader.head}", f"{behind} behind", in_segments
 
 
 def _name(reader: Reader) -> str:

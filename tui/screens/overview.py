@@ -3,7 +3,7 @@
 from typing import Final
 
 from textual.app import ComposeResult
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from tui.base import ConsoleScreen
 from tui.board import ALL_SERVERS
@@ -12,6 +12,7 @@ from tui.figures import COLUMNS, QueueRow
 from tui.formats import span
 from tui.keys import OVERVIEW_KEYS, bindings
 from tui.screens.boxes import put_lines
+from tui.screens.key_bar import KeyBar
 from tui.summaries import TROUBLE_LINES_MAX, health_line, totals_line, trouble_lines
 from tui.table import QueueTable
 
@@ -50,7 +51,7 @@ class Overview(ConsoleScreen):
         yield Static(id="scrubber")
         yield QueueTable()
         yield Input(value=self.filter_words, placeholder="name  !name  items>100  oldest_ms>500", id="filter")
-        yield Footer(show_command_palette=False)
+        yield KeyBar(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.table.focus()

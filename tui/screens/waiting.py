@@ -43,7 +43,7 @@ def waiting_text(answers: Sequence[QueueDetails], form: ItemForm, now_ms: int) -
 
 def _heading(item: WaitingItem, now_ms: int) -> str:
     parts = [f"#{item.item_id}"] if item.item_id is not None else []
-    parts.append(f"{len(item.data):,} bytes")
+    parts.append(f"{len(item.data):,} byte{'' if len(item.data) == 1 else 's'}")
     if item.is_open:
         parts.append("OPEN")
     if item.add_at_ms is not None:
