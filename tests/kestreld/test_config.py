@@ -665,6 +665,7 @@ USERS = f"""
 users:
   o#p: {{password: "{hash_password(b"x", b"salt of the tests")}", rights: {{'*': all}}, max_rate: 1MiB}}
   yes: {{certificate: [a, 'b: c'], rights: {{'größe*': [create, put], b: all, c: []}}}}
+  by_hand: {{certificate: z, rights: {{'*': [put, get, peek, flush, delete, admin, create]}}}}
 """
 
 
