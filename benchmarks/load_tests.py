@@ -15,18 +15,18 @@ TESTS: Final = (
     "flood -n 50000 -b 64 -R 8 -C 8 -r 16",
     "flood -n 20000 -k 1 -B -x",
     "flood -n 20000 -k 1 --rate 2000 -B",
-    "many-clients -s 5 -n 1000 -c 100",
+    "many-clients -s 5ms -n 1000 -c 100",
     "put-many -c 100 -n 50000 -b 1024",
     "packing -n 5000 -c 5 -t 0.2",
-    "timeout -t 5000 -r 100",
+    "timeout -t 5s -r 100",
     "fanout -n 10000 -c 4 -b 64",
 )
 QUICK_TESTS: Final = (
     "flood -n 500 -b 64",
-    "many-clients -s 2 -n 50 -c 20",
+    "many-clients -s 2ms -n 50 -c 20",
     "put-many -c 20 -n 500",
     "packing -n 200 -c 2 -t 0",
-    "timeout -t 200 -r 10",
+    "timeout -t 200ms -r 10",
     "fanout -n 200 -c 2 -b 64",
 )
 BENCH_NOT_INTACT: Final = 86

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from kestrelctl.commands import bench_options as shared
-from kestrelctl.commands.options import ServerOption
+from kestrelctl.commands.options import ServerOption, duration_ms, span_ms
 
 KILOBYTE: Final = 1024
 
@@ -73,10 +73,14 @@ def flood(
 
 
 def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
-    """Kestrel's many-clients has -s for the pause: a plain number cannot be a server."""
-    servers = [word for word in values if not word.isdecimal()]
-    pauses = [int(word) for word in values if word.isdecimal()]
-    return servers[-1] if servers else "", pauses[-1] if pauses else None
+    """Kestrel's many-clients has -s for the pause: a span cannot be a server."""
+    server, sleep_ms = "", None
+    for word in values:
+        try:
+            sleep_ms = duration_ms(word)
+        except typer.BadParameter:
+            server = word
+    return server, sleep_ms
 
 
 @bench.command("many-clients")
@@ -87,12 +91,12 @@ def many_clients(
         typer.Option(
             "--server",
             "-s",
-            metavar="HOST:PORT|unix:PATH|MS",
-            help="The server; a plain number means --sleep, as in Kestrel.",
+            metavar="HOST:PORT|unix:PATH|SPAN",
+            help="The server; a span such as 100ms means --sleep, as in Kestrel.",
             show_default=False,
         ),
     ] = None,
-    sleep: Annotated[int, typer.Option(min=0, metavar="MS", help="Pause between two puts.")] = 100,
+    sleep: Annotated[int, typer.Option(metavar="SPAN", parser=duration_ms, help="Pause between two puts.")] = "100ms",  # type: ignore[assignment]
     items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 100,
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
     queue: shared.QueueOption = "spam",
@@ -174,8 +178,8 @@ def packing(
     kilobytes: shared.KilobytesOption = 1,
     size: shared.BytesOption = None,
     pause: Annotated[
-        float, typer.Option("--pause", "-t", min=0, metavar="SECONDS", help="Pause between two cycles.")
-    ] = 1,
+        int, typer.Option("--pause", "-t", metavar="SPAN", parser=duration_ms, help="Pause between two cycles.")
+    ] = "1s",  # type: ignore[assignment]
     cycles: Annotated[int, typer.Option("--cycles", "-c", min=1, metavar="N", help="Number of cycles.")] = 100,
     transactions: shared.TransactionsOption = False,
     monitor: shared.MonitorOption = False,
@@ -188,7 +192,7 @@ def packing(
         queue=os.fsencode(queue),
         items=items,
         item_bytes=kilobytes * KILOBYTE if size is None else size,
-        pause_ms=round(pause * 1000),
+        pause_ms=pause,
         cycles=cycles,
         transactions=transactions,
         monitor=monitor,
@@ -204,11 +208,18 @@ def timeout_test(
         int, typer.Option("--readers", "-r", min=1, metavar="CLIENTS", help="Number of consumers.")
     ] = 100,
     delay: Annotated[
-        int, typer.Option("--delay", "-d", min=1, metavar="MS", help="Pause between two puts of one producer.")
-    ] = 10,
-    low: Annotated[int, typer.Option("--low", "-L", min=1, metavar="MS", help="Shortest wait of a get.")] = 5,
-    high: Annotated[int, typer.Option("--high", "-H", min=1, metavar="MS", help="Longest wait of a get.")] = 15,
-    run_ms: Annotated[int, typer.Option("--time", "-t", min=1, metavar="MS", help="How long to put.")] = 10_000,
+        int,
+        typer.Option("--delay", "-d", metavar="SPAN", parser=span_ms, help="Pause between two puts of one producer."),
+    ] = "10ms",  # type: ignore[assignment]
+    low: Annotated[
+        int, typer.Option("--low", "-L", metavar="SPAN", parser=span_ms, help="Shortest wait of a get.")
+    ] = "5ms",  # type: ignore[assignment]
+    high: Annotated[
+        int, typer.Option("--high", "-H", metavar="SPAN", parser=span_ms, help="Longest wait of a get.")
+    ] = "15ms",  # type: ignore[assignment]
+    run_ms: Annotated[
+        int, typer.Option("--time", "-t", metavar="SPAN", parser=span_ms, help="How long to put.")
+    ] = "10s",  # type: ignore[assignment]
     size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 0,
     queue: shared.QueueOption = "spam",
     server: ServerOption = "",
@@ -217,7 +228,7 @@ def timeout_test(
     from kestrelctl.bench.load_tests import Timeout
 
     if low > high:
-        raise typer.BadParameter(f"--low {low} is more than --high {high}")
+        raise typer.BadParameter(f"--low {low}ms is more than --high {high}ms")
     test = Timeout(
         queue=os.fsencode(queue),
         run_ms=run_ms,

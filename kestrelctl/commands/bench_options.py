@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to_one
+from kestrelctl.commands.options import TimeoutOption, duration_ms, span_ms, way_to_one
 from kestrelctl.remote.contexts import SERVER_DEFAULT
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ FloodItemsOption = Annotated[
 ]
 FloodTimeOption = Annotated[
     int | None,
-    typer.Option("--time", "-t", min=1, metavar="MS", help="Put for this long instead, then take the rest."),
+    typer.Option("--time", "-t", metavar="SPAN", parser=span_ms, help="Put for this long instead, then take the rest."),
 ]
 TargetOption = Annotated[
     int | None,

@@ -11,7 +11,7 @@ from kestrelctl.commands.options import (
     SinceOption,
     SpoolOption,
     UntilOption,
-    duration_ms,
+    span_ms,
 )
 from kestrelctl.shell.output import OutputFormat, default_format, encoded, write_data
 
@@ -25,7 +25,7 @@ def history(
     until: UntilOption = None,
     step: Annotated[
         int | None,
-        typer.Option(metavar="SPAN", parser=duration_ms, help="Time between two rows (default: about 60 rows)."),
+        typer.Option(metavar="SPAN", parser=span_ms, help="Time between two rows (default: about 60 rows)."),
     ] = None,
 ) -> None:
     """Print a queue's length and traffic over time, from its journal on disk.
@@ -40,8 +40,6 @@ def history(
     from kestrelctl.journals.locations import JournalLocation
     from kestrelctl.journals.times import now_ms
 
-    if step == 0:
-        raise typer.BadParameter("--step must be greater than 0")
     points = read_history(
         JournalLocation.of(spool, archive), queue, since, until if until is not None else now_ms(), step
     )

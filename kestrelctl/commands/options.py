@@ -34,14 +34,31 @@ SPAN_MS_MAX: Final = 10 * 366 * 86_400_000
 
 
 def duration_ms(value: str) -> int:
-    """An option's span of time, in milliseconds; a plain number is seconds."""
+    """An option's span of time, in milliseconds; a plain number is seconds, and may have up to three decimals."""
     try:
-        span_ms = parse_duration_ms(value, 1000)
+        decimal = re.fullmatch(r"(\d{1,12})\.(\d{1,3})s?", value, re.ASCII)
+        span_ms = int(decimal[1] + decimal[2].ljust(3, "0")) if decimal else parse_duration_ms(value, 1000)
     except ValueError as error:
         raise bad_value(f"{value!r} is {error}: write 5s, 250ms, 1h30m, or seconds") from error
     if span_ms > SPAN_MS_MAX:
         raise bad_value(f"{value!r} is longer than ten years")
     return span_ms
+
+
+def span_ms(value: str) -> int:
+    """As `duration_ms`, of an option for which 0 makes no sense."""
+    ms = duration_ms(value)
+    if ms == 0:
+        raise bad_value("must be greater than 0")
+    return ms
+
+
+def whole_seconds(value: str) -> int:
+    """An option's span of time where the clock has seconds only."""
+    ms = duration_ms(value)
+    if ms % 1000:
+        raise bad_value(f"{value!r} is not a whole number of seconds")
+    return ms // 1000
 
 
 def size_bytes(value: str) -> int:

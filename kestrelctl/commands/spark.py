@@ -5,6 +5,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
+from kestrelctl.commands.options import whole_seconds
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 PROGRAM: Final = "kestrelctl spark"
@@ -93,8 +94,8 @@ def report(
     since: SinceOption = None,
     until: UntilOption = None,
     bucket: Annotated[
-        int, typer.Option(metavar="SECONDS", min=0, help="Time between two points; 0 = as fits a plot.")
-    ] = 0,
+        int, typer.Option(metavar="SPAN", parser=whole_seconds, help="Time between two points; 0 = as fits a plot.")
+    ] = "0",  # type: ignore[assignment]
     state: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep what is read there, and read only what is new.")
     ] = None,
@@ -170,7 +171,9 @@ def ingest(
     file_format: Annotated[
         FileFormat, typer.Option("--format", help="Of what is in DIR; delta needs pip install delta-spark.")
     ] = FileFormat.PARQUET,
-    every: Annotated[int, typer.Option(metavar="SECONDS", min=0, help="Go on, with a batch so often; 0 = once.")] = 0,
+    every: Annotated[
+        int, typer.Option(metavar="SPAN", parser=whole_seconds, help="Go on, with a batch so often; 0 = once.")
+    ] = "0",  # type: ignore[assignment]
     option: OptionOption = None,
 ) -> None:
     """Add what is new in queues to Parquet files, or a Delta table, in DIR, each item exactly once.

@@ -97,8 +97,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "bench flood": ("kestrelctl bench flood -n 100000 -k 1 --transactions",),
     "bench many-clients": ("kestrelctl bench many-clients --clients 200 --kill 10",),
     "bench put-many": ("kestrelctl bench put-many --clients 50 --items 100000 -o json",),
-    "bench packing": ("kestrelctl bench packing --cycles 5 --pause 0.5",),
-    "bench timeout": ("kestrelctl bench timeout --readers 200 --time 5000",),
+    "bench packing": ("kestrelctl bench packing --cycles 5 --pause 500ms",),
+    "bench timeout": ("kestrelctl bench timeout --readers 200 --time 5s",),
     "bench fanout": ("kestrelctl bench fanout --children 8",),
     "spark verify": (
         "kestrelctl spark verify /var/spool/kestrel '/srv/archive/server=*'",

@@ -27,12 +27,12 @@ SMALL_RUNS = {
     "flood with several clients": ["flood", "-n", "500", "-R", "3", "-C", "3", "-r", "7", "-b", "10"],
     "flood with blocking reliable reads": ["flood", "-n", "100", "-B", "-x", "-k", "2"],
     "flood of a queue that stays behind": ["flood", "-n", "100", "-P", "200", "-C", "2"],
-    "flood for a time": ["flood", "-t", "200", "-w", "2", "--readers", "2", "--poll", "25", "--target", "50", "-V"],
-    "many-clients": ["many-clients", "-s", "2", "-n", "50", "-c", "20"],
-    "many-clients of which some are killed": ["many-clients", "-s", "2", "-n", "50", "-c", "20", "-k", "40", "-x"],
+    "flood for a time": ["flood", "-t", "200ms", "-w", "2", "--readers", "2", "--poll", "25", "--target", "50", "-V"],
+    "many-clients": ["many-clients", "-s", "2ms", "-n", "50", "-c", "20"],
+    "many-clients of which some are killed": ["many-clients", "-s", "2ms", "-n", "50", "-c", "20", "-k", "40", "-x"],
     "put-many on several queues": ["put-many", "-c", "10", "-n", "500", "-Q", "3", "-r", "5", "-C", "2", "-g"],
     "packing": ["packing", "-n", "200", "-c", "3", "-t", "0.01", "-x"],
-    "timeout": ["timeout", "-t", "200", "-w", "2", "-r", "10", "-d", "5"],
+    "timeout": ["timeout", "-t", "200ms", "-w", "2", "-r", "10", "-d", "5ms"],
     "fanout": ["fanout", "-n", "200", "-c", "3", "-b", "100"],
     "fanout with several clients": ["fanout", "-n", "200", "-c", "2", "-R", "2", "-C", "2", "-r", "5"],
 }
@@ -102,7 +102,7 @@ def test_queues_that_were_made_for_it_are_deleted_and_others_stay(own_kestrelctl
 
 
 def test_a_signal_ends_it_and_leaves_nothing_behind(own_kestrelctl: Kestrelctl) -> None:
-    process = own_kestrelctl.start("bench", "flood", "-t", "60000", "-B", "-R", "3", "-C", "3")
+    process = own_kestrelctl.start("bench", "flood", "-t", "1m", "-B", "-R", "3", "-C", "3")
     while own_kestrelctl("stats", "spam").code == 1:
         pass
     process.send_signal(signal.SIGINT)
@@ -272,7 +272,7 @@ def test_host_and_port_name_the_server_as_with_kestrels_tools(
         (["flood", "-q", "a/open"], "is not a queue name"),
         (["flood", "-o", "xml"], "--output must be table or json"),
         (["flood", "--tolerance", "much"], "is not a share"),
-        (["timeout", "-L", "9", "-H", "8"], "--low 9 is more than --high 8"),
+        (["timeout", "-L", "9ms", "-H", "8ms"], "--low 9ms is more than --high 8ms"),
         (["flood", "--pid", "4194999"], "is not the server's"),
     ],
     ids=["both ends", "queue", "format", "share", "range", "pid"],
@@ -289,7 +289,7 @@ def test_a_server_without_monitor_is_exit_77(kestrelctl: Kestrelctl, queue: str)
 
 
 def test_a_server_that_leaves_midway_is_exit_69(own_daemon: Daemon, own_kestrelctl: Kestrelctl) -> None:
-    process = own_kestrelctl.start("bench", "many-clients", "-s", "100", "-n", "1000", "-c", "3")
+    process = own_kestrelctl.start("bench", "many-clients", "-s", "100ms", "-n", "1000", "-c", "3")
     while own_kestrelctl("stats", "spam", "-o", "tsv").code == 1:
         pass
     own_daemon.kill()
