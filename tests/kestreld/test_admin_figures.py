@@ -1,8 +1,12 @@
-"""What the admin port makes of very many queues: in steps, none of which holds up a turn."""
+"""What the admin port makes of very many queues or clients: in steps, none of which holds up a turn."""
 
 import gc
+import json
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,12 +15,15 @@ from kestreld.config.config import Config, PerQueue, QueueConfig
 from kestreld.files import FileLayer
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
+from kestreld.server.admin.consumers import ConsumersReport
 from kestreld.server.admin.metrics import render
 from kestreld.server.admin.rows import RowBook
 from kestreld.stats import ServerStats
 from tests.support.clock import FakeClock
+from tests.support.server_here import ServerHere
 
 QUEUES = 10_000
+CLIENTS = 1500
 STEP_MS_MAX = 5
 
 
@@ -71,3 +78,26 @@ def test_a_look_at_queues_where_nothing_happens_makes_no_row_anew(collection: Qu
     *_, changed = book.changed_since(1)
     assert changed is not None
     assert [row[0] for row in changed[0]] == ["queue-00042"]
+
+
+def test_no_step_of_naming_very_many_consumers_takes_long(tmp_path: Path) -> None:
+    server = ServerHere(tmp_path, "listen: {admin: null}\n")
+    host, port = server.address.split(":")
+    reader = server.collection.reader("q")
+    for _ in range(CLIENTS // 2):
+        reader.queue.put(b"x")
+    with ExitStack() as clients:
+        for number in range(CLIENTS):
+            client = clients.enter_context(socket.create_connection((host, int(port))))
+            client.sendall(b"get q/t=600000/open\r\n")
+            if number % 100 == 99:
+                server.run_until(lambda number=number: server.connections() == number + 1)  # type: ignore[misc]
+        server.run_until(lambda: len(reader.open) + reader.wait_queue.waiting == CLIENTS)
+        report = ConsumersReport(server.service, 1000, with_clients=True)
+        pieces, longest_ms = steps(report.pieces("q", reader.queue, iter(())))
+    server.close()
+    print(f"{len(pieces)} steps, the longest {longest_ms:.1f} ms")
+    assert longest_ms < STEP_MS_MAX
+    assert pieces.count(None) > CLIENTS // 64, "it gives way every few clients"
+    found = json.loads("".join([piece for piece in pieces if isinstance(piece, str)]))
+    assert (len(found["holding"]), len(found["waiting"])) == (CLIENTS // 2, CLIENTS // 2)
