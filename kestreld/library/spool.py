@@ -249,7 +249,8 @@ class Spool:
         """`put` of items in one write, up to the first that is refused; how many were added."""
         added, items = 0, checks.several(values, "values")
         for data in items:
-            _check(data, expire_at_ms)
+            if type(data) is not bytes or type(expire_at_ms) is not int or expire_at_ms:
+                _check(data, expire_at_ms)
         with self.lock, self.turn(queue):
             if self.is_over or not queue.readers:
                 return 0
