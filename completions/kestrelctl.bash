@@ -22,11 +22,11 @@ _kestrelctl_options() { # of command $1
         'check') echo '--items-warn --items-crit --oldest-warn --age-warn --oldest-crit --age-crit --waiters-min --output -o --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'history') echo '--spool --archive --since --until --step --output -o --no-headers --fields --sort -h --help' ;;
         'doctor') echo '--config --spool --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
-        'flush') echo '--yes -y --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
-        'flush-all') echo '--yes -y --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
+        'flush') echo '--yes -y --missing-ok --dry-run --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
+        'flush-all') echo '--yes -y --dry-run --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'flush-expired') echo '--server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'flush-all-expired') echo '--server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
-        'delete') echo '--yes -y --missing-ok --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
+        'delete') echo '--yes -y --missing-ok --dry-run --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'undo') echo '--server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'dump-config') echo '--output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'dump-stats') echo '--per-server --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;

@@ -1,12 +1,9 @@
 """kestrelctl delete"""
 
 import os
-from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.dropping import DryRunOption, MissingOkOption, figures_of, no_such_queue, tell
 from kestrelctl.commands.options import QueueArgument, Remote, YesOption
-from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import confirm, remark
 
 
@@ -14,19 +11,22 @@ def delete(
     queue: QueueArgument,
     remote: Remote,
     yes: YesOption = False,
-    missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="Exit 0 instead of 1 when there is no such queue.")
-    ] = False,
+    missing_ok: MissingOkOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Delete a queue, its items and its journal. Where trash_seconds is set, `kestrelctl undo` brings the items back.
 
     Exit 1 when there is no such queue (an old Kestrel does not say).
     """
     cluster = remote.cluster()
+    if dry_run:
+        tell(figures_of(cluster, queue, missing_ok=missing_ok))
+        cluster.end()
+        return
     confirm(f"delete {queue} and all its items?", yes=yes)
     deleted = cluster.each(lambda client: client.delete_queue(os.fsencode(queue)))
     cluster.end()
     if any(was_there for _, was_there in deleted):
         remark(f"deleted {queue}")
     elif not missing_ok:
-        raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")
+        raise no_such_queue(queue)

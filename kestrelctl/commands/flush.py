@@ -2,14 +2,28 @@
 
 import os
 
+from kestrelctl.commands.dropping import DryRunOption, MissingOkOption, figures_of, tell
 from kestrelctl.commands.options import QueueArgument, Remote, YesOption
 from kestrelctl.shell.output import confirm, remark
 
 
-def flush(queue: QueueArgument, remote: Remote, yes: YesOption = False) -> None:
-    """Discard all items of a queue. The queue stays. Where trash_seconds is set, `kestrelctl undo` brings them back."""
+def flush(
+    queue: QueueArgument,
+    remote: Remote,
+    yes: YesOption = False,
+    missing_ok: MissingOkOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Discard all items of a queue. The queue stays. Where trash_seconds is set, `kestrelctl undo` brings them back.
+
+    Exit 1 when there is no such queue.
+    """
     cluster = remote.cluster()
-    confirm(f"discard all items of {queue}?", yes=yes)
-    cluster.each(lambda client: client.flush(os.fsencode(queue)))
+    rows = figures_of(cluster, queue, missing_ok=missing_ok)
+    if dry_run:
+        tell(rows)
+    elif rows:
+        confirm(f"discard all items of {queue}?", yes=yes)
+        cluster.each(lambda client: client.flush(os.fsencode(queue)))
+        remark(f"flushed {queue}")
     cluster.end()
-    remark(f"flushed {queue}")

@@ -3,9 +3,9 @@
 from typing import Annotated, Final
 
 from kestrelctl.commands.declared import argument, option
+from kestrelctl.commands.dropping import no_such_queue
 from kestrelctl.commands.options import Output, PerServerOption, Remote
 from kestrelctl.remote.patterns import alike
-from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import columns_of
 
 MAIN_COLUMNS: Final = [
@@ -63,4 +63,4 @@ def stats(
     cluster.end()
     names = {str(row["queue"]) for row in rows} if queues else ()
     if missing := sorted({pattern for pattern in queues or () if not alike(pattern, names)}):
-        raise Failure(ExitCode.NEGATIVE, f"no such queue: {', '.join(missing)}")
+        raise no_such_queue(", ".join(missing))

@@ -22,7 +22,8 @@ def undo(queue: QueueArgument, remote: Remote) -> None:
     ]
     cluster.end()
     if not undone:
-        raise Failure(ExitCode.NEGATIVE, f"nothing to undo for {queue}: trash_seconds is 0, or has expired")
+        words = f"nothing to undo for {queue}: trash_seconds is 0, or has expired"
+        raise Failure(ExitCode.NEGATIVE, words, is_quiet=False)
     back, left = map(sum, zip(*undone, strict=True))
     if left:
         code = ExitCode.PARTLY_STORED if back else ExitCode.FULL

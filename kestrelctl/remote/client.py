@@ -1,6 +1,7 @@
 """The client's connection with the exit codes of a command line: what goes wrong leaves as a `Failure`."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from kestrelctl.items.putting import PutReport
@@ -8,7 +9,7 @@ from kestrelctl.remote.access import parse_address, tls_context
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import errors
 from kestreld.client.access import Login
-from kestreld.client.blocks import text
+from kestreld.client.blocks import QueueBlock, parse_blocks, text
 from kestreld.client.connection import ClientConnection, reason_of
 from kestreld.client.items import PutItem
 
@@ -51,8 +52,11 @@ class KestrelClient(ClientConnection):
         try:
             for batch in batches:
                 for first in range(0, len(batch), BATCH_ITEMS_MAX):
-                    self._put_batch(queue, batch[first : first + BATCH_ITEMS_MAX], report)
+                    self._put_batch(queue, some := batch[first : first + BATCH_ITEMS_MAX], report)
                     if report.failure is not None:
+                        if report.failure.code == ExitCode.FULL and report.first_refused is not None:
+                            refused = some[report.first_refused - 1 - (report.sent - len(some))]
+                            report.failure.words = self._why_refused(queue, len(refused.data))
                         return report
         except Failure as failure:
             report.failure = report.failure or failure
@@ -67,8 +71,26 @@ class KestrelClient(ClientConnection):
             elif answer:
                 report.note(None)
             else:
-                words = f"{text(queue)} refused the item: the queue is full, or the item is larger than max_item_size"
-                report.note(Failure(ExitCode.FULL, words))
+                report.note(Failure(ExitCode.FULL, f"{text(queue)} refused the item"))
+
+    def _why_refused(self, queue: bytes, size_bytes: int) -> str:
+        """In words. The reply is the same for both reasons: it is the limits that tell them apart."""
+        name, blocks = text(queue), list[QueueBlock]()
+        with suppress(Failure):
+            blocks = parse_blocks(self.dump_config())
+        family = [block for block in blocks if block["queue"] == name or str(block["queue"]).startswith(f"{name}+")]
+        largest = min((size for block in family if isinstance(size := block.get("max_item_size"), int)), default=None)
+        if largest is not None and size_bytes > largest:
+            return f"{name} refused the item: it has {size_bytes} bytes, max_item_size is {largest}"
+        limits = [
+            f"{key} is {block[key]}" + ("" if block["queue"] == name else f" in {block['queue']}")
+            for block in family
+            for key in ("max_items", "max_size")
+            if isinstance(block.get(key), int)
+        ]
+        if limits:
+            return f"{name} refused the item: the queue is full; {', '.join(limits)}"
+        return f"{name} refused the item: the queue is full, or the item is larger than max_item_size"
 
 
 def failure_of(problem: errors.KestrelError, timeout_ms: int) -> Failure:

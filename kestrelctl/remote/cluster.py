@@ -49,13 +49,18 @@ class Cluster:
     # All of them
 
     def each(self, do: Callable[[KestrelClient], T]) -> list[tuple[str, T]]:
-        """The addresses and answers of those that have one. Raises Failure when there are none."""
+        """The addresses and answers of those that have one. Raises Failure when there are none.
+
+        Those that cannot be reached are not asked again.
+        """
         answers = []
-        for client in self.clients:
+        for client in list(self.clients):
             try:
                 answers.append((client.address, do(client)))
             except Failure as failure:
                 self._note(failure)
+                if failure.code in AWAY:
+                    self.clients.remove(client)
         if not answers:
             self.end()
         return answers

@@ -30,10 +30,8 @@ def exit_code_of(run: Callable[[], int]) -> int:
 
 
 def _failed(failure: Failure) -> ExitCode:
-    if failure.code in (ExitCode.NEGATIVE, ExitCode.WAIT_EXPIRED):
-        output.remark(failure.words)
-    elif failure.words:
-        output.say(failure.words)
+    if failure.words:
+        (output.remark if failure.is_quiet else output.say)(failure.words)
     return failure.code
 
 

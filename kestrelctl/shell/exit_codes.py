@@ -56,12 +56,17 @@ class ExitCode(IntEnum):
 
 
 class Failure(Exception):
-    """The run cannot go on: an exit code, and the words for stderr ("" = say nothing)."""
+    """The run cannot go on: an exit code, and the words for stderr ("" = say nothing).
 
-    def __init__(self, code: ExitCode, words: str) -> None:
+    Quiet words are for persons only, as a script asks and the code is its answer: "work is empty". None = as is
+    usual for the code.
+    """
+
+    def __init__(self, code: ExitCode, words: str, *, is_quiet: bool | None = None) -> None:
         super().__init__(words)
         self.code = code
         self.words = words
+        self.is_quiet = code in (ExitCode.NEGATIVE, ExitCode.WAIT_EXPIRED) if is_quiet is None else is_quiet
 
 
 class Interrupted(BaseException):

@@ -250,9 +250,9 @@ def test_what_cannot_be_compared_is_said_before_the_run(
 # Options
 
 
-def test_a_plain_number_after_s_is_the_pause_of_many_clients(kestrelctl: Kestrelctl, queue: str) -> None:
+def test_a_span_after_s_is_the_pause_of_many_clients(kestrelctl: Kestrelctl, queue: str) -> None:
     arguments = ["bench", "many-clients", "-n", "5", "-c", "2", "-q", queue, "-o", "json"]
-    run = kestrelctl(*arguments, "-s", "3", "-s", kestrelctl.address)
+    run = kestrelctl(*arguments, "-s", "3ms", "-s", kestrelctl.address)
     assert run.code == 0, run.err
     assert figures(run)["options"]["sleep_ms"] == 3
     assert figures(run)["server"] == kestrelctl.address

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kestrelctl.items.putting import EXPIRY_RELATIVE_S_MAX, expiry_s
+from tests.support.daemon import running_daemon
+from tests.support.peer import Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 
 
@@ -87,14 +89,36 @@ def test_a_full_queue_refuses_with_exit_80_and_says_how_many_lines_it_took_with_
     none = kestrelctl("put", "small", "6")
     assert some.code == 81
     assert some.err == (
-        "kestrelctl: item 4: small refused the item: the queue is full, or the item is larger than max_item_size; "
-        "stored 3 of the 5 items sent\n"
+        "kestrelctl: item 4: small refused the item: the queue is full; max_items is 3; stored 3 of the 5 items sent\n"
     )
     assert (none.code, none.err) == (
         80,
-        "kestrelctl: small refused the item: the queue is full, or the item is larger than max_item_size\n",
+        "kestrelctl: small refused the item: the queue is full; max_items is 3\n",
     )
     assert kestrelctl("get", "small", "--all").out == b"1\n2\n3\n"
+
+
+def test_an_item_that_is_too_large_is_told_from_a_full_queue(tmp_path: Path) -> None:
+    limits = ("queues.q.max_item_size=4", "queues.q+tight.max_items=1")
+    with running_daemon(tmp_path / "limited", *limits) as daemon:
+        ctl = Kestrelctl(daemon.address, tmp_path)
+        large = ctl("put", "q", "12345")
+        assert (large.code, large.err) == (80, "kestrelctl: q refused the item: it has 5 bytes, max_item_size is 4\n")
+        ctl("get", "q+tight")  # from now on it is there
+        assert ctl("put", "q", "1234").code == 0
+        full = ctl("put", "q", "1234")
+        assert (full.code, full.err) == (
+            80,
+            "kestrelctl: q refused the item: the queue is full; max_items is 1 in q+tight\n",
+        )
+
+
+def test_where_the_server_does_not_tell_its_limits_both_reasons_are_named(kestrelctl: Kestrelctl) -> None:
+    exchanges = [Exchange(b"set q 0 0 1\r\nx\r\n", b"NOT_STORED\r\n"), Exchange(b"dump_config\r\n", b"ERROR\r\n")]
+    with scripted_peer(exchanges) as peer:
+        run = kestrelctl("put", "q", "x", "-s", peer.address)
+    reasons = "the queue is full, or the item is larger than max_item_size"
+    assert (run.code, run.err) == (80, f"kestrelctl: q refused the item: {reasons}\n")
 
 
 def test_an_expired_item_is_not_delivered(kestrelctl: Kestrelctl, queue: str) -> None:

@@ -48,7 +48,8 @@ def test_nothing_to_undo_is_exit_1(on_keeping: Kestrelctl) -> None:
     on_keeping("flush", "brief", "-y")
     for queue in ("never-there", "brief"):
         run = on_keeping("undo", queue)
-        assert (run.code, run.out, run.err) == (1, b"", "")
+        words = f"kestrelctl: nothing to undo for {queue}: trash_seconds is 0, or has expired\n"
+        assert (run.code, run.out, run.err) == (1, b"", words)
 
 
 def test_a_full_queue_takes_some_and_the_rest_is_kept(keeping: Daemon, on_keeping: Kestrelctl) -> None:
@@ -132,3 +133,25 @@ def test_an_old_kestrel_knows_neither(kestrelctl: Kestrelctl) -> None:
         for answer in (b"ERROR\r\n", b"CLIENT_ERROR\r\n"):
             with scripted_peer([Exchange(f"{verb} work\r\n".encode(), answer, closes=True)]) as peer:
                 assert kestrelctl(verb, "work", "-s", peer.address).code == 77
+
+
+# What would be dropped, and what is not there
+
+
+def test_a_dry_run_says_what_is_there_and_leaves_it(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "--lines", stdin=b"1\n22\n")
+    row = f"{queue}\t2\t3\t0\n".encode()
+    for verb in (["flush", queue], ["delete", queue], ["flush-all"]):
+        run = kestrelctl(*verb, "--dry-run")
+        assert run.code == 0
+        assert run.out.startswith(b"queue\titems\tbytes\topen_transactions\n")
+        assert row in run.out
+    assert kestrelctl("get", queue, "--all").out == b"1\n22\n"
+
+
+@pytest.mark.parametrize("verb", [["flush"], ["flush", "--dry-run"], ["delete"], ["delete", "--dry-run"]])
+def test_a_name_that_is_no_queue_is_exit_1_with_words(kestrelctl: Kestrelctl, verb: list[str]) -> None:
+    run = kestrelctl(*verb, "wrok")
+    assert (run.code, run.out, run.err) == (1, b"", "kestrelctl: no such queue: wrok\n")
+    assert kestrelctl(*verb, "wrok", "--missing-ok").code == 0
+    assert kestrelctl("ls", "wrok").code == 1  # nothing has made it

@@ -1,0 +1,38 @@
+"""What flush, flush-all and delete would discard."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+from kestrelctl.commands.declared import option
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import write_rows
+
+if TYPE_CHECKING:
+    from kestrelctl.remote.cluster import Cluster
+    from kestreld.client.blocks import QueueBlock
+
+COLUMNS: Final = ["queue", "items", "bytes", "open_transactions"]
+DryRunOption = Annotated[
+    bool, option("--dry-run", help="Print a row for each queue with what it holds, and change nothing.")
+]
+
+
+MissingOkOption = Annotated[bool, option("--missing-ok", help="Exit 0 instead of 1 when there is no such queue.")]
+
+
+def no_such_queue(name: str) -> Failure:
+    """Said aloud also where nobody looks: it is a slip more often than an answer."""
+    return Failure(ExitCode.NEGATIVE, f"no such queue: {name}", is_quiet=False)
+
+
+def figures_of(cluster: "Cluster", queue: str, *, missing_ok: bool) -> "list[QueueBlock]":
+    """Of a queue by this very name. Raises Failure where there is none, unless that is all right."""
+    rows = [row for row in cluster.queue_rows([queue]) if row["queue"] == queue]
+    if not rows and not missing_ok:
+        cluster.end()
+        raise no_such_queue(queue)
+    return rows
+
+
+def tell(rows: "Sequence[QueueBlock]") -> None:
+    write_rows([{column: row[column] for column in COLUMNS if column in row} for row in rows], COLUMNS)
