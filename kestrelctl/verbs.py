@@ -62,6 +62,18 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import __version__
 
 EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
+# The help shows the verbs in these groups.
+TOPICS: Final = {
+    "Items": ("put", "get", "peek", "items", "tail", "move", "copy", "export", "import"),
+    "Queues": (
+        *("ls", "stats", "consumers", "readers", "history", "wait"),
+        *("flush", "flush-all", "flush-expired", "flush-all-expired", "delete", "undo"),
+    ),
+    "Monitoring": ("top", "web", "watch", "check", "doctor"),
+    "Server": ("dump-config", "dump-stats", "reload", "version", "shutdown"),
+    "Journals": ("journal", "journal-verify", "repair", "retention"),
+    "More": ("context", "bench", "spark"),
+}
 HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
 
 Data goes to stdout and words to stderr. `kestrelctl VERB -h` explains a verb.
@@ -208,8 +220,16 @@ def command_tree(verbs: Set[str] | None = None) -> Any:
     program: Any = typer.main.get_command(chosen)
     shared = [option for option in program.params if option.name in (*WAY_IN, "named")]
     _furnish(program, shared, "")
+    program.format_commands = partial(_format_topics, program)
     _take_no_nothing(program)
     return program
+
+
+def _format_topics(program: Any, context: typer.Context, formatter: Any) -> None:
+    for topic, verbs in TOPICS.items():
+        limit = formatter.width - 6 - max(map(len, verbs))
+        with formatter.section(topic):
+            formatter.write_dl([(verb, program.commands[verb].get_short_help_str(limit)) for verb in verbs])
 
 
 def _ungroup(tree: typer.Typer) -> None:

@@ -1,11 +1,12 @@
 """The man pages of kestrelctl: one of the program and one of each command."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from kestrelctl.description.tree import Argument, Command, Option
 from kestrelctl.remote.access import PASSWORD_VARIABLE
 from kestrelctl.shell.exit_codes import ExitCode
+from kestrelctl.verbs import TOPICS
 from kestreld import __version__
 
 _CODE = re.compile(r"`([^`]+)`")
@@ -33,7 +34,7 @@ def _page(command: Command, program: Command) -> str:
         *_description(command.help),
     ]
     if command.commands:
-        parts += [".SH COMMANDS", *_commands(command)]
+        parts += [".SH COMMANDS", *_commands(command.commands, {} if command.path else TOPICS)]
     if command.arguments:
         parts += [".SH ARGUMENTS", *(line for argument in command.arguments for line in _argument(argument))]
     own = [option for option in command.options if not option.is_shared]
@@ -73,11 +74,15 @@ def _description(help: str) -> list[str]:
     return lines[1:] if lines[:1] == [".PP"] else lines
 
 
-def _commands(command: Command) -> list[str]:
-    """Each with its page."""
-    return [
-        line for each in command.commands for line in (".TP", f".BR {_escaped(_name(each))} (1)", *_text(each.summary))
-    ]
+def _commands(commands: Iterable[Command], topics: Mapping[str, Sequence[str]]) -> list[str]:
+    """Each with its page, by topics if there are any."""
+    lines = {each.path[-1]: [".TP", f".BR {_escaped(_name(each))} (1)", *_text(each.summary)] for each in commands}
+    if not topics:
+        return [line for each in lines.values() for line in each]
+    found: list[str] = []
+    for topic, verbs in topics.items():
+        found += [f".SS {topic}", *(line for verb in verbs for line in lines[verb])]
+    return found
 
 
 def _argument(argument: Argument) -> list[str]:

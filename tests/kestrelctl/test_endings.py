@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from kestrelctl.shell.exit_codes import ExitCode
+from kestrelctl.verbs import TOPICS, command_tree
 from tests.support.daemon import Daemon
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
@@ -19,9 +20,11 @@ def test_help_has_the_table_of_exit_codes(kestrelctl: Kestrelctl) -> None:
 
 
 def test_every_verb_explains_itself(kestrelctl: Kestrelctl) -> None:
-    commands = kestrelctl("-h").out.decode().partition("Commands:\n")[2].partition("\n\n")[0]
+    commands = kestrelctl("-h").out.decode().partition("Items:\n")[2].partition("Exit codes:\n")[0]
     verbs = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
-    assert len(verbs) > 15
+    assert sorted(verbs) == sorted(verb for topic in TOPICS.values() for verb in topic)
+    assert sorted(verbs) == sorted(command_tree().commands)
+    assert re.findall(r"^([A-Z]\w+):$", commands, re.MULTILINE) == list(TOPICS)[1:]
     for verb in ("get", "journal-verify"):
         assert verb in verbs
         assert kestrelctl(verb, "-h").out.startswith(f"Usage: kestrelctl {verb} ".encode())
