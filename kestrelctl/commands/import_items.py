@@ -11,7 +11,10 @@ from kestrelctl.shell.output import remark
 def import_items(
     queue: QueueArgument,
     remote: Remote,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What `kestrelctl export` wrote; - is stdin.")] = "-",
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="An export, also as .gz or .zst; - is stdin."),
+    ] = "-",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the last item that an earlier import of FILE stored.")
     ] = False,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kestrelctl.items.framing import Framing, split
+from kestrelctl.items.inflating import inflated, is_compressed
 from kestrelctl.items.item_lines import HEADER, VERSION, failing_to, fields_in, line_of, number_in
 from kestrelctl.items.putting import PutReport, expiry_at_s, explain
 from kestrelctl.remote.client import KestrelClient
@@ -31,6 +32,13 @@ class ImportPosition(NamedTuple):
 
 
 BEGINNING: Final = ImportPosition()
+
+
+def _behind(count: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Without so many bytes at the beginning."""
+    for chunk in chunks:
+        yield chunk[count:]
+        count = max(count - len(chunk), 0)
 
 
 @dataclass(slots=True)
@@ -55,15 +63,18 @@ class Import:
         if self.path == "-":
             if resume:
                 raise Failure(ExitCode.USAGE, "--resume requires a file")
-            self._put(client, read_chunks(STDIN, "standard input"))
+            self._put(client, inflated(read_chunks(STDIN, "standard input"), "standard input"))
             return
         with failing_to(f"read {self.path}"):
             file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._reached = self._noted(resume=resume)
             self._line = self._reached.line
-            os.lseek(file, self._reached.end_bytes, os.SEEK_SET)
-            self._put(client, read_chunks(file, self.path), os.fstat(file).st_size - self._reached.end_bytes)
+            if is_compressed(os.pread(file, 4, 0)):
+                self._put(client, _behind(self._reached.end_bytes, inflated(read_chunks(file, self.path), self.path)))
+            else:
+                os.lseek(file, self._reached.end_bytes, os.SEEK_SET)
+                self._put(client, read_chunks(file, self.path), os.fstat(file).st_size - self._reached.end_bytes)
         finally:
             os.close(file)
         with suppress(FileNotFoundError):

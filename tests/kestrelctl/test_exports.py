@@ -1,6 +1,7 @@
 """export and import: a queue as lines of JSON, out and in again with nothing changed that can be kept."""
 
 import base64
+import gzip
 import json
 import os
 import pty
@@ -242,3 +243,71 @@ def test_on_a_terminal_there_is_a_bar(kestrelctl: Kestrelctl, queue: str, tmp_pa
     assert run.wait(30) == 0
     assert f"export {queue}".encode() in shown
     assert b"exported items=1000" in shown
+
+
+# Compressed
+
+
+def compressed(kind: str, data: bytes) -> bytes:
+    """In two streams."""
+    half = len(data) // 2
+    if kind == "gz":
+        return gzip.compress(data[:half]) + gzip.compress(data[half:]) + bytes(7)
+    zstandard = pytest.importorskip("zstandard")
+    return b"".join(zstandard.ZstdCompressor().compress(part) for part in (data[:half], data[half:]))
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_an_import_reads_what_gzip_and_zstd_wrote(
+    kestrelctl: Kestrelctl, queue: str, tmp_path: Path, kind: str
+) -> None:
+    data = b"".join(b'{"data":"%d %s"}\n' % (number, b"x" * 200) for number in range(3000))
+    file = tmp_path / f"items.{kind}"
+    file.write_bytes(compressed(kind, data))
+    assert kestrelctl("import", queue, str(file)).code == 0
+    assert kestrelctl("import", queue, "-", stdin=file.read_bytes()).code == 0
+    items = kestrelctl("get", queue, "--all").out.splitlines()
+    assert items == 2 * [b"%d %s" % (number, b"x" * 200) for number in range(3000)]
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_compressed_import_that_was_cut_short_resumes(
+    kestrelctl: Kestrelctl, queue: str, tmp_path: Path, kind: str
+) -> None:
+    lines = [
+        b'{"data":"%d %s"}\n' % (number, random.Random(number).randbytes(40).hex().encode()) for number in range(3000)
+    ]
+    file = tmp_path / "items"
+    whole = compressed(kind, b"".join(lines))
+    file.write_bytes(whole[:-100])
+    short = kestrelctl("import", queue, str(file))
+    assert short.code == 65
+    assert f"{file}: ends inside compressed data" in short.err
+    file.write_bytes(whole)
+    assert kestrelctl("import", queue, str(file), "--resume").code == 0
+    items = kestrelctl("get", queue, "--all").out.splitlines()
+    assert items == [line[9:-3] for line in lines]
+
+
+def test_a_damaged_gzip_file_is_exit_65(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
+    file = tmp_path / "items.gz"
+    file.write_bytes(gzip.compress(b'{"data":"x"}\n')[:-6] + b"damage")
+    run = kestrelctl("import", queue, str(file))
+    assert (run.code, run.out) == (65, b"")
+    assert run.err.startswith(f"kestrelctl: {file}: cannot be decompressed: ")
+
+
+def test_where_python_has_no_zstd_an_import_says_what_to_install(kestrelctl: Kestrelctl, tmp_path: Path) -> None:
+    file = tmp_path / "items.zst"
+    file.write_bytes(b"\x28\xb5\x2f\xfd\x20\x00\x01\x00\x00")
+    without = "import sys; sys.modules |= dict.fromkeys(['zstandard', 'compression', 'compression.zstd'])"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{without}; from kestrelctl.app import main; main()", "import", "q", str(file)],
+        env=kestrelctl.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 74
+    assert run.stderr.startswith(
+        f"kestrelctl: cannot read {file}: zstd requires Python 3.14 or pip install 'kestreld[zstd]'"
+    )
