@@ -15,29 +15,33 @@ from textual.message import Message
 from kestrelctl.remote.client import NOBODY
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
-from tui.asking import Action, act
-from tui.base import BaseConsole
+from kestreld.config.units import parse_duration_ms
+from tui.acting import ActingConsole
+from tui.commands import parse
 from tui.export import export
+from tui.figures import COLUMNS
 from tui.formats import printable, span
 from tui.keys import CONSOLE_KEYS, bindings
 from tui.palette import Offers
 from tui.plain import ViewOptions
 from tui.polling import Poller, PollThread
+from tui.preferences import columns_named, keep_columns
 from tui.recording import Player, Recorder
+from tui.screens.command_line import CommandLine
 from tui.screens.details import Details
 from tui.screens.help import Help
 from tui.screens.journal import JournalScreen
 from tui.screens.overview import Overview
-from tui.screens.questions import Confirmation, Question
+from tui.screens.questions import Question
 from tui.snapshots import Outage, Snapshot
-from tui.table import QueueTable
+from tui.table import COLUMNS_SHOWN, QueueTable
 from tui.themes import NAMES, THEMES
 
 GARBAGE_MIN: Final = 100_000
 INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 
 
-class Console(BaseConsole):
+class Console(ActingConsole):
     TITLE = "kestrelctl top"
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar = {Offers}  # Textual's own write SVGs that load fonts
@@ -61,8 +65,10 @@ class Console(BaseConsole):
         theme_name: str = NAMES[0],
         recorder: Recorder | None = None,
         player: Player | None = None,
+        columns: Sequence[str] = COLUMNS_SHOWN,
+        keeps_columns: bool = False,
     ) -> None:
-        """With a `player`, show a recording instead of polling."""
+        """With a `player`, show a recording instead of polling. `keeps_columns`: those chosen are there next time."""
         super().__init__(
             player.servers if player is not None else [poller.address for poller in pollers],
             interval_ms=interval_ms,
@@ -78,7 +84,8 @@ class Console(BaseConsole):
         self._pollers = pollers
         self._threads: list[PollThread] = []
         self._sampled: set[str] = set()
-        self._overview = Overview(options.filter, options.sort, descending=options.descending)
+        self.keeps_columns = keeps_columns
+        self._overview = Overview(options.filter, options.sort, descending=options.descending, columns=columns)
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = theme_name
@@ -160,9 +167,6 @@ class Console(BaseConsole):
             self.say(f"recording stopped: {(error.strerror or str(error)).lower()}", is_bad=True)
             self.recorder = None
 
-    def say(self, message: str, *, is_bad: bool = False) -> None:
-        self.notify(message, severity="error" if is_bad else "information", markup=False)
-
     # Screens
 
     def on_queue_table_opened(self, event: QueueTable.Opened) -> None:
@@ -195,7 +199,10 @@ class Console(BaseConsole):
         choice = longer[:1] if step > 0 else shorter[-1:]
         if not choice:
             return
-        self.interval_ms = choice[0]
+        self.refresh_every(choice[0])
+
+    def refresh_every(self, interval_ms: int) -> None:
+        self.interval_ms = interval_ms
         for poller in self._pollers:
             poller.interval_ms = self.interval_ms
         self._timer.stop()
@@ -215,79 +222,167 @@ class Console(BaseConsole):
     # Actions
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """False = the key does nothing and is not shown."""
-        if action == "act":
-            return not self.is_read_only and self.player is None
         if action in ("export", "record") and self.is_web and self.is_read_only:
             return False  # the files would be on this machine, not on the user's
         if action == "record":
             return self.player is None
         if action == "seek":
             return self.player is not None
-        return True
+        return super().check_action(action, parameters)
 
-    def action_act(self, name: str) -> None:
-        """Act on every server of the view, once the user has typed the queue's name."""
-        action = Action(name)
-        queue = self._current_queue()
-        servers = [server.address for server in self.board.servers_in(self.view)]
-        if action is not Action.RELOAD and queue is None:
-            return
-        queue = queue or ""
-        where = ", ".join(servers)
-        if action is Action.RELOAD:
-            confirmation = Confirmation(f"Reload the configuration of {where}.", "reload")
-        elif action is Action.FLUSH:
-            confirmation = Confirmation(f"Discard all items of {printable(queue)} on {where}.", queue)
-        else:
-            confirmation = Confirmation(f"Delete {printable(queue)} and its items on {where}.", queue)
+    def chosen_queues(self) -> list[str]:
+        marked = self._overview.table.marked
+        if isinstance(self.screen, Overview) and marked:
+            chosen = [row.queue for row in self._overview.rows() if row.queue in marked]
+            if chosen:
+                return chosen
+        current = self._current_queue()
+        return [current] if current is not None else []
 
-        def act_on_servers() -> None:
-            for server in servers:
-                try:
-                    message, is_bad = act(server, self.timeout_ms, self.login, action, queue), False
-                except Failure as failure:
-                    message, is_bad = failure.words, True
-                self.call_from_thread(self.say, message, is_bad=is_bad)
-
-        def go_on(typed: str | None) -> None:
-            if typed is not None:
-                self.run_worker(act_on_servers, thread=True)
-
-        self.push_screen(confirmation, go_on)
+    def after_acting(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, Details):
+                screen.action_ask()
 
     def action_export(self) -> None:
-        draw = self.export_screenshot  # of the screen below the question
-        picture = draw()
+        picture = self.export_screenshot()  # of the screen below the question
 
         def write(path: str | None) -> None:
-            if not path:
-                return
-            try:
-                export(path, self._overview.rows(), lambda: picture)
-            except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                self.say(f"cannot write {path}: {reason}", is_bad=True)
-            else:
-                self.say(f"wrote {path}")
+            if path:
+                self.export_to(path, picture)
 
         self.push_screen(Question("Write the view to a new file: .csv, .json or .svg", "kestrel-top.csv"), write)
 
+    def export_to(self, path: str, picture: str) -> None:
+        try:
+            export(path, self._overview.rows(), lambda: picture)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.say(f"cannot write {path}: {reason}", is_bad=True)
+        else:
+            self.say(f"wrote {path}")
+
     def action_record(self) -> None:
-        if self.recorder is not None:
-            self.recorder.close()
-            self.say(f"recorded to {self.recorder.path}")
-            self.recorder = None
-            self._overview.show()
+        if self.recorder is None:
+            self.push_screen(Question("Record samples to a new file", "kestrel-top.jsonl"), self.record_to)
+        else:
+            self._stop_recording(self.recorder)
+
+    def _stop_recording(self, recorder: Recorder) -> None:
+        recorder.close()
+        self.say(f"recorded to {recorder.path}")
+        self.recorder = None
+        self._overview.show()
+
+    def record_to(self, path: str | None) -> None:
+        if not path:
             return
+        try:
+            self.recorder = Recorder(path, self.interval_ms)
+        except OSError as error:
+            self.say(f"cannot record to {path}: {error.strerror}", is_bad=True)
+        self._overview.show()
 
-        def start(path: str | None) -> None:
-            if not path:
-                return
-            try:
-                self.recorder = Recorder(path, self.interval_ms)
-            except OSError as error:
-                self.say(f"cannot record to {path}: {error.strerror}", is_bad=True)
-            self._overview.show()
+    # Commands
 
-        self.push_screen(Question("Record samples to a new file", "kestrel-top.jsonl"), start)
+    def action_command(self) -> None:
+        self.push_screen(CommandLine([row.queue for row in self.board.rows(self.view)]), self.run_command)
+
+    def run_command(self, line: str | None) -> None:
+        """What was typed behind a colon."""
+        if not line or not line.strip(" :"):
+            return
+        try:
+            command, argument = parse(line)
+            needs = {"flush": "act", "delete": "act", "put": "act", "move": "act", "reload": "act"}.get(command.name)
+            if not self.check_action(needs or command.name, ()):
+                raise ValueError(f"{command.name} is not possible here: read-only, or a replay")
+            getattr(self, f"command_{command.name}")(argument)
+        except ValueError as error:
+            self.say(str(error), is_bad=True)
+
+    def command_queue(self, name: str) -> None:
+        self._known(name)
+        self.open_queue(name)
+
+    def command_journal(self, name: str) -> None:
+        if name:
+            self._known(name)
+            self._overview.table.go_to(name)
+            self.push_screen(JournalScreen(name))
+        else:
+            self.action_journal()
+
+    def _known(self, name: str) -> None:
+        if all(row.queue != name for row in self.board.rows(self.view)):
+            raise ValueError(f"no such queue: {printable(name)}")
+
+    def command_sort(self, argument: str) -> None:
+        (column,) = columns_named([argument.lstrip("+-")], COLUMNS)
+        self._overview.sort_by(
+            column, descending=not argument.startswith("+") if column != "queue" else argument[0] == "-"
+        )
+
+    def command_filter(self, words: str) -> None:
+        self._overview.filter_by(words)
+
+    def command_columns(self, argument: str) -> None:
+        columns = columns_named(argument.replace(",", " ").split()) or COLUMNS_SHOWN
+        self._overview.table.show_columns(columns)
+        if not self.keeps_columns:
+            return
+        try:
+            keep_columns(columns)
+        except OSError as error:
+            self.say(f"cannot keep the columns: {error.strerror or error}", is_bad=True)
+
+    def command_server(self, address: str) -> None:
+        if address not in self.board.views and address not in self.board.servers:
+            raise ValueError(f"no server {address}: there are {', '.join(self.board.servers)}")
+        self.view = address if address in self.board.views else self.board.views[0]
+        self._overview.show()
+
+    def command_theme(self, name: str) -> None:
+        if name not in NAMES:
+            raise ValueError(f"no such theme: {name!r}; use one of {', '.join(NAMES)}")
+        self.theme = name
+
+    def command_interval(self, argument: str) -> None:
+        interval_ms = parse_duration_ms(argument, 1000)
+        if interval_ms == 0:
+            raise ValueError("the interval must be greater than 0")
+        self.refresh_every(interval_ms)
+
+    def command_put(self, item: str) -> None:
+        queues = self.chosen_queues()
+        if queues:
+            self.carry_out(self.puts(queues[0], item))
+
+    def command_move(self, target: str) -> None:
+        self.move_to(target)
+
+    def command_flush(self, _: str) -> None:
+        self.action_act("flush")
+
+    def command_delete(self, _: str) -> None:
+        self.action_act("delete")
+
+    def command_reload(self, _: str) -> None:
+        self.action_act("reload")
+
+    def command_export(self, path: str) -> None:
+        self.export_to(path, self.export_screenshot())
+
+    def command_record(self, path: str) -> None:
+        if self.recorder is not None:
+            self._stop_recording(self.recorder)
+        elif path:
+            self.record_to(path)
+        else:
+            self.action_record()
+
+    def command_help(self, _: str) -> None:
+        self.action_help()
+
+    def command_quit(self, _: str) -> None:
+        self.exit()

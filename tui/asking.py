@@ -4,6 +4,7 @@ import base64
 import json
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -23,6 +24,8 @@ WAITING_BYTES_MAX: Final = 256 * 1024
 class Action(StrEnum):
     FLUSH = "flush"
     DELETE = "delete"
+    MOVE = "move"
+    PUT = "put"
     RELOAD = "reload"
 
 
@@ -126,17 +129,18 @@ def _item(row: dict[str, Any]) -> WaitingItem:
     return WaitingItem(data, row["id"], *times, row.get("flags", 0), row.get("is_open", False))
 
 
-def act(address: str, timeout_ms: int, login: Login, action: Action, queue: str) -> str:
-    """Run the action; returns a message for the user. Raises Failure."""
-    client = KestrelClient(address, timeout_ms, login)
-    try:
-        match action:
-            case Action.FLUSH:
-                client.flush(os.fsencode(queue))
-                return f"{address}: flushed"
-            case Action.DELETE:
-                return f"{address}: " + ("deleted" if client.delete_queue(os.fsencode(queue)) else "no such queue")
-            case Action.RELOAD:
-                return f"{address}: reloaded {client.reload()}".rstrip()
-    finally:
-        client.close()
+def flush_queue(asked: Asked, queue: str) -> str:
+    """A message for the user, as of the following. Raises Failure."""
+    with closing(KestrelClient(asked.address, asked.timeout_ms, asked.login)) as client:
+        client.flush(os.fsencode(queue))
+    return f"{asked.address}: flushed"
+
+
+def delete_queue(asked: Asked, queue: str) -> str:
+    with closing(KestrelClient(asked.address, asked.timeout_ms, asked.login)) as client:
+        return f"{asked.address}: " + ("deleted" if client.delete_queue(os.fsencode(queue)) else "no such queue")
+
+
+def reload(asked: Asked) -> str:
+    with closing(KestrelClient(asked.address, asked.timeout_ms, asked.login)) as client:
+        return f"{asked.address}: reloaded {client.reload()}".rstrip()

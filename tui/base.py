@@ -11,6 +11,7 @@ from kestreld.client.access import Login
 from tui.asking import Asked, QueueDetails, ask_details
 from tui.board import Board
 from tui.journals import Check, JournalDetails, ask_journal, check_journal
+from tui.moving import ItemAction
 from tui.recording import Player, Recorder
 
 Answer = TypeVar("Answer")
@@ -39,6 +40,17 @@ class BaseConsole(App[None]):
         self.is_read_only = is_read_only
         self.recorder = recorder
         self.player = player
+
+    def say(self, message: str, *, is_bad: bool = False) -> None:
+        self.notify(message, severity="error" if is_bad else "information", markup=False)
+
+    @property
+    def may_act(self) -> bool:
+        return not self.is_read_only and self.player is None
+
+    def act_on_items(self, action: ItemAction, queue: str, chosen: Sequence[QueueDetails]) -> None:
+        """`chosen` are servers' answers with only the chosen items in them."""
+        raise NotImplementedError
 
     def now_ms(self) -> int:
         """The wall clock, or the time a recording has come to."""

@@ -1,5 +1,6 @@
 """Start the console from the options of `kestrelctl top`. Textual is not imported before this."""
 
+import os
 from collections.abc import Sequence
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
@@ -7,6 +8,7 @@ from kestreld.client.access import Login
 from tui.app import Console
 from tui.plain import ViewOptions
 from tui.polling import pollers
+from tui.preferences import load_columns
 from tui.recording import load, open_recorder
 from tui.themes import NAMES
 
@@ -38,6 +40,10 @@ def run_console(
         theme_name=theme or NAMES[0],
         recorder=recorder,
         player=player,
+        columns=load_columns(),
+        keeps_columns=not (
+            is_read_only and "TEXTUAL_DRIVER" in os.environ
+        ),  # not from a browser that may change nothing
     )
     console.run()
     if console.login_refusal is not None:

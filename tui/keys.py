@@ -23,8 +23,17 @@ CONSOLE_KEYS: Final = (
     Key("minus", "app.interval(-1)", "-", "refresh more often"),
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
     Key("J", "app.journal", "J", "the queue's journal: segments, holders, checksums", "journal"),
-    Key("f", "app.act('flush')", "f", "flush the queue: discard its items", "flush"),
-    Key("d", "app.act('delete')", "d", "delete the queue", "delete"),
+    Key(
+        "colon",
+        "app.command",
+        ":",
+        "a command by name, as :sort items; listed below",
+        "command",
+    ),
+    Key("f", "app.act('flush')", "f", "flush the queue or the marked ones: discard the items", "flush"),
+    Key("d", "app.act('delete')", "d", "delete the queue or the marked ones", "delete"),
+    Key("M", "app.act('move')", "M", "move the items of the queue or the marked ones elsewhere"),
+    Key("p", "app.act('put')", "p", "put an item on the queue"),
     Key("r", "app.act('reload')", "r", "reload the servers' configuration", "reload"),
     Key("e", "app.export", "e", "write the view to a CSV, JSON or SVG file", "export"),
     Key("w", "app.record", "w", "record to a file, or stop recording", "record"),
@@ -59,13 +68,22 @@ TABLE_KEYS: Final = (
 DETAIL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back to the table", "back"),
     Key("m", "next_form", "m", "show items as text, hex or JSON", "form"),
+    Key("R", "items('requeue')", "R", "requeue the chosen items: put them at the end", "requeue"),
+    Key("M", "items('move')", "M", "move the chosen items to another queue", "move"),
+    Key("D", "items('delete')", "D", "delete the chosen items", "delete"),
     Key("u", "ask", "u", "refresh readers, settings and items", "refresh"),
     Key("z", "next_span", "z", "plot one minute or five", "span"),
     Key("x", "spread", "x", "maximize or restore the focused box", "enlarge"),
     Key("tab", "app.focus_next", "tab", "focus the next box; scroll with up, down, pageup, pagedown, home, end"),
 )
-
-
+ITEM_KEYS: Final = (
+    Key("up,k", "move(-1)", "up k", "previous item"),
+    Key("down,j", "move(1)", "down j", "next item"),
+    Key("home", "jump(0)", "home", "first item"),
+    Key("end", "jump(-1)", "end", "last item"),
+    Key("a", "mark", "a", "choose the item, or no longer", "choose"),
+    Key("A", "mark_all", "A", "choose all items shown, or none"),
+)
 JOURNAL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back", "back"),
     Key("c", "check", "c", "read all files of the journal and check every record", "check"),

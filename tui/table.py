@@ -102,11 +102,11 @@ class QueueTable(ScrollView, can_focus=True):
 
         column: str
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Sequence[str] = COLUMNS_SHOWN) -> None:
         super().__init__()
         self.rows: Sequence[QueueRow] = ()
         self.current: str | None = None  # the name of the current queue
-        self.columns: Sequence[str] = COLUMNS_SHOWN
+        self.columns = columns
         self.marked: set[str] = set()  # queues chosen for an action
         self._cursor = 0  # its index in `rows`
         self._left = 0  # the index of the first column shown beside the name

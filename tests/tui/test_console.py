@@ -13,7 +13,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, type_in, until, until_true
 from tui.app import Console
-from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, ITEM_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
 from tui.plain import ViewOptions
 from tui.recording import Recorder, load
 from tui.screens.details import Details
@@ -23,7 +23,7 @@ from tui.snapshots import Outage
 from tui.table import QueueTable
 from tui.themes import NAMES
 
-ALL_KEYS = CONSOLE_KEYS + OVERVIEW_KEYS + TABLE_KEYS + DETAIL_KEYS + JOURNAL_KEYS
+ALL_KEYS = CONSOLE_KEYS + OVERVIEW_KEYS + TABLE_KEYS + DETAIL_KEYS + ITEM_KEYS + JOURNAL_KEYS
 
 
 def items_of(address: str) -> dict[str, int]:

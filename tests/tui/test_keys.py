@@ -2,15 +2,18 @@
 
 import re
 
+import pytest
 from textual.binding import Binding
 
 from tests.support.daemon import ROOT
 from tui.app import Console
+from tui.commands import COMMANDS, parse
 from tui.figures import COLUMNS, HEADINGS
-from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, ITEM_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
 from tui.screens.details import Details
 from tui.screens.journal import JournalScreen
 from tui.screens.overview import Overview
+from tui.screens.waiting import ItemBox
 from tui.table import QueueTable
 
 PAGE = (ROOT / "docs/console.md").read_text()
@@ -19,6 +22,7 @@ BOUND = {
     Overview: OVERVIEW_KEYS,
     QueueTable: TABLE_KEYS,
     Details: DETAIL_KEYS,
+    ItemBox: ITEM_KEYS,
     JournalScreen: JOURNAL_KEYS,
 }
 
@@ -27,10 +31,11 @@ def test_the_page_of_the_console_lists_the_keys_that_are_bound_and_no_others() -
     listed = re.findall(r"^\| `([^`]+)` \| (.+) \|$", PAGE, re.MULTILINE)
     expected = [
         (key.shown, key.meaning)
-        for keys in (CONSOLE_KEYS, TABLE_KEYS + OVERVIEW_KEYS, DETAIL_KEYS, JOURNAL_KEYS)
+        for keys in (CONSOLE_KEYS, TABLE_KEYS + OVERVIEW_KEYS, DETAIL_KEYS + ITEM_KEYS, JOURNAL_KEYS)
         for key in keys
     ]
-    assert listed == expected
+    commands = [(f":{command.name} {command.argument}".strip(), command.meaning) for command in COMMANDS]
+    assert listed == expected + commands
 
 
 def test_each_screen_binds_its_keys_to_something_it_can_do() -> None:
@@ -50,3 +55,13 @@ def test_the_page_of_the_console_explains_every_column() -> None:
     }
     assert {HEADINGS.get(column, column) for column in COLUMNS} | {"depth"} == explained - {"---"}
     assert all(f"`{column}`" in PAGE for column in COLUMNS[1:])
+
+
+def test_each_command_is_one_that_the_console_can_do_and_short_forms_are_too() -> None:
+    assert all(hasattr(Console, f"command_{command.name}") for command in COMMANDS)
+    assert [parse(line)[0].name for line in (":q", "quit", "so items", ": filt x", "h", "jour")] == [
+        "quit", "quit", "sort", "filter", "help", "journal",
+    ]  # fmt: skip
+    for line, words in (("fly", "no command 'fly'"), ("re", "may be"), ("sort", "requires"), ("quit now", "takes no")):
+        with pytest.raises(ValueError, match=words):
+            parse(line)

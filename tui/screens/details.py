@@ -14,10 +14,11 @@ from tui.formats import printable, span
 from tui.history import SAMPLES_MAX, SERIES
 from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
+from tui.moving import ItemAction
 from tui.plots import largest, plot
 from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, put_lines
 from tui.screens.key_bar import KeyBar
-from tui.screens.waiting import waiting_text, waiting_title
+from tui.screens.waiting import ItemBox, waiting_title
 
 NARROW_WIDTH: Final = 70  # from here on the boxes are side by side
 SPANS_SAMPLES: Final = (60, SAMPLES_MAX)
@@ -30,7 +31,7 @@ class Details(BoxScreen):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_WIDTH, "-wide")]  # noqa: RUF012  (Textual declares it so)
     BINDINGS = bindings(DETAIL_KEYS)
     DEFAULT_CSS = """
-    Details #waiting, Details #settings { text-wrap: wrap; text-overflow: fold; }
+    Details #settings, Details ItemView { text-wrap: wrap; text-overflow: fold; }
     Details #plots { height: 8; }
     Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
     Details #boxes { height: 1fr; }
@@ -55,9 +56,10 @@ class Details(BoxScreen):
             for column in SERIES:
                 yield Static(id=column, classes="plot")
         with Horizontal(id="boxes"):
-            for name in ("readers", "settings", "waiting"):
+            for name in ("readers", "settings"):
                 with Box(id=f"{name}-box"):
                     yield Static(id=name)
+            yield ItemBox()
         yield KeyBar(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -117,14 +119,29 @@ class Details(BoxScreen):
     def show_items(self) -> None:
         """The first waiting items of each server of the view."""
         row = self._row()
-        box = self.query_one("#waiting-box")
+        box = self.query_one(ItemBox)
         box.border_title = waiting_title(self.answers, self._form, row.items if row is not None else None)
-        self.query_one("#waiting", Static).update(waiting_text(self.answers, self._form, self.console.now_ms()))
+        box.show(self.answers, self._form, self.console.now_ms())
 
     # Keys
 
     def action_ask(self) -> None:
         self.console.ask(self, "details", self.console.details_of(self.queue), self.show_answers)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.console.may_act if action == "items" else True
+
+    def action_items(self, name: str) -> None:
+        chosen = self.query_one(ItemBox).picked(self.answers)
+        action = ItemAction(name)
+        if any(item.item_id is None for answer in chosen for item in answer.items):
+            self.console.say("single items require the server's admin port", is_bad=True)
+        elif action is ItemAction.REQUEUE and any(
+            row.queue.startswith(f"{self.queue}+") for row in self.console.board.rows(self.console.view)
+        ):
+            self.console.say(f"would deliver them once more to the children of {printable(self.queue)}", is_bad=True)
+        elif chosen:
+            self.console.act_on_items(action, self.queue, chosen)
 
     def action_next_form(self) -> None:
         forms = list(ItemForm)

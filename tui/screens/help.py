@@ -9,7 +9,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS, Key
+from tui.commands import COMMANDS
+from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, ITEM_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS, Key
 
 
 class Help(ModalScreen[None]):
@@ -25,8 +26,11 @@ class Help(ModalScreen[None]):
         parts = [
             *_section("Everywhere", CONSOLE_KEYS),
             *_section("Table", TABLE_KEYS + OVERVIEW_KEYS),
-            *_section("Details of a queue", DETAIL_KEYS),
+            *_section("Details of a queue", DETAIL_KEYS + ITEM_KEYS),
             *_section("Journal of a queue", JOURNAL_KEYS),
+            "",
+            "Commands",
+            *(f"  :{f'{command.name} {command.argument}':<20} {command.meaning}" for command in COMMANDS),
             "",
             "● up   ▲ stale: does not answer   ✖ stopped or failed",
         ]

@@ -9,6 +9,7 @@ from textual.widgets._footer import FooterKey
 
 # On the narrowest terminal, too: everything else can be looked up from there.
 ALWAYS: Final = ("app.help", "app.quit")
+FIRST: Final = ("open", "leave")
 KEY_SPACES: Final = 3  # before, between and after key and label
 
 
@@ -21,7 +22,7 @@ class KeyBar(Footer):
             for _, binding, enabled, _ in self.screen.active_bindings.values()
             if binding.show and binding.action
         ]
-        shown.sort(key=lambda each: each[0].action in ALWAYS)
+        shown.sort(key=lambda each: (each[0].action in ALWAYS) - (each[0].action in FIRST))
         room = self.app.size.width - sum(self._width(binding) for binding, _ in shown if binding.action in ALWAYS)
         seen = set()
         for binding, enabled in shown:

@@ -1,5 +1,6 @@
 """The first screen: totals, the health of each server, and the table of queues."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from textual.app import ComposeResult
@@ -33,8 +34,9 @@ class Overview(ConsoleScreen):
     Overview #filter { display: none; height: 1; border: none; padding: 0 1; background: $boost; }
     """
 
-    def __init__(self, words: str, sort: str, *, descending: bool) -> None:
+    def __init__(self, words: str, sort: str, *, descending: bool, columns: Sequence[str]) -> None:
         super().__init__()
+        self._columns = columns
         self.filter_words = words
         self.sort_column, self.descending = sort, descending
         self._sorted_before = "queue", False
@@ -49,7 +51,7 @@ class Overview(ConsoleScreen):
         yield Static(id="stale")
         yield Static(id="troubles")
         yield Static(id="scrubber")
-        yield QueueTable()
+        yield QueueTable(self._columns)
         yield Input(value=self.filter_words, placeholder="name  !name  items>100  oldest_ms>500", id="filter")
         yield KeyBar(show_command_palette=False)
 
@@ -123,6 +125,9 @@ class Overview(ConsoleScreen):
         self.show()
         self.table.go_to_top()
 
+    def filter_by(self, words: str) -> None:
+        self.query_one("#filter", Input).value = words
+
     def on_input_submitted(self) -> None:
         self.query_one("#filter", Input).display = False
         self.set_focus(self.table)
@@ -134,9 +139,11 @@ class Overview(ConsoleScreen):
     def action_sort(self, step: int) -> None:
         self.sort_by(COLUMNS[(COLUMNS.index(self.sort_column) + step) % len(COLUMNS)])
 
-    def sort_by(self, column: str) -> None:
+    def sort_by(self, column: str, *, descending: bool | None = None) -> None:
         """Sort by a column, figures in descending order; the same column again reverses the order."""
-        if column == self.sort_column:
+        if descending is not None:
+            self.sort_column, self.descending = column, descending
+        elif column == self.sort_column:
             self.descending = not self.descending
         else:
             self.sort_column, self.descending = column, column != "queue"

@@ -1,13 +1,18 @@
-"""The first waiting items of a queue, as text."""
+"""The first waiting items of a queue."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.text import Text
+from textual.app import ComposeResult
+from textual.widgets import Static
 
 from tui.asking import QueueDetails, WaitingItem
 from tui.formats import span
 from tui.items import SHOWN_BYTES_MAX, ItemForm, shown_item
+from tui.keys import ITEM_KEYS, bindings
+from tui.screens.boxes import Box, put_lines
 
 SHOWN_BYTES_OF_ALL: Final = 64 * 1024
 SHOWN_BYTES_MIN: Final = 512
@@ -24,21 +29,99 @@ def waiting_title(answers: Sequence[QueueDetails], form: ItemForm, waiting: int 
     return f"waiting items, the first {shown}{of}, {form}" if shown > 1 or of else f"the only waiting item, {form}"
 
 
-def waiting_text(answers: Sequence[QueueDetails], form: ItemForm, now_ms: int) -> Text:
-    """Every item under a heading line."""
-    text = Text()
-    shown = sum(len(answer.items) for answer in answers)
-    bytes_max = min(SHOWN_BYTES_MAX, max(SHOWN_BYTES_MIN, SHOWN_BYTES_OF_ALL // max(shown, 1)))
-    for answer in answers:
-        if answer.items and len(answers) > 1:
-            text.append(f"{answer.server}\n", "bold")
-        for item in answer.items:
-            text.append(f"{_heading(item, now_ms)}\n", "bold")
-            text.append(f"{shown_item(item.data, form, bytes_max)}\n")
-        if answer.items and answer.only_head:
-            text.append(f"Only the head of {answer.server} can be shown: {answer.only_head}\n", "dim")
-    text.rstrip()
-    return text
+class ItemView(Static):
+    """One item under a heading line."""
+
+
+class ItemBox(Box):
+    """The items, one of them the current one, some of them chosen for an action."""
+
+    BINDINGS = bindings(ITEM_KEYS)
+
+    def __init__(self) -> None:
+        super().__init__(id="waiting-box")
+        self.chosen: set[tuple[str, int | None]] = set()  # servers and ids
+        self._items: list[tuple[str, WaitingItem]] = []
+        self._cursor = 0
+        self._form = ItemForm.TEXT
+        self._now_ms = 0
+        self._several = False  # servers
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="waiting")
+
+    def show(self, answers: Sequence[QueueDetails], form: ItemForm, now_ms: int) -> None:
+        self._items = [(answer.server, item) for answer in answers for item in answer.items]
+        self._form, self._now_ms, self._several = form, now_ms, len(answers) > 1
+        self._cursor = min(self._cursor, max(0, len(self._items) - 1))
+        self.chosen &= {(server, item.item_id) for server, item in self._items}
+        notes = [
+            f"Only the head of {answer.server} can be shown: {answer.only_head}"
+            for answer in answers
+            if answer.items and answer.only_head
+        ]
+        put_lines(self.query_one("#waiting", Static), notes)
+        self.query_one("#waiting").display = bool(notes)
+        views = list(self.query(ItemView))
+        for view in views[len(self._items) :]:
+            view.remove()
+        views = views[: len(self._items)]
+        new = [ItemView() for _ in self._items[len(views) :]]
+        if new:
+            self.mount_all(new, before="#waiting")
+        for place, view in enumerate([*views, *new]):
+            self._draw(view, place)
+
+    def picked(self, answers: Sequence[QueueDetails]) -> list[QueueDetails]:
+        """The answers with the chosen items only, or the current one; servers without any are left out."""
+        chosen = self.chosen
+        if not chosen and self._items:
+            server, item = self._items[self._cursor]
+            chosen = {(server, item.item_id)}
+        picked = [
+            replace(answer, items=[item for item in answer.items if (answer.server, item.item_id) in chosen])
+            for answer in answers
+        ]
+        return [answer for answer in picked if answer.items]
+
+    def _draw(self, view: ItemView, place: int) -> None:
+        server, item = self._items[place]
+        bytes_max = min(SHOWN_BYTES_MAX, max(SHOWN_BYTES_MIN, SHOWN_BYTES_OF_ALL // len(self._items)))
+        signs = ("›" if place == self._cursor else " ") + ("*" if (server, item.item_id) in self.chosen else " ")
+        of = f"{server}  " if self._several else ""
+        text = Text()
+        text.append(f"{signs}{of}{_heading(item, self._now_ms)}\n", "bold")
+        text.append(shown_item(item.data, self._form, bytes_max))
+        view.update(text)
+
+    def _redraw(self, *places: int) -> None:
+        views = list(self.query(ItemView))
+        for place in places:
+            self._draw(views[place], place)
+
+    def _go(self, place: int) -> None:
+        if self._items:
+            before, self._cursor = self._cursor, min(max(place, 0), len(self._items) - 1)
+            self._redraw(before, self._cursor)
+            self.query(ItemView)[self._cursor].scroll_visible(animate=False)
+
+    def action_move(self, items: int) -> None:
+        self._go(self._cursor + items)
+
+    def action_jump(self, place: int) -> None:
+        self._go(place if place >= 0 else len(self._items) + place)
+
+    def action_mark(self) -> None:
+        if self._items:
+            server, item = self._items[self._cursor]
+            self.chosen ^= {(server, item.item_id)}
+            self._go(self._cursor + 1)
+            self._redraw(*range(len(self._items)))
+
+    def action_mark_all(self) -> None:
+        names = {(server, item.item_id) for server, item in self._items}
+        self.chosen = set() if names <= self.chosen else names
+        self._redraw(*range(len(self._items)))
 
 
 def _heading(item: WaitingItem, now_ms: int) -> str:

@@ -1,0 +1,293 @@
+"""What the console changes: chosen items, marked queues, and the commands behind a colon."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.queue_client import QueueClient
+from tests.tui.sights import console, drive, line_of, lines, put, type_in, until, until_true
+from tui.app import Console
+from tui.console import run_console
+from tui.plain import ViewOptions
+from tui.preferences import file_path, keep_columns, load_columns
+from tui.screens.details import Details
+from tui.screens.overview import Overview
+from tui.table import COLUMNS_SHOWN
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with running_daemon(tmp_path / "daemon", admin="127.0.0.1:0") as daemon:
+        yield daemon
+
+
+def drained(daemon: Daemon, queue: str) -> list[bytes]:
+    with QueueClient(daemon.port) as client:
+        return client.drain(queue)
+
+
+async def opened(pilot: Pilot[None], queue: str) -> None:
+    app = pilot.app
+    assert isinstance(app, Console)
+    await until(pilot, f"{queue} ")
+    app.open_queue(queue)
+    await until(pilot, " byte", "max_items=", "#")
+
+
+async def confirm(pilot: Pilot[None], question: str, word: str) -> None:
+    await until(pilot, question)
+    await type_in(pilot, word, "enter")
+
+
+async def command(pilot: Pilot[None], line: str) -> None:
+    await pilot.press("colon")
+    await type_in(pilot, line.replace(" ", "\0").replace("\0", " "), "enter")
+
+
+def test_chosen_items_are_requeued_moved_and_deleted_and_the_others_keep_their_places(daemon: Daemon) -> None:
+    put(daemon.address, "work", b"a", b"b", b"c", b"d", b"e")
+    with QueueClient(daemon.port) as client:
+        client.put("work", b"flagged", flags=7, expiry_s=3600)
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await opened(pilot, "work")
+        await pilot.press("down", "a", "down", "a")  # b and d
+        await until(pilot, " *#2", " *#4")
+        await pilot.press("R")
+        await confirm(pilot, "Put 2 items of work at the end", "work")
+        await until(pilot, "requeued items: 2", "#8  ")
+        await pilot.press("home", "D")
+        await confirm(pilot, "Delete 1 item of work", "work")
+        await until(pilot, "deleted items: 1")
+        await until_true(pilot, lambda: not line_of(pilot, "#1  "), "the item gone")
+        await pilot.press("home", "down", "down", "M")
+        await confirm(pilot, "Move 1 item of work", "other")
+        await until(pilot, "moved items: 1")
+
+    drive(console(daemon.address), driving, (140, 40))
+    assert drained(daemon, "work") == [b"c", b"e", b"b", b"d"]
+    with QueueClient(daemon.port) as client:
+        client.ask_for("other/peek")
+        assert client.read_line() == b"VALUE other/peek 7 7"
+
+
+def test_items_that_a_consumer_holds_are_left_to_it(daemon: Daemon) -> None:
+    put(daemon.address, "work", b"a", b"b")
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await opened(pilot, "work")
+        await pilot.press("A", "D")
+        await confirm(pilot, "Delete 2 items", "work")
+        await until(pilot, "deleted items: 1; 1 taken")
+
+    with QueueClient(daemon.port) as consumer:
+        consumer.get("work/open")
+        drive(console(daemon.address), driving, (140, 40))
+    assert drained(daemon, "work") == [b"a"]
+
+
+def test_what_would_bring_items_back_is_refused(daemon: Daemon) -> None:
+    put(daemon.address, "work+audit", b"x")
+    put(daemon.address, "work", b"a")
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await opened(pilot, "work")
+        await pilot.press("R")
+        await until(pilot, "once more to the children of work")
+        await pilot.press("M")
+        await confirm(pilot, "Move 1 item", "work")
+        await until(pilot, "source and destination are the same")
+
+    drive(console(daemon.address), driving, (140, 40))
+    assert drained(daemon, "work") == [b"a"]
+
+
+def test_single_items_require_the_admin_port_and_nothing_is_done_without(own_daemon: Daemon) -> None:
+    put(own_daemon.address, "work", b"a", b"b")
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1")
+        await pilot.press("enter")
+        await until(pilot, "no admin port")
+        await pilot.press("D")
+        await until(pilot, "require the server's admin port")
+
+    drive(console(own_daemon.address), driving, (140, 40))
+    assert drained(own_daemon, "work") == [b"a", b"b"]
+
+
+def test_marked_queues_are_flushed_moved_and_deleted_together(daemon: Daemon) -> None:
+    for queue in ("a", "b", "c", "d"):
+        put(daemon.address, queue, b"1", b"2")
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 4")
+        await pilot.press("a", "a", "f")
+        await confirm(pilot, "Discard all items of 2 queues (a, b)", "2 queues")
+        await until(pilot, "a: ", "b: ", "flushed", "items 4")
+        await pilot.press("a", "A", "A")  # all, then none
+        await pilot.press("home", "down", "down", "a", "M")
+        await confirm(pilot, "Move all items of c", "a")
+        await until(pilot, "moved items: 2")
+        await pilot.press("A", "d")
+        await confirm(pilot, "Delete 4 queues", "4 queues")
+        await until(pilot, "queues 0")
+
+    drive(console(daemon.address), driving)
+
+
+def test_an_item_is_put_by_key_and_by_command(daemon: Daemon) -> None:
+    put(daemon.address, "work", b"1")
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1")
+        await pilot.press("p")
+        await confirm(pilot, "Put an item on work", "second")
+        await until(pilot, "put 6 bytes", "items 2")
+        await command(pilot, "put third one")
+        await until(pilot, "items 3")
+
+    drive(console(daemon.address), driving)
+    assert drained(daemon, "work") == [b"1", b"second", b"third one"]
+
+
+def test_commands_sort_filter_open_and_quit(daemon: Daemon) -> None:
+    for queue, count in (("a", 1), ("b", 3), ("c", 2)):
+        put(daemon.address, queue, *[b"x"] * count)
+
+    def shown(app: Console) -> str:
+        return "".join(row.queue for row in app._overview.table.rows)
+
+    async def driving(pilot: Pilot[None]) -> None:
+        app = pilot.app
+        assert isinstance(app, Console)
+        await until(pilot, "queues 3")
+        for line, order in (
+            ("sort items", "bca"), ("sort +items", "acb"), ("sort queue", "abc"), ("filter items>1", "bc"),
+            ("filter", "abc"),
+        ):  # fmt: skip
+            await command(pilot, line)
+            await until_true(pilot, lambda order=order: shown(app) == order, line)
+        await command(pilot, "interval 2s")
+        await until(pilot, "every 2.0s")
+        await command(pilot, "theme light")
+        await until_true(pilot, lambda: app.theme == "light", "the theme")
+        for line, words in (
+            ("sort size", "no column 'size'"),
+            ("fly", "no command 'fly'"),
+            ("queue x", "no such queue: x"),
+        ):
+            await command(pilot, line)
+            await until(pilot, words)
+        await command(pilot, "queue c")
+        await until_true(pilot, lambda: isinstance(app.screen, Details) and app.screen.queue == "c", "details")
+        await pilot.press("colon", "escape", "escape")
+        await until_true(pilot, lambda: isinstance(app.screen, Overview), "the table")
+        await command(pilot, "q")
+        await until_true(pilot, lambda: not app.is_running or app._exit, "the end")
+
+    drive(console(daemon.address), driving)
+
+
+def test_a_console_that_may_only_read_refuses_commands_that_change_something(daemon: Daemon) -> None:
+    put(daemon.address, "work", b"1")
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1")
+        for line in ("flush", "delete", "put x", "move x", "reload"):
+            await command(pilot, line)
+            await until(pilot, f"{line.split()[0]} is not possible here")
+        await pilot.press("enter")
+        await until(pilot, "#1  ")
+        await pilot.press("D", "R", "M")
+        assert isinstance(pilot.app.screen, Details)
+
+    drive(console(daemon.address, is_read_only=True), driving, (140, 40))
+    assert drained(daemon, "work") == [b"1"]
+
+
+def test_columns_are_chosen_and_found_again(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    put(daemon.address, "work", b"1")
+    started: list[Console] = []
+
+    def run(app: Console) -> None:
+        started.append(app)
+
+    monkeypatch.setattr(Console, "run", run)
+
+    def start() -> Console:
+        run_console(
+            [daemon.address], console(daemon.address).login, ViewOptions(), interval_ms=100, timeout_ms=5000,
+            is_read_only=False, theme=None, record=None, replay=None,
+        )  # fmt: skip
+        return started[-1]
+
+    async def choosing(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1")
+        await command(pilot, "columns in/s items, oldest")
+        await until_true(pilot, lambda: line_of(pilot, "in/s   items").split()[1:] == ["in/s", "items", "oldest"], "3")
+
+    async def again(pilot: Pilot[None]) -> None:
+        await until_true(pilot, lambda: line_of(pilot, "in/s   items").split()[1:] == ["in/s", "items", "oldest"], "3")
+        await command(pilot, "columns")
+        await until(pilot, "state", "mem_bytes")
+
+    drive(start(), choosing)
+    assert json.loads(Path(file_path()).read_text()) == {"columns": ["in_per_s", "items", "oldest_ms"]}
+    drive(start(), again)
+    assert load_columns() == COLUMNS_SHOWN
+
+
+def test_a_file_of_columns_that_is_damaged_is_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert load_columns() == COLUMNS_SHOWN
+    keep_columns(("items",))
+    assert load_columns() == ("items",)
+    for damage in ("", "[]", '{"columns": ["size"]}', '{"columns": 3}'):
+        Path(file_path()).write_text(damage)
+        assert load_columns() == COLUMNS_SHOWN
+
+
+def test_left_and_right_go_column_by_column(daemon: Daemon) -> None:
+    put(daemon.address, "work", b"1")
+
+    def heads(pilot: Pilot[None]) -> list[str]:
+        return line_of(pilot, "▲queue").replace("›", "").replace("‹", "").split()[1:]
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1")
+        whole = heads(pilot)
+        assert whole[:2] == ["state", "items"]
+        for width in range(1, 3):
+            await pilot.press("right")
+            await until_true(pilot, lambda width=width: heads(pilot)[0] == ["items", "oldest"][width - 1], "a column")
+            assert all(head in (*COLUMNS_SHOWN, "oldest", "open", "in/s", "out/s", "age") for head in heads(pilot))
+        await pilot.press("left", "left", "left")
+        await until_true(pilot, lambda: heads(pilot) == whole, "all as before")
+        assert max(map(len, lines(pilot))) <= 60
+
+    drive(console(daemon.address), driving, (60, 24))
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (40, ["state", "items"]),
+        (80, ["state", "items", "oldest", "waiters", "open", "logsize", "mem_bytes"]),
+        (200, ["state", "items", "depth", "oldest", "waiters", "open", "logsize", "mem_bytes", "in/s", "out/s"]),
+    ],
+)
+def test_the_columns_that_must_be_there_are_on_any_width(daemon: Daemon, width: int, columns: list[str]) -> None:
+    put(daemon.address, "a-name-of-twenty-two-x", b"1")
+
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1", "a-name-of-twent")
+        shown = line_of(pilot, "▲queue").replace("›", "").split()[1:]
+        assert [head for head in shown if head in columns] == columns
+
+    drive(console(daemon.address), driving, (width, 24))

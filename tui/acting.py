@@ -1,0 +1,143 @@
+"""The part of the console that changes queues: each action once the user has typed what it is about."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from kestrelctl.shell.exit_codes import Failure
+from tui.asking import Action, Asked, QueueDetails, delete_queue, flush_queue, reload
+from tui.base import BaseConsole
+from tui.formats import count, printable
+from tui.moving import Errand, ItemAction, check_target, move_queue, put_item, run_errand
+from tui.screens.questions import Confirmation, Question
+
+NAMES_SHOWN_MAX: Final = 5
+Call = Callable[[], str]  # makes one change; returns a message for the user, raises Failure
+
+
+class ActingConsole(BaseConsole):
+    def chosen_queues(self) -> list[str]:
+        """The marked queues, or the current one."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """False = the key does nothing and is not shown."""
+        if action == "act":
+            return self.may_act
+        return True
+
+    def action_act(self, name: str) -> None:
+        """Act on every server of the view."""
+        action, queues = Action(name), self.chosen_queues()
+        servers = self._asked()
+        where = ", ".join(server.address for server in servers)
+        if action is not Action.RELOAD and not queues:
+            return
+        what, named = _what(queues) if queues else ("", "")
+        match action:
+            case Action.RELOAD:
+                confirmation = Confirmation(f"Reload the configuration of {where}.", "reload")
+                self._ask_and_act(confirmation, lambda _: [partial(reload, server) for server in servers])
+            case Action.FLUSH:
+                confirmation = Confirmation(f"Discard all items of {named} on {where}.", what)
+                self._ask_and_act(confirmation, lambda _: _each(servers, queues, flush_queue))
+            case Action.DELETE:
+                confirmation = Confirmation(f"Delete {named} and {_its(queues)} items on {where}.", what)
+                self._ask_and_act(confirmation, lambda _: _each(servers, queues, delete_queue))
+            case Action.MOVE:
+                question = Question(f"Move all items of {named} on {where} to the end of which queue?")
+                self._ask_and_act(question, partial(self._moves, servers, queues))
+            case Action.PUT:
+                question = Question(f"Put an item on {printable(queues[0])} on {servers[0].address}:")
+                self._ask_and_act(question, lambda item: self.puts(queues[0], item))
+
+    def _moves(self, servers: Sequence[Asked], queues: Sequence[str], target: str) -> list[Call]:
+        return _each(servers, queues, lambda server, queue: move_queue(server, queue, target))
+
+    def move_to(self, target: str) -> None:
+        """Move the chosen queues' items there."""
+        if queues := self.chosen_queues():
+            what, named = _what(queues)
+            confirmation = Confirmation(f"Move all items of {named} to the end of {printable(target)}.", what)
+            self._ask_and_act(confirmation, lambda _: self._moves(self._asked(), queues, target))
+
+    def puts(self, queue: str, item: str) -> list[Call]:
+        """On the first server of the view."""
+        return [lambda: put_item(self._asked()[0], queue, item.encode("utf-8", "surrogateescape"))]
+
+    # Chosen items
+
+    def act_on_items(self, action: ItemAction, queue: str, chosen: Sequence[QueueDetails]) -> None:
+        items = sum(len(answer.items) for answer in chosen)
+        what = f"{count(items)} item{'' if items == 1 else 's'} of {printable(queue)}"
+
+        def calls(target: str) -> list[Call]:
+            errand = Errand(action, queue, target)
+            asked = {server.address: server for server in self._asked()}
+            return [partial(run_errand, asked[answer.server], errand, answer.items) for answer in chosen]
+
+        def calls_to(target: str) -> list[Call]:
+            check_target(queue, target)
+            return calls(target)
+
+        match action:
+            case ItemAction.MOVE:
+                self._ask_and_act(Question(f"Move {what} to the end of which queue?"), calls_to)
+            case ItemAction.REQUEUE:
+                words = f"Put {what} at the end of the queue, behind all others."
+                self._ask_and_act(Confirmation(words, queue), lambda _: calls(queue))
+            case ItemAction.DELETE:
+                self._ask_and_act(Confirmation(f"Delete {what} for good.", queue), lambda _: calls(""))
+
+    # Carrying out
+
+    def _asked(self) -> list[Asked]:
+        return [Asked.of(server, self.timeout_ms, self.login) for server in self.board.servers_in(self.view)]
+
+    def _ask_and_act(self, question: Question, calls: Callable[[str], Sequence[Call]]) -> None:
+        def go_on(typed: str | None) -> None:
+            if typed:
+                try:
+                    self.carry_out(calls(typed))
+                except Failure as failure:
+                    self.say(failure.words, is_bad=True)
+
+        self.push_screen(question, go_on)
+
+    def carry_out(self, calls: Sequence[Call]) -> None:
+        """One after the other, in a thread."""
+
+        def run() -> None:
+            for call in calls:
+                try:
+                    message, is_bad = call(), False
+                except Failure as failure:
+                    message, is_bad = failure.words, True
+                self.call_from_thread(self.say, message, is_bad=is_bad)
+            self.call_from_thread(self.after_acting)
+
+        self.run_worker(run, thread=True)
+
+    def after_acting(self) -> None:
+        """What is shown of items is no longer true."""
+
+
+def _each(servers: Sequence[Asked], queues: Sequence[str], change: Callable[[Asked, str], str]) -> list[Call]:
+    def call(server: Asked, queue: str) -> str:
+        message = change(server, queue)
+        return message if len(queues) == 1 else f"{printable(queue)}: {message}"
+
+    return [partial(call, server, queue) for server in servers for queue in queues]
+
+
+def _what(queues: Sequence[str]) -> tuple[str, str]:
+    """What the user has to type, and what they are called."""
+    if len(queues) == 1:
+        return queues[0], printable(queues[0])
+    shown = ", ".join(printable(queue) for queue in queues[:NAMES_SHOWN_MAX])
+    what = f"{len(queues)} queues"
+    return what, f"{what} ({shown}{', …' if len(queues) > NAMES_SHOWN_MAX else ''})"
+
+
+def _its(queues: Sequence[str]) -> str:
+    return "its" if len(queues) == 1 else "their"

@@ -1,0 +1,125 @@
+"""Carry items elsewhere, put some, and take chosen ones out of a queue. Failures are for the user."""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from kestrelctl.items.moving import Expiries, ItemMover, Pace
+from kestrelctl.items.putting import expiry_at_s, explain
+from kestrelctl.remote.client import KestrelClient
+from kestrelctl.remote.reader_api import NotReadable, open_reader_api
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.client.items import OpenItem, PutItem
+from tui.asking import Asked, WaitingItem
+
+# An item that is not chosen is held open, on a connection of its own, until those behind it are done.
+PASSED_OVER_MAX: Final = 100
+
+
+class ItemAction(StrEnum):
+    REQUEUE = "requeue"
+    MOVE = "move"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What to do with chosen items of a queue."""
+
+    action: ItemAction
+    queue: str
+    target: str = ""  # the queue they are put on; "" = none
+
+
+def put_item(asked: Asked, queue: str, data: bytes) -> str:
+    """Raises Failure."""
+    with closing(_connect(asked)) as client:
+        _put(client, queue, PutItem(data))
+    return f"{asked.address}: put {len(data):,} byte{'' if len(data) == 1 else 's'}"
+
+
+def move_queue(asked: Asked, queue: str, target: str) -> str:
+    """All items, as `kestrelctl move`. Raises Failure."""
+    check_target(queue, target)
+    with ExitStack() as stack:
+
+        def connect() -> KestrelClient:
+            return stack.enter_context(closing(_connect(asked)))
+
+        expiries, lost = None, ", without their expiry times: there is no admin port"
+        with suppress(NotReadable):
+            reader_api = open_reader_api(asked.address, asked.timeout_ms, None, asked.login)
+            stack.callback(reader_api.close)
+            expiries, lost = Expiries(reader_api, queue), ""
+        mover = ItemMover(connect, queue, connect(), target, expiries)
+        try:
+            mover.run(None, None, Pace(0))
+        except Failure as failure:
+            raise Failure(failure.code, f"{failure.words}; moved items: {mover.moved}") from failure
+        return f"{asked.address}: moved items: {mover.moved}{lost if mover.moved else ''}"
+
+
+def check_target(queue: str, target: str) -> None:
+    """Raises Failure for items that would come back."""
+    if target == queue:
+        raise Failure(ExitCode.USAGE, f"source and destination are the same: {queue}")
+    if queue.startswith(f"{target}+"):
+        raise Failure(ExitCode.USAGE, f"would loop: items put on {target} are also delivered to {queue}")
+
+
+def run_errand(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> str:
+    """Take these items out of the queue, and put them on the target if there is one. The others keep their places.
+
+    Items are taken as a consumer takes them, from the head on: an item that another consumer has meanwhile is left
+    alone. Raises Failure; then those that are not done are back in their places.
+    """
+    chosen = {item.item_id: item for item in items if item.item_id is not None}
+    done, held = 0, list[KestrelClient]()
+    source = os.fsencode(errand.queue)
+    with ExitStack() as stack:
+        target = stack.enter_context(closing(_connect(asked)))
+        client = stack.enter_context(closing(_connect(asked)))
+        try:
+            while done < len(chosen):
+                item = client.open_item(source, with_id=True)
+                if item is None or item.id > max(number for number in chosen if number is not None):
+                    break
+                if item.id not in chosen:
+                    held.append(client)
+                    if len(held) > PASSED_OVER_MAX:
+                        words = f"{PASSED_OVER_MAX} items ahead are not chosen, and no more can be held open"
+                        raise Failure(ExitCode.REFUSED, words)
+                    client = stack.enter_context(closing(_connect(asked)))
+                    continue
+                if errand.target:
+                    _put(target, errand.target, _copy(item, chosen[item.id]))
+                client.close_read(source)
+                done += 1
+        finally:
+            # The last first: each becomes the head.
+            for connection in [client, *reversed(held)]:
+                with suppress(Failure):
+                    connection.abort_read(source)
+    left = len(chosen) - done
+    rest = f"; {left} taken by a consumer or gone" if left else ""
+    return f"{asked.address}: {_DONE[errand.action]} items: {done}{rest}"
+
+
+_DONE: Final = {ItemAction.REQUEUE: "requeued", ItemAction.MOVE: "moved", ItemAction.DELETE: "deleted"}
+
+
+def _copy(item: OpenItem, known: WaitingItem) -> PutItem:
+    return PutItem(item.data, expiry_at_s(known.expire_at_ms or 0), item.flags)
+
+
+def _put(client: KestrelClient, queue: str, item: PutItem) -> None:
+    report = client.put_items(os.fsencode(queue), [[item]])
+    if report.failure is not None:
+        raise explain(report, report.failure)
+
+
+def _connect(asked: Asked) -> KestrelClient:
+    return KestrelClient(asked.address, asked.timeout_ms, asked.login)
