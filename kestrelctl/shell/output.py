@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import select
 import stat
 import termios
@@ -30,6 +31,7 @@ STREAM_ROWS: Final = 512
 LINE_MAX: Final = 1_000_000  # letters, in YAML
 # A cell cannot end its line or its field.
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_TO_ESCAPE: Final = re.compile(r"[\\\t\n\r]")
 
 
 # Data
@@ -246,11 +248,10 @@ def _csv(lines: Iterable[Sequence[Cell]]) -> str:
 
 
 def _lines(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], headers: bool) -> list[list[str]]:
-    head = [list(columns)] if headers else []
-    return head + [
-        [cell.translate(_ESCAPED) if isinstance(cell := row.get(column, ""), str) else str(cell) for column in columns]
-        for row in rows
-    ]
+    lines = [[str(row.get(column, "")) for column in columns] for row in rows]
+    if _TO_ESCAPE.search("".join(map("".join, lines))):
+        lines = [[cell.translate(_ESCAPED) for cell in line] for line in lines]
+    return [list(columns), *lines] if headers else lines
 
 
 def _table(

@@ -38,7 +38,10 @@ def parse_blocks(answer: bytes, keys: Collection[str] = ()) -> list[QueueBlock]:
     alike, at = re.compile(rb"(?!)"), 0
     while at < len(answer):
         if found := alike.match(answer, at):
-            blocks.append({"queue": text(found[1]), **dict(zip(names, map(int, found.groups()[1:]), strict=True))})
+            queue, *numbers = found.groups()
+            block: QueueBlock = {"queue": text(queue)}
+            block.update(zip(names, map(int, numbers), strict=True))
+            blocks.append(block)
             at = found.end()
             continue
         end = answer.find(_END, at)
