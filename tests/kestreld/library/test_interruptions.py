@@ -182,7 +182,7 @@ def interrupt_compaction(folder: Path, at: int) -> str | None:
 def test_a_compaction_that_is_cut_short_as_it_begins_holds_nobody_up(tmp_path: Path) -> None:
     places: list[str | None] = [""]
     while places[-1] is not None:
-        places.append(interrupt_compaction(tmp_path / f"{len(places)}", 3 * len(places)))  # some: each takes its time
+        places.append(interrupt_compaction(tmp_path / f"{len(places)}", 9 * len(places)))  # some: each takes its time
     assert any("Compactor" in str(place) for place in places)
 
 
