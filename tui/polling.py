@@ -18,8 +18,8 @@ BACK_OFF_MS_MAX: Final = 30_000
 # `stats` repeats every queue: with more queues than this, the server's own counters are polled less often.
 QUEUES_FEW: Final = 200
 COUNTERS_EVERY_MS: Final = 10_000
-# Why queues are stopped or failing is asked of the admin port, for a few of them.
-REASONS_MAX: Final = 3
+# Why queues are stopped or failing is asked of the admin port, for a few of each kind.
+REASONS_MAX: Final = 4
 REASONS_EVERY_MS: Final = 10_000
 
 
@@ -82,7 +82,7 @@ class Poller:
             self._reasons = {}
             return {}
         bad = bad_queues(snapshot.queues, REASONS_MAX)
-        if bad != list(self._reasons) or snapshot.clock_ms - self._reasoned_at_ms >= REASONS_EVERY_MS:
+        if not self._reasons.keys() >= set(bad) or snapshot.clock_ms - self._reasoned_at_ms >= REASONS_EVERY_MS:
             admin = str(snapshot.counters.get("admin", ""))
             self._reasons = ask_reasons(Asked(self.address, admin, self._timeout_ms, self._login), bad)
             self._reasoned_at_ms = snapshot.clock_ms

@@ -4,9 +4,9 @@
 expression, made from the first of them.
 """
 
+import heapq
 import re
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from kestrelctl.shell.exit_codes import ExitCode
@@ -112,6 +112,9 @@ def parse_dump(answer: bytes, now_ms: int) -> dict[str, Figures]:
 
 
 def bad_queues(queues: dict[str, Figures], most: int) -> list[str]:
-    """Some queues that are stopped or whose journals cannot be written."""
-    failed, stopped = _BAD
-    return list(islice((name for name, figures in queues.items() if figures[failed] or figures[stopped]), most))
+    """Some queues that are stopped or whose journals cannot be written: both kinds, those with the most items first."""
+    found = []
+    for kind in _BAD:
+        bad = [(-(figures[_ITEMS] or 0), name) for name, figures in queues.items() if figures[kind]]
+        found += [name for _, name in heapq.nsmallest(most, bad)]
+    return found

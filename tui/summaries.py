@@ -1,7 +1,7 @@
 """The lines above the table: totals of a view and the health of its servers, as plain text."""
 
-import heapq
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final
 
 from tui.board import ServerState
@@ -10,6 +10,7 @@ from tui.formats import count, printable, rate, size, span
 from tui.states import RANK, TROUBLE
 
 TROUBLE_LINES_MAX: Final = 4
+NAMES_SHOWN_MAX: Final = 5
 TOTALS: Final = ("items", "bytes", "logsize", "in_per_s", "out_per_s", "waiters", "open_reads", "expired", "discarded")
 
 
@@ -17,31 +18,45 @@ def totals_line(rows: Sequence[QueueRow]) -> str:
     return "  ".join([f"queues {count(len(rows))}", *labelled(total(rows), TOTALS)])
 
 
-def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState], most: int) -> list[str]:
-    """The queues that need somebody, the worst first, and what is the matter with them."""
+def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState]) -> list[str]:
+    """The queues that need somebody and what is the matter with them, the worst first.
+
+    A line for each, or for all of the same state if there are more than TROUBLE_LINES_MAX: one of each state fits.
+    """
     troubled = [row for row in rows if row.state in TROUBLE]
-    shown = most if len(troubled) <= most else most - 1
-    worst = heapq.nsmallest(shown, troubled, key=lambda row: (-RANK[row.state], -(row.items or 0), row.queue))
-    lines = [_trouble(row, servers) for row in worst]
-    if left := len(troubled) - len(lines):
-        lines.append(f"… {count(left)} more; press ! to see the worst first")
-    return lines
+    if not troubled:
+        return []
+    troubled.sort(key=lambda row: (-RANK[row.state], -(row.items or 0), row.queue))
+    reasons: dict[str, str] = {}
+    for server in servers:
+        if server.snapshot is not None:
+            reasons.update(server.snapshot.reasons)
+    if len(troubled) <= TROUBLE_LINES_MAX:
+        groups = [[row] for row in troubled]
+    else:
+        groups = [list(same) for _, same in groupby(troubled, lambda row: row.state)]
+    return [_trouble(same, reasons) for same in groups]
 
 
-def _trouble(row: QueueRow, servers: Sequence[ServerState]) -> str:
-    snapshots = [server.snapshot for server in servers if server.snapshot is not None]
-    reason = next((why for snapshot in snapshots if (why := snapshot.reasons.get(row.queue))), "")
-    name, items = printable(row.queue), f"{count(row.items)} item{'' if row.items == 1 else 's'}"
+def _trouble(same: Sequence[QueueRow], reasons: dict[str, str]) -> str:
+    row = same[0]
+    names = [printable(each.queue) for each in same[:NAMES_SHOWN_MAX]]
+    who = names[0] if len(same) == 1 else f"{count(len(same))} queues"
+    more = "" if len(same) == 1 else f": {', '.join(names)}{', …' if len(same) > NAMES_SHOWN_MAX else ''}"
+    reason = next((why for each in same if (why := reasons.get(each.queue))), "")
+    total_items = sum(each.items or 0 for each in same)
+    items = f"{count(total_items)} item{'' if total_items == 1 else 's'}"
     match row.state:
         case "stopped":
-            return f"✖ {name}  STOPPED: {reason or 'its journal is damaged'}"
+            return f"✖ {who}  STOPPED: {reason or 'damaged journal'}{more}"
         case "failed":
-            return f"✖ {name}  NOT WRITTEN: {reason or 'journal writes are failing'}"
+            return f"✖ {who}  NOT WRITTEN: {reason or 'journal writes are failing'}{more}"
         case "full":
-            return f"▲ {name}  FULL: {items} reached max_items or max_size"
+            return f"▲ {who}  FULL: {items}, max_items or max_size is reached{more}"
         case _:
-            waited = f", the oldest for {span(row.oldest_ms)}" if row.oldest_ms else ""
-            return f"▲ {name}  STUCK: {items} wait{'s' if row.items == 1 else ''}{waited}, and nobody fetches"
+            oldest_ms = max(each.oldest_ms or 0 for each in same)
+            waited = f", the oldest for {span(oldest_ms)}" if oldest_ms else ""
+            return f"▲ {who}  STUCK: {items} wait{'s' if total_items == 1 else ''}{waited}, and nobody fetches{more}"
 
 
 def health_line(server: ServerState, now_ms: int) -> str:

@@ -24,8 +24,8 @@ def web(
     """
     watched.order()
     watched.spans_ms()
-    options = ["--interval", watched.interval, "--filter", watched.filter, "--sort", watched.sort]
-    options += ["--timeout", watched.timeout]
+    named = {"interval": watched.interval, "filter": watched.filter, "sort": watched.sort, "timeout": watched.timeout}
+    options = [word for name, value in named.items() if value for word in (f"--{name}", value)]
     way = watched.way()
     for address in way.servers:
         options += ["--server", address]

@@ -37,7 +37,7 @@ def test_once_prints_totals_servers_and_a_line_for_each_queue(
     put(daemon.address, f"{queue}+child", b"!")
     run = kestrelctl("top", *QUICK, "--filter", queue)
     assert (run.code, run.err) == (0, "")
-    totals, server, heads, first, second = run.out.decode().splitlines()
+    totals, server, *_, heads, first, second = run.out.decode().splitlines()
     assert "queues 2  items 3  bytes 11" in totals
     assert server.startswith(f"● {daemon.address}")
     assert heads.split()[:4] == ["queue", "items", "in/s", "out/s"]

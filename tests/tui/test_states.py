@@ -107,11 +107,17 @@ def test_the_worst_queues_are_named_and_the_rest_are_counted() -> None:
     news.reasons = {"broken": "corrupt x.seg: byte 17"}
     board.receive(news)
     board.advance(0)
-    lines = trouble_lines(board.rows(ALL_SERVERS), list(board.servers.values()), 3)
-    assert lines[0] == "✖ broken  STOPPED: corrupt x.seg: byte 17"
-    assert lines[1] == "▲ full8  FULL: 9 items reached max_items or max_size"
-    assert lines[2].startswith("… 8 more")
-    assert len(lines) == 3
+    servers = list(board.servers.values())
+    assert trouble_lines(board.rows(ALL_SERVERS), servers) == [
+        "✖ broken  STOPPED: corrupt x.seg: byte 17",
+        "▲ 9 queues  FULL: 45 items, max_items or max_size is reached: full8, full7, full6, full5, full4, …",
+    ]
+    few = [row for row in board.rows(ALL_SERVERS) if row.queue in ("broken", "full0", "full1")]
+    assert trouble_lines(few, servers) == [
+        "✖ broken  STOPPED: corrupt x.seg: byte 17",
+        "▲ full1  FULL: 2 items, max_items or max_size is reached",
+        "▲ full0  FULL: 1 item, max_items or max_size is reached",
+    ]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
@@ -125,7 +131,7 @@ def test_a_full_disk_a_damaged_journal_a_full_queue_and_a_dead_server_are_on_the
             "checksum",
             "✖ jobs  NOT WRITTEN: ",
             "No space left",
-            "▲ limited  FULL: 2 items",
+            "▲ limited  FULL: 2 items, max_items",
         )
         await until(pilot, "▲ 127.0.0.1:1  stale for")
         await pilot.press("exclamation_mark")

@@ -116,6 +116,17 @@ def test_the_page_and_all_that_is_with_it_name_no_other_host(url: str) -> None:
     talk(doing)
 
 
+def test_without_any_option_it_shows_all_queues(daemon: Daemon) -> None:
+    put(daemon.address, "in-the-browser", b"x")
+
+    async def doing(session: aiohttp.ClientSession) -> None:
+        async with await window(session, url) as socket:
+            await seen(socket, "in-the-browser")
+
+    with served(daemon) as (url, _):
+        talk(doing)
+
+
 def test_other_names_other_pages_and_who_does_not_know_the_address_are_refused(url: str) -> None:
     place = urlsplit(url)
     port = place.port

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Input, Static
 
@@ -14,7 +15,7 @@ from tui.formats import span
 from tui.keys import OVERVIEW_KEYS, bindings
 from tui.screens.boxes import put_lines
 from tui.screens.key_bar import KeyBar
-from tui.summaries import TROUBLE_LINES_MAX, health_line, totals_line, trouble_lines
+from tui.summaries import health_line, totals_line, trouble_lines
 from tui.table import QueueTable
 
 SERVER_LINES_MAX: Final = 5
@@ -28,7 +29,7 @@ class Overview(ConsoleScreen):
     Overview #servers { height: auto; padding: 0 1; color: $text-muted; }
     Overview #stale { display: none; height: auto; background: $warning; color: $background; padding: 0 1; }
     Overview #stale.shown { display: block; }
-    Overview #troubles { display: none; height: auto; padding: 0 1; color: $error; text-style: bold; }
+    Overview #troubles { display: none; height: auto; padding: 0 1; text-style: bold; }
     Overview #scrubber { display: none; height: 1; padding: 0 1; color: $accent; }
     Overview #scrubber.shown { display: block; }
     Overview #filter { display: none; height: 1; border: none; padding: 0 1; background: $boost; }
@@ -90,9 +91,14 @@ class Overview(ConsoleScreen):
         banner.set_class(bool(stale), "shown")
         put_lines(banner, stale)
         troubles = self.query_one("#troubles", Static)
-        lines = trouble_lines(console.board.rows(console.view), servers, TROUBLE_LINES_MAX)
+        lines = trouble_lines(console.board.rows(console.view), servers)
         troubles.display = bool(lines)
-        put_lines(troubles, lines)
+        colours = self.app.theme_variables
+        text = Text("\n").join(
+            Text(line, colours["error" if line.startswith("✖") else "warning"][:7]) for line in lines
+        )
+        if text != troubles.content:
+            troubles.update(text)
         scrubber = self.query_one("#scrubber", Static)
         player = console.player
         scrubber.set_class(player is not None, "shown")
