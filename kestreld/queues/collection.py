@@ -59,13 +59,23 @@ class QueueCollection:
         self.created = self.deleted = 0
         self.moved_in = 0  # items that parents got without a SET
         self.past = Totals()  # of deleted queues
-        # Queues whose journal has come to its limit while it is compacted -> who is told when there is room again
+        # Queues whose journal has come to its limit while it is made shorter -> who is told when there is room again
         self.crowded: dict[Queue, list[Callable[[], None]]] = {}
         self.absences: dict[str, Absence] = {}  # names of queues that somebody waits to see an item of
         self.stopping = False
         self._last_journal_id = 0
         self._found: list[Queue] = []  # by a start that may have found what is not on disk yet, or cannot be
         self._move_reported_at_ms: dict[str, int] = {}
+
+    # Journals at their limit
+
+    def let_in(self, queue: Queue) -> None:
+        """A journal has room again, or nothing will make any: whoever waited to put to it goes on."""
+        held_back = self.crowded.pop(queue, None)
+        if held_back:
+            for tell in held_back:
+                tell()
+            self.commit.wake()
 
     # Names
 

@@ -62,16 +62,17 @@ class Compactor:
     def keep_within_limit(self, queue: Queue, journal: Journal) -> None:
         """Where segments are filled faster than the disk takes a compacted one, those who fill them have to wait."""
         full_at = queue.segment_bytes_max * (queue.segments_max - 1)
-        if journal.disk_bytes > full_at and self.is_compacting(queue):
+        # What a compaction has replaced takes room until it is unlinked, which a busy machine comes to late.
+        is_shrinking = self.is_compacting(queue) or (journal.retiring and bool(journal.leftover))
+        if journal.disk_bytes > full_at and is_shrinking:
             self._collection.crowded.setdefault(queue, [])
 
     def _compaction_over(self, queue: Queue) -> None:
+        """It was; who had to wait for it is let in once what it has replaced is gone as well."""
         self._compacting.pop(queue, None)
-        held_back = self._collection.crowded.pop(queue, None)
-        if held_back:
-            for tell in held_back:
-                tell()
-            self._collection.commit.wake()
+        self._drop_dead(queue)
+        if queue.journal is None or not queue.journal.retiring:
+            self._collection.let_in(queue)
 
     def _compact(self, queue: Queue, journal: Journal) -> Work:
         """Rewrite the live items of all closed segments into one, which then takes their place."""
@@ -144,6 +145,5 @@ class Compactor:
                 for reader in queue.readers.values():
                     reader.moved_to(compaction.replaced, compaction.segment)
             self._compaction_over(queue)
-            self._drop_dead(queue)
 
         self._files.in_background(compaction.put_in_place, finished)

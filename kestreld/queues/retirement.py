@@ -18,6 +18,7 @@ class Retirement:
     """Of the segments of a collection, but for queues that are being compacted: theirs are being read."""
 
     def __init__(self, collection: QueueCollection, slices: Slices, is_compacting: Callable[[Queue], bool]) -> None:
+        self._collection = collection
         self.archive_path = collection.config.archive_path  # None = dead segments are deleted
         self._files = collection.files
         self._clock = collection.clock
@@ -34,36 +35,52 @@ class Retirement:
         dead = list(journal.leftover.values())
         if len(journal.segments) > 1:
             dead += journal.segments[: journal.dead_segments(queue.written_head())]
-        if dead:
+        if not dead:
+            return
+        work = self._retire(queue, journal, dead)
+        try:
             journal.retire(under_way=True)
-            self._slices.take_on(self._retire(queue, journal, dead))
+            self._slices.take_on(work)
+        finally:
+            if not self._slices.has(work):  # cut short as it began
+                journal.retire(under_way=False)
 
     def _retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> Work:
         """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
-        kept = next(segment for segment in journal.segments if segment not in dead)
-        if kept is not journal.segments[0] and not (yield from self._raise_floor(queue, journal, kept.first_id)):
-            journal.retire(under_way=False)
-            return
-        # One file a step: letting go of a large one takes milliseconds.
-        for segment in dead:
-            if journal is not queue.journal:
-                return  # deleted meanwhile: these names may be those of a new journal by now
-            try:
-                if self.archive_path is None or segment.compacted:
-                    self._files.unlink(segment.path)
-                elif not self._archived(queue, journal, segment):
-                    return  # goes on in the background
-            except OSError as error:
-                must_be_the_systems(error)
-                # When somebody has tidied up by hand: it had to go anyway.
-                if self._files.exists(segment.path):
-                    self._report_once(f"{segment.path}: cannot remove: {error.strerror}; will be retried")
-                    journal.retire(under_way=False)
-                    return
-            journal.forget(segment)
-            yield None
+        is_copying = has_gone = False
+        try:
+            kept = next(segment for segment in journal.segments if segment not in dead)
+            if kept is not journal.segments[0] and not (yield from self._raise_floor(queue, journal, kept.first_id)):
+                return
+            # One file a step: letting go of a large one takes milliseconds.
+            for segment in dead:
+                if journal is not queue.journal:
+                    return  # deleted meanwhile: these names may be those of a new journal by now
+                try:
+                    if self.archive_path is None or segment.compacted:
+                        self._files.unlink(segment.path)
+                    elif not self._archived(queue, journal, segment):
+                        is_copying = True
+                        return  # goes on in the background
+                except OSError as error:
+                    must_be_the_systems(error)
+                    # When somebody has tidied up by hand: it had to go anyway.
+                    if self._files.exists(segment.path):
+                        self._report_once(f"{segment.path}: cannot remove: {error.strerror}; will be retried")
+                        return
+                journal.forget(segment)
+                yield None
+            has_gone = True
+        finally:
+            if not is_copying:
+                self._over(queue, journal)
+        if has_gone:
+            self.drop_dead(queue)  # what has died meanwhile
+
+    def _over(self, queue: Queue, journal: Journal) -> None:
         journal.retire(under_way=False)
-        self.drop_dead(queue)  # what has died meanwhile
+        if not self._is_compacting(queue):
+            self._collection.let_in(queue)
 
     def _raise_floor(self, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
         """Have the marker say, on disk, that nobody needs what stands before `floor`; False when it does not."""
@@ -114,7 +131,7 @@ class Retirement:
             self._files.sync_dir(path.rpartition("/")[0])
 
         def finished(error: OSError | None) -> None:
-            journal.retire(under_way=False)
+            self._over(queue, journal)
             if journal is not queue.journal:
                 return  # deleted meanwhile: its path may be that of a new journal's segment by now
             try:

@@ -50,7 +50,7 @@ def test_a_report_and_a_period_are_put_side_by_side(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--before=1..2", "--after=2..3"], 2, "name the journals"),
+        (["--before=1..2", "--after=2..3"], 2, "requires paths of journals"),
         (["--before=yesterday", "--after=2..3"], 2, "SINCE..UNTIL or the folder of a report, not yesterday"),
         (["--before=.", "--after=2..3"], 66, "create it with report --to ."),
         (["--before=yesterday..2", "--after=2..3", "."], 2, "since must be a time such as"),

@@ -229,10 +229,35 @@ def test_who_fills_a_journal_faster_than_it_is_compacted_waits_and_the_others_do
         engine.slices.run(0)
     assert told == ["filler"]
     assert not filler.held
+    assert not engine.queue(WORK).journal.leftover, "what the compaction had replaced has been unlinked as well"
     for _ in range(5):
         files.finish_background()
         engine.work(20)
     assert used_bytes(engine) < SEGMENT_BYTES * 2
+
+
+class InterruptedOnce(QuickFiles):
+    """A signal handler raises as a file is unlinked."""
+
+    interrupt = False
+
+    def unlink(self, path: str) -> None:
+        if self.interrupt:
+            self.interrupt = False
+            raise KeyboardInterrupt
+        super().unlink(path)
+
+
+def test_segments_go_though_a_signal_cut_their_removal_short(tmp_path: Path) -> None:
+    files = InterruptedOnce()
+    engine = Engine(tmp_path, files, max_journal_size_bytes=SEGMENT_BYTES)
+    flow = Flow(engine)
+    files.interrupt = True
+    with pytest.raises(KeyboardInterrupt):
+        flow.turns(20)
+    assert not engine.queue(WORK).journal.retiring
+    engine.work(20)
+    assert len(engine.segments(WORK)) == 1
 
 
 def test_a_queue_that_is_deleted_while_it_is_compacted_keeps_nobody_waiting(tmp_path: Path) -> None:
