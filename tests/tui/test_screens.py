@@ -169,7 +169,7 @@ def compare(name: str, size: tuple[int, int], draw: Callable[[Pilot[None]], str]
     return drawn[0]
 
 
-@pytest.mark.exhaustive("80x24", "details-200x50", "journal-200x50")
+@pytest.mark.exhaustive("80x24", "details-200x50")
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", SCREENS)
 def test_screens_look_as_they_did(name: str, size: tuple[int, int]) -> None:

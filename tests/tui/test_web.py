@@ -117,11 +117,11 @@ def test_the_page_and_all_that_is_with_it_name_no_other_host(url: str) -> None:
 
 
 def test_without_any_option_it_shows_all_queues(daemon: Daemon) -> None:
-    put(daemon.address, "in-the-browser", b"x")
+    put(daemon.address, "with-the-others", b"x")
 
     async def doing(session: aiohttp.ClientSession) -> None:
         async with await window(session, url) as socket:
-            await seen(socket, "in-the-browser")
+            await seen(socket, "with-the-others")
 
     with served(daemon) as (url, _):
         talk(doing)
