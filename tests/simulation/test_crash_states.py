@@ -13,6 +13,7 @@ from tests.simulation.scripts import BY_NAME
 SHORT = ("put", "done", "roll", "fanout", "import")
 
 
+@pytest.mark.exhaustive("put", "done", "roll", "fanout")
 @pytest.mark.parametrize("name", SHORT)
 def test_after_a_crash_at_any_change_every_promise_holds(name: str) -> None:
     found = every_crash(BY_NAME[name], SYNCED)
@@ -31,15 +32,10 @@ def test_so_it_does_in_every_mode_and_every_script(name: str, sync_ms: int | Non
     assert found.bad == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "sync_ms"),
-    [
-        ("roll", SYNCED),
-        *(
-            pytest.param(name, None, marks=pytest.mark.long)
-            for name in ("fanout", "roll", "compact", "delete", "repair")
-        ),
-    ],
+    [("roll", SYNCED), *((name, None) for name in ("fanout", "roll", "compact", "delete", "repair"))],
 )
 @pytest.mark.timeout(900)
 def test_verify_finds_bad_what_a_start_stops_and_nothing_else(name: str, sync_ms: int | None) -> None:
