@@ -50,6 +50,7 @@ def test_nothing_of_a_session_is_left_once_its_client_has_gone(tmp_path: Path, u
     server = ServerHere(tmp_path, users)
     try:
         with without_collector():
+            before = alive()  # the last test's may be referred to yet
             said = (login("alice", "pw") if users else b"") + b"set full 0 0 1\r\nx\r\n" + last_words
             for _ in range(3):
                 with QueueClient(server.address) as client:
@@ -57,6 +58,6 @@ def test_nothing_of_a_session_is_left_once_its_client_has_gone(tmp_path: Path, u
                     client.send(said)
                     server.run_until(lambda due_bytes=due_bytes: server.service.stats.bytes_read >= due_bytes)
                 server.run_until(lambda: server.connections() == 0)
-            assert alive() == 0
+            assert alive() <= before
     finally:
         server.close()
