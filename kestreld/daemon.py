@@ -81,9 +81,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=EXIT_HELP,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30),
     )
-    parser.add_argument(
-        "-c", "--config", metavar="FILE", help="configuration file; see docs and packaging/kestreld.yaml"
-    )
+    parser.add_argument("--config", metavar="FILE", help="configuration file; see docs and packaging/kestreld.yaml")
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -93,11 +91,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="override one setting; repeatable",
     )
     parser.add_argument(
-        "--check-config",
-        metavar="FILE",
-        nargs="?",
-        const="",
-        help="check the configuration, of FILE or as with --config and --set, report every error and exit",
+        "--check-config", action="store_true", help="check the configuration, report every error and exit"
     )
     parser.add_argument(
         "--dump-config",
@@ -156,16 +150,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = FileLayer()
     os.umask(0o077)
     try:
-        path = find_config_path(files, options.check_config or options.config, os.environ)
+        path = find_config_path(files, options.config, os.environ)
         config = load_file(files, path, options.overrides)
         context = server_context(config, files)
-        if not (options.check_config is not None or options.dump_config):
+        if not (options.check_config or options.dump_config):
             become(config)
     except ConfigError as error:
         for problem in error.problems:
             complain(str(problem))
         return ExitCode.BAD_CONFIG
-    if options.check_config is not None:
+    if options.check_config:
         sys.stdout.write(f"{config.source}: ok\n")
         return ExitCode.OK
     if options.dump_config:
