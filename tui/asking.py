@@ -4,7 +4,7 @@ import base64
 import json
 import os
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -19,6 +19,7 @@ from tui.board import ServerState
 
 WAITING_ITEMS_MAX: Final = 50
 WAITING_BYTES_MAX: Final = 256 * 1024
+CONSUMERS_MAX: Final = 100  # of each kind
 
 
 class Action(StrEnum):
@@ -42,6 +43,27 @@ class WaitingItem:
 
 
 @dataclass(slots=True)
+class Consumer:
+    """A client that waits for items, or holds some: for how long when the server was asked."""
+
+    client: str  # its address; "" = not shown to this user
+    user: str
+    age_ms: int
+    open_reads: int = 0  # 0 = it waits
+    first_id: int = 0
+
+
+@dataclass(slots=True)
+class Consumers:
+    """Those that have waited or held for longest, at most CONSUMERS_MAX of each kind, and how many there are in all."""
+
+    waiting: list[Consumer]
+    holding: list[Consumer]
+    waiters: int
+    open_reads: int
+
+
+@dataclass(slots=True)
 class QueueDetails:
     """Everything one server reports about a queue. What it does not report stays empty."""
 
@@ -49,6 +71,7 @@ class QueueDetails:
     figures: dict[str, QueueBlock] = field(default_factory=dict)  # of the queue and its children, by name
     settings: QueueBlock = field(default_factory=dict)
     items: list[WaitingItem] = field(default_factory=list)  # the first that wait
+    consumers: Consumers | None = None
     only_head: str = ""  # why only the head is shown; "" = all requested items are there
     failure: str = ""
 
@@ -99,6 +122,8 @@ def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetai
         blocks = parse_blocks(client.dump_config())
         details.settings = next((block for block in blocks if block["queue"] == queue), {})
 
+    with suppress(AdminLost):
+        details.consumers = _consumers(asked, queue)
     for ask in (ask_head, ask_figures, ask_settings):
         # An old Kestrel closes the connection on a command it does not know.
         client = KestrelClient(asked.address, asked.timeout_ms, asked.login)
@@ -109,6 +134,26 @@ def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetai
         finally:
             client.close()
     return details
+
+
+def _consumers(asked: Asked, queue: str) -> Consumers:
+    """Raises AdminLost."""
+    port = asked.admin_port()
+    try:
+        found = json.loads(port.get(f"{path_of(queue, 'consumers')}?limit={CONSUMERS_MAX}"))
+        waiting, holding = (
+            [_consumer(each, found["now_ms"]) for each in found[kind]] for kind in ("waiting", "holding")
+        )
+        return Consumers(waiting, holding, found["waiters"], found["open"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise AdminLost(f"unexpected reply: {error}") from error
+    finally:
+        port.close()
+
+
+def _consumer(row: dict[str, Any], now_ms: int) -> Consumer:
+    age_ms = max(0, now_ms - row["since_at_ms"])
+    return Consumer(row.get("client", ""), row.get("user", ""), age_ms, row.get("open", 0), row.get("first_id", 0))
 
 
 def _waiting_items(asked: Asked, queue: str) -> list[WaitingItem]:

@@ -71,7 +71,7 @@ DETAIL_KEYS: Final = (
     Key("R", "items('requeue')", "R", "requeue the chosen items: put them at the end", "requeue"),
     Key("M", "items('move')", "M", "move the chosen items to another queue", "move"),
     Key("D", "items('delete')", "D", "delete the chosen items", "delete"),
-    Key("u", "ask", "u", "refresh readers, settings and items", "refresh"),
+    Key("u", "ask", "u", "refresh readers, consumers, settings and items", "refresh"),
     Key("z", "next_span", "z", "plot one minute or five", "span"),
     Key("x", "spread", "x", "maximize or restore the focused box", "enlarge"),
     Key("tab", "app.focus_next", "tab", "focus the next box; scroll with up, down, pageup, pagedown, home, end"),

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tests.tui.sights import figures
 from tui.app import Console
-from tui.asking import QueueDetails, WaitingItem
+from tui.asking import Consumer, Consumers, QueueDetails, WaitingItem
 from tui.journals import Check, JournalDetails, read_check, read_journal
 from tui.plain import ViewOptions
 from tui.polling import pollers
@@ -105,6 +105,12 @@ DETAILS: Final = QueueDetails(
         "max_memory_size": 134_217_728,
         "max_age": 0,
     },
+    consumers=Consumers(
+        waiting=[Consumer("10.0.0.17:50122", "", 3500), Consumer("10.0.0.18:41876", "", 400)],
+        holding=[Consumer("10.0.0.21:38114", "resizer", 12_000, open_reads=1, first_id=33_151)],
+        waiters=2,
+        open_reads=1,
+    ),
     items=[
         WaitingItem(JOB, 33_151, NOW_MS - 61_000, is_open=True),
         WaitingItem(b"a line of text", 33_152, NOW_MS - 60_500, NOW_MS + 30_000, flags=7),

@@ -402,6 +402,28 @@ def test_help_lists_the_keys(tmp_path: Path, size: tuple[int, int]) -> None:
     drive(replaying(tmp_path), driving, size)
 
 
+def test_the_details_say_who_holds_open_reads_and_who_waits_and_from_where(tmp_path: Path) -> None:
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "queues 1")
+        await pilot.press("enter")
+        await until(pilot, "nobody waits or holds an item")
+        with QueueClient(daemon.port) as holder, QueueClient(daemon.port) as waiting:
+            assert holder.get("work/open") == b"only"
+            waiting.ask_for("work/t=60000")
+            await until(pilot, "waiters 1")
+            await pilot.press("u")
+            await until(pilot, "1 open", "1 waiting")
+            assert "{}:{} for ".format(*holder.socket.getsockname()) in line_of(pilot, ": #1")
+            assert line_of(pilot, "{}:{} for ".format(*waiting.socket.getsockname()))
+        await until(pilot, "waiters 0")
+        await pilot.press("u")
+        await until(pilot, "nobody waits or holds an item")
+
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:
+        put(daemon.address, "work", b"only")
+        drive(console(daemon.address), driving, (200, 50))
+
+
 def test_queues_are_in_the_command_palette(own_daemon: Daemon) -> None:
     put(own_daemon.address, "very-special", b"x")
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from kestreld.client.blocks import Cell
-from tui.asking import QueueDetails
+from tui.asking import Consumer, QueueDetails
 from tui.figures import FIGURES, HEADINGS, QueueRow, cell, labelled
-from tui.formats import printable, span
+from tui.formats import count, printable, span
 from tui.history import SAMPLES_MAX, SERIES
 from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
@@ -31,13 +31,15 @@ class Details(BoxScreen):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_WIDTH, "-wide")]  # noqa: RUF012  (Textual declares it so)
     BINDINGS = bindings(DETAIL_KEYS)
     DEFAULT_CSS = """
-    Details #settings, Details ItemView { text-wrap: wrap; text-overflow: fold; }
+    Details #settings, Details #consumers, Details ItemView { text-wrap: wrap; text-overflow: fold; }
     Details #plots { height: 8; }
     Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
     Details #boxes { height: 1fr; }
+    Details #who { width: 1fr; }
+    Details #who Box { width: 100%; height: 1fr; }
     Details #waiting-box { width: 2fr; }
     Details.-narrow #boxes { layout: vertical; }
-    Details.-narrow #boxes Box { width: 100%; }
+    Details.-narrow #who, Details.-narrow #boxes Box { width: 100%; }
     Details.-narrow #waiting-box { height: 2fr; }
     Details.-narrow .plot { display: none; }
     Details.-narrow #items { display: block; }
@@ -56,18 +58,22 @@ class Details(BoxScreen):
             for column in SERIES:
                 yield Static(id=column, classes="plot")
         with Horizontal(id="boxes"):
-            for name in ("readers", "settings"):
-                with Box(id=f"{name}-box"):
-                    yield Static(id=name)
+            with Vertical(id="who"):
+                for name in ("readers", "consumers"):
+                    with Box(id=f"{name}-box"):
+                        yield Static(id=name)
+            with Box(id="settings-box"):
+                yield Static(id="settings")
             yield ItemBox()
         yield KeyBar(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#readers-box").border_title = "servers and readers"
+        self.query_one("#consumers-box").border_title = "consumers"
         self.query_one("#settings-box").border_title = "settings"
         self.query_one("#waiting-box").border_title = "items"
         self.query_one("#waiting-box").focus()
-        for name in ("settings", "waiting"):
+        for name in ("consumers", "settings", "waiting"):
             put_lines(self.query_one(f"#{name}", Static), [LOADING if self.console.player is None else IN_A_REPLAY])
         self.action_ask()
         self.show()
@@ -113,6 +119,9 @@ class Details(BoxScreen):
         settings = next((answer.settings for answer in answers if answer.settings), {})
         lines = [f"{name}={value}" for name, value in settings.items() if name != "queue"]
         put_lines(self.query_one("#settings", Static), lines or ["not reported by the server"])
+        several = len(answers) > 1
+        lines = [line for answer in answers for line in _consumer_lines(answer, with_server=several)]
+        put_lines(self.query_one("#consumers", Static), lines)
         self.show_items()
         self.show()
 
@@ -170,6 +179,35 @@ def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
     if "head_id" in figures and "next_id" in figures:
         lines += [f"    head {figures['head_id']}", f"    next {figures['next_id']}"]
     return lines
+
+
+def _consumer_lines(answer: QueueDetails, *, with_server: bool) -> list[str]:
+    """Who holds items and who waits for some, those that have done so for longest first."""
+    lines = [answer.server] if with_server else []
+    found = answer.consumers
+    if found is None:
+        return [*lines, "shown by the admin port only"]
+    if not found.open_reads and not found.waiters:
+        return [*lines, "nobody waits or holds an item"]
+    if found.open_reads:
+        lines += [f"{count(found.open_reads)} open", *map(_holding, found.holding)]
+    if found.waiters:
+        lines += [f"{count(found.waiters)} waiting", *map(_waiting, found.waiting)]
+        if found.waiters > len(found.waiting):
+            lines.append(f"  … {count(found.waiters - len(found.waiting))} more")
+    return lines
+
+
+def _holding(consumer: Consumer) -> str:
+    which = f"#{consumer.first_id}"
+    if consumer.open_reads > 1:
+        which = f"{count(consumer.open_reads)} from {which} on"
+    return f"{_waiting(consumer)}: {which}"
+
+
+def _waiting(consumer: Consumer) -> str:
+    user = f" {printable(consumer.user)}" if consumer.user else ""
+    return f"  {consumer.client or 'a client'}{user} for {span(consumer.age_ms)}"
 
 
 def _now(values: Sequence[float]) -> float | None:
