@@ -187,7 +187,7 @@ def test_boxes_say_that_they_are_loading_and_in_a_replay_that_they_stay_empty(
         await until(pilot, "queues 1")
         own_daemon.signal(signal.SIGSTOP)
         await pilot.press("enter")
-        await until_true(pilot, lambda: "\n".join(lines(pilot)).count("loading …") == 2, "two boxes that wait")
+        await until_true(pilot, lambda: "\n".join(lines(pilot)).count("loading …") == 3, "boxes that wait")
         own_daemon.signal(signal.SIGCONT)
         await until(pilot, "max_items=infinite", "the item at the head")
         assert "loading" not in "\n".join(lines(pilot))
@@ -197,7 +197,7 @@ def test_boxes_say_that_they_are_loading_and_in_a_replay_that_they_stay_empty(
     async def replayed(pilot: Pilot[None]) -> None:
         await until(pilot, "› work")
         await pilot.press("enter")
-        await until_true(pilot, lambda: "\n".join(lines(pilot)).count("not available in") == 2, "two empty boxes")
+        await until_true(pilot, lambda: "\n".join(lines(pilot)).count("not available in") == 3, "empty boxes")
 
     drive(replaying(tmp_path), replayed)
 

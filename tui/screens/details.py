@@ -37,6 +37,7 @@ class Details(BoxScreen):
     Details #boxes { height: 1fr; }
     Details #who { width: 1fr; }
     Details #who Box { width: 100%; height: 1fr; }
+    Details #who #consumers-box { height: auto; max-height: 50%; }
     Details #waiting-box { width: 2fr; }
     Details.-narrow #boxes { layout: vertical; }
     Details.-narrow #who, Details.-narrow #boxes Box { width: 100%; }
