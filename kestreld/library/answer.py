@@ -174,9 +174,11 @@ class Answer(Future[T]):
         if self._is_received or self._give_back is None or not self.done() or self.cancelled():
             return
         found = None if self.exception() is not None else self.seen()
+        # Once: a coroutine that awaits it and is garbage too may be finalized after it, and abandons it then.
+        give_back, self._give_back = self._give_back, None
         with suppress(QueueForked):
             if found is not None and (self._give_back_now is None or not self._give_back_now(found)):
-                afterwards.do(partial(self._give_back, found))
+                afterwards.do(partial(give_back, found))
 
     @classmethod
     def of(
@@ -193,7 +195,8 @@ class Answer(Future[T]):
         if self._give_back is None or self.cancelled() or self.exception() is not None:
             return
         if (found := self.result()) is not None:
-            self._give_back(found)
+            give_back, self._give_back = self._give_back, None
+            give_back(found)
 
     def return_later(self) -> None:
         """`return_found` by who has just settled it."""

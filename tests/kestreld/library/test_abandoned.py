@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kestreld.library import ConcurrentBlockingQueue, JournaledQueue, SimpleBlockingQueue
+from kestreld.library.afterwards import afterwards
 from kestreld.library.shared_queue import open_shared
 from tests.support.library import LONG_MS, LONG_S, at_ms, journaled
 from tests.support.shared_spools import new_spool
@@ -194,6 +195,27 @@ def test_what_came_for_one_whose_event_loop_was_closed_then_is_the_head_again(qu
     assert not task.done()
     del task
     gc.collect()
+    await_true(lambda: queue.open_items() == 0)
+    assert sorted([queue.next(), queue.next()]) == ["1", "2"]
+
+
+def test_an_item_comes_back_once_where_its_answer_is_finalized_before_the_coroutine(queue: Queue) -> None:
+    """The collector finalizes what is garbage together in any order."""
+
+    async def leave() -> None:
+        answer = queue.get()
+        waiting = answer.__await__()
+        next(waiting)
+        queue.put("1")
+        await_true(answer.done)
+        answer.__del__()
+        waiting.close()
+
+    asyncio.run(leave())
+    done = threading.Event()
+    afterwards.do(done.set)
+    assert done.wait(LONG_S)
+    queue.put("2")
     await_true(lambda: queue.open_items() == 0)
     assert sorted([queue.next(), queue.next()]) == ["1", "2"]
 
