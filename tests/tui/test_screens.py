@@ -169,7 +169,7 @@ def compare(name: str, size: tuple[int, int], draw: Callable[[Pilot[None]], str]
     return drawn[0]
 
 
-@pytest.mark.exhaustive("80x24", "details-200x50")
+@pytest.mark.exhaustive("80x24")
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", SCREENS)
 def test_screens_look_as_they_did(name: str, size: tuple[int, int]) -> None:
@@ -179,6 +179,7 @@ def test_screens_look_as_they_did(name: str, size: tuple[int, int]) -> None:
     assert len(text.splitlines()) == size[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DRAWN)
 def test_the_pictures_of_the_guide_are_what_the_console_draws(name: str) -> None:
     def draw(pilot: Pilot[None]) -> str:
