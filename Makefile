@@ -112,7 +112,7 @@ wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python 
 	@$(BIN)/python packaging/wheels.py dist
 
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark (half a gigabyte); requires Java 17
-	@$(SPARK)/bin/python -m pytest tests/kestrelspark --durations 10
+	@$(SPARK)/bin/python -m pytest -n 2 --dist loadfile tests/kestrelspark --durations 10
 
 report: $(SPARK)/.installed ## run kestreld under load for a few seconds and analyse it with Spark, as an HTML page
 	@$(SPARK)/bin/python docs/load_report.py

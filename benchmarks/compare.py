@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from benchmarks.load import Load, run
 from benchmarks.results import Run
 from benchmarks.servers import Program, Server, Sync, running
+
+T = TypeVar("T")
 
 ALL: Final = ("kestrel", "memcached", "redis", "beanstalkd")
 QUEUES: Final = ("kestrel", "redis", "beanstalkd")
@@ -74,7 +76,7 @@ def compare(
         with running(fitting, folder / sync.name.lower(), sync=sync) as servers:
             for round_number in range(rounds):
                 for row_number, row in enumerate(of_this_kind):
-                    for server in _turned(servers, round_number + row_number):
+                    for server in turned(servers, round_number + row_number):
                         if server.protocol in row.protocols:
                             done(f"round {round_number + 1}: {row.name}: {server.name}")
                             queue = f"q{round_number}_{row_number}"
@@ -86,7 +88,7 @@ def measure(server: Server, row: str, load: Load, queue: str, round_number: int,
     return Run(server.name, row, at, round_number, result)
 
 
-def _turned(servers: Sequence[Server], by: int) -> list[Server]:
+def turned(servers: Sequence[T], by: int) -> list[T]:
     """No server always comes first, or always after the same one's dirty pages."""
     first = by % len(servers)
     return [*servers[first:], *servers[:first]]

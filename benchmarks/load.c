@@ -36,10 +36,11 @@ enum {
     FILL_BYTES = 64 * 1024,  // on the way on one connection while items are put before the measurement
     FILL_ITEMS = 64,
     EVENTS = 256,
+    LEASE_MS = 600000,
 };
 static const u64 PATIENCE_NS = 60000000000ull;  // without any answer
 
-enum work { PUT, PUT_TAKE, RELIABLE, DRAIN_ONLY };
+enum work { PUT, PUT_TAKE, RELIABLE, OPENED, LEASED, DRAIN_ONLY };
 enum phase { FILL, WORK, FINISH, DRAIN };
 enum kind { OF_PUT, OF_TAKE, OF_ACK, OF_OTHER };
 
@@ -50,7 +51,7 @@ struct answer {
     size_t bytes;  // all of it
     const char *item;
     size_t item_bytes;
-    u64 id;  // beanstalkd's
+    u64 id;  // beanstalkd's; the token of a lease
 };
 
 struct request {
@@ -290,7 +291,18 @@ static void memcache_put(struct connection *c, u64 queue, const char *item, size
 }
 
 static void memcache_take(struct connection *c, u64 queue, bool reliable) {
-    say(c, "get %s%s\r\n", name_of(queue), reliable ? "/close/open" : "");
+    if (reliable && work == LEASED)
+        say(c, "gets %s/open/lease=%d\r\n", name_of(queue), LEASE_MS);
+    else
+        say(c, "get %s%s\r\n", name_of(queue), !reliable ? "" : work == OPENED ? "/open" : "/close/open");
+}
+
+static void memcache_ack(struct connection *c, const struct answer *answer) {
+    if (phase == DRAIN) return;
+    if (work == LEASED)
+        snprintf(c->ack, sizeof c->ack, "delete %s/%lu\r\n", name_of(0), answer->id);
+    else if (work == OPENED)
+        snprintf(c->ack, sizeof c->ack, "get %s/close\r\n", name_of(0));
 }
 
 static const char *end_of_line(const char *at, size_t bytes) {
@@ -307,15 +319,24 @@ static enum meaning item_after(const char *at, size_t bytes, const char *line, s
     return answer->bytes <= bytes ? ITEM : INCOMPLETE;
 }
 
+static const char *word_before(const char *end, const char *first) {
+    while (end[-1] != ' ' && end > first) end--;
+    return end;
+}
+
 static enum meaning memcache_read(enum kind kind, const char *at, size_t bytes, struct answer *answer) {
     const char *line = end_of_line(at, bytes);
     if (line == NULL) return INCOMPLETE;
     answer->bytes = line - at;
     if (kind == OF_PUT) return answer->bytes == 8 && memcmp(at, "STORED\r\n", 8) == 0 ? OK : REFUSED;
+    if (kind == OF_ACK && work == LEASED) return answer->bytes == 9 && memcmp(at, "DELETED\r\n", 9) == 0 ? OK : REFUSED;
     if (answer->bytes == 5 && memcmp(at, "END\r\n", 5) == 0) return EMPTY;
     if (memcmp(at, "VALUE ", answer->bytes < 6 ? answer->bytes : 6) != 0) return REFUSED;
-    const char *size = line - 2;
-    while (size[-1] != ' ' && size > at) size--;
+    const char *size = word_before(line - 2, at);
+    if (kind == OF_TAKE && work == LEASED && phase != DRAIN) {
+        answer->id = strtoul(size, NULL, 10);
+        size = word_before(size - 1, at);
+    }
     enum meaning meaning = item_after(at, bytes, line, strtoul(size, NULL, 10), 7, answer);
     if (meaning == ITEM && memcmp(answer->item + answer->item_bytes, "\r\nEND\r\n", 7) != 0) return REFUSED;
     return meaning;
@@ -398,7 +419,7 @@ static enum meaning beanstalk_read(enum kind kind, const char *at, size_t bytes,
 }
 
 static const struct protocol protocols[] = {
-    {"kestrel", false, memcache_put, memcache_take, NULL, memcache_read},
+    {"kestrel", false, memcache_put, memcache_take, memcache_ack, memcache_read},
     {"memcached", true, memcache_put, memcache_take, NULL, memcache_read},
     {"redis", false, redis_put, redis_take, redis_ack, redis_read},
     {"beanstalkd", false, beanstalk_put, beanstalk_take, beanstalk_ack, beanstalk_read},
@@ -407,6 +428,9 @@ static const struct protocol protocols[] = {
 static bool is_beanstalk(void) { return protocol->put == beanstalk_put; }
 
 // What the clients do
+
+// Whether items are taken and confirmed apart; none are put meanwhile.
+static bool confirms(void) { return work == RELIABLE || work == OPENED || work == LEASED; }
 
 static u64 queue_of(const struct connection *c) {
     return protocol->keeps ? c->index : (c->index + c->turn * client_count) % queue_count;
@@ -451,7 +475,7 @@ static void do_one(struct connection *c) {
     if (work == PUT) {
         put(c, queue);
         c->turn++;
-    } else if (work == RELIABLE) {
+    } else if (confirms()) {
         take(c, queue, true);
     } else if (!c->takes_next) {
         put(c, queue);
@@ -470,7 +494,7 @@ static void finish(struct connection *c) {
     if (c->takes_next) do_one(c);
     if (c->ack[0]) {
         send_ack(c, NULL, 0);
-    } else if (work == RELIABLE && protocol->ack == NULL) {
+    } else if (work == RELIABLE && protocol->ack == memcache_ack) {
         expect(c, OF_OTHER, 0);
         say(c, "get %s/close\r\n", name_of(0));
     }
@@ -517,7 +541,7 @@ static void count(const struct request *request, size_t item_bytes) {
 
 static void found_empty(struct connection *c) {
     if (phase != DRAIN) {
-        if (work != RELIABLE) fault("a queue was empty though it had an item");
+        if (!confirms()) fault("a queue was empty though it had an item");
         c->is_dry = true;
     } else if (queue_count == 1) {
         c->is_dry = true;
@@ -616,7 +640,7 @@ static void begin(enum phase next) {
 }
 
 static void run_until(u64 until_ns) {
-    while (!(work == RELIABLE && all_quiet())) {
+    while (!(confirms() && all_quiet())) {
         bool is_late = read_clock() >= until_ns;
         bool is_enough = !measuring || measured_puts + measured_takes >= operations_min;
         if (is_late && (is_enough || all_quiet())) break;
@@ -725,7 +749,7 @@ static void read_options(int count, char **words) {
         {"idle", 1, 0, 'I'},     {"numbers", 1, 0, 'n'},   {"leave", 0, 0, 'l'},   {"join-acks", 0, 0, 'j'},
         {"at-least", 1, 0, 'm'}, {0, 0, 0, 0},
     };
-    static const char *const works[] = {"put", "put+take", "reliable", "drain"};
+    static const char *const works[] = {"put", "put+take", "reliable", "opened", "leased", "drain"};
     int option, work_number = -1;
     while ((option = getopt_long(count, words, "", options, NULL)) != -1) {
         switch (option) {
@@ -738,7 +762,7 @@ static void read_options(int count, char **words) {
         case 'q': queue_name = optarg; break;
         case 'Q': queue_count = strtoul(optarg, NULL, 10); break;
         case 'w':
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < 6; i++)
                 if (strcmp(optarg, works[i]) == 0) work_number = i;
             break;
         case 'c': client_count = atoi(optarg); break;
@@ -760,10 +784,12 @@ static void read_options(int count, char **words) {
         }
     }
     if (protocol == NULL || port == 0 || work_number < 0 || client_count < 1 || depth < 1 || queue_count < 1)
-        give_up("needs --protocol, --port and --work put|put+take|reliable|drain");
+        give_up("needs --protocol, --port and --work put|put+take|reliable|opened|leased|drain");
     if (size_min < ITEM_BYTES_MIN || size_max < size_min || size_max > ITEM_BYTES_MAX)
         give_up("--size is from %d to %d", ITEM_BYTES_MIN, ITEM_BYTES_MAX);
     work = (enum work)work_number;
+    if ((work == OPENED || work == LEASED) && strcmp(protocol->name, "kestrel") != 0)
+        give_up("only kestrel has this work");
     if (is_beanstalk() && queue_count > 1) give_up("with beanstalkd it uses one queue");
     if (warm_seconds < 0) warm_seconds = seconds / 10;
 }

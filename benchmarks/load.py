@@ -19,7 +19,7 @@ RUN_S_MAX: Final = 600
 class Load:
     """What the clients of one measurement do. load.c says what each of these means."""
 
-    work: str = "put+take"  # put | put+take | reliable | drain
+    work: str = "put+take"  # put | put+take | reliable | opened | leased | drain
     clients: int = 1
     depth: int = 1  # operations on the way on one connection
     size: str = "64"  # bytes of an item, or MIN-MAX

@@ -31,15 +31,15 @@ def measure(queues: int, folder: Path, sync: Sync, command: str = "") -> dict[st
         server.start()
         _wait_until_it_serves(server)
         _put_on_each(server.port, queues)
-        took_s[NEW] = _stopped_s(server)
-        took_s[STARTED] = _started_s(server)
-        took_s[IDLE] = _stopped_s(server)
-        _started_s(server)
+        took_s[NEW] = stopped_s(server)
+        took_s[STARTED] = started_s(server)
+        took_s[IDLE] = stopped_s(server)
+        started_s(server)
         _put_on_each(server.port, queues)
-        took_s[WRITTEN] = _stopped_s(server)
-        _started_s(server)
+        took_s[WRITTEN] = stopped_s(server)
+        started_s(server)
         server.stop(signal.SIGKILL)
-        took_s[KILLED] = _started_s(server)
+        took_s[KILLED] = started_s(server)
     finally:
         server.stop(signal.SIGKILL)
     return took_s
@@ -55,13 +55,13 @@ def _put_on_each(port: int, queues: int) -> None:
                 wanted -= len(connection.recv(65536))
 
 
-def _stopped_s(server: Server) -> float:
+def stopped_s(server: Server, number: signal.Signals = signal.SIGTERM) -> float:
     began = time.monotonic()
-    server.stop()
+    server.stop(number)
     return time.monotonic() - began
 
 
-def _started_s(server: Server) -> float:
+def started_s(server: Server) -> float:
     began = time.monotonic()
     server.start()
     _wait_until_it_serves(server)

@@ -7,6 +7,7 @@ processor time that the server used while the client waited once: that is the sa
 
 import argparse
 import http.client
+import os
 import shutil
 import signal
 import socket
@@ -44,12 +45,14 @@ class Waits:
 
     longest_ms: float
     longest_cpu_ms: float  # the most that the server worked during a wait
+    longest_alone_ms: float  # the same, but for what it worked while the client had no processor
     took_ms: float  # the command itself
 
     def best(self, other: "Waits") -> "Waits":
         return Waits(
             min(self.longest_ms, other.longest_ms),
             min(self.longest_cpu_ms, other.longest_cpu_ms),
+            min(self.longest_alone_ms, other.longest_alone_ms),
             min(self.took_ms, other.took_ms),
         )
 
@@ -59,23 +62,38 @@ class Prober(Thread):
 
     def __init__(self, port: int, pid: int) -> None:
         super().__init__(daemon=True)
-        self._connection = _connect(port)
+        self._connection = connect(port)
+        self._pid = pid
         self._cpu = ~pid << 3 | CPU_CLOCK
         self._over = Event()
-        self._longest_s = self._longest_cpu_s = 0.0
+        self._longest_s = self._longest_cpu_s = self._longest_alone_s = 0.0
         self._failure = ""
         self._started_s = time.perf_counter()
 
     def run(self) -> None:
-        while not self._over.is_set() and not self._failure:
-            for request in PROBE:
-                started_s, used_s = time.perf_counter(), time.clock_gettime(self._cpu)
-                self._connection.sendall(request)
-                heard = self._connection.recv(4096)
-                self._longest_s = max(self._longest_s, time.perf_counter() - started_s)
-                self._longest_cpu_s = max(self._longest_cpu_s, time.clock_gettime(self._cpu) - used_s)
-                if heard not in PROBED:
-                    self._failure = f"the probing client got {heard!r}"
+        with (
+            Path(f"/proc/{self._pid}/schedstat").open("rb") as server,
+            Path("/proc/thread-self/schedstat").open("rb") as client,
+        ):
+            fds = server.fileno(), client.fileno()
+            while not self._over.is_set() and not self._failure:
+                for request in PROBE:
+                    self._probe(request, fds)
+
+    def _probe(self, request: bytes, fds: tuple[int, int]) -> None:
+        delayed_s = sum(map(_delayed_s, fds))
+        started_s, used_s = time.perf_counter(), time.clock_gettime(self._cpu)
+        self._connection.sendall(request)
+        heard = self._connection.recv(4096)
+        waited_s = time.perf_counter() - started_s
+        self._longest_s = max(self._longest_s, waited_s)
+        used_s = time.clock_gettime(self._cpu) - used_s
+        self._longest_cpu_s = max(self._longest_cpu_s, used_s)
+        # It may have worked on while this client waited for a processor.
+        alone_s = min(waited_s - sum(map(_delayed_s, fds)) + delayed_s, used_s)
+        self._longest_alone_s = max(self._longest_alone_s, alone_s)
+        if heard not in PROBED:
+            self._failure = f"the probing client got {heard!r}"
 
     def stop(self) -> Waits:
         took_s = time.perf_counter() - self._started_s
@@ -84,18 +102,23 @@ class Prober(Thread):
         self._connection.close()
         if self._failure:
             raise Unusable(self._failure)
-        return Waits(self._longest_s * 1000, self._longest_cpu_s * 1000, took_s * 1000)
+        return Waits(self._longest_s * 1000, self._longest_cpu_s * 1000, self._longest_alone_s * 1000, took_s * 1000)
 
 
-def _connect(port: int) -> socket.socket:
+def _delayed_s(fd: int) -> float:
+    """How long a thread has waited for a processor so far, by its `/proc/…/schedstat`."""
+    return int(os.pread(fd, 100, 0).split()[1]) / 1e9
+
+
+def connect(port: int) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), ANSWER_S_MAX)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def _ask(port: int, request: bytes, end: bytes) -> None:
+def ask(port: int, request: bytes, end: bytes) -> None:
     """Send a command and read its answer as fast as it comes."""
-    with _connect(port) as connection:
+    with connect(port) as connection:
         connection.sendall(request)
         tail = b""
         while not tail.endswith(end):
@@ -105,7 +128,7 @@ def _ask(port: int, request: bytes, end: bytes) -> None:
             tail = (tail + heard)[-len(end) :] if len(heard) < len(end) else heard[-len(end) :]
 
 
-def _fetch(port: int, path: str) -> None:
+def fetch(port: int, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S_MAX)
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -126,7 +149,7 @@ def _at_once(count: int, command: Callable[[], None]) -> None:
 
 def fill(port: int, queues: int) -> None:
     """An item in each queue."""
-    with _connect(port) as connection:
+    with connect(port) as connection:
         for first in range(0, queues, PUTS_AT_A_TIME):
             count = min(PUTS_AT_A_TIME, queues - first)
             connection.sendall(b"".join(b"set q%06d 0 0 4\r\nitem\r\n" % (first + at) for at in range(count)))
@@ -140,16 +163,16 @@ def measure(server: Server, admin_port: int, queues: int, done: Callable[[str], 
     port = server.port
     commands: dict[str, Callable[[], None]] = {
         IDLE: lambda: time.sleep(IDLE_S),
-        "stats": lambda: _ask(port, b"stats\r\n", b"\r\nEND\r\n"),
-        "dump_stats": lambda: _ask(port, b"dump_stats\r\n", b"\r\nEND\r\n"),
-        "dump_config": lambda: _ask(port, b"dump_config\r\n", b"\r\nEND\r\n"),
-        "/stats.json": lambda: _fetch(admin_port, "/stats.json"),
-        "/metrics": lambda: _fetch(admin_port, "/metrics"),
-        f"{READERS} x /stats.json": lambda: _at_once(READERS, lambda: _fetch(admin_port, "/stats.json")),
-        f"{READERS} x stats": lambda: _at_once(READERS, lambda: _ask(port, b"stats\r\n", b"\r\nEND\r\n")),
-        "reload": lambda: _ask(port, b"reload\r\n", b"\r\n"),
-        "flush_all_expired": lambda: _ask(port, b"flush_all_expired\r\n", b"\r\n"),
-        "flush_all": lambda: _ask(port, b"flush_all\r\n", b"OK\r\n"),
+        "stats": lambda: ask(port, b"stats\r\n", b"\r\nEND\r\n"),
+        "dump_stats": lambda: ask(port, b"dump_stats\r\n", b"\r\nEND\r\n"),
+        "dump_config": lambda: ask(port, b"dump_config\r\n", b"\r\nEND\r\n"),
+        "/stats.json": lambda: fetch(admin_port, "/stats.json"),
+        "/metrics": lambda: fetch(admin_port, "/metrics"),
+        f"{READERS} x /stats.json": lambda: _at_once(READERS, lambda: fetch(admin_port, "/stats.json")),
+        f"{READERS} x stats": lambda: _at_once(READERS, lambda: ask(port, b"stats\r\n", b"\r\nEND\r\n")),
+        "reload": lambda: ask(port, b"reload\r\n", b"\r\n"),
+        "flush_all_expired": lambda: ask(port, b"flush_all_expired\r\n", b"\r\n"),
+        "flush_all": lambda: ask(port, b"flush_all\r\n", b"OK\r\n"),
     }
     fill(port, queues)
     found: dict[str, Waits] = {}

@@ -9,6 +9,7 @@ import typer
 
 from kestrelctl.commands import (
     bench,
+    cancel,
     check,
     consumers,
     context,
@@ -38,9 +39,11 @@ from kestrelctl.commands import (
     peek,
     put,
     readers,
+    redrive,
     reload,
     repair,
     retention,
+    run_now,
     shutdown,
     spark,
     stats,
@@ -64,7 +67,10 @@ from kestreld import __version__
 EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 # The help shows the verbs in these groups.
 TOPICS: Final = {
-    "Items": ("put", "get", "peek", "items", "tail", "move", "copy", "export", "import"),
+    "Items": (
+        *("put", "get", "peek", "items", "tail", "cancel", "run-now"),
+        *("move", "copy", "redrive", "export", "import"),
+    ),
     "Queues": (
         *("ls", "stats", "consumers", "readers", "history", "wait"),
         *("flush", "flush-all", "flush-expired", "flush-all-expired", "delete", "undo"),
@@ -167,9 +173,12 @@ app.command("get")(get.get)
 app.command("peek")(peek.peek)
 app.command("items")(items.items)
 app.command("tail")(tail.tail)
+app.command("cancel")(cancel.cancel)
+app.command("run-now")(run_now.run_now)
 app.command("consumers")(consumers.consumers)
 app.command("move")(move.move)
 app.command("copy")(copy.copy)
+app.command("redrive")(redrive.redrive)
 app.command("export")(export_items.export_items)
 app.command("import")(import_items.import_items)
 app.command("ls")(ls.ls)

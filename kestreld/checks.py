@@ -38,6 +38,25 @@ def span_s(value: object, what: str) -> float:
     return min(_at_least_0(value, what, "a number of seconds"), FAR_MS / 1000)
 
 
+def seconds_ms(value: object, what: str, most_ms: int, least_ms: int = 0) -> int:
+    """A number of seconds, from `least_ms` to `most_ms`, in ms."""
+    allowed = f"a number of seconds from {least_ms / 1000:.15g} to {most_ms / 1000:.15g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidType(what, allowed, value)
+    if not least_ms <= value * 1000 <= most_ms:
+        raise InvalidValue(what, allowed, value)
+    return round(value * 1000)
+
+
+def key(value: object, what: str) -> bytes:
+    """A key of an item, as bytes."""
+    if not isinstance(value, (str, bytes)):
+        raise InvalidType(what, "bytes or a str", value)
+    if not value:
+        raise InvalidValue(what, "bytes or a str that is not empty", value)
+    return value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+
+
 def _at_least_0(value: object, what: str, unit: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidType(what, f"{unit}, at least 0", value)

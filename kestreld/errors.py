@@ -77,6 +77,10 @@ class SegmentsMissing(JournalCorrupt):
         self.args = (f"{path}: {reason}",)
 
 
+class RecordsDisagree(JournalCorrupt):
+    """Every record of a journal is whole, but they contradict each other on what is held back. The queue stops."""
+
+
 class NotImported(JournalCorrupt):
     """Kestrel's files cannot become a journal, or lie beside one that was not made from them. The queue stops."""
 
@@ -138,6 +142,13 @@ class QueueClosed(KestrelError):
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"{queue}: closed, takes no more items")
+
+
+class LeaseLost(KestrelError):
+    """A `with` block of a lease has succeeded too late: the item may be with somebody else, or done by them."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"{queue}: the lease was over before its block was; make it longer, or give it a heartbeat")
 
 
 class TaskUnknown(KestrelError, ValueError):
@@ -213,6 +224,13 @@ class LoginRefused(ServerUnfit):
 
 class UnexpectedReply(ServerUnfit):
     """What replied does not speak the protocol: it is not a Kestrel server."""
+
+
+class LeasesUnknown(ServerRefused):
+    """A server knows no leases, delays or keys: it is older than its client, or another kind of server."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, "it knows no leases, delays or keys: it is older, or imitates a Kestrel (compat)")
 
 
 class UnknownCommand(ServerRefused):

@@ -105,7 +105,10 @@ def _tcp_text(one: socket.socket, name: tuple[str, int]) -> str:
 
 def peer_of(fd: int) -> str:
     """Who is at the other end of a connection: HOST:PORT, unix:pid=PID on a Unix socket, "" when it has gone."""
-    connection = socket.socket(fileno=fd)
+    try:
+        connection = socket.socket(fileno=fd)
+    except OSError:
+        return ""
     try:
         if connection.family == socket.AF_UNIX:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

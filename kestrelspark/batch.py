@@ -27,8 +27,8 @@ PARTITION_BYTES_MIN: Final = 64 * MIB
 PARTITION_BYTES_MAX: Final = 256 * MIB
 PARTITIONS_WISHED: Final = 8
 PUSHDOWN_SETTING: Final = "spark.sql.python.filterPushdown.enabled"
-_TIMES: Final = ("at", "add_time", "expire_time")
-_NUMBERS: Final = ("id", "flags", "size", "journal_id")
+_TIMES: Final = ("at", "add_time", "expire_time", "due_time")
+_NUMBERS: Final = ("id", "flags", "size", "attempts", "journal_id")
 OPTIONS: Final = {
     "path": "",
     "paths": "",

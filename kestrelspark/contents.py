@@ -1,7 +1,7 @@
 """Read a journal file in order: items put, what became of items, and damaged stretches."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,14 +13,20 @@ from kestreld.journal.discovery import JournalFile
 from kestreld.journal.found_segments import records_in
 from kestreld.journal.kestrel import ops
 from kestreld.journal.kestrel.salvage import stretches
+from kestreld.journal.records import Due, Origin, Why
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import decode_header, parse_segment_name
 from kestrelspark.scanning import Block, blocks
 
 # In the order of Reason, from GOT_EVENT on.
-EVENTS: Final = ("put", "got", "confirmed", "expired", "moved", "discarded", "flushed", "aborted")
+EVENTS: Final = (
+    "put", "got", "confirmed", "expired", "moved", "discarded", "flushed", "aborted", "delayed", "leased"
+)  # fmt: skip
 PUT_EVENT, GOT_EVENT, CONFIRMED_EVENT, ABORTED_EVENT = 0, 1, 2, 7
+# An item that failed came back, as it does where no due time is said.
+_HELD_EVENTS: Final = {Why.DELAYED: 8, Why.FAILED: ABORTED_EVENT, Why.LEASED: 9}
+_NOTES: Final = frozenset({records.Type.DUE, records.Type.KEY, records.Type.ORIGIN})  # of version 2
 NO_TIME: Final = -1
 NO_ID: Final = 0
 KESTREL_ROWS: Final = 1 << 16
@@ -31,6 +37,7 @@ class Puts:
     """Items as they were put, as arrays. `starts` and `ends` are where their data lies in the file.
 
     `only` is the number of the reader an item is for, 0 = all. `add_at_ms` NO_TIME and `ids` NO_ID: unknown.
+    `due_at_ms` 0 = at once, None = all are. `origins` has those of items that were moved here, by id.
     """
 
     ids: Any
@@ -40,13 +47,15 @@ class Puts:
     only: Any
     starts: Any
     ends: Any
+    due_at_ms: Any = None
+    origins: dict[int, Origin] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Endings:
     """What became of items, as arrays: `events` index EVENTS, and the ids from `firsts` to `lasts` are meant.
 
-    `at_ms` NO_TIME and `firsts` NO_ID: unknown.
+    `at_ms` NO_TIME and `firsts` NO_ID: unknown. `readers` 0 = all. `due_at_ms` and `attempts` 0 = none, None = all.
     """
 
     events: Any
@@ -54,6 +63,8 @@ class Endings:
     at_ms: Any
     firsts: Any
     lasts: Any
+    due_at_ms: Any = None
+    attempts: Any = None
 
 
 @dataclass(slots=True)
@@ -71,12 +82,16 @@ class DamagedStretch:
 
 @dataclass(slots=True)
 class Progress:
-    """What is known while a file is read: readers' names, how much was read, the next item's id."""
+    """What is known while a file is read: readers' names, how much was read, the next item's id, and what was said of
+    items before their PUTs.
+    """
 
     names: dict[int, str] = field(default_factory=dict)
     records: int = 0
     synced: bool = False
     next_id: int = 0
+    due: dict[int, Due] = field(default_factory=dict)
+    origins: dict[int, Origin] = field(default_factory=dict)
 
 
 Piece = Puts | Endings | DamagedStretch
@@ -112,7 +127,7 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
             at = _read_before(buffer, at, min(file.start, end), progress)
     for block in blocks(buffer, at, end):
         at = block.end
-        yield from _pieces(buffer, block, progress)
+        yield from _pieces(buffer, block, progress, is_compacted=file.is_compacted)
     if at < end:
         yield from _salvaged(buffer, at, file, progress)
     if file.end is not None and end < file.end:
@@ -130,7 +145,8 @@ def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
     """Skip what was read before, learning readers' names; returns where it ends."""
     for block in blocks(buffer, at, end):
         _note_ids(block, progress)
-        _other_endings(buffer, block, progress)
+        _other_endings(buffer, block, progress, is_compacted=False)
+        _forget_puts(block, progress)
         at = block.end
     return at
 
@@ -148,7 +164,7 @@ def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> 
         if record_type > 0:
             whole_to = end
         elif record_type == 0:
-            yield from _whole(buffer, whole_from, whole_to, progress)
+            yield from _whole(buffer, whole_from, whole_to, progress, file)
             damage = _damaged_stretch(buffer, start, end, file, progress)
             if damage is not None:
                 yield damage
@@ -159,12 +175,12 @@ def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> 
                 progress.names.setdefault(change.reader, change.name)
             salvage.readers.clear()
             whole_from = whole_to = end
-    yield from _whole(buffer, whole_from, whole_to, progress)
+    yield from _whole(buffer, whole_from, whole_to, progress, file)
 
 
-def _whole(buffer: bytes, at: int, end: int, progress: Progress) -> Iterator[Piece]:
+def _whole(buffer: bytes, at: int, end: int, progress: Progress, file: JournalFile) -> Iterator[Piece]:
     for block in blocks(buffer, at, end):
-        yield from _pieces(buffer, block, progress)
+        yield from _pieces(buffer, block, progress, is_compacted=file.is_compacted)
 
 
 def _damaged_stretch(buffer: bytes, at: int, end: int, file: JournalFile, progress: Progress) -> DamagedStretch | None:
@@ -190,22 +206,36 @@ def _note_ids(block: Block, progress: Progress) -> None:
         progress.next_id = int(block.puts["id"][-1]) + 1
 
 
-def _pieces(buffer: bytes, block: Block, progress: Progress) -> Iterator[Piece]:
+def _forget_puts(block: Block, progress: Progress) -> None:
+    """What was said of a block's items is known."""
+    if len(block.puts):
+        for known in (progress.due, progress.origins):
+            for one in [one for one in known if one < progress.next_id]:
+                del known[one]
+
+
+def _pieces(buffer: bytes, block: Block, progress: Progress, *, is_compacted: bool) -> Iterator[Piece]:
     progress.records += block.records
     _note_ids(block, progress)
-    endings = _other_endings(buffer, block, progress)
+    endings = _other_endings(buffer, block, progress, is_compacted=is_compacted)
+    if is_compacted:
+        endings = []  # what it says of items its originals have said
     puts = block.puts
     if len(puts):
         starts = block.put_offsets
+        ids = puts["id"].astype(np.int64)
         yield Puts(
-            puts["id"].astype(np.int64),
+            ids,
             _instants(puts["add_at_ms"]),
             _instants(puts["expire_at_ms"]),
             puts["flags"].astype(np.int64),
             puts["only_reader"].astype(np.int64),
             starts + records.PUT_HEADER_BYTES,
             starts + records.FRAME_BYTES + puts["body_bytes"].astype(np.int64),
+            _due_of(ids, progress),
+            {one: origin for one, origin in progress.origins.items() if one < progress.next_id},
         )
+        _forget_puts(block, progress)
     dones = block.dones
     if len(dones):
         yield Endings(
@@ -227,18 +257,79 @@ def _instants(at_ms: Any) -> Any:
     return np.minimum(at_ms, np.uint64(LATEST_MS)).astype(np.int64)
 
 
-def _other_endings(buffer: bytes, block: Block, progress: Progress) -> list[tuple[int, int, int, int, int]]:
+def _due_of(ids: Any, progress: Progress) -> Any:
+    """When the items of a block are due; None = all at once. Ids rise."""
+    if not progress.due:
+        return None
+    due_at_ms = np.zeros(len(ids), np.int64)
+    for one, due in progress.due.items():
+        at = int(np.searchsorted(ids, one))
+        if at < len(ids) and ids[at] == one:
+            due_at_ms[at] = min(due.due_at_ms, LATEST_MS)
+    return due_at_ms
+
+
+def _with_notes_behind(buffer: bytes, block: Block) -> Sequence[tuple[int, int, int]]:
+    """The other records of a block, and what is said of its last item behind it: in the next block it is repeated."""
+    others, at = block.others, block.end
+    while at + records.FRAME_BYTES <= len(buffer) and buffer[at + records.TYPE_OFFSET] in _NOTES:
+        record_type, end = records.checked_end(buffer, at)
+        if not record_type:
+            break
+        others = [*others, (record_type, at, end)]
+        at = end
+    return others
+
+
+class _Notes:
+    """What records say of the items beside which they stand: before a PUT, but behind it where the PUT was copied."""
+
+    def __init__(self, block: Block, progress: Progress, *, is_compacted: bool) -> None:
+        self._is_compacted = is_compacted
+        self._ids = block.puts["id"]
+        self._before = int(self._ids[0]) - 1 if len(self._ids) else progress.next_id - 1
+        self._add_at_ms = block.puts["add_at_ms"]
+        self._starts = block.put_offsets
+        self._ends = self._starts + records.FRAME_BYTES + block.puts["body_bytes"].astype(np.int64)
+        self._end = self._from = -1  # of notes that follow each other
+
+    def is_of_put(self, item_id: int, at_ms: int, start: int, end: int) -> bool:
+        """Whether a note of the item that was written `at_ms` is of its put. In the order of the file."""
+        if start != self._end:
+            self._from = start
+        self._end = end
+        at = int(np.searchsorted(self._starts, start))
+        last = int(self._ids[at - 1]) if at else self._before
+        if item_id != last or not at:
+            return item_id > last
+        is_copied = self._is_compacted or at_ms == int(self._add_at_ms[at - 1])  # else the item was given back
+        return is_copied and self._from == int(self._ends[at - 1])
+
+
+def _other_endings(
+    buffer: bytes, block: Block, progress: Progress, *, is_compacted: bool
+) -> list[tuple[int, int, int, int, int, int, int]]:
     endings = []
-    for record_type, start, end in block.others:
+    notes = None
+    others: Sequence[tuple[int, int, int]] = block.others
+    if block.end < len(buffer):
+        others = _with_notes_behind(buffer, block)
+    for record_type, start, end in others:
+        if record_type in _NOTES:
+            notes = notes or _Notes(block, progress, is_compacted=is_compacted)
+            endings += _noted(buffer, record_type, start, end, notes, progress, is_next=start >= block.end)
+            continue
         body = buffer[start + records.FRAME_BYTES : end]
         if record_type == records.Type.DONE:
             done = records.read_done(body)
             at_ms = min(done.at_ms, LATEST_MS)
-            endings += [(done.reason + GOT_EVENT, done.reader, at_ms, first, last) for first, last in done.ranges]
+            event = done.reason + GOT_EVENT
+            endings += [(event, done.reader, at_ms, first, last, 0, 0) for first, last in done.ranges]
         elif record_type == records.Type.ABORT:
             abort = records.read_abort(body)
             item_id = min(abort.item_id, LATEST_MS)
-            endings.append((ABORTED_EVENT, abort.reader, min(abort.at_ms, LATEST_MS), item_id, item_id))
+            at_ms = min(abort.at_ms, LATEST_MS)
+            endings.append((ABORTED_EVENT, abort.reader, at_ms, item_id, item_id, 0, abort.times))
         elif record_type == records.Type.READER:
             change = records.read_reader(body)
             progress.names[change.reader] = change.name
@@ -247,6 +338,36 @@ def _other_endings(buffer: bytes, block: Block, progress: Progress) -> list[tupl
         elif record_type == records.Type.SYNC:
             progress.synced = True
     return endings
+
+
+def _noted(
+    buffer: bytes,
+    record_type: int,
+    start: int,
+    end: int,
+    notes: _Notes,
+    progress: Progress,
+    *,
+    is_next: bool,
+) -> list[tuple[int, int, int, int, int, int, int]]:
+    """Keep what a record says of the item of a PUT; of any other it is an event. `is_next`: it is the next block's."""
+    body = buffer[start + records.FRAME_BYTES : end]
+    if record_type == records.Type.KEY:
+        key = records.read_key(body)
+        notes.is_of_put(key.item_id, key.at_ms, start, end)
+    elif record_type == records.Type.ORIGIN:
+        origin = records.read_origin(body)
+        notes.is_of_put(origin.item_id, 0, start, end)
+        progress.origins[origin.item_id] = origin
+    else:
+        due = records.read_due(body)
+        if notes.is_of_put(due.item_id, due.at_ms, start, end) and due.why == Why.DELAYED:
+            progress.due[due.item_id] = due
+        elif not is_next:
+            event, one = _HELD_EVENTS[due.why], min(due.item_id, LATEST_MS)
+            at_ms, due_at_ms = min(due.at_ms, LATEST_MS), min(due.due_at_ms, LATEST_MS)
+            return [(event, due.reader, at_ms, one, one, due_at_ms, due.attempts)]
+    return []
 
 
 # Kestrel's own files

@@ -17,7 +17,8 @@ from kestrelspark.rows import COLUMNS as KINDS
 from kestrelspark.rows import CORRUPT, VALUE, Mode, RowSelection, file_batches, text_of
 
 COLUMNS: Final = (
-    "server", "queue", "reader", "id", "add_time", "expire_time", "flags", "size", "journal_id", VALUE, CORRUPT
+    "server", "queue", "reader", "id", "add_time", "expire_time", "flags", "size", "due_time", "journal_id", VALUE,
+    CORRUPT
 )  # fmt: skip
 CODE: Final = "exit_code"
 ROWS_TOGETHER: Final = 1000  # of several queues, in the order of their times

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.discovery import JournalFile
+from kestreld.journal.records import Origin
 from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, DamagedStretch, Endings, Progress, Puts, contents
 from kestrelspark.scanning import blocks
 
@@ -31,6 +32,10 @@ COLUMNS: Final = {
     "expire_time": INSTANT,
     "flags": pa.int64(),
     "size": pa.int64(),
+    "due_time": INSTANT,
+    "attempts": pa.int64(),
+    "origin": pa.string(),
+    "reason": pa.string(),
     "journal_id": pa.int64(),
     VALUE: pa.binary(),
     CORRUPT: pa.string(),
@@ -126,6 +131,8 @@ def _picked(puts: Puts, which: Any) -> Puts:
         puts.only[which],
         puts.starts[which],
         puts.ends[which],
+        None if puts.due_at_ms is None else puts.due_at_ms[which],
+        puts.origins,
     )
 
 
@@ -184,6 +191,10 @@ def _put_batch(puts: Puts, buffer: bytes, file: JournalFile, selection: RowSelec
         "expire_time": lambda: instants(puts.expire_at_ms, puts.expire_at_ms == 0),
         "flags": lambda: numbers(puts.flags),
         "size": lambda: numbers(puts.ends - puts.starts),
+        "due_time": lambda: _due_times(puts.due_at_ms, count),
+        "attempts": lambda: _origins(puts, pa.int64(), lambda origin: origin.attempts),
+        "origin": lambda: _origins(puts, pa.string(), lambda origin: text_of(origin.queue)),
+        "reason": lambda: _origins(puts, pa.string(), lambda origin: origin.reason_word),
         VALUE: lambda: pa.array(
             list(map(buffer.__getitem__, map(slice, puts.starts.tolist(), puts.ends.tolist()))), pa.binary()
         ),
@@ -197,6 +208,8 @@ def _ending_batches(endings: Endings, file: JournalFile, selection: RowSelection
     if which is None:
         which = slice(None)
     events, readers, at_ms = endings.events[which], endings.readers[which], endings.at_ms[which]
+    due_at_ms = None if endings.due_at_ms is None else endings.due_at_ms[which]
+    attempts = None if endings.attempts is None else endings.attempts[which]
     firsts, lasts = endings.firsts[which], endings.lasts[which]
     behind = np.cumsum(lasts - firsts + 1)
     total = int(behind[-1]) if len(behind) else 0
@@ -208,20 +221,43 @@ def _ending_batches(endings: Endings, file: JournalFile, selection: RowSelection
             ids = np.zeros(stop - start, np.int64)
         else:
             ids = (firsts - before)[of] + np.arange(start, stop)
-        yield _ending_batch(events[of], readers[of], at_ms[of], ids, file, selection, progress)
+        part = Endings(
+            events[of],
+            readers[of],
+            at_ms[of],
+            ids,
+            ids,
+            None if due_at_ms is None else due_at_ms[of],
+            None if attempts is None else attempts[of],
+        )
+        yield _ending_batch(part, file, selection, progress)
 
 
-def _ending_batch(
-    events: Any, readers: Any, at_ms: Any, ids: Any, file: JournalFile, selection: RowSelection, progress: Progress
-) -> Any:
+def _ending_batch(endings: Endings, file: JournalFile, selection: RowSelection, progress: Progress) -> Any:
+    """A row for each of its ids."""
+    ids, at_ms, attempts = endings.firsts, endings.at_ms, endings.attempts
     count = len(ids)
     columns: dict[str, Column] = {
-        "reader": lambda: pa.repeat(file.reader, count) if file.is_kestrel else _names(readers, progress),
-        "event": lambda: _words(events, EVENTS.__getitem__),
+        "reader": lambda: pa.repeat(file.reader, count) if file.is_kestrel else _names(endings.readers, progress),
+        "event": lambda: _words(endings.events, EVENTS.__getitem__),
         "id": lambda: numbers(ids, ids == NO_ID),
         "at": lambda: instants(at_ms, at_ms == NO_TIME),
+        "due_time": lambda: _due_times(endings.due_at_ms, count),
+        "attempts": lambda: pa.nulls(count, pa.int64()) if attempts is None else numbers(attempts, attempts == 0),
     }
     return _batch(columns, count, file, selection)
+
+
+def _due_times(due_at_ms: Any, count: int) -> Any:
+    return pa.nulls(count, INSTANT) if due_at_ms is None else instants(due_at_ms, due_at_ms == 0)
+
+
+def _origins(puts: Puts, kind: Any, cell: Callable[[Origin], int | str]) -> Any:
+    """A cell for each put that was moved here; null for the others."""
+    if not puts.origins:
+        return pa.nulls(len(puts.ids), kind)
+    found = map(puts.origins.get, puts.ids.tolist())
+    return pa.array([None if origin is None else cell(origin) for origin in found], kind)
 
 
 def _corrupt_batch(damage: DamagedStretch, file: JournalFile, selection: RowSelection) -> Iterator[Any]:
@@ -251,7 +287,9 @@ def text_of(name: str) -> str:
 
 
 def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
-    """The readers' names; "#7" where the name of reader 7 is not known, null where `unnamed`."""
+    """The readers' names; "#7" where the name of reader 7 is not known, null where `unnamed` and for 0."""
+    if unnamed is None and not readers.all():
+        unnamed = readers == 0
     return _words(readers, lambda number: text_of(progress.names.get(number, f"#{number}")), unnamed)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import forked
+from tests.support import engine, forked
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile(
@@ -52,6 +52,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     for table in item.iter_markers("exhaustive"):
         if not any(word in item.name.partition("[")[2] for word in table.args):
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def _what_an_engine_has_open_is_closed_with_its_test() -> Iterator[None]:
+    """A run of thousands of tests has the descriptors of one of them open."""
+    yield
+    while engine.used:
+        engine.used.pop().die()
 
 
 @pytest.fixture

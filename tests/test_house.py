@@ -21,7 +21,22 @@ from kestreld.config.settings import SETTINGS
 from kestreld.config.users import Right
 from kestreld.daemon import ExitCode
 from kestreld.files import FileLayer
-from kestreld.journal.records import Done, Reason, done_record, put_record
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    Done,
+    Due,
+    Key,
+    Origin,
+    Reason,
+    Type,
+    Why,
+    done_record,
+    due_record,
+    key_record,
+    origin_record,
+    put_record,
+)
+from kestreld.queues.keys import digest_of
 from tests.support.accounts import quick_hash
 from tests.support.daemon import READY, running_daemon
 from tests.support.wire import connected
@@ -78,7 +93,7 @@ STATE: Final = {
     "kestreld/queues/window.py": ("Window",),
 }
 # Names that stand for objects of other classes wherever they have attributes of the same names.
-NOT_STATE: Final = {"collection", "command", "held", "pending_commit", "template", "wait"}
+NOT_STATE: Final = {"collection", "command", "held", "note", "pending_commit", "template", "wait"}
 # Functions that set what is another's all the same, and why.
 MAY_SET: Final = {
     ("kestreld/queues/queue.py", "put_at_once"): "a call for each reader would be 2 % of a put of the library",
@@ -150,7 +165,7 @@ def test_only_the_client_speaks_to_servers() -> None:
         for path, tree in sources(package):
             for node in ast.walk(tree):
                 is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-                makes_one = is_call and ast.unparse(node.func.value) == "socket" and node.func.attr in makes
+                makes_one = is_call and node.func.attr in makes and ast.unparse(node.func.value) == "socket"
                 reads_one = isinstance(node, ast.Attribute) and node.attr in {"recv", "recv_into", "makefile"}
                 imports_names = isinstance(node, ast.ImportFrom) and node.module in ("socket", "pymemcache")
                 parses = isinstance(node, ast.Constant) and node.value in (b"VALUE ", b"STORED\r\n")
@@ -334,7 +349,26 @@ def test_journal_page_shows_the_bytes_that_are_written() -> None:
     shown = [
         bytes.fromhex(block) for block in code_blocks("docs/journal.md", "") if re.fullmatch(r"[0-9a-f\s]+", block)
     ]
-    assert shown == [put + done]
+    due = due_record(Due(0, Why.DELAYED, 1, 1_700_000_000_000, 1_700_000_060_000, 5))
+    key = key_record(Key(1, 1, 1_700_000_000_000, 1_700_000_360_000, digest_of(b"order-17")))
+    origin = origin_record(Origin(1, Reason.MOVED, 3, 1_699_999_000_000, "orders"))
+    assert shown == [put + done, due + key + put, origin]
+
+
+def test_journal_page_names_every_record_and_the_fields_of_those_of_version_2_fill_them() -> None:
+    rows = re.findall(r"^\| (\d+) \| ([A-Z]+) \| (.*) \|$", document("docs/journal.md"), re.MULTILINE)
+    assert [(int(number), name) for number, name, _ in rows] == [(int(known), known.name) for known in Type]
+    made = {
+        "DUE": due_record(Due(0, Why.DELAYED, 1, 0, 0, 0)),
+        "KEY": key_record(Key(1, 1, 0, 0, bytes(16))),
+        "ORIGIN": origin_record(Origin(1, Reason.MOVED, 0, 0, "")),
+    }
+    shown = {
+        name: sum(int(bits) // 8 for bits in re.findall(r" u(\d+)", fields)) + 16 * ("digest 16" in fields)
+        for _, name, fields in rows
+        if name in made
+    }
+    assert shown == {name: len(record) - FRAME_BYTES for name, record in made.items()}
 
 
 def test_every_difference_from_kestrel_on_its_page_has_a_test_and_every_test_a_row() -> None:

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -113,18 +114,20 @@ def names(tree: ast.Module) -> Iterator[tuple[str, bool]]:
                 yield name, False
 
 
-def modules() -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
+@cache
+def modules() -> list[tuple[Path, list[tuple[str, bool]]]]:
+    """Each module, and the names in it."""
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [(path, list(names(ast.parse(path.read_text())))) for path in paths]
 
 
 def test_no_class_function_attribute_or_module_has_a_name_that_was_given_up() -> None:
     found = set()
-    for path in modules():
+    for path, named in modules():
         where = path.relative_to(ROOT).as_posix()
         if path.stem in OTHER_NAMES:
             found.add((where, path.stem))
-        for name, is_class in names(ast.parse(path.read_text())):
+        for name, is_class in named:
             bare = name.strip("_")
             if bare in (CLASSES if is_class else OTHER_NAMES):
                 found.add((where, bare))
@@ -132,9 +135,7 @@ def test_no_class_function_attribute_or_module_has_a_name_that_was_given_up() ->
 
 
 def test_one_class_at_most_has_a_name_that_several_had() -> None:
-    classes = [
-        name.strip("_") for path in modules() for name, is_class in names(ast.parse(path.read_text())) if is_class
-    ]
+    classes = [name.strip("_") for _, named in modules() for name, is_class in named if is_class]
     assert [name for name in sorted(ONCE) if classes.count(name) > 1] == []
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld.config.units import parse_duration_ms
 from tui.asking import Action, Asked, QueueDetails, delete_queue, flush_queue, reload
 from tui.base import BaseConsole
 from tui.formats import count, printable
-from tui.moving import Errand, ItemAction, check_target, move_queue, put_item, run_errand
+from tui.moving import Errand, ItemAction, check_target, move_queue, put_item, redrive_queue, run_errand
 from tui.screens.questions import Confirmation, Question
 
 NAMES_SHOWN_MAX: Final = 5
@@ -44,6 +45,9 @@ class ActingConsole(BaseConsole):
             case Action.DELETE:
                 confirmation = Confirmation(f"Delete {named} and {_its(queues)} items on {where}.", what)
                 self._ask_and_act(confirmation, lambda _: _each(servers, queues, delete_queue))
+            case Action.REDRIVE:
+                words = f"Send the dead letters of {named} on {where} back to the queues they come from."
+                self._ask_and_act(Confirmation(words, what), lambda _: _each(servers, queues, redrive_queue))
             case Action.MOVE:
                 question = Question(f"Move all items of {named} on {where} to the end of which queue?")
                 self._ask_and_act(question, partial(self._moves, servers, queues))
@@ -71,14 +75,20 @@ class ActingConsole(BaseConsole):
         items = sum(len(answer.items) for answer in chosen)
         what = f"{count(items)} item{'' if items == 1 else 's'} of {printable(queue)}"
 
-        def calls(target: str) -> list[Call]:
-            errand = Errand(action, queue, target)
+        def calls(target: str, lease_ms: int = 0) -> list[Call]:
+            errand = Errand(action, queue, target, lease_ms)
             asked = {server.address: server for server in self._asked()}
             return [partial(run_errand, asked[answer.server], errand, answer.items) for answer in chosen]
 
         def calls_to(target: str) -> list[Call]:
             check_target(queue, target)
             return calls(target)
+
+        def calls_for(lease: str) -> list[Call]:
+            try:
+                return calls("", parse_duration_ms(lease, 1000))
+            except ValueError as error:
+                raise Failure(ExitCode.USAGE, f"{lease}: {error}") from error
 
         match action:
             case ItemAction.MOVE:
@@ -88,6 +98,16 @@ class ActingConsole(BaseConsole):
                 self._ask_and_act(Confirmation(words, queue), lambda _: calls(queue))
             case ItemAction.DELETE:
                 self._ask_and_act(Confirmation(f"Delete {what} for good.", queue), lambda _: calls(""))
+            case ItemAction.CANCEL:
+                words = f"Cancel {what}, delayed or retrying: they are not delivered any more."
+                self._ask_and_act(Confirmation(words, queue), lambda _: calls(""))
+            case ItemAction.RUN_NOW:
+                self._ask_and_act(Confirmation(f"Make {what} due now.", queue), lambda _: calls(""))
+            case ItemAction.GIVE_BACK:
+                words = f"Give {what} back, whoever has leased them: they wait again."
+                self._ask_and_act(Confirmation(words, queue), lambda _: calls(""))
+            case ItemAction.EXTEND:
+                self._ask_and_act(Question(f"Extend the leases of {what} for how long from now?", "30s"), calls_for)
 
     # Carrying out
 

@@ -26,8 +26,15 @@ class AdminPort:
 
     def get(self, path: str) -> bytes:
         """Raises AdminLost, AdminRefused when there was an answer."""
+        return self._ask("GET", path)
+
+    def post(self, path: str) -> bytes:
+        """As `get`."""
+        return self._ask("POST", path)
+
+    def _ask(self, method: str, path: str) -> bytes:
         try:
-            answer, content = self._connection.ask("GET", path)
+            answer, content = self._connection.ask(method, path)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise AdminLost(str(error)) from error

@@ -17,6 +17,7 @@ from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from kestreld.config.units import parse_duration_ms
 from tui.acting import ActingConsole
+from tui.asking import Action
 from tui.commands import parse
 from tui.export import export
 from tui.figures import COLUMNS
@@ -294,8 +295,8 @@ class Console(ActingConsole):
             return
         try:
             command, argument = parse(line)
-            needs = {"flush": "act", "delete": "act", "put": "act", "move": "act", "reload": "act"}.get(command.name)
-            if not self.check_action(needs or command.name, ()):
+            action = "act" if command.name in list(Action) else command.name
+            if not self.check_action(action, ()):
                 raise ValueError(f"{command.name} is not possible here: read-only, or a replay")
             getattr(self, f"command_{command.name}")(argument)
         except ValueError as error:
@@ -369,6 +370,9 @@ class Console(ActingConsole):
 
     def command_reload(self, _: str) -> None:
         self.action_act("reload")
+
+    def command_redrive(self, _: str) -> None:
+        self.action_act("redrive")
 
     def command_export(self, path: str) -> None:
         self.export_to(path, self.export_screenshot())

@@ -28,6 +28,16 @@ class Action(StrEnum):
     MOVE = "move"
     PUT = "put"
     RELOAD = "reload"
+    REDRIVE = "redrive"
+
+
+class Shown(StrEnum):
+    """Which items of a queue are shown."""
+
+    FIRST = ""  # the first that are not done, whatever their state
+    DELAYED = "delayed"
+    RETRYING = "retrying"
+    LEASED = "leased"
 
 
 @dataclass(slots=True)
@@ -40,6 +50,13 @@ class WaitingItem:
     expire_at_ms: int | None = None
     flags: int = 0
     is_open: bool = False
+    state: str = ""  # delayed, retrying, leased, or waiting for one that was due
+    due_at_ms: int | None = None
+    attempts: int = 0  # so often it has failed
+    since_at_ms: int | None = None  # of a lease
+    until_at_ms: int | None = None
+    client: str = ""  # the address of whoever has leased it
+    origin: str = ""  # of a dead letter: the queue it comes from, and why
 
 
 @dataclass(slots=True)
@@ -100,16 +117,18 @@ class Asked:
         return port
 
 
-def ask_details(asked: Asked, queue: str, children: Sequence[str]) -> QueueDetails:
+def ask_details(asked: Asked, queue: str, children: Sequence[str], shown: Shown = Shown.FIRST) -> QueueDetails:
     """Never raises: errors are in `failure`."""
     details = QueueDetails(asked.address)
     names = [queue, *children]
 
     def ask_head(client: KestrelClient) -> None:
         try:
-            details.items = _waiting_items(asked, queue)
+            details.items = _items(asked, queue, shown)
         except AdminLost as lost:
             details.only_head = str(lost)
+            if shown != Shown.FIRST:
+                return
             head = client.peek(os.fsencode(queue))
             details.items = [WaitingItem(head)] if head is not None else []
 
@@ -156,10 +175,11 @@ def _consumer(row: dict[str, Any], now_ms: int) -> Consumer:
     return Consumer(row.get("client", ""), row.get("user", ""), age_ms, row.get("open", 0), row.get("first_id", 0))
 
 
-def _waiting_items(asked: Asked, queue: str) -> list[WaitingItem]:
+def _items(asked: Asked, queue: str, shown: Shown) -> list[WaitingItem]:
     """Read from the journal, so nothing is taken. Raises AdminLost."""
     port = asked.admin_port()
-    query = f"waiting=1&format=ndjson&limit={WAITING_ITEMS_MAX}&bytes={WAITING_BYTES_MAX}"
+    which = f"state={shown}" if shown else "waiting=1"
+    query = f"{which}&format=ndjson&limit={WAITING_ITEMS_MAX}&bytes={WAITING_BYTES_MAX}"
     try:
         return [_item(json.loads(line)) for line in port.get(f"{path_of(queue, 'items')}?{query}").splitlines()]
     except (ValueError, KeyError, TypeError) as error:
@@ -170,8 +190,22 @@ def _waiting_items(asked: Asked, queue: str) -> list[WaitingItem]:
 
 def _item(row: dict[str, Any]) -> WaitingItem:
     data = base64.b64decode(row["base64"]) if "base64" in row else row["data"].encode()
-    times = row.get("add_ms"), row.get("expire_ms")
-    return WaitingItem(data, row["id"], *times, row.get("flags", 0), row.get("is_open", False))
+    origin = row.get("origin")
+    return WaitingItem(
+        data,
+        row["id"],
+        row.get("add_ms"),
+        row.get("expire_ms"),
+        row.get("flags", 0),
+        row.get("is_open", False),
+        row.get("state", ""),
+        row.get("due_at_ms"),
+        row.get("attempts", 0),
+        row.get("since_at_ms"),
+        row.get("until_at_ms"),
+        row.get("client", ""),
+        f"{origin['reason']} on {origin['queue']}" if origin is not None else "",
+    )
 
 
 def flush_queue(asked: Asked, queue: str) -> str:

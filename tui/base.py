@@ -8,7 +8,7 @@ from textual.app import App
 from textual.screen import Screen
 
 from kestreld.client.access import Login
-from tui.asking import Asked, QueueDetails, ask_details
+from tui.asking import Asked, QueueDetails, Shown, ask_details
 from tui.board import Board
 from tui.journals import Check, JournalDetails, ask_journal, check_journal
 from tui.moving import ItemAction
@@ -56,7 +56,7 @@ class BaseConsole(App[None]):
         """The wall clock, or the time a recording has come to."""
         return self.player.at_ms if self.player is not None else time.time_ns() // 1_000_000
 
-    def details_of(self, queue: str) -> Callable[[], list[QueueDetails]]:
+    def details_of(self, queue: str, shown: Shown = Shown.FIRST) -> Callable[[], list[QueueDetails]]:
         """To be called in a thread: asks every server of the view that answers."""
         asked = [
             (
@@ -66,7 +66,7 @@ class BaseConsole(App[None]):
             for server in self.board.servers_in(self.view)
             if server.outage is None
         ]
-        return lambda: [ask_details(server, queue, children) for server, children in asked]
+        return lambda: [ask_details(server, queue, children, shown) for server, children in asked]
 
     def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
         """As `details_of`."""

@@ -24,6 +24,7 @@ COMMANDS: Final = (
     Command("move", "QUEUE", "move the items of the marked queues to another queue"),
     Command("flush", "", "discard the items of the marked queues"),
     Command("delete", "", "delete the marked queues"),
+    Command("redrive", "", "send the dead letters of the marked queues back where they came from"),
     Command("reload", "", "reload the servers' configuration"),
     Command("export", "FILE", "write the view to a CSV, JSON or SVG file"),
     Command("record", "[FILE]", "record to a file; nothing stops"),

@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import Any
 
 from tui.admin_port import AdminLost, AdminPort
-from tui.snapshots import KEYS, Figures
+from tui.snapshots import KEYS, NO_HELD, Figures
 
 
 class Feed:
@@ -34,10 +34,11 @@ class Feed:
             queues.pop(name, None)
         if stats["rows"]:
             columns = stats["columns"]
-            figures_of = itemgetter(*[columns.index(key) for key in KEYS])
+            missing = () if KEYS[-1] in columns else NO_HELD
+            figures_of = itemgetter(*[columns.index(key) for key in KEYS[: len(KEYS) - len(missing)]])
             name_at = columns.index("queue")
             for row in stats["rows"]:
-                queues[row[name_at]] = figures_of(row)
+                queues[row[name_at]] = figures_of(row) + missing
         self.queues, self._token, self.now_ms = queues, stats["at"], stats["now_ms"]
         self.counters = {
             name: int(value) if isinstance(value, str) and value.isdecimal() else value

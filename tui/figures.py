@@ -38,6 +38,10 @@ class QueueRow:
     expired: Annotated[int | None, Column(8)]
     discarded: Annotated[int | None, Column(10)]
     age_ms: Annotated[int | None, Column(7, span, "age")]  # how long the item taken last had waited
+    delayed: Annotated[int | None, Column(8)]
+    retrying: Annotated[int | None, Column(9)]  # those that have failed and wait as retry_delays say
+    leased: Annotated[int | None, Column(7)]
+    next_due_ms: Annotated[int | None, Column(9, span, "next due")]  # until the next of these is; None = there are none
     is_stopped: bool = False  # its journal is corrupt or cannot be written
     state: str = OK  # one of `states`
     quiet_ms: int = 0  # how long no item has left it, as far as is known; not shown
@@ -55,12 +59,13 @@ HEADINGS: Final = {column: column for column in COLUMNS} | {
 STUCK_MS: Final = 10_000
 # A consumer that holds an item open may work on it for a while.
 STUCK_WITH_OPEN_READS_MS: Final = 60_000
-_ITEMS, _TOTAL, _EXPIRED, _DISCARDED, _OLDEST = (
-    KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded", "oldest_at_ms")
+_ITEMS, _TOTAL, _EXPIRED, _DISCARDED, _OLDEST, _NEXT_DUE = (
+    KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded", "oldest_at_ms", "next_due_at_ms")
 )
-# A sum of these would mean nothing: the largest counts.
-_LARGEST: Final = ("oldest_ms", "age_ms")
-_SUMMED: Final = tuple(column for column in FIGURES if column not in _LARGEST)
+_DELAYED, _RETRYING = KEYS.index("delayed"), KEYS.index("retrying")
+# A sum of these would mean nothing: one of them counts.
+_ONE_COUNTS: Final[dict[str, Callable[..., int | None]]] = {"oldest_ms": max, "age_ms": max, "next_due_ms": min}
+_SUMMED: Final = tuple(column for column in FIGURES if column not in _ONE_COUNTS)
 
 
 def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[QueueRow] = ()) -> list[QueueRow]:
@@ -78,6 +83,8 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
     for name, figures in current.queues.items():
         row = known.get(name)
         if row is not None and row.in_per_s == row.out_per_s == 0.0 and before.get(name) == figures:
+            if due_at_ms := figures[_NEXT_DUE]:
+                row.next_due_ms = max(due_at_ms - now_ms, 0)
             if row.items:
                 row.quiet_ms += elapsed_ms
                 if oldest_at_ms := figures[_OLDEST]:
@@ -90,7 +97,7 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
         items, data_bytes, _, logsize, expired, mem_items, mem_bytes, age, discarded, waiters, opened, put, *flags = (
             figures
         )
-        full, failed, stopped = flags
+        full, failed, stopped, delayed, retrying, leased, due_at_ms = flags
         in_per_s, out_per_s = _rates(before[name], figures, elapsed_s) if name in before else (None, None)
         oldest_ms = max(now_ms - put, 0) if put else put
         if out_per_s is None:  # the head tells how long at most
@@ -114,6 +121,10 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
             expired,
             discarded,
             age,
+            delayed,
+            retrying,
+            leased,
+            max(due_at_ms - now_ms, 0) if due_at_ms else None,
             bool(failed or stopped),
             STOPPED if stopped else FAILED if failed else FULL if full else OK,
             quiet_ms,
@@ -148,8 +159,10 @@ def _rates(before: Figures, now: Figures, elapsed_s: float) -> tuple[float | Non
     try:  # almost always all are known; this is a large part of the cost of a tick
         gone = now[_EXPIRED] - before[_EXPIRED] + now[_DISCARDED] - before[_DISCARDED]  # type: ignore[operator]
         left = came - now[_ITEMS] + before[_ITEMS] - gone  # type: ignore[operator]
+        # What is held back was put, and does not wait.
+        left += before[_DELAYED] - now[_DELAYED] + before[_RETRYING] - now[_RETRYING]  # type: ignore[operator]
     except TypeError:
-        left = came - _more(before, now, _ITEMS) - _more(before, now, _EXPIRED) - _more(before, now, _DISCARDED)
+        left = came - sum(_more(before, now, index) for index in (_ITEMS, _DELAYED, _RETRYING, _EXPIRED, _DISCARDED))
     if came < 0:
         return None, None
     return came / elapsed_s, left / elapsed_s if left > 0 else 0.0
@@ -173,8 +186,8 @@ def summed(rows_by_server: Sequence[Sequence[QueueRow]]) -> list[QueueRow]:
 def total(rows: Sequence[QueueRow], name: str = "") -> QueueRow:
     """All rows in one. What is unknown in every row stays unknown."""
     sums = {column: _sum(rows, column) for column in _SUMMED}
-    for column in _LARGEST:
-        sums[column] = max([value for row in rows if (value := getattr(row, column)) is not None], default=None)
+    for column, which in _ONE_COUNTS.items():
+        sums[column] = which([value for row in rows if (value := getattr(row, column)) is not None], default=None)
     is_stopped = any(row.is_stopped for row in rows)
     state = max([row.state for row in rows], key=RANK.__getitem__, default=OK)
     return QueueRow(queue=name, is_stopped=is_stopped, state=state, **sums)  # type: ignore[arg-type]

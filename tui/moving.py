@@ -1,19 +1,24 @@
 """Carry items elsewhere, put some, and take chosen ones out of a queue. Failures are for the user."""
 
+import json
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Final
 
 from kestrelctl.items.moving import Expiries, ItemMover, Pace
 from kestrelctl.items.putting import expiry_at_s, explain
+from kestrelctl.remote.admin import path_of
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.remote.reader_api import NotReadable, open_reader_api
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.items import OpenItem, PutItem
+from tui.admin_port import AdminLost, AdminPort, AdminRefused
 from tui.asking import Asked, WaitingItem
+from tui.formats import printable
 
 # An item that is not chosen is held open, on a connection of its own, until those behind it are done.
 PASSED_OVER_MAX: Final = 100
@@ -23,6 +28,10 @@ class ItemAction(StrEnum):
     REQUEUE = "requeue"
     MOVE = "move"
     DELETE = "delete"
+    CANCEL = "cancel"
+    RUN_NOW = "run-now"
+    EXTEND = "extend"
+    GIVE_BACK = "give-back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,7 @@ class Errand:
     action: ItemAction
     queue: str
     target: str = ""  # the queue they are put on; "" = none
+    lease_ms: int = 0  # of EXTEND
 
 
 def put_item(asked: Asked, queue: str, data: bytes) -> str:
@@ -76,6 +86,8 @@ def run_errand(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> st
     Items are taken as a consumer takes them, from the head on: an item that another consumer has meanwhile is left
     alone. Raises Failure; then those that are not done are back in their places.
     """
+    if errand.action in _BY_ID:
+        return _act_by_id(asked, errand, items)
     chosen = {item.item_id: item for item in items if item.item_id is not None}
     done, held = 0, list[KestrelClient]()
     source = os.fsencode(errand.queue)
@@ -108,7 +120,67 @@ def run_errand(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> st
     return f"{asked.address}: {_DONE[errand.action]} items: {done}{rest}"
 
 
-_DONE: Final = {ItemAction.REQUEUE: "requeued", ItemAction.MOVE: "moved", ItemAction.DELETE: "deleted"}
+def _act_by_id(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> str:
+    """The server does this to items with a time or an owner; those that have none any more are left alone."""
+    done = 0
+    more = f"?lease_ms={errand.lease_ms}" if errand.action is ItemAction.EXTEND else ""
+    with _admin_port(asked) as port:
+        for item in items:
+            try:
+                port.post(path_of(errand.queue, "items", str(item.item_id), errand.action) + more)
+                done += 1
+            except AdminRefused as refused:
+                if refused.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                    raise
+    left = len(items) - done
+    rest = f"; {left} {'is' if left == 1 else 'are'} not {_BY_ID[errand.action]}" if left else ""
+    return f"{asked.address}: {_DONE[errand.action]} items: {done}{rest}"
+
+
+def redrive_queue(asked: Asked, queue: str) -> str:
+    """Dead letters go back where they came from. Raises Failure."""
+    moved, without_origin, refused = 0, 0, dict[str, str]()
+    with _admin_port(asked) as port:
+        through = json.loads(port.get(path_of(queue)))["next_id"] - 1  # not those that come back meanwhile
+        after: int | None = 0
+        while after is not None:
+            answer = json.loads(port.post(f"{path_of(queue, 'redrive')}?after={after}&through={through}"))
+            moved, without_origin = moved + answer["moved"], without_origin + answer["without_origin"]
+            refused |= answer["refused"]
+            after = answer["next"]
+    rest = f"; of {without_origin} it is not known where they come from" if without_origin else ""
+    rest += "".join(f"; {printable(name)}: {reason}" for name, reason in refused.items())
+    return f"{asked.address}: redriven items: {moved}{rest}"
+
+
+@contextmanager
+def _admin_port(asked: Asked) -> Iterator[AdminPort]:
+    """Raises Failure where it would raise AdminLost."""
+    try:
+        with closing(asked.admin_port()) as port:
+            yield port
+    except AdminRefused as refused:
+        raise Failure(ExitCode.REFUSED, f"{asked.address}: {refused}") from refused
+    except AdminLost as lost:
+        raise Failure(ExitCode.UNREACHABLE, f"{asked.address}: {lost}") from lost
+
+
+# Actions on items by their ids, and the state that they are in.
+_BY_ID: Final = {
+    ItemAction.CANCEL: "delayed or retrying",
+    ItemAction.RUN_NOW: "delayed or retrying",
+    ItemAction.EXTEND: "leased",
+    ItemAction.GIVE_BACK: "leased",
+}
+_DONE: Final = {
+    ItemAction.REQUEUE: "requeued",
+    ItemAction.MOVE: "moved",
+    ItemAction.DELETE: "deleted",
+    ItemAction.CANCEL: "cancelled",
+    ItemAction.RUN_NOW: "due now",
+    ItemAction.EXTEND: "extended",
+    ItemAction.GIVE_BACK: "given back",
+}
 
 
 def _copy(item: OpenItem, known: WaitingItem) -> PutItem:

@@ -7,7 +7,7 @@ from typing import Final
 
 from kestrelctl.remote.contexts import file_path as contexts_path
 from tui.figures import HEADINGS
-from tui.table import COLUMNS_SHOWN, DEPTH
+from tui.table import COLUMNS_KNOWN, COLUMNS_SHOWN, DEPTH
 
 _NAMES: Final = {heading: column for column, heading in HEADINGS.items()} | {DEPTH: DEPTH}
 
@@ -16,7 +16,7 @@ def file_path() -> str:
     return os.path.join(os.path.dirname(contexts_path()), "top.json")
 
 
-def columns_named(names: Sequence[str], known: Sequence[str] = COLUMNS_SHOWN) -> tuple[str, ...]:
+def columns_named(names: Sequence[str], known: Sequence[str] = COLUMNS_KNOWN) -> tuple[str, ...]:
     """By their headings or the names they have in JSON. Raises ValueError."""
     columns = tuple(dict.fromkeys(_NAMES.get(name, name) for name in names))
     if unknown := [column for column in columns if column not in known]:

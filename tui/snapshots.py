@@ -29,13 +29,22 @@ KEYS: Final = (
     "full",
     "journal_failed",
     "stopped",
+    "delayed",
+    "retrying",
+    "leased",
+    "next_due_at_ms",  # 0 = nothing is; DUMP_STATS has next_due_ms in its place
 )
+# The last of them are left out of DUMP_STATS for a queue that has none, and older servers have none at all.
+HELD_COUNT: Final = 4
+NO_HELD: Final = (0,) * HELD_COUNT
 Figures = tuple[int | None, ...]  # one for each of KEYS; None = not reported
 NOTHING: Final[Figures] = (None,) * len(KEYS)
 _ITEMS: Final = KEYS.index("items")
 _OLDEST: Final = KEYS.index("oldest_at_ms")
+_NEXT_DUE: Final = KEYS.index("next_due_at_ms")
 _BAD: Final = (KEYS.index("journal_failed"), KEYS.index("stopped"))
-_DUMPED_KEYS: Final = tuple("oldest_ms" if key == "oldest_at_ms" else key for key in KEYS)
+_DUMPED_NAMES: Final = {"oldest_at_ms": "oldest_ms", "next_due_at_ms": "next_due_ms"}
+_DUMPED_KEYS: Final = tuple(_DUMPED_NAMES.get(key, key) for key in KEYS)
 
 
 @dataclass(slots=True)
@@ -71,11 +80,12 @@ class _Layout:
         ]
         self._match = re.compile(r"\r?\n" + "".join(lines) + r"\}").match
         present = [key for key in keys if key in _DUMPED_KEYS]
+        has_held = any(key in present for key in _DUMPED_KEYS[-HELD_COUNT:])
+        self._missing = () if has_held else NO_HELD
+        wanted = list(_DUMPED_KEYS if has_held else _DUMPED_KEYS[:-HELD_COUNT])
         # None = all of them, in the order of KEYS: the fast case.
         self._groups = (
-            [present.index(key) + 1 if key in present else None for key in _DUMPED_KEYS]
-            if present != list(_DUMPED_KEYS)
-            else None
+            [present.index(key) + 1 if key in present else None for key in wanted] if present != wanted else None
         )
 
     def read(self, body: str, now_ms: int) -> Figures | None:
@@ -90,6 +100,9 @@ class _Layout:
         oldest_ms = figures[_OLDEST]
         if oldest_ms is not None and figures[_ITEMS]:  # 0 is also reported for a head that was put just now
             figures[_OLDEST] = now_ms - oldest_ms
+        figures += self._missing
+        if next_due_ms := figures[_NEXT_DUE]:
+            figures[_NEXT_DUE] = now_ms + next_due_ms
         return tuple(figures)
 
 

@@ -31,6 +31,8 @@ COLUMNS_SHOWN: Final = (
     "state", "items", DEPTH, "oldest_ms", "waiters", "open_reads", "logsize", "mem_bytes", "in_per_s", "out_per_s",
     "bytes", "mem_items", "expired", "discarded", "age_ms",
 )  # fmt: skip
+# Those that can be shown: what few queues use is not there unless it is asked for.
+COLUMNS_KNOWN: Final = (*COLUMNS_SHOWN, "delayed", "retrying", "leased", "next_due_ms")
 
 
 @dataclass(frozen=True, slots=True)

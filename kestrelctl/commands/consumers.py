@@ -22,6 +22,8 @@ def consumers(
     """List who consumes a queue: clients with open reads, clients that wait, and the queue's readers with their lag.
 
     holding: a client with open reads, how many, the lowest item id, and for how long it has had the first of them.
+    leasing: an address that has leased items, how many, the lowest id, for how long it has had the first of them, and
+    when the first of these leases ends.
     waiting: a client that waits for an item, for how long, and how long it will go on. Those at it for longest come
     first. queue and stream: a reader, the id it is at, how many ids it is behind the end, and how long its head has
     waited. Addresses and users are shown to those with the right admin on the queue, or if no users are set.
@@ -36,6 +38,9 @@ def _rows(found: dict[str, Any]) -> Iterator[dict[str, Cell]]:
     for client in found["holding"]:
         held: dict[str, Cell] = {"open": client["open"], "id": client["first_id"]}
         yield _client("holding", client, now_ms) | held
+    for client in found.get("leasing", ()):
+        leases: dict[str, Cell] = {"open": client["leases"], "id": client["first_id"]}
+        yield _client("leasing", client, now_ms) | leases | {"left_ms": max(client["until_at_ms"] - now_ms, 0)}
     for client in found["waiting"]:
         yield _client("waiting", client, now_ms) | {"left_ms": max(client["until_at_ms"] - now_ms, 0)}
     for reader in found["readers"]:
@@ -51,5 +56,5 @@ def _rows(found: dict[str, Any]) -> Iterator[dict[str, Cell]]:
 def _client(kind: str, client: dict[str, Any], now_ms: int) -> dict[str, Cell]:
     row: dict[str, Cell] = {"kind": kind}
     if "client" in client:
-        row |= {"consumer": client["client"], "user": client["user"]}
+        row |= {"consumer": client["client"], "user": client.get("user", "")}
     return row | {"age_ms": max(now_ms - client["since_at_ms"], 0)}

@@ -19,9 +19,11 @@ def export_items(
 ) -> None:
     """Export the items of a queue to a file, one JSON line each. Nothing is taken.
 
-    A line has the item's id, add time, expiry, flags and bytes: as text, or in base64 where they are not UTF-8. It is
-    what is in the queue when the command starts, open reads too, less what is taken meanwhile, read by the server's
-    admin port. `kestrelctl import` puts it on a queue. With --resume, a whole export is followed by what is new.
+    A line has the item's id, add time, expiry, flags and bytes: as text, or in base64 where they are not UTF-8. Where
+    there is one it has the due time, the attempts, and where a dead letter comes from. It is what is in the queue
+    when the command starts, open reads, leased and delayed items too, less what is taken meanwhile, read by the
+    server's admin port. `kestrelctl import` puts it on a queue. With --resume, a whole export is followed by what is
+    new.
 
     Exit 1 when there is no such queue, 73 when FILE is there, or is of another queue, 77 when the server has no
     admin port.

@@ -4,8 +4,8 @@ import os
 from typing import Annotated
 
 from kestrelctl.commands.declared import option
-from kestrelctl.commands.options import EmptyOkOption, Frames, QueueArgument, Remote, WaitOption
-from kestrelctl.items.delivering import give_to_command, give_to_stdout, no_item, take_from_any
+from kestrelctl.commands.options import EmptyOkOption, Frames, QueueArgument, Remote, WaitOption, span_ms
+from kestrelctl.items.delivering import give_to_command, give_to_stdout, no_item, take_from_any, take_leases
 from kestrelctl.items.framing import Framing
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
@@ -25,6 +25,14 @@ def get(
             help="Run CMD in /bin/sh with the item on its stdin; take the item if it exits 0.",
         ),
     ] = None,
+    lease: Annotated[
+        int | None,
+        option(
+            metavar="SPAN",
+            parser=span_ms,
+            help="Lease the item for so long; with --exec the lease is extended while CMD runs.",
+        ),
+    ] = None,
     empty_ok: EmptyOkOption = False,
 ) -> None:
     """Take one item, or several, and write them to stdout.
@@ -32,6 +40,11 @@ def get(
     An item leaves the queue once it is written, or once --exec's CMD exited 0. If that fails, it goes back to
     the head of the queue; with -n or --all the first failure ends the run. Of several items that go into a
     pipe, each leaves the queue once the reader has it: `| head` loses nothing. --wait counts for each item.
+
+    With --lease an item belongs to no connection. If CMD exits 0 it is confirmed; otherwise it has failed, and waits
+    or is moved as retry_delays and max_retries of the queue say. If kestrelctl dies, the item is delivered again once
+    the lease is over. Without --exec the item stays leased, and --json prints its token: `delete QUEUE/TOKEN` confirms
+    it from any connection. Servers that know no leases refuse them, exit 77, and nothing is taken.
 
     Of a context with several servers one is asked at random, then the others while there is none.
 
@@ -43,17 +56,24 @@ def get(
         raise Failure(
             ExitCode.USAGE, "--exec and framing options are mutually exclusive: the command gets the raw bytes"
         )
+    if lease is not None and command is None and not frames.json:
+        raise Failure(
+            ExitCode.USAGE, "--lease requires --exec or --json, since the token is needed to confirm the item"
+        )
     several = take_all or (number or 1) > 1
     framing = frames.framing(Framing.LINES if several else Framing.RAW)
     cluster = remote.cluster()
     give = give_to_stdout(framing, several=several)
     limit = None if take_all else number or 1
-    taken = take_from_any(
-        cluster,
-        os.fsencode(queue),
-        lambda client: give if command is None else give_to_command(command, client),
-        limit=limit,
-        wait_ms=wait or 0,
-    )
+    if lease is not None:
+        taken = take_leases(cluster, os.fsencode(queue), lease, command, limit=limit, wait_ms=wait or 0)
+    else:
+        taken = take_from_any(
+            cluster,
+            os.fsencode(queue),
+            lambda client: give if command is None else give_to_command(command, client),
+            limit=limit,
+            wait_ms=wait or 0,
+        )
     if not taken and not empty_ok:
         raise no_item(queue, waited=bool(wait))

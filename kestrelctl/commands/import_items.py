@@ -19,9 +19,10 @@ def import_items(
         bool, typer.Option("--resume", help="Continue after the last item that an earlier import of FILE stored.")
     ] = False,
 ) -> None:
-    """Import items from an export, in order, with flags and expiry; expired items are skipped.
+    """Import items from an export, in order, with flags, expiry and due times; expired items are skipped.
 
-    The server gives them new ids and add times: those in FILE cannot be put back. Expiry is kept to the second.
+    The server gives them new ids and add times, and counts attempts anew: those in FILE cannot be put back, nor where
+    dead letters come from. Expiry is kept to the second.
 
     How far it is is noted in FILE.importing until it is done. If it ends before, --resume goes on there; items
     whose answer did not come, 512 at most, are put again then. Lines need no more than data or data_base64.

@@ -1,5 +1,6 @@
 """kestrelctl items"""
 
+from enum import StrEnum
 from itertools import islice
 from typing import Annotated
 
@@ -7,6 +8,15 @@ import typer
 
 from kestrelctl.commands.options import GrepOption, Output, QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+
+
+class ItemState(StrEnum):
+    """What items wait for."""
+
+    WAITING = "waiting"
+    DELAYED = "delayed"
+    LEASED = "leased"
+    RETRYING = "retrying"
 
 
 def items(
@@ -17,17 +27,31 @@ def items(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of items.")] = 100,
     all_of_them: Annotated[bool, typer.Option("--all", help="List all items.")] = False,
     grep: GrepOption = None,
+    state: Annotated[
+        ItemState | None, typer.Option(help="Only items in this state.", show_default=False, case_sensitive=False)
+    ] = None,
 ) -> None:
     """List the items of a queue from its head: id, age, expiry, size, flags and text. Nothing is taken.
 
-    Open reads are among them, marked; so are items that expired and are still there. It is what is in the queue when
-    the command starts, less what is taken meanwhile. It is read by the server's admin port, with the right peek.
+    Items that are not due yet, leased items and open reads are among them, marked in JSON; so are items that expired
+    and are still there. It is what is in the queue when the command starts, less what is taken meanwhile. It is read
+    by the server's admin port, with the right peek.
+
+    --state lists those that are waiting for delivery, delayed, leased, or retrying after a failure, with what there
+    is to say: when they are due, how often they have failed, who has leased them and until when, and where a dead
+    letter comes from. Those that are due first come first. Clients are named to those with the right admin.
 
     Exit 1 when there is none, 77 when the server has no admin port.
     """
-    from kestrelctl.items.listing import matching, write_items
+    from kestrelctl.items.listing import COLUMNS, COLUMNS_OF, matching, write_items
 
     api = remote.reader_api()
-    found = matching(islice(api.waiting(queue), offset, None), grep)
-    if not write_items(found if all_of_them else islice(found, limit), output.layout):
-        raise Failure(ExitCode.NEGATIVE, f"{queue} is empty" if grep is None and not offset else "no such item")
+    if state is None:
+        found = api.waiting(queue)
+    else:
+        found = api.in_state(queue, state.value, None if all_of_them or grep is not None else offset + limit)
+    chosen = matching(islice(found, offset, None), grep)
+    columns = COLUMNS if state is None else COLUMNS_OF[state]
+    if not write_items(chosen if all_of_them else islice(chosen, limit), output.layout, columns):
+        is_all = grep is None and not offset and state is None
+        raise Failure(ExitCode.NEGATIVE, f"{queue} is empty" if is_all else "no such item")

@@ -66,7 +66,7 @@ def journal_replay(
     """Replay the items of a journal and its archive, in order and with their original timing.
 
     All that are on the disk count, delivered or not. Flags are kept; an item that was to expire gets as long as it
-    had. Items get new ids and add times. The server of the journal may run.
+    had, and one that was put for later its delay. Items get new ids and add times. The server of the journal may run.
 
     Exit 1 there are no such items, 65 the journal is damaged, 66 no such spool or queue, 69 no server, 80 or 81 the
     queue is full. What ends it early says which item was the last, and --after goes on behind that.

@@ -7,8 +7,9 @@ from kestrelctl.commands.transfers import Transfers
 def move(transfers: Transfers, remote: Remote) -> None:
     """Move the items of a queue to another queue, until it is empty. They keep flags and expiry.
 
-    Each is opened, put and closed, so none is lost whenever the command or a server is killed; the one under way may
-    then be in both queues. Expiry is read by the server's admin port; of a server that has none items come without.
+    Those that are not due yet, and leased ones, stay. Each is opened, put and closed, so none is lost whenever the
+    command or a server is killed; the one under way may then be in both queues. Expiry is read by the server's
+    admin port; of a server that has none items come without.
 
     With --match the others stay in order: each is held open until the end, which counts as one of max_retries, and
     100 of them can be. If more are in front of one that matches, it stops there; `copy --match` has no such limit. If

@@ -118,6 +118,7 @@ def queue_name(value: str) -> str:
 
 
 QueueArgument = Annotated[str, argument(metavar="QUEUE", help="The queue.", show_default=False, callback=queue_name)]
+IdArgument = Annotated[int, argument(metavar="ID", min=1, help="The id of the item.", show_default=False)]
 ServerOption = Annotated[
     str,
     option(

@@ -1,11 +1,14 @@
 """kestrelctl peek"""
 
 import os
+from typing import Annotated
 
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import EmptyOkOption, Frames, QueueArgument, Remote, WaitOption
 from kestrelctl.items.delivering import give_to_stdout, no_item
-from kestrelctl.items.framing import Framing
-from kestrelctl.shell.output import remark
+from kestrelctl.items.framing import Framing, frame
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark, write_data
 
 
 def peek(
@@ -14,14 +17,25 @@ def peek(
     remote: Remote,
     wait: WaitOption = None,
     empty_ok: EmptyOkOption = False,
+    origin: Annotated[
+        bool, option("--origin", help="With --json: also its id, its attempts, and where a dead letter comes from.")
+    ] = False,
 ) -> None:
     """Print the item at the head of a queue without taking it.
 
     Of a context with several servers it is the head of any that has one; --json and a remark say which.
 
+    --origin asks the server's admin port, and is for one server.
+
     Exit 1 when there is no item, 124 when --wait is over without one.
     """
     framing = frames.framing(Framing.RAW)
+    if origin:
+        if framing != Framing.JSON:
+            raise Failure(ExitCode.USAGE, "--origin requires --json")
+        if not _show_known(queue, remote, wait or 0) and not empty_ok:
+            raise no_item(queue, waited=bool(wait))
+        return
     cluster = remote.cluster()
     found = cluster.first(lambda client, wait_ms: client.peek(os.fsencode(queue), wait_ms), wait or 0)
     if found is not None:
@@ -31,3 +45,16 @@ def peek(
             remark(f"at {address}")
     elif not empty_ok:
         raise no_item(queue, waited=bool(wait))
+
+
+def _show_known(queue: str, remote: Remote, wait_ms: int) -> bool:
+    """Print the head item with what the server knows of it. False = there is none."""
+    from kestrelctl.items.listing import details
+
+    api = remote.reader_api()
+    item = remote.client().fetch_item(os.fsencode(queue), b"/peek", wait_ms, with_id=True)
+    if item is None:
+        return False
+    found = [one for one in api.page(queue, {"first": item.id, "limit": 1}).items if one.id == item.id]
+    write_data(frame(item.data, Framing.JSON, details(found[0]) if found else {"id": item.id}))
+    return True

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 from kestrelctl.items.framing import Framing, frame
@@ -18,6 +18,7 @@ from kestrelctl.shell.signals import signals_held
 if TYPE_CHECKING:
     from kestrelctl.remote.client import KestrelClient
     from kestrelctl.remote.cluster import Cluster
+    from kestreld.client.items import OpenItem
 
 # Kestrel 1.3 closes a connection that is idle for 60 s.
 KEEP_ALIVE_S: Final = 20
@@ -70,6 +71,76 @@ def take_from_any(
     return taken
 
 
+def take_leases(
+    cluster: "Cluster", queue: bytes, lease_ms: int, command: str | None, *, limit: int | None, wait_ms: int
+) -> int:
+    """Lease items one by one and run `command` with each, or print it and its token; how many there were."""
+    taken = 0
+    while limit is None or taken < limit:
+        found = cluster.first(lambda client, turn_ms: _lease(client, queue, lease_ms, turn_ms), wait_ms)
+        if found is None:
+            break
+        client, item = found[1]
+        if command is None:
+            _print_leased(client, queue, item)
+        else:
+            _run_leased(client, queue, item, lease_ms, command)
+        taken += 1
+    return taken
+
+
+def _lease(
+    client: "KestrelClient", queue: bytes, lease_ms: int, wait_ms: int
+) -> "tuple[KestrelClient, OpenItem] | None":
+    item = client.lease(queue, lease_ms, wait_ms)
+    return None if item is None else (client, item)
+
+
+def _print_leased(client: "KestrelClient", queue: bytes, item: "OpenItem") -> None:
+    try:
+        write_data(frame(item.data, Framing.JSON, {"token": item.id}))
+        wait_until_read()
+    except (Failure, Interrupted):
+        with suppress(Failure):
+            client.give_back(queue, item.id)
+        raise
+
+
+def _run_leased(client: "KestrelClient", queue: bytes, item: "OpenItem", lease_ms: int, command: str) -> None:
+    """Confirm the item if the command succeeds. Over another connection if that one is lost: the lease is not."""
+    extend_s = min(lease_ms / 3000, KEEP_ALIVE_S)
+
+    def extend() -> None:
+        with suppress(Failure):  # the next time, or it shows in the end
+            _on_any(client, lambda one: one.extend(queue, item.id, lease_ms))
+
+    try:
+        status = _run(command, item.data, extend, extend_s)
+    except Interrupted:
+        with suppress(Failure):
+            _on_any(client, lambda one: one.give_back(queue, item.id))
+        raise
+    if status != 0:
+        _on_any(client, lambda one: one.fail(queue, item.id))
+        raise Failure(ExitCode.COMMAND_FAILED, f"{_how(status)}; its item has failed")
+    if not _on_any(client, lambda one: one.confirm(queue, item.id)):
+        words = "the command ended, but the lease was over: its item may be delivered again; use a longer --lease"
+        raise Failure(ExitCode.COMMAND_FAILED, words)
+
+
+def _on_any(client: "KestrelClient", do: "Callable[[KestrelClient], bool]") -> bool:
+    """Over the connection that there is, or another one to that server. Raises Failure."""
+    if client.is_usable:
+        with suppress(Failure):
+            return do(client)
+    with closing(client.again()) as another:
+        return do(another)
+
+
+def _how(status: int) -> str:
+    return f"the command {f'was killed by signal {-status}' if status < 0 else f'exited with {status}'}"
+
+
 def no_item(queue: str, *, waited: bool) -> Failure:
     """The queue was empty, and stayed so for as long as `--wait` says."""
     if waited:
@@ -98,17 +169,26 @@ def give_to_command(command: str, client: "KestrelClient") -> Give:
     """Runs `command` in /bin/sh with an item as its standard input."""
 
     def give(item: bytes) -> None:
-        status = _run(command, item, client)
+        lost: list[Failure] = []
+
+        def ping() -> None:
+            if not lost:
+                try:
+                    client.keep_alive()
+                except Failure as failure:
+                    lost.append(failure)
+
+        status = _run(command, item, ping, KEEP_ALIVE_S)
+        for failure in lost:
+            raise Failure(failure.code, f"{failure.words}; the command ended, but its item will be delivered again")
         if status != 0:
-            how = f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
-            raise Failure(ExitCode.COMMAND_FAILED, f"the command {how}; its item is back at the head of the queue")
+            raise Failure(ExitCode.COMMAND_FAILED, f"{_how(status)}; its item is back at the head of the queue")
 
     return give
 
 
-def _run(command: str, item: bytes, client: "KestrelClient") -> int:
-    """The command's exit status, negative for a signal. The connection stays in use while it runs."""
-    lost: Failure | None = None
+def _run(command: str, item: bytes, keep: Callable[[], None], every_s: float) -> int:
+    """The command's exit status, negative for a signal. While it runs, `keep` is called to keep the item."""
     unsent: bytes | None = item
     child: subprocess.Popen[bytes] | None = None
     try:
@@ -116,16 +196,14 @@ def _run(command: str, item: bytes, client: "KestrelClient") -> int:
             child = _start(command)
         while child.returncode is None:
             try:
-                child.communicate(unsent, timeout=KEEP_ALIVE_S)
+                child.communicate(unsent, timeout=every_s)
             except subprocess.TimeoutExpired:
                 unsent = None
-                lost = lost or _ping(client)
+                keep()
     except Interrupted as interrupted:
         if child is not None:
             _stop(child, interrupted.signal_number)
         raise
-    if lost is not None:
-        raise Failure(lost.code, f"{lost.words}; the command ended, but its item will be delivered again")
     return child.returncode
 
 
@@ -135,14 +213,6 @@ def _start(command: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, process_group=0)
     except OSError as error:
         raise Failure(ExitCode.COMMAND_FAILED, f"cannot run /bin/sh: {error.strerror}") from error
-
-
-def _ping(client: "KestrelClient") -> Failure | None:
-    try:
-        client.keep_alive()
-    except Failure as failure:
-        return failure
-    return None
 
 
 def _stop(child: subprocess.Popen[bytes], signal_number: int) -> None:

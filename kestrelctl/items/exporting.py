@@ -13,6 +13,7 @@ from kestrelctl.shell.output import write_data
 from kestrelctl.shell.progress import Advance, progress
 
 LINES_AT_A_TIME: Final = 200
+ATTRIBUTES: Final = ("due_at_ms", "attempts", "origin", "reason", "origin_attempts", "put_at_ms")
 LOOK_BACK_BYTES: Final = 64 * 1024
 
 
@@ -94,4 +95,5 @@ def _item_line(item: Item) -> bytes:
         fields["expire_ms"] = item.expire_ms
     if item.flags:
         fields["flags"] = item.flags
-    return line_of(fields | data_fields(item.data))
+    known = {name: item.known[name] for name in ATTRIBUTES if name in item.known}
+    return line_of(fields | known | data_fields(item.data))

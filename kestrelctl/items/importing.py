@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from kestrelctl.items.framing import Framing, split
 from kestrelctl.items.inflating import inflated, is_compressed
 from kestrelctl.items.item_lines import HEADER, VERSION, failing_to, fields_in, line_of, number_in
-from kestrelctl.items.putting import PutReport, expiry_at_s, explain
+from kestrelctl.items.putting import PutReport, delay_left_ms, expiry_at_s, explain
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import STDIN, read_chunks
@@ -134,8 +134,8 @@ class Import:
                     ExitCode.CORRUPT, f"{self.path}: written by a newer kestrelctl: {HEADER} is {fields[HEADER]}"
                 )
             return None
-        expire_ms, flags, number = (
-            number_in(fields, key, self.path, self._line) for key in ("expire_ms", "flags", "id")
+        expire_ms, flags, number, due_at_ms = (
+            number_in(fields, key, self.path, self._line) for key in ("expire_ms", "flags", "id", "due_at_ms")
         )
         try:
             data = base64.b64decode(fields["data_base64"], validate=True) if "data_base64" in fields else None
@@ -146,7 +146,7 @@ class Import:
         if expire_ms and expire_ms <= time.time_ns() // 1_000_000:
             self.expired += 1
             return None
-        return PutItem(data, expiry_at_s(expire_ms), flags), number
+        return PutItem(data, expiry_at_s(expire_ms), flags, delay_left_ms(due_at_ms)), number
 
     # How far it is
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from kestrelctl.items.framing import Framing, data_fields, frame
@@ -21,6 +21,12 @@ from kestrelctl.shell.output import (
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "text"]
+COLUMNS_OF: Final = {
+    "waiting": ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "origin", "reason", "text"],
+    "delayed": ["id", "add_ms", "due_at_ms", "left_ms", "bytes", "flags", "text"],
+    "retrying": ["id", "add_ms", "due_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
+    "leased": ["id", "client", "since_at_ms", "until_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
+}
 TEXT_LETTERS_MAX: Final = 60
 # How often to look whether anybody still reads what we write.
 LOOK_MS: Final = 2000
@@ -33,12 +39,13 @@ def matching(items: Iterable[Item], pattern: re.Pattern[bytes] | None) -> Iterat
     return (item for item in items if pattern is None or pattern.search(item.data))
 
 
-def write_items(items: Iterator[Item], layout: Layout) -> int:
+def write_items(items: Iterator[Item], layout: Layout, columns: Sequence[str] = COLUMNS) -> int:
     """A row for each; how many there were."""
     form = layout.form or default_format()
     now_ms = time.time_ns() // 1_000_000
-    rows = (_as_object(item, now_ms) if form in OBJECTS else _as_row(item, now_ms, form) for item in items)
-    return write_rows(list(rows) if form == OutputFormat.TABLE else rows, COLUMNS, layout)
+    blank: Row = dict.fromkeys(columns, "")
+    rows = (_as_object(item, now_ms) if form in OBJECTS else blank | _as_row(item, now_ms, form) for item in items)
+    return write_rows(list(rows) if form == OutputFormat.TABLE else rows, columns, layout)
 
 
 def details(item: Item) -> Row:
@@ -46,11 +53,17 @@ def details(item: Item) -> Row:
     row: Row = {"id": item.id, "add_ms": item.add_ms}
     if item.expire_ms:
         row["expire_ms"] = item.expire_ms
-    return row | {"bytes": len(item.data), "flags": item.flags, "is_open": item.is_open}
+    return row | {"bytes": len(item.data), "flags": item.flags, "is_open": item.is_open} | dict(item.known)
+
+
+def _ages(item: Item, now_ms: int) -> Row:
+    ages: Row = {"age_ms": max(now_ms - item.add_ms, 0)}
+    ends_at_ms = item.known.get("due_at_ms", item.known.get("until_at_ms"))
+    return ages if ends_at_ms is None else ages | {"left_ms": max(int(ends_at_ms) - now_ms, 0)}
 
 
 def _as_object(item: Item, now_ms: int) -> Row:
-    return {**details(item), "age_ms": max(now_ms - item.add_ms, 0), **data_fields(item.data)}
+    return {**details(item), **_ages(item, now_ms), **data_fields(item.data)}
 
 
 def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
@@ -58,8 +71,7 @@ def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
     if form == OutputFormat.TABLE:
         text = "".join(letter if letter.isprintable() else "·" for letter in text[: TEXT_LETTERS_MAX + 1])
         text = text if len(text) <= TEXT_LETTERS_MAX else f"{text[:TEXT_LETTERS_MAX]}…"
-    age: Row = {"age_ms": max(now_ms - item.add_ms, 0), "is_open": "open" if item.is_open else "", "text": text}
-    return {"expire_ms": "", **details(item), **age}
+    return {**details(item), **_ages(item, now_ms), "is_open": "open" if item.is_open else "", "text": text}
 
 
 # As they come

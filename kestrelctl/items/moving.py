@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from kestrelctl.items.putting import expiry_at_s, explain
+from kestrelctl.items.putting import delay_left_ms, expiry_at_s, explain
 from kestrelctl.remote.client import KestrelClient
 from kestrelctl.remote.reader_api import Gone, Item, NotReadable, ReaderApi
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -51,7 +51,7 @@ class Pace:
 def to_put(items: Iterable[Item]) -> Iterator[PutItem]:
     """All but those that have expired: nobody would get them."""
     return (
-        PutItem(item.data, expiry_at_s(item.expire_ms), item.flags)
+        PutItem(item.data, expiry_at_s(item.expire_ms), item.flags, delay_left_ms(int(item.known.get("due_at_ms", 0))))
         for item in items
         if not item.expire_ms or item.expire_ms > time.time_ns() // 1_000_000
     )

@@ -81,6 +81,11 @@ def expiry_at_s(expire_ms: int) -> int:
     return -(-expire_ms // 1000)
 
 
+def delay_left_ms(due_at_ms: int) -> int:
+    """The delay of an item that is due at a time since 1970; 0 = it is due, or was put without."""
+    return max(due_at_ms - time.time_ns() // 1_000_000, 0) if due_at_ms else 0
+
+
 def explain(report: PutReport, failure: Failure) -> Failure:
     """The failure of a put, with what became of the other items."""
     unknown = report.sent - report.answered

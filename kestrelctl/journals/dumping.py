@@ -130,6 +130,18 @@ class Dump:
                 return {"synced_bytes": records.read_sync(body)}
             case records.Type.IMPORT:
                 return {"files": " ".join(file.name for file in records.read_import(body))}
+            case records.Type.DUE:
+                due = records.read_due(body)
+                row = {"queue": names.of(due.reader), "id": due.item_id, "at_ms": due.at_ms, "due_at_ms": due.due_at_ms}
+                return row | {"why": due.why.name.lower(), "attempts": due.attempts, "data_bytes": due.data_bytes}
+            case records.Type.ORIGIN:
+                origin = records.read_origin(body)
+                row = {"id": origin.item_id, "origin": shown(origin.queue), "reason": origin.reason_word}
+                return row | {"attempts": origin.attempts, "put_at_ms": origin.put_at_ms}
+            case records.Type.KEY:
+                key = records.read_key(body)
+                row = {"queue": names.of(key.reader), "id": key.item_id, "at_ms": key.at_ms}
+                return row | {"key_digest": key.digest.hex(), "until_ms": key.until_ms}
             case records.Type.CHECKPOINT:
                 return _checkpoint(body, names)
 
@@ -181,12 +193,14 @@ def _checkpoint(body: bytes, names: _Names) -> Row:
     for state in checkpoint.readers:
         names.learn(state.number, state.name, state.kind)
         done = f" done={written_ranges(state.done)}" if state.done else ""
-        readers.append(f"{names.of(state.number)} head={state.head} items={state.items}{done}")
+        held = f" held_items={state.held_items}" if state.held_items else ""
+        readers.append(f"{names.of(state.number)} head={state.head} items={state.items}{held}{done}")
     return {
         "id": checkpoint.next_id,
         "previous_bytes": checkpoint.previous_bytes,
         "put_items": checkpoint.put_items,
         "readers": "; ".join(readers),
+        **({"held_from": checkpoint.held_from} if checkpoint.held_from else {}),
     }
 
 

@@ -15,7 +15,9 @@ from kestreld.journal.segment import Header, decode_header
 
 @dataclass(slots=True)
 class Begun:
-    """A segment begins, or the queue itself: what the queue holds, and its reader; None = there is no such queue."""
+    """A segment begins, or the queue itself: what the queue holds, what is held back among it, and its reader; None =
+    there is no such queue.
+    """
 
     at_ms: int
     state: records.ReaderState | None
@@ -23,11 +25,15 @@ class Begun:
 
 @dataclass(slots=True)
 class Came:
-    """An item was put. `record` is its PUT."""
+    """An item was put. `record` is its PUT, `origin` says where it was before, `due_at_ms` when it was put for; 0 = at
+    once.
+    """
 
     item_id: int
     at_ms: int
     record: bytes
+    origin: records.Origin | None = None
+    due_at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -41,7 +47,24 @@ class Gone:
     ranges: list[records.Range]
 
 
-Event = Begun | Came | Gone
+@dataclass(slots=True)
+class Held:
+    """An item, put before or with this, is not delivered before its due time."""
+
+    at_ms: int
+    due: records.Due
+
+
+@dataclass(slots=True)
+class Returned:
+    """An open read came back, for the `times`th time."""
+
+    item_id: int
+    at_ms: int
+    times: int
+
+
+Event = Begun | Came | Gone | Held | Returned
 
 
 def child_of(name: str) -> str:
@@ -85,21 +108,51 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
     number: int | None = None
     at_id = 0
     header = header_of(file)
+    came: Came | None = None
+    moved: dict[int, records.Origin] = {}
+    later: dict[int, int] = {}
+    last_id = 0
     for record_type, record in _records(file):
+        if record_type == records.Type.ORIGIN:  # before its PUT, but behind it where the PUT was copied
+            origin = records.read_origin(record[records.FRAME_BYTES :])
+            if came is not None and came.item_id == origin.item_id:
+                came.origin = origin
+            else:
+                moved[origin.item_id] = origin
+            continue
+        if came is not None and record_type not in (records.Type.DUE, records.Type.KEY):
+            yield came
+            came = None
         if record_type == records.Type.PUT:
             only = records.item_optional_fields(record)[2]
             put_id = records.item_id(record)
             if number is not None and (only == number or (only == 0 and put_id >= at_id)):
-                yield Came(put_id, records.item_add_at_ms(record), record)
+                add_at_ms = records.item_add_at_ms(record)
+                came = Came(put_id, add_at_ms, record, moved.pop(put_id, None), later.pop(put_id, 0))
+            last_id = put_id
         elif record_type == records.Type.DONE:
             done = records.read_done(record[records.FRAME_BYTES :])
             if done.reader == number:
                 yield Gone(done.at_ms, done.reason, done.items, done.data_bytes, done.ranges)
+        elif record_type == records.Type.DUE:
+            due = records.read_due(record[records.FRAME_BYTES :])
+            if number is not None and (due.reader == number or (due.reader == 0 and due.item_id >= at_id)):
+                if due.why == records.Why.DELAYED and due.item_id > last_id:
+                    later[due.item_id] = due.due_at_ms
+                elif came is not None and _is_of_put(due, came, header):
+                    came.due_at_ms = due.due_at_ms
+                yield Held(due.at_ms, due)
+        elif record_type == records.Type.ABORT:
+            abort = records.read_abort(record[records.FRAME_BYTES :])
+            if abort.reader == number:
+                yield Returned(abort.item_id, abort.at_ms, abort.times)
         elif record_type == records.Type.CHECKPOINT:
             states = records.read_checkpoint(record[records.FRAME_BYTES :]).readers
             mine = next((state for state in states if state.name == label and state.kind == records.Kind.QUEUE), None)
             if mine is not None:
                 number, at_id = mine.number, mine.at_id
+                mine.items += mine.held_items
+                mine.data_bytes += mine.held_bytes
             yield Begun(header.created_at_ms, mine)
         elif record_type == records.Type.READER:
             change = records.read_reader(record[records.FRAME_BYTES :])
@@ -109,6 +162,14 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
             elif not change.dropped and change.name == label and change.kind == records.Kind.QUEUE:
                 number, at_id = change.reader, change.at_id
                 yield Begun(change.at_ms, records.ReaderState(number, records.Kind.QUEUE, label, at_id, at_id))
+    if came is not None:
+        yield came
+
+
+def _is_of_put(due: records.Due, came: Came, header: Header) -> bool:
+    """Whether a DUE behind a PUT was copied with it; else the item was given back."""
+    is_copied = bool(header.replaced) or due.at_ms == came.at_ms
+    return is_copied and due.why == records.Why.DELAYED and due.item_id == came.item_id
 
 
 def is_compacted(file: JournalFile) -> bool:

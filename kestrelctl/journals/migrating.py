@@ -97,12 +97,15 @@ def export(spool: str, queue: str | None, folder: str) -> tuple[Rows, ExitCode]:
                 continue
             if one.flags_lost:
                 say(f"{shown(one.name)}: Kestrel keeps no flags: items={one.flags_lost} lose theirs")
+            if one.due_lost:
+                say(f"{shown(one.name)}: Kestrel keeps no due times: items={one.due_lost} wait there at once")
             rows.append(
                 {
                     "queue": shown(one.name),
                     "items": one.items,
                     "bytes": one.data_bytes,
                     "flags_lost": one.flags_lost,
+                    "due_lost": one.due_lost,
                 }
             )
     return rows, code

@@ -1,23 +1,48 @@
 """The items that waited in a queue at a moment in the past, by replaying its journal to there."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from kestrelctl.journals.events import Begun, Came, Gone, child_of, header_of, items, segment_events
+from kestrelctl.journals.events import Begun, Came, Gone, Held, Returned, child_of, header_of, items, segment_events
 from kestrelctl.journals.locations import JournalLocation
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.discovery import JournalFile
-from kestreld.journal.records import Range, merged
+from kestreld.journal.records import Due, Range, Why, merged
+
+_STATES: Final = {Why.DELAYED: "delayed", Why.FAILED: "retrying", Why.LEASED: "leased"}
 
 
 @dataclass(slots=True)
 class Waiting:
-    """What waited: ids below `next_id` that are in none of `done`. `count` is how many items that were."""
+    """What waited: ids below `next_id` that are in none of `done`, and what was held back. `count` is how many items
+    that were. By id `due` says when what was held back was due and why, `attempts` how often an item had failed.
+    """
 
     next_id: int
     done: list[Range]
     count: int
+    due: dict[int, Due] = field(default_factory=dict)
+    attempts: dict[int, int] = field(default_factory=dict)
+
+    def hold(self, due: Due) -> None:
+        self.due[due.item_id] = due
+        self.attempts[due.item_id] = due.attempts
+
+    def end(self, ranges: Sequence[Range]) -> None:
+        """These are done."""
+        for first, last in ranges if self.due or self.attempts else ():
+            for known in (self.due, self.attempts):
+                for one in _within(known, first, last):
+                    del known[one]
+
+
+def _within(ids: Collection[int], first: int, last: int) -> list[int]:
+    """Those of a range, which may be of millions."""
+    if last - first < len(ids):
+        return [one for one in range(first, last + 1) if one in ids]
+    return [one for one in ids if first <= one <= last]
 
 
 class Past:
@@ -28,11 +53,23 @@ class Past:
         self._label = child_of(queue)
         file = self._segment_of(queue, at_ms)
         self._same_journal = [one for one in self._files if one.journal_id == file.journal_id]
-        waiting = _state(file, self._label, at_ms)
+        older = self._same_journal[: self._same_journal.index(file)]
+        waiting = _state(file, older, self._label, at_ms)
         if waiting is None:
             raise Failure(ExitCode.NEGATIVE, f"there was no queue {queue} at {written_instant(at_ms)}")
         self._waiting = waiting
+        self._at_ms = at_ms
         self.count = waiting.count
+
+    def known_of(self, one: int) -> dict[str, object]:
+        """What an item waited for, until when, and how often it had failed; nothing of one that never did but wait."""
+        known: dict[str, object] = {}
+        if (due := self._waiting.due.get(one)) is not None:
+            is_late = due.due_at_ms <= self._at_ms
+            known = {"state": "waiting" if is_late else _STATES[due.why], "due_at_ms": due.due_at_ms}
+        if attempts := self._waiting.attempts.get(one):
+            known["attempts"] = attempts
+        return known
 
     def items(self) -> Iterator[Came]:
         """The items in order, as far as they are on the disk. Raises JournalCorrupt, OSError."""
@@ -44,7 +81,7 @@ class Past:
                 at -= 1
             while at < len(done) and done[at][1] < item.item_id:
                 at += 1
-            if at == len(done) or item.item_id < done[at][0]:
+            if at == len(done) or item.item_id < done[at][0] or item.item_id in self._waiting.due:
                 yield item
 
     def _segment_of(self, queue: str, at_ms: int) -> JournalFile:
@@ -60,7 +97,7 @@ class Past:
         return before[-1]
 
 
-def _state(file: JournalFile, label: str, at_ms: int) -> Waiting | None:
+def _state(file: JournalFile, older: Sequence[JournalFile], label: str, at_ms: int) -> Waiting | None:
     """The queue when everything up to `at_ms` had happened. None: it was not there."""
     found: Waiting | None = None
     next_id = 0
@@ -71,17 +108,36 @@ def _state(file: JournalFile, label: str, at_ms: int) -> Waiting | None:
                     found = None
                 else:
                     state = event.state
-                    found = Waiting(0, [(0, max(state.head, state.at_id) - 1), *state.done], state.items)
+                    done = [(0, max(state.head, state.at_id) - 1), *state.done]
+                    found = Waiting(0, done, state.items, attempts=dict(state.retries))
+                    if state.held_items:
+                        _read_held(found, older, label)
             case Came() if event.at_ms <= at_ms and found is not None:
                 next_id = event.item_id + 1
                 found.count += 1
             case Gone() if event.at_ms <= at_ms and found is not None:
                 found.count -= event.items
                 found.done += event.ranges
+                found.end(event.ranges)
+            case Held() if event.at_ms <= at_ms and found is not None:
+                found.hold(event.due)
+            case Returned() if event.at_ms <= at_ms and found is not None:
+                found.attempts[event.item_id] = event.times
     if found is not None:
         found.next_id = max(next_id, _first_id(file))
         found.done = merged(found.done)
     return found
+
+
+def _read_held(found: Waiting, older: Sequence[JournalFile], label: str) -> None:
+    """What segments before this one say of what is held back."""
+    for file in older:
+        for event in segment_events(file, label):
+            match event:
+                case Held():
+                    found.hold(event.due)
+                case Gone():
+                    found.end(event.ranges)
 
 
 def _first_id(file: JournalFile) -> int:

@@ -6,10 +6,10 @@ from kestrelctl.items.framing import Framing, frame
 from kestrelctl.journals.events import Came
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.past import Past
+from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say, write_data
-from kestreld.client.blocks import Cell
 from kestreld.journal.records import item_data, item_optional_fields
 
 
@@ -21,7 +21,7 @@ def write_waiting(
         past = Past(place, queue, at_ms)
         written = 0
         for item in islice(past.items(), limit):
-            write_data(frame(item_data(item.record), framing, _details(item)))
+            write_data(frame(item_data(item.record), framing, _details(item, past)))
             written += 1
     gone = past.count - written
     if gone > 0 and (limit is None or written < limit):
@@ -33,12 +33,20 @@ def write_waiting(
     return ExitCode.OK
 
 
-def _details(item: Came) -> dict[str, Cell]:
+def _details(item: Came, past: Past) -> dict[str, object]:
     """What is known beside its data, where it has any."""
     expire_at_ms, flags, _ = item_optional_fields(item.record)
-    known: dict[str, Cell] = {"id": item.item_id, "at_ms": item.at_ms}
+    known: dict[str, object] = {"id": item.item_id, "at_ms": item.at_ms}
     if expire_at_ms:
         known["expire_at_ms"] = expire_at_ms
     if flags:
         known["flags"] = flags
+    known |= past.known_of(item.item_id)
+    if (origin := item.origin) is not None:
+        known["origin"] = {
+            "queue": shown(origin.queue),
+            "reason": origin.reason_word,
+            "attempts": origin.attempts,
+            "put_at_ms": origin.put_at_ms,
+        }
     return known

@@ -111,14 +111,22 @@ def replay(client: "KestrelClient", queue: str, came: Iterable[Came], pace: Pace
 
 
 def _put(client: "KestrelClient", queue: str, batch: list[Came], done: Replayed) -> None:
-    dated = [PutItem(item_data(item.record), _time_to_live_s(item), item_flags(item.record)) for item in batch]
+    dated = [
+        PutItem(item_data(item.record), _time_to_live_s(item), item_flags(item.record), _delay_ms(item))
+        for item in batch
+    ]
     report = client.put_items(os.fsencode(queue), [dated])
-    for item, (data, _, _) in zip(batch[: report.stored], dated, strict=False):
+    for item, put in zip(batch[: report.stored], dated, strict=False):
         done.items += 1
-        done.data_bytes += len(data)
+        done.data_bytes += len(put.data)
         done.last_id = item.item_id
     if report.failure is not None:
         raise explain(report, report.failure)
+
+
+def _delay_ms(item: Came) -> int:
+    """What was put for later has the same delay again; 0 = it was not."""
+    return max(item.due_at_ms - item.at_ms, 0) if item.due_at_ms else 0
 
 
 def _time_to_live_s(item: Came) -> int:

@@ -1,13 +1,15 @@
 """What limits would have done to a queue: its journal played again with them.
 
-Every item comes when it came, and leaves when it left unless a limit is before that. Consumers are not thought to get
-on faster where items fall away: the figures are the most that would have happened.
+Every item comes when it came, and leaves when it left unless a limit is before that. What is held back counts as in a
+queue: towards its size, its age from the due time on, and it is not discarded until then. Consumers are not thought to
+get on faster where items fall away: the figures are the most that would have happened.
 """
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
-from kestrelctl.journals.events import Begun, Came, Gone, child_of, events
+from kestrelctl.journals.events import Begun, Came, Event, Gone, Held, child_of, events
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
@@ -43,8 +45,11 @@ class Simulation:
 
     def __init__(self) -> None:
         self._limits = Limits()
-        self._held: dict[int, tuple[int, int]] = {}  # id -> when it came, its bytes; the oldest first
-        self._held_bytes = 0
+        self._waiting: dict[int, tuple[int, int]] = {}  # id -> when it came or was due, its bytes; the oldest first
+        self._later: dict[int, tuple[int, int]] = {}  # id -> when it is due, its bytes
+        self._times: list[tuple[int, int]] = []  # heap: when what is due; some are dead
+        self._coming: dict[int, int] = {}  # id -> when it is due, of what was said before its item came
+        self._kept_bytes = 0
         self._dropped: set[int] = set()  # gone from here, and not yet there
         self._real_items = self._real_bytes = 0
         self.first_ms: int | None = None
@@ -59,15 +64,19 @@ class Simulation:
         self.first_ms = max(self.last_ms, at_ms)
         self.put = 0
         self.real_peak = Peak(self._real_items, self._real_bytes, self.first_ms)
-        self.peak = Peak(len(self._held), self._held_bytes, self.first_ms)
+        self.peak = Peak(self._kept_items, self._kept_bytes, self.first_ms)
         self._age(self.first_ms)
+
+    @property
+    def _kept_items(self) -> int:
+        return len(self._waiting) + len(self._later)
 
     def end(self, at_ms: int) -> None:
         """Nothing more happened until then."""
         self.last_ms = max(self.last_ms, at_ms)
         self._age(self.last_ms)
 
-    def see(self, event: Begun | Came | Gone) -> None:
+    def see(self, event: Event) -> None:
         """What happened next."""
         at_ms = max(self.last_ms, event.at_ms)
         if not self.last_ms and isinstance(event, Begun) and event.state is not None:
@@ -78,18 +87,41 @@ class Simulation:
         match event:
             case Came():
                 self._come(event, at_ms)
+            case Held():
+                self._hold(event)
             case Gone():
                 self._go(event)
 
     def _age(self, at_ms: int) -> None:
+        while self._times and self._times[0][0] <= at_ms:
+            due_at_ms, one = heappop(self._times)
+            if one in self._later and self._later[one][0] == due_at_ms:
+                self._expire(due_at_ms)
+                self._waiting[one] = self._later.pop(one)
+        self._expire(at_ms)
+
+    def _expire(self, at_ms: int) -> None:
         if self._limits.max_age_ms is None:
             return
-        while self._held:
-            oldest = next(iter(self._held))
-            if self._held[oldest][0] + self._limits.max_age_ms > at_ms:
+        while self._waiting:
+            oldest = next(iter(self._waiting))
+            if self._waiting[oldest][0] + self._limits.max_age_ms > at_ms:
                 return
             self._drop(oldest)
             self.expired += 1
+
+    def _hold(self, held: Held) -> None:
+        one, due_at_ms = held.due.item_id, held.due.due_at_ms
+        kept = self._waiting.pop(one, None) or self._later.get(one)
+        if kept is None:
+            if one not in self._dropped:
+                self._coming[one] = due_at_ms
+        else:
+            self._put_off(one, due_at_ms, kept[1])
+
+    def _put_off(self, one: int, due_at_ms: int, size_bytes: int) -> None:
+        self._later[one] = due_at_ms, size_bytes
+        heappush(self._times, (due_at_ms, one))
 
     def _come(self, item: Came, at_ms: int) -> None:
         size_bytes = len(item.record) - PUT_HEADER_BYTES
@@ -97,24 +129,28 @@ class Simulation:
         self._real_items += 1
         self._real_bytes += size_bytes
         self.real_peak.note(self._real_items, self._real_bytes, at_ms)
-        while self._is_full() and self._held and not self._limits.refuses:
-            self._drop(next(iter(self._held)))
+        due_at_ms = self._coming.pop(item.item_id, 0)
+        while self._is_full() and self._waiting and not self._limits.refuses:
+            self._drop(next(iter(self._waiting)))
             self.discarded += 1
         if self._is_full():
             self.refused += 1
             self._dropped.add(item.item_id)
             return
-        self._held[item.item_id] = item.at_ms, size_bytes
-        self._held_bytes += size_bytes
-        self.peak.note(len(self._held), self._held_bytes, at_ms)
+        if due_at_ms > at_ms:
+            self._put_off(item.item_id, due_at_ms, size_bytes)
+        else:
+            self._waiting[item.item_id] = item.at_ms, size_bytes
+        self._kept_bytes += size_bytes
+        self.peak.note(self._kept_items, self._kept_bytes, at_ms)
 
     def _is_full(self) -> bool:
         limits = self._limits
-        too_many = limits.max_items is not None and len(self._held) >= limits.max_items
-        return too_many or (limits.max_bytes is not None and self._held_bytes >= limits.max_bytes)
+        too_many = limits.max_items is not None and self._kept_items >= limits.max_items
+        return too_many or (limits.max_bytes is not None and self._kept_bytes >= limits.max_bytes)
 
     def _drop(self, item_id: int) -> None:
-        self._held_bytes -= self._held.pop(item_id)[1]
+        self._kept_bytes -= self._waiting.pop(item_id)[1]
         self._dropped.add(item_id)
 
     def _go(self, gone: Gone) -> None:
@@ -122,10 +158,12 @@ class Simulation:
         self._real_bytes -= gone.data_bytes
         for first, last in gone.ranges:
             # A range may cover ids that were never this queue's, by the million.
-            few = range(first, last + 1) if last - first < len(self._held) + len(self._dropped) else None
-            for item_id in few or [one for one in (*self._held, *self._dropped) if first <= one <= last]:
-                if item_id in self._held:
-                    self._held_bytes -= self._held.pop(item_id)[1]
+            few = range(first, last + 1) if last - first < self._kept_items + len(self._dropped) else None
+            known = (self._waiting, self._later, self._dropped)
+            for item_id in few or [one for some in known for one in list(some) if first <= one <= last]:
+                kept = self._waiting.pop(item_id, None) or self._later.pop(item_id, None)
+                if kept is not None:
+                    self._kept_bytes -= kept[1]
                 elif item_id in self._dropped:
                     self._dropped.remove(item_id)
                     self.missed += gone.reason in DELIVERED

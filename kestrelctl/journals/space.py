@@ -31,8 +31,11 @@ class _Reader:
 
     state: ReaderState
     name: str
+    head: int  # the lowest item that it needs
 
     def needs(self, put: _Put) -> bool:
+        if put.item_id in self.state.due:
+            return True
         if put.only not in (0, self.state.number) or put.item_id < self.state.head:
             return False
         return not _is_in(put.item_id, self.state.done)
@@ -52,19 +55,24 @@ def explain(spool: str, queue: str, now_ms: int) -> list[dict[str, Cell]]:
 
 def _rows(found: Survey, now_ms: int) -> Iterator[dict[str, Cell]]:
     assert found.state is not None
-    readers = [_Reader(state, _name(found.queue, state)) for state in found.state.readers]
+    readers = [
+        _Reader(state, _name(found.queue, state), min([state.head, *state.due])) for state in found.state.readers
+    ]
+    keys = min([key.item_id for state in found.state.readers for key in state.keys], default=found.state.next_id)
     for segment in found.replaced:
         row = _row(segment, [], [], "")
         yield row | {"goes": "now: a compacted segment has what was live in it"}
     for segment, following in zip(found.segments, [*found.segments[1:], None], strict=True):
         puts = list(_puts(segment))
         # A reader whose head is in it, or before it, has to read it.
-        needing = [reader for reader in readers if following is None or reader.state.head < following.first_id]
+        needing = [reader for reader in readers if following is None or reader.head < following.first_id]
         live = [put for put in puts if any(reader.needs(put) for reader in readers)]
         if following is None:
             goes = "is written to; not before the next one is begun"
         elif needing:
             goes = "; ".join(_when(reader, puts, following.first_id, now_ms) for reader in needing)
+        elif keys < following.first_id:
+            goes = f"when the key that item {keys} was put with is forgotten"
         else:
             goes = "now: as soon as its server has the next segment on disk and looks"
         row = _row(segment, puts, live, ", ".join(reader.name for reader in needing))
@@ -95,8 +103,14 @@ def _when(reader: _Reader, puts: Sequence[_Put], end_id: int, now_ms: int) -> st
     state = reader.state
     needed = [put for put in puts if reader.needs(put)]
     if not needed:
-        return f"when {reader.name} is done with item {state.head}, in an older segment"
+        return f"when {reader.name} is done with item {reader.head}, in an older segment"
     oldest, last = needed[0], needed[-1]
+    if oldest.item_id in state.due:
+        due = state.due[oldest.item_id]
+        when = f"due {'in' if due.due_at_ms > now_ms else 'since'} {written_span(abs(due.due_at_ms - now_ms))}"
+        return (
+            f"when {reader.name} is done with items={len(needed)} up to {last.item_id}; item {oldest.item_id} is {when}"
+        )
     waited = written_span(max(now_ms - oldest.add_at_ms, 0))
     ids = f"item {last.item_id}" if len(needed) == 1 else f"items={len(needed)} up to {last.item_id}"
     done = sum(min(last_id, end_id - 1) - first + 1 for first, last_id in state.done if first < end_id)

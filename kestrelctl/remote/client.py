@@ -31,6 +31,10 @@ class KestrelClient(ClientConnection):
             tls_context(self._login)
         super()._connect()
 
+    def again(self) -> "KestrelClient":
+        """Another connection to the same server: what is leased does not mind."""
+        return KestrelClient(self.address, self._timeout_ms, self._login)
+
     def failure_of(self, problem: errors.KestrelError) -> Failure:
         return failure_of(problem, self._timeout_ms)
 
@@ -42,17 +46,27 @@ class KestrelClient(ClientConnection):
                 failure.code = ExitCode.CONFIG
             raise
 
-    def put_many(self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int = 0) -> PutReport:
+    def put_many(
+        self,
+        queue: bytes,
+        batches: Iterable[list[bytes]],
+        expire_s: int = 0,
+        *,
+        delay_ms: int = 0,
+        item_key: bytes = b"",
+    ) -> PutReport:
         """Add items in order, many in flight, until one is refused or the connection fails: see `putting.expiry_s`."""
-        return self.put_items(queue, ([PutItem(item, expire_s) for item in batch] for batch in batches))
+        items = ([PutItem(item, expire_s, delay_ms=delay_ms) for item in batch] for batch in batches)
+        return self.put_items(queue, items, item_key=item_key)
 
-    def put_items(self, queue: bytes, batches: Iterable[list[PutItem]]) -> PutReport:
+    def put_items(self, queue: bytes, batches: Iterable[list[PutItem]], *, item_key: bytes = b"") -> PutReport:
         """As `put_many`, each item with an expiry and flags of its own."""
         report = PutReport()
         try:
             for batch in batches:
                 for first in range(0, len(batch), BATCH_ITEMS_MAX):
-                    self._put_batch(queue, some := batch[first : first + BATCH_ITEMS_MAX], report)
+                    some = batch[first : first + BATCH_ITEMS_MAX]
+                    self._put_batch(queue, some, report, item_key)
                     if report.failure is not None:
                         if report.failure.code == ExitCode.FULL and report.first_refused is not None:
                             refused = some[report.first_refused - 1 - (report.sent - len(some))]
@@ -62,10 +76,12 @@ class KestrelClient(ClientConnection):
             report.failure = report.failure or failure
         return report
 
-    def _put_batch(self, queue: bytes, batch: list[PutItem], report: PutReport) -> None:
+    def _put_batch(self, queue: bytes, batch: list[PutItem], report: PutReport, item_key: bytes) -> None:
         self.connect()
+        if item_key or any(item.delay_ms for item in batch):
+            self.need_leases(queue)
         report.sent += len(batch)
-        for answer in self.put_each(queue, batch):
+        for answer in self.put_each(queue, batch, item_key=item_key):
             if isinstance(answer, errors.KestrelError):
                 report.note(self.failure_of(answer))
             elif answer:

@@ -12,6 +12,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock
+from kestreld.client.items import preference
 
 T = TypeVar("T")
 # Of several servers without an item each is waited at for so long, in turn.
@@ -92,16 +93,21 @@ class Cluster:
 
     # Any of them
 
-    def put_many(self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int) -> PutReport:
-        """To a random server that can be reached, all items to the same one."""
-        for client in self._in_any_order():
+    def put_many(
+        self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int, delay_ms: int = 0, item_key: bytes = b""
+    ) -> PutReport:
+        """To a random server that can be reached, all items to the same one; with a key to the one that it is for."""
+        clients = self._in_any_order()
+        if item_key:
+            clients.sort(key=lambda client: preference(client.address, item_key))
+        for client in clients:
             if not self.is_one:
                 try:
                     client.connect()
                 except Failure as failure:
                     self._note(failure)
                     continue
-            return client.put_many(queue, batches, expire_s)
+            return client.put_many(queue, batches, expire_s, delay_ms=delay_ms, item_key=item_key)
         self.end()
         raise AssertionError("no server, and no reason why")
 

@@ -5,7 +5,7 @@ import http.client
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,6 +17,8 @@ from kestreld.client.access import Login
 
 PAGE_ITEMS: Final = 1000
 PAGE_BYTES: Final = 4 * 1024**2
+STATE_PAGE_ITEMS: Final = 2000
+KNOWN: Final = ("state", "due_at_ms", "attempts", "client", "since_at_ms", "until_at_ms")
 _CODES: Final = {
     400: ExitCode.USAGE,
     401: ExitCode.AUTHENTICATION,
@@ -36,6 +38,7 @@ class Item:
     flags: int
     is_open: bool  # a worker holds it
     data: bytes
+    known: Mapping[str, int | str] = field(default_factory=dict)  # what there is beside, by the names of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,29 @@ class ReaderApi:
                 return
             asked["first"] = page.next_id
 
+    def in_state(self, queue: str, state: str, limit: int | None) -> Iterator[Item]:
+        """Items that are waiting, delayed, leased or retrying: those that are due first, at most `limit`."""
+        asked: dict[str, int | str] = {"state": state, "bytes": PAGE_BYTES}
+        left = limit
+        while left is None or left > 0:
+            asked["limit"] = STATE_PAGE_ITEMS if left is None else min(left, STATE_PAGE_ITEMS)
+            answer, content = self._ask("GET", f"{path_of(queue, 'items')}?{urlencode(asked)}")
+            items = [_item(json.loads(line)) for line in content.split(b"\n") if line]
+            yield from items
+            if (after := answer.headers.get("X-Kestrel-Next")) is None or "X-Kestrel-Journal" in answer.headers:
+                return
+            asked["after"] = after
+            left = None if left is None else left - len(items)
+
+    def act(self, queue: str, item: int, action: str) -> str:
+        """Cancel an item, or run it now; what it was before."""
+        return str(json.loads(self._ask("POST", path_of(queue, "items", str(item), action))[1])["was"])
+
+    def redrive(self, queue: str, query: Mapping[str, int | str]) -> dict[str, Any]:
+        """Send some items of a dead-letter queue back: as docs/admin.md has it."""
+        sent: dict[str, Any] = json.loads(self._ask("POST", f"{path_of(queue, 'redrive')}?{urlencode(query)}")[1])
+        return sent
+
     def create(self, queue: str, reader: str, at: str) -> tuple[dict[str, Any], bool]:
         """The reader, and whether it is new. `at` is earliest, latest or an id. Raises Gone."""
         path = f"{path_of(queue, 'readers', reader)}?{urlencode({'from': at})}"
@@ -173,7 +199,16 @@ def _item(record: Mapping[str, Any]) -> Item:
         record.get("flags", 0),
         record.get("is_open", False),
         data,
+        _known(record),
     )
+
+
+def _known(record: Mapping[str, Any]) -> dict[str, int | str]:
+    known = {key: record[key] for key in KNOWN if key in record}
+    if (origin := record.get("origin")) is not None:
+        known |= {"origin": origin["queue"], "reason": origin["reason"]}
+        known |= {"origin_attempts": origin["attempts"], "put_at_ms": origin["put_at_ms"]}
+    return known
 
 
 def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None, login: Login = NOBODY) -> ReaderApi:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kestreld.client.cluster import KestrelCluster
+    from kestreld.client.lease import ClusterLease
     from kestreld.client.queue import ClusterQueue
     from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
 
-__all__ = ["ClusterQueue", "ConnectionLost", "KestrelCluster", "ServerRefused", "ServersAway"]
+__all__ = ["ClusterLease", "ClusterQueue", "ConnectionLost", "KestrelCluster", "ServerRefused", "ServersAway"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    homes = {"KestrelCluster": "kestreld.client.cluster", "ClusterQueue": "kestreld.client.queue"}
+    homes = {
+        "KestrelCluster": "kestreld.client.cluster",
+        "ClusterLease": "kestreld.client.lease",
+        "ClusterQueue": "kestreld.client.queue",
+    }
     value = globals()[name] = getattr(import_module(homes.get(name, "kestreld.errors")), name)
     return value

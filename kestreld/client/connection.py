@@ -20,6 +20,8 @@ CLOSED: Final = "it closed the connection"
 _ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 QUEUE_BYTES_MAX: Final = 250
 _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
+_BLANK: Final = re.compile(rb"[\s\0]")
+_NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 _BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
 
 
@@ -40,6 +42,7 @@ class ClientConnection:
         self._why_closed = CLOSED
         self._parser = ReplyParser()
         self._replies: deque[Reply] = deque()
+        self._knows_leases = False  # as far as the server has been asked
         restart_in_child(self)
 
     def failure_of(self, problem: errors.KestrelError) -> Exception:
@@ -77,9 +80,14 @@ class ClientConnection:
 
     # Items
 
-    def put(self, queue: bytes, data: bytes, expire_s: int = 0) -> bool:
-        """False = the queue is full, or the item too large. `expire_s` as on the wire."""
-        key = self._key(queue)
+    def put(self, queue: bytes, data: bytes, expire_s: int = 0, *, delay_ms: int = 0, item_key: bytes = b"") -> bool:
+        """False = the queue is full, or the item too large. `expire_s` as on the wire.
+
+        It is delivered after `delay_ms`. With an `item_key` that is known it is stored already.
+        """
+        key = self._key(queue) + self._put_options(queue, delay_ms, item_key)
+        if delay_ms or item_key:
+            self.need_leases(queue)
         with self._talking():
             self._send(b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(data), data))
             reply = self._reply()
@@ -88,13 +96,21 @@ class ClientConnection:
                 raise errors.ServerRefused(self.address, text(reply.partition(b" ")[2]))
             return self._is_stored(reply)
 
-    def put_each(self, queue: bytes, items: Sequence[PutItem]) -> Iterator[bool | errors.KestrelError]:
+    def put_each(
+        self, queue: bytes, items: Sequence[PutItem], *, item_key: bytes = b""
+    ) -> Iterator[bool | errors.KestrelError]:
         """Send all, then yield what became of each: as `put`, or why it was refused. Stop there to send no more.
 
         Their answers have to fit into the socket's buffers: neither side may wait for the other to read.
         """
         key = self._key(queue)
-        sets = [b"set %b %d %d %d\r\n%b\r\n" % (key, flags, age, len(data), data) for data, age, flags in items]
+        if item_key or any(item.delay_ms for item in items):
+            self.need_leases(queue)
+        sets = [
+            b"set %b%b %d %d %d\r\n%b\r\n"
+            % (key, self._put_options(queue, delay_ms, item_key), flags, age, len(data), data)
+            for data, age, flags, delay_ms in items
+        ]
         with self._talking():
             self._send(b"".join(sets))
         for _ in items:
@@ -170,6 +186,64 @@ class ClientConnection:
     def peek(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
         """The head item, left where it is. None = there is none."""
         return self.fetch(queue, b"/peek", wait_ms)
+
+    # Items with a time or an owner of their own
+
+    def need_leases(self, queue: bytes) -> None:
+        """Raises LeasesUnknown where the server knows no leases, delays or keys. It is asked once."""
+        if self._knows_leases:
+            return
+        key = self._key(queue)
+        with self._talking():
+            self._send(b"touch %b/0 0\r\n" % key)
+            reply = self._reply()
+            # Whoever may only put is refused, by a server that knows what was asked.
+            if reply != b"NOT_FOUND" and not (isinstance(reply, bytes) and reply.startswith(_NOT_ALLOWED)):
+                if reply in (b"ERROR", b"CLIENT_ERROR"):
+                    raise errors.LeasesUnknown(self.address)
+                raise self._refusal(reply, b"touch")
+        self._knows_leases = True
+
+    def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0) -> OpenItem | None:
+        """Take the head item for so long; its `id` is the token to confirm it by. None = there is none."""
+        self.need_leases(queue)
+        return self.fetch_item(queue, b"/open/lease=%d" % lease_ms, wait_ms, with_id=True)
+
+    def confirm(self, queue: bytes, token: int) -> bool:
+        """The leased item is done. False = it was, or somebody else has it."""
+        return self._ask(b"delete %b/%d" % (self._key(queue), token), b"DELETED", b"NOT_FOUND") == b"DELETED"
+
+    def extend(self, queue: bytes, token: int, lease_ms: int) -> bool:
+        """The lease lasts so long from now. False = it was over."""
+        return self._change_lease(queue, token, b"/lease=%d" % lease_ms)
+
+    def give_back(self, queue: bytes, token: int, delay_ms: int = 0) -> bool:
+        """The leased item waits again, now or in so long, which is not counted. False = the lease was over."""
+        return self._change_lease(queue, token, b"/delay=%d" % delay_ms if delay_ms else b"")
+
+    def fail(self, queue: bytes, token: int) -> bool:
+        """Whoever has leased the item has failed with it. False = the lease was over."""
+        return self._change_lease(queue, token, b"/failed")
+
+    def _change_lease(self, queue: bytes, token: int, option: bytes) -> bool:
+        command = b"touch %b/%d%b 0" % (self._key(queue), token, option)
+        return self._ask(command, b"TOUCHED", b"NOT_FOUND") == b"TOUCHED"
+
+    def cancel(self, queue: bytes, item_key: bytes) -> bool:
+        """Drop the item that was put with a key, if it is not due yet. False = no such item is delayed."""
+        self.need_leases(queue)
+        word = self._key(queue) + self._put_options(queue, item_key=item_key)
+        return self._ask(b"delete " + word, b"DELETED", b"NOT_FOUND") == b"DELETED"
+
+    def _put_options(self, queue: bytes, delay_ms: int = 0, item_key: bytes = b"") -> bytes:
+        """What stands behind the name of the queue. Raises InvalidValue for a key that cannot be sent."""
+        options = b"/delay=%d" % delay_ms if delay_ms else b""
+        if item_key:
+            options += b"/key=" + item_key
+            if _BLANK.search(item_key) or len(queue + options) > QUEUE_BYTES_MAX:
+                expected = f"without blanks, with queue and options {QUEUE_BYTES_MAX} bytes at most"
+                raise self.failure_of(errors.InvalidValue("key", expected, text(item_key)))
+        return options
 
     def keep_alive(self) -> None:
         """Show an old Kestrel's idle time-out that this connection is in use."""

@@ -7,11 +7,12 @@ EXPIRY_RELATIVE_S_MAX: Final = 999_999  # memcache counts up to here from now, a
 
 
 class PutItem(NamedTuple):
-    """An item to put. `expire_s` as on the wire: see EXPIRY_RELATIVE_S_MAX; 0 = never."""
+    """An item to put. `expire_s` as on the wire: see EXPIRY_RELATIVE_S_MAX; 0 = never. `delay_ms` 0 = due at once."""
 
     data: bytes
     expire_s: int = 0
     flags: int = 0
+    delay_ms: int = 0
 
 
 class OpenItem(NamedTuple):
@@ -30,3 +31,10 @@ class RepairAnswer:
     items: int = 0
     lost: int = 0
     kept_at: str = ""
+
+
+def preference(address: str, item_key: bytes) -> int:
+    """Which server an item with a key goes to: the one with the lowest. A server knows its own keys only."""
+    from xxhash import xxh3_64_intdigest  # most commands need it not
+
+    return xxh3_64_intdigest(address.encode("utf-8", "surrogateescape") + b" " + item_key)

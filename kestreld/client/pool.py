@@ -1,11 +1,13 @@
 """Servers that do not know each other, used as one: any of them, all of them, and how long to keep asking."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from threading import Event
 from typing import Final, TypeVar
 
 from kestreld.client.connection import ClientConnection
+from kestreld.client.items import preference
 from kestreld.client.server import Server, Waiting, event_in_child, now_ms
 from kestreld.errors import ConnectionLost, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
@@ -69,8 +71,10 @@ class ServerPool:
             patience.spend(reasons, refusals)
         raise self._closed_by_us()
 
-    def put(self, key: bytes, data: bytes, expire_s: int) -> bool:
+    def put(self, key: bytes, data: bytes, expire_s: int, delay_ms: int = 0, item_key: bytes = b"") -> bool:
         """To a random server that takes it. False = all that can be reached are full.
+
+        With an `item_key` to the first that can be reached of those in this key's order.
 
         Raises ServersAway when it is nowhere, ConnectionLost when it may be somewhere.
         """
@@ -78,10 +82,12 @@ class ServerPool:
         while not self.is_closed:
             reasons: dict[str, str] = {}
             refusals: dict[str, ServerUnfit] = {}
-            for server in self._in_any_order():
+            for server in self._in_order_of(item_key) if item_key else self._in_any_order():
                 try:
-                    if server.asked(lambda connection: connection.put(key, data, expire_s)):
+                    if server.asked(partial(_put, key, data, expire_s, delay_ms, item_key)):
                         return True
+                    if item_key:
+                        return False  # elsewhere it would be stored once more, when it is put again
                 except ServersAway as away:
                     reasons |= away.reasons
                 except ServerUnfit as unfit:
@@ -133,10 +139,17 @@ class ServerPool:
     def _in_any_order(self) -> list[Server]:
         return self._chance.sample(self._servers, len(self._servers))
 
+    def _in_order_of(self, item_key: bytes) -> list[Server]:
+        return sorted(self._servers, key=lambda server: preference(server.address, item_key))
+
     def pause(self, most_ms: int) -> None:
         """Until a server that is away is to be tried again, or the cluster is closed; not longer than `most_ms`."""
         next_at_ms = min(server.next_try_at_ms for server in self._servers)
         self._closed.wait(max(PAUSE_MS, min(next_at_ms - now_ms(), most_ms)) / 1000)
+
+
+def _put(key: bytes, data: bytes, expire_s: int, delay_ms: int, item_key: bytes, connection: ClientConnection) -> bool:
+    return connection.put(key, data, expire_s, delay_ms=delay_ms, item_key=item_key)
 
 
 def reasons_of(refusals: dict[str, ServerUnfit]) -> dict[str, str]:

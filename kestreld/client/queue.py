@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from kestreld import checks
 from kestreld.client.connection import ClientConnection, queue_key, sendable
-from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
+from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
+from kestreld.client.lease import SPAN_MS_MAX, ClusterLease, lease_span_ms
 from kestreld.client.pool import ServerPool
 from kestreld.client.server import OpenRead, Server
 from kestreld.clock import Clock
@@ -26,15 +27,26 @@ class ClusterQueue:
 
     # Putting
 
-    def put(self, data: bytes, expire_s: int = 0) -> bool:
+    def put(self, data: bytes, expire_s: int = 0, *, delay: float = 0, key: str | bytes | None = None) -> bool:
         """Add an item to a random server. False = they are full. `expire_s`: of no use after so long; 0 = it always is.
 
-        Raises ServersAway, ServerRefused, or ConnectionLost: then the item may be there or not.
+        It is not delivered before `delay` seconds from now. With a `key` that a queue knows it is stored already: the
+        same key goes to the same server, as long as that can be reached. Raises ServersAway, ServerRefused (also for
+        servers that know no delays and keys), or ConnectionLost: then the item may be there or not.
         """
         data = sendable(data, expire_s)
         if expire_s > EXPIRY_RELATIVE_S_MAX:
             expire_s += Clock().wall_ms // 1000
-        return self._servers.put(self._key, data, expire_s)
+        delay_ms = checks.seconds_ms(delay, "delay", SPAN_MS_MAX)
+        item_key = b"" if key is None else checks.key(key, "key")
+        return self._servers.put(self._key, data, expire_s, delay_ms, item_key)
+
+    def cancel(self, key: str | bytes) -> bool:
+        """Drop the item that was put with a key, if it is not due yet. Raises ServersAway, having asked the others."""
+        item_key = checks.key(key, "key")
+        cancelled, reasons = self._servers.each(lambda connection: connection.cancel(self._key, item_key))
+        self._everywhere(reasons)
+        return any(cancelled.values())
 
     # Getting
 
@@ -66,6 +78,25 @@ class ClusterQueue:
         with opened.used() as item:
             yield item
         opened.close()
+
+    def lease(self, seconds: float, wait_ms: int | None = 0, *, timeout: float | None = None) -> ClusterLease | None:
+        """A head item of any server for so long, whichever connection or thread confirms it. None when there is none.
+
+        Raises ServerRefused for servers that know no leases.
+        """
+        lease_ms = lease_span_ms(seconds)
+
+        def lease_at(server: Server, turn_ms: int) -> ClusterLease | None:
+            def fetch(connection: ClientConnection) -> OpenItem | None:
+                if not turn_ms:
+                    return connection.lease(self._key, lease_ms)
+                with self._servers.waiting.on(connection):
+                    return connection.lease(self._key, lease_ms, turn_ms)
+
+            opened = server.asked(fetch)
+            return None if opened is None else ClusterLease(server, self._key, self.name, opened)
+
+        return self._servers.first(lease_at, _checked(wait_ms, timeout))
 
     def __iter__(self) -> Iterator[bytes]:
         """Items forever, or until the cluster is closed. One is confirmed when the next is asked for.

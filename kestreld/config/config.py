@@ -15,7 +15,7 @@ from kestreld import checks
 from kestreld.config.users import UserConfig
 from kestreld.config.values import usable_path
 from kestreld.config.yaml_tree import SourceLocation
-from kestreld.errors import ConfigProblem, InvalidValue
+from kestreld.errors import ConfigProblem, InvalidType, InvalidValue
 
 BUILT_IN: Final = "built-in defaults"
 QUEUE_FILE_NAME_BYTES_MAX: Final = 200  # leaves room for our suffixes in the 255 a file system allows
@@ -113,6 +113,12 @@ class QueueConfig:
     move_expired_to: str | None = None  # None = expired items are dropped
     max_retries: int | None = None  # None = an item may come back forever
     move_failed_to: str | None = None  # set exactly where max_retries is
+    retry_delays_ms: tuple[int, ...] | None = None  # how long an item waits that has failed, the last one repeats
+    open_transaction_timeout_ms: int | None = None  # a limit on open reads; None = as long as their connections
+    key_time_ms: int = 300_000  # how long a key is refused after its put, or after its item was due
+    max_keys: int = 1_000_000  # remembered ones
+    max_lease_ms: int = 12 * 3_600_000
+    max_delay_ms: int = 365 * 86_400_000
     trash_ms: int = 0  # how long what was deleted or flushed can be had back; 0 = not at all
 
     def __post_init__(self) -> None:
@@ -123,6 +129,15 @@ class QueueConfig:
             checks.whole(getattr(self, count), count, 1)
         for span in ("sync_journal_ms", "max_age_ms"):
             checks.whole_or_none(getattr(self, span), span)
+        if self.retry_delays_ms is not None:
+            if not isinstance(self.retry_delays_ms, (tuple, list)):
+                raise InvalidType("retry_delays_ms", "None or a tuple of ints", self.retry_delays_ms)
+            for delay_ms in self.retry_delays_ms:
+                checks.whole(delay_ms, "each of retry_delays_ms", 1)
+            object.__setattr__(self, "retry_delays_ms", tuple(self.retry_delays_ms))  # it may be a list
+        checks.whole_or_none(self.open_transaction_timeout_ms, "open_transaction_timeout_ms", 1)
+        for most in ("max_lease_ms", "max_delay_ms", "key_time_ms", "max_keys"):
+            checks.whole(getattr(self, most), most, 1)
         checks.whole(self.trash_ms, "trash_ms")
         for switch in ("discard_old_when_full", "journal"):
             checks.switch(getattr(self, switch), switch)

@@ -47,6 +47,11 @@ def _host_names(node: Node) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
+def _delays_ms(node: Node) -> tuple[int, ...]:
+    delay_ms = values.seconds_from(1, MAX_AGE_MS_MAX)
+    return tuple([delay_ms(item) for item in (node.items if node.kind is Kind.LIST else [node])])
+
+
 def _per_queue(node: Node) -> PerQueue:
     expected = "all, off, top:N or regex:PATTERN"
     if node.kind is Kind.SWITCH and not values.switch(node):
@@ -161,6 +166,12 @@ SETTINGS: Final = (
     _queue_setting("move_expired_to", "move_expired_to", _queue, "none"),
     _queue_setting("max_retries", "max_retries", values.count_from(1), "infinite"),
     _queue_setting("move_failed_to", "move_failed_to", _queue, "none"),
+    _queue_setting("retry_delays", "retry_delays_ms", _delays_ms, "none"),
+    _queue_setting("open_transaction_timeout", "open_transaction_timeout_ms", values.seconds_from(1), "infinite"),
+    _queue_setting("max_lease", "max_lease_ms", values.seconds_from(1, MAX_AGE_MS_MAX)),
+    _queue_setting("max_delay", "max_delay_ms", values.seconds_from(1, MAX_AGE_MS_MAX)),
+    _queue_setting("key_time", "key_time_ms", values.seconds_from(1, MAX_AGE_MS_MAX)),
+    _queue_setting("max_keys", "max_keys", values.count_from(1)),
     _queue_setting("trash_seconds", "trash_ms", values.seconds_from(0, MAX_AGE_MS_MAX)),
 )
 GROUPED: Final = {
@@ -190,9 +201,15 @@ def written(setting: Setting, value: object) -> str:
         return str(value.value)
     if setting.name == "sync_journal" and value == 0:
         return "true"
+    if isinstance(value, tuple):
+        return f"[{', '.join(_in_seconds(ms) for ms in value)}]"
     if isinstance(value, int) and setting.field.endswith("_ms") and setting.name not in PLAIN_MS:
-        return f"{value}ms" if value % 1000 else str(value // 1000)
+        return _in_seconds(value)
     return str(value)
+
+
+def _in_seconds(span_ms: int) -> str:
+    return f"{span_ms}ms" if span_ms % 1000 else str(span_ms // 1000)
 
 
 def value_of(setting: Setting, node: Node) -> object:

@@ -68,6 +68,7 @@ def read_beginning(path: str, size_bytes: int, read_start: Callable[[int], bytes
         words = f"the header says segment {header.segment}: was the file renamed?"
         return Beginning(segment, header, None, 0, JournalCorrupt(path, 0, words))
     segment.compacted = bool(header.replaced)
+    segment.version = header.version
     at = segment.records_at
     needed = records.record_end(start, at)
     if len(start) < needed <= size_bytes:
@@ -106,7 +107,15 @@ def take_unfinished(found: list[Beginning], marker: Marker | None, read: Read) -
 
 def is_empty(earlier: Beginning, later: Beginning) -> bool:
     """Whether nothing was put in a segment that has lost its CHECKPOINT: that was never synced, and says nothing."""
-    return earlier.problem is not None and earlier.segment.first_id == later.segment.first_id
+    return earlier.problem is not None and _says_nothing(earlier, later)
+
+
+def _says_nothing(earlier: Beginning, later: Beginning) -> bool:
+    """Whether the CHECKPOINT behind a segment says all that it does, which is more than DONE records only where items
+    are held back.
+    """
+    is_all_said = later.checkpoint is None or not later.checkpoint.held_from
+    return is_all_said and earlier.segment.first_id == later.segment.first_id
 
 
 def counted_bytes(earlier: Beginning, later: Beginning, read: Read) -> int:
@@ -116,7 +125,7 @@ def counted_bytes(earlier: Beginning, later: Beginning, read: Read) -> int:
     segment, end_id = earlier.segment, later.segment.first_id
     if is_empty(earlier, later):
         return segment.records_at
-    has_items = segment.first_id != end_id
+    has_items = not _says_nothing(earlier, later)
     if (
         not has_items
         and earlier.content

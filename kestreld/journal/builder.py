@@ -3,7 +3,8 @@
 Built under a name of its own, synced, and only then renamed into place: a crash leaves the old or the new, whole.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from kestreld.clock import Clock
@@ -11,6 +12,7 @@ from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.journal import Journal
 from kestreld.journal.open_files import OpenFiles
+from kestreld.journal.recovery import settle
 
 WRITE_BYTES: Final = 1 << 20
 
@@ -31,9 +33,14 @@ class JournalBuilder:
         next_reader: int,
         first_id: int = 1,
         first_segment: int = 1,
+        version: int = 1,
+        origins: Mapping[int, records.Origin] | None = None,
         syncs: bool = True,
     ) -> None:
-        """`syncs` False leaves the syncing to the caller, who then has to do it before the journal is put to use."""
+        """What readers hold back, their keys and the `origins` take a `version` of 2; they count for items that are
+        added.
+
+        `syncs` False leaves the syncing to the caller, who then has to do it before the journal is put to use."""
         files.make_dir(folder)
         self._syncs = syncs
         self._files = files
@@ -41,11 +48,18 @@ class JournalBuilder:
         self._segment_bytes_max = segment_bytes_max
         self._state = records.Checkpoint(1, 0, first_id, next_reader, readers=list(readers))
         for reader in self._state.readers:
-            reader.items = reader.data_bytes = 0
+            reader.items = reader.data_bytes = reader.held_items = reader.held_bytes = 0
+            if reader.due:
+                settle(reader, [*reader.done, *((one, one) for one in reader.due)])
+        self._origins = origins or {}
+        self._keys: dict[int, list[records.Key]] = {}
+        for key in [key for reader in self._state.readers for key in reader.keys]:
+            self._keys.setdefault(key.item_id, []).append(key)
         self._parts: list[bytes] = []
         self._bytes = 0
         self._first_id = first_id
         self._done_at: dict[int, int] = {}  # by reader number, how many of its done ranges are passed
+        self._journal.need_version(version)
         self._journal.start_segment(self._state, skip=first_segment - 1)
 
     def note(self, record: bytes) -> None:
@@ -61,6 +75,10 @@ class JournalBuilder:
         self._parts.append(record)
         self._bytes += len(record)
         self._count(record, added)
+        for said in self._said_of(added, len(record) - records.PUT_HEADER_BYTES):
+            self._state.held_from = self._state.held_from or added
+            self._parts.append(said)
+            self._bytes += len(said)
         if self._bytes >= WRITE_BYTES:
             self._write()
             if self._journal.grown_bytes() >= self._segment_bytes_max:
@@ -81,6 +99,17 @@ class JournalBuilder:
         state.put_items += 1
         state.put_bytes += size
         state.next_id = added + 1
+
+    def _said_of(self, added: int, size: int) -> Iterable[bytes]:
+        """The DUE, KEY and ORIGIN records of an item."""
+        for reader in self._state.readers:
+            if (due := reader.due.get(added)) is not None:
+                reader.held_items += 1
+                reader.held_bytes += size
+                yield records.due_record(replace(due, reader=reader.number))
+        yield from map(records.key_record, self._keys.get(added, ()))
+        if (origin := self._origins.get(added)) is not None:
+            yield records.origin_record(origin)
 
     def _is_done(self, reader: records.ReaderState, added: int) -> bool:
         """Whether it is ahead of the reader's head, and done. Ids rise from call to call."""

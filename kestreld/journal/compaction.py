@@ -9,14 +9,15 @@ from typing import Final
 from kestreld.errors import JournalFailed
 from kestreld.files import must_be_the_systems
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import Checkpoint, checkpoint_record, item_id
+from kestreld.journal.records import Checkpoint, checkpoint_record
 from kestreld.journal.segment import Header, Segment, encode_header, segment_name
 
 WRITE_BYTES: Final = 256 * 1024
+PAUSE_RECORDS: Final = 100  # a millisecond and a half, with what is said of each
 
 
 class Compaction:
-    """Add the live records in order, `close`, `sync`, `put_in_place`. Raises JournalFailed where the disk refuses."""
+    """Add the live items in order, `close`, `sync`, `put_in_place`. Raises JournalFailed where the disk refuses."""
 
     def __init__(self, journal: Journal, checkpoint: Checkpoint) -> None:
         """`checkpoint` is what the live segment, just begun, says."""
@@ -29,23 +30,36 @@ class Compaction:
         self._number = number
         self._fd = -1
         self._path = f"{journal.folder}/compacting.seg.new"
-        self.segment = Segment(number, journal.live.first_id, "", 0, 0, compacted=True)
+        version = journal.live.version
+        self.segment = Segment(number, journal.live.first_id, "", 0, 0, compacted=True, version=version)
         self._parts: list[bytes] = []
         self._bytes = 0
         self.wants_a_pause = False
+        self.unsynced_bytes = 0
+        self._added = 0  # since the last pause
 
-    def add(self, record: bytes) -> None:
-        """One live item; ids rise."""
-        self.wants_a_pause = False
+    def add(self, first_id: int, data: bytes, items: int = 1) -> None:
+        """Live items that follow each other, from this id on, and the records about them; ids rise."""
+        self._added += items
+        self.wants_a_pause = self._added >= PAUSE_RECORDS
         if self._fd < 0:
-            self._begin(item_id(record))
+            self._begin(first_id)
         if not self._parts:
-            self.segment.mark(item_id(record), self.segment.used_bytes)
-        self._parts.append(record)
-        self._bytes += len(record)
+            self.segment.mark(first_id, self.segment.used_bytes)
+        self._parts.append(data)
+        self._bytes += len(data)
         if self._bytes >= WRITE_BYTES:
             self._write()
             self.wants_a_pause = True
+        if self.wants_a_pause:
+            self._added = 0
+
+    def note(self, records: bytes) -> None:
+        """Records about no item in particular."""
+        if self._fd < 0:
+            self._begin(self.segment.first_id)
+        self._parts.append(records)
+        self._bytes += len(records)
 
     def _begin(self, first_id: int) -> None:
         journal, segment = self._journal, self.segment
@@ -53,7 +67,13 @@ class Compaction:
         segment.path = f"{journal.folder}/{segment_name(self._number, first_id)}"
         header = encode_header(
             Header(
-                journal.journal_id, self._number, first_id, journal.clock.wall_ms, journal.queue, self._dead_on_sight()
+                journal.journal_id,
+                self._number,
+                first_id,
+                journal.clock.wall_ms,
+                journal.queue,
+                self._dead_on_sight(),
+                segment.version,
             )
         )
         segment.records_at = len(header)
@@ -83,6 +103,7 @@ class Compaction:
             must_be_the_systems(error)
             raise JournalFailed(self._path, f"write failed: {error.strerror}") from error
         self.segment.used_bytes += len(data)
+        self.unsynced_bytes += len(data)
 
     def close(self) -> None:
         """All live items have been added."""
@@ -93,6 +114,7 @@ class Compaction:
 
     def sync(self) -> None:
         """Put it on disk, yet without its name. Off the loop; raises OSError."""
+        self.unsynced_bytes = 0
         self._files.sync(self._fd)
 
     def put_in_place(self) -> None:

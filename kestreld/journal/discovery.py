@@ -347,8 +347,8 @@ def _readers(by_number: dict[int, _Segment], journal_id: int) -> Iterator[KnownR
                     state.name,
                     max(state.at_id, checkpoint.next_id) if is_first else state.at_id,
                     None,
-                    state.items if is_first else 0,
-                    state.data_bytes if is_first else 0,
+                    state.items + state.held_items if is_first else 0,
+                    state.data_bytes + state.held_bytes if is_first else 0,
                 )
         is_first = False
     yield from gone

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.errors import JournalCorrupt
+from kestreld.errors import JournalCorrupt, RecordsDisagree
 from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.found_segments import FoundSegment, find_segments, read_segment
@@ -113,9 +113,15 @@ class Inspection:
         base = max((at for at, part in enumerate(self.parts) if part.checkpoint is not None), default=-1)
         self._begin(base)
         torn: list[Damage] = []
+        is_complete = True
         for at, part in enumerate(self.parts):
             is_last = at + 1 == len(self.parts)
             found: list[Damage] = []
+            is_complete = is_complete and not self.damages and not (at and _misses_any(self.parts[at - 1], part))
+            if at == base:
+                self.known_readers.reach_checkpoint(is_complete=is_complete)
+            elif is_complete and part.checkpoint is not None:
+                self.known_readers.pass_checkpoint(part.checkpoint)
             goes_on = yield from self._look_through(part, self.end_id(at), found, after_base=at >= base)
             if is_last and self._problem is None and not goes_on:
                 torn = found
@@ -145,9 +151,14 @@ class Inspection:
             damage.lost_from = self._marker.floor if self._marker is not None else 1
             self.state.next_id = damage.lost_from + IDS_AT_MOST
         self.damages.append(damage)
-        self.readers = self.known_readers.settled(self.state.next_id)
+        self.readers = self.known_readers.settled(self.state.next_id, self.state.next_id)
         for state in self.readers:
             settle(state, [(0, self.state.next_id - 1)])
+
+    @property
+    def version(self) -> int:
+        """The version of the format that a journal of all this has to be in."""
+        return max([part.header.version for part in self.parts if part.header is not None], default=1)
 
     @property
     def first_id(self) -> int:
@@ -222,8 +233,9 @@ class Inspection:
                 salvage.readers.clear()
             elif record_type == records.Type.IMPORT:
                 self.imports.append(buffer[at:end])
-            elif record_type > 0 and after_base:
-                self.known_readers.apply(record_type, buffer[at + records.FRAME_BYTES : end])
+            elif record_type > 0:
+                learn = self.known_readers.apply if after_base else self.known_readers.apply_before
+                learn(record_type, buffer[at + records.FRAME_BYTES : end])
         if part.checkpoint is None and not found:
             reason = "the segment does not begin with a CHECKPOINT"
             self._suspect(Damage(part.path, part.records_at, 0, reason))
@@ -309,15 +321,17 @@ class Inspection:
         first = self.parts[0]
         if self._server is not None:
             self.known_readers.learn(self._server.next_reader, self._server.readers)
-        self.readers = self.known_readers.settled(first.first_id)
+        self.readers = self.known_readers.settled(first.first_id, self.state.next_id)
         needed = records.merged(
             [ids for state in self.readers if state.kind == records.Kind.QUEUE for ids in undone(state)]
         )
-        lowest = min((state.head for state in self.readers), default=first.first_id)
+        lowest = min([min([state.head, *state.due]) for state in self.readers], default=first.first_id)
         floor = max(lowest, self._marker.floor if self._marker is not None else 0)
         if self._may_miss_the_first() and floor < first.first_id:
             words = f"everything before segment {first.number} is missing"
             self.damages.append(Damage(self._folder, 0, 0, words, lost=[(floor, first.first_id - 1)]))
+        if not self.damages and isinstance(self._problem, RecordsDisagree):
+            self.damages.append(Damage(self._problem.path, self._problem.offset, 0, self._problem.reason))
         if self.damages:
             self.damages += torn
         for damage in self.damages:
@@ -338,3 +352,10 @@ def _what_is_bad(buffer: bytes, at: int) -> str:
     reason = records.why_bad(code) if code < 0 else "out of place"
     known = buffer[at + 8] if at + 8 < len(buffer) else 0
     return f"{records.Type(known).name}: {reason}" if known in set(records.Type) else reason
+
+
+def _misses_any(earlier: FoundSegment, later: FoundSegment) -> bool:
+    """Whether a segment between two that follow each other may be missing, whatever it held."""
+    said_bytes = later.checkpoint.previous_bytes if later.checkpoint is not None else 0
+    # A number is left free for a compacted segment, which may never come.
+    return later.number > earlier.number + 1 and said_bytes != earlier.end

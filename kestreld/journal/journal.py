@@ -14,6 +14,7 @@ from kestreld.journal.marker import Marker
 from kestreld.journal.open_files import Descriptors, OpenFiles
 from kestreld.journal.records import (
     FRAME_BYTES,
+    TYPE_OFFSET,
     Checkpoint,
     Type,
     checked_end,
@@ -36,7 +37,7 @@ class Journal(Descriptors):
         "_sync_note", "begun_with", "checkpoint_bytes", "clock", "compact_again_at_ms", "distrusted", "failed",
         "failed_at_ms", "filled", "floor_on_disk", "folder", "folder_unsynced", "is_sync_failed", "journal_id",
         "leftover", "make_room", "marker", "marker_refused", "names_unsynced", "queue", "retiring", "segments",
-        "sync_untold", "sync_us", "synced_number", "syncing", "unproven", "unsynced", "written_to",
+        "sync_untold", "sync_us", "synced_number", "syncing", "unproven", "unsynced", "version", "written_to",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +57,7 @@ class Journal(Descriptors):
         self.journal_id = journal_id
         self.make_room: Callable[[], bool] = lambda: False  # the disk is full: whether something could be let go of
         self.segments: list[Segment] = list(segments)
+        self.version = max([segment.version for segment in self.segments], default=1)  # of the next segment
         self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
         self.failed_at_ms = 0
         self.is_sync_failed = False  # why: nobody knows what of the live segment is on disk, and nobody asks again
@@ -98,6 +100,20 @@ class Journal(Descriptors):
     @property
     def live(self) -> Segment:
         return self.segments[-1]
+
+    @property
+    def live_version(self) -> int:
+        """The version of the format that the next write is in."""
+        return self.segments[-1].version if self.segments else self.version
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what is wanted of the format takes a new segment."""
+        return self.live_version < self.version
+
+    def need_version(self, version: int) -> None:
+        """Segments are begun in that version of the format at least."""
+        self.version = max(self.version, version)
 
     @property
     def disk_bytes(self) -> int:
@@ -182,8 +198,10 @@ class Journal(Descriptors):
         self.failed_at_ms = self.clock.monotonic_ms
         return self.failed
 
-    def start_segment(self, checkpoint: Checkpoint, skip: int = 0, filled: int = -1) -> None:
+    def start_segment(self, checkpoint: Checkpoint, skip: int = 0, filled: int = -1, unsaid: bytes = b"") -> None:
         """Go on in a new segment that begins with `checkpoint`. Raises JournalFailed and leaves all as it was.
+
+        `unsaid` are DONE records that the one before did not take, and that the CHECKPOINT does not stand for.
 
         `skip` numbers are left free before it, for a compacted segment. `filled` is a descriptor of the one before that
         was borrowed for the next sync; -1 = none.
@@ -191,8 +209,10 @@ class Journal(Descriptors):
         number = (self.live.number if self.segments else 0) + 1 + skip
         checkpoint.segment = number
         checkpoint.previous_bytes = self.live.used_bytes if self.segments else 0
-        header = encode_header(Header(self.journal_id, number, checkpoint.next_id, self.clock.wall_ms, self.queue))
-        data = header + checkpoint_record(checkpoint)
+        header = encode_header(
+            Header(self.journal_id, number, checkpoint.next_id, self.clock.wall_ms, self.queue, version=self.version)
+        )
+        data = header + checkpoint_record(checkpoint) + unsaid
         path = f"{self.folder}/{segment_name(number, checkpoint.next_id)}"
         self.open_files.use(self)
         try:
@@ -202,11 +222,11 @@ class Journal(Descriptors):
             raise self._fail(error, "creating a segment") from error
         if filled >= 0:
             self.filled[filled] = self.live
-        elif self.failed is not None and self.unsynced and not self.is_sync_failed:
-            self.unproven = [*self.unproven, self.live]  # a write failed: what stands before it counts
+        elif self.segments and self.unsynced and not self.is_sync_failed:
+            self.unproven = [*self.unproven, self.live]  # also where a write failed: what stands before it counts
         self._close_write()
         self._write_fd = fd
-        self.segments.append(Segment(number, checkpoint.next_id, path, len(data), len(header)))
+        self.segments.append(Segment(number, checkpoint.next_id, path, len(data), len(header), version=self.version))
         self.checkpoint_bytes = len(data)
         self.begun_with = checkpoint if skip else None
         self.failed = None
@@ -485,7 +505,10 @@ class Journal(Descriptors):
         return record_type, end
 
     def puts(self, first: int, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """Id and record of every item from `first` on, read about `chunk_bytes` at a time. Raises JournalCorrupt."""
+        """Id and record of every item from `first` on, read about `chunk_bytes` at a time. Raises JournalCorrupt.
+
+        What is not an item is passed over by its length.
+        """
         number, offset = self.position_before(first)
         while True:
             chunk = self.read(number, offset, chunk_bytes)
@@ -495,14 +518,16 @@ class Journal(Descriptors):
                     return
                 number, offset = following.number, following.records_at
                 continue
-            at = 0
-            while at < len(chunk):
-                record_type, end = self.check(chunk, at, number, offset)
-                if record_type == Type.PUT:
-                    record = chunk[at:end]
-                    found = item_id(record)
-                    if found >= first:
-                        yield found, record
+            at, size = 0, len(chunk)
+            while at < size:
+                if chunk[at + TYPE_OFFSET] != Type.PUT:
+                    at = record_end(chunk, at)
+                    continue
+                end = self.check(chunk, at, number, offset)[1]
+                record = chunk[at:end]
+                found = item_id(record)
+                if found >= first:
+                    yield found, record
                 at = end
             offset += at
 

@@ -3,7 +3,10 @@
 Where that is not enough, an item is delivered again rather than not at all.
 """
 
+from bisect import bisect_left, bisect_right
+
 from kestreld.journal import records
+from kestreld.journal.due_items import DueItems
 from kestreld.journal.recovery import settle
 
 
@@ -21,6 +24,12 @@ class KnownReaders:
         self._done: dict[int, list[records.Range]] = {
             number: list(state.done) for number, state in self._readers.items()
         }
+        self._held_from = base.held_from if base is not None else 0
+        self.due = DueItems(self._readers.values())
+        if base is None:
+            self.due.join(self.next_reader, records.Kind.QUEUE, 0)  # the default reader's number
+        self._before: dict[int, list[records.Range]] = {}  # what DONE records in front of the CHECKPOINT say
+        self._surely_ended: dict[int, list[records.Range]] = {}  # or held back, as a CHECKPOINT before that one says
         self._dropped: set[int] = set()
         self._met: set[int] = set()  # numbers that records speak of
 
@@ -29,10 +38,64 @@ class KnownReaders:
         if number < records.READER_MAX:
             self._met.add(number)
 
-    def apply(self, record_type: int, body: bytes) -> None:
-        """A whole record behind the CHECKPOINT."""
+    def apply_before(self, record_type: int, body: bytes) -> None:
+        """A whole record in front of the CHECKPOINT, which says it all but for what is held back."""
         if record_type == records.Type.DONE:
             gone = records.read_done(body)
+            self.due.done(gone)
+            self._before.setdefault(gone.reader, []).extend(gone.ranges)
+        else:
+            self._note(record_type, body)
+
+    def pass_checkpoint(self, passed: records.Checkpoint) -> None:
+        """A CHECKPOINT comes next that is not the last, and all that was written before it is there."""
+        for state in passed.readers:
+            if state.held_items <= len(self.due.of.get(state.number, ())):
+                self._surely_ended[state.number] = [(0, state.head - 1), *state.done]
+
+    def reach_checkpoint(self, *, is_complete: bool) -> None:
+        """The CHECKPOINT comes next. Of whom more may be held back than is known, all is that is not known to be done.
+
+        `is_complete`: all that was written before it is there. Else their number says nothing: as many may be known
+        that are done.
+        """
+        for number, state in self._readers.items():
+            is_known = is_complete and state.held_items <= len(self.due.of.get(number, ()))
+            if state.held_items and not is_known:
+                ended = [*self._before.get(number, []), *self._ended_before(number)]
+                older = records.merged([(0, state.head - 1), *state.done])
+                below = [(first, min(last, self._held_from - 1)) for first, last in older if first < self._held_from]
+                state.head = min(state.head, self._held_from)
+                self._done[number] = [*below, *ended]
+
+    def _ended_before(self, number: int) -> list[records.Range]:
+        """What was neither waiting nor held back at the last CHECKPOINT before which nothing is missing."""
+        left: list[records.Range] = []
+        held = sorted(self.due.of.get(number, ()))
+        for first, last in records.merged(self._surely_ended.get(number, [])):
+            for one in held[bisect_left(held, first) : bisect_right(held, last)]:
+                left.append((first, one - 1))
+                first = one + 1
+            left.append((first, last))
+        return [(first, last) for first, last in left if first <= last]
+
+    def _note(self, record_type: int, body: bytes) -> None:
+        if record_type == records.Type.DUE:
+            due = records.read_due(body)
+            if due.reader and due.reader not in self.due.of and due.reader not in self._dropped:
+                self.due.join(due.reader, records.Kind.QUEUE, 0)
+            self.due.note(due)
+        elif record_type == records.Type.KEY:
+            self.due.note_key(records.read_key(body))
+        elif record_type == records.Type.ORIGIN:
+            self.due.note_origin(records.read_origin(body))
+
+    def apply(self, record_type: int, body: bytes) -> None:
+        """A whole record behind the CHECKPOINT."""
+        self._note(record_type, body)
+        if record_type == records.Type.DONE:
+            gone = records.read_done(body)
+            self.due.done(gone)
             self._met.add(gone.reader)
             self._done.setdefault(gone.reader, []).extend(gone.ranges)
             if gone.reader in self._readers:
@@ -56,8 +119,11 @@ class KnownReaders:
         if change.dropped:
             self._dropped.add(number)
             self._readers.pop(number, None)
+            self.due.leave(number)
         elif number >= self._first_new and number not in self._readers and number not in self._dropped:
             self._readers[number] = records.ReaderState(number, change.kind, change.name, change.at_id, change.at_id)
+            if number not in self.due.of:
+                self.due.join(number, change.kind, change.at_id)
 
     def learn(self, next_reader: int, readers: list[records.ReaderState]) -> None:
         """A running server says who there is: these and nobody else."""
@@ -72,8 +138,10 @@ class KnownReaders:
         self._all_are_named = True
         self._met.clear()
 
-    def settled(self, first_id: int) -> list[records.ReaderState]:
-        """The readers, each with its head and what is done ahead of it. `first_id` is the lowest id left."""
+    def settled(self, first_id: int, next_id: int) -> list[records.ReaderState]:
+        """The readers, each with its head and what is done ahead of it. `first_id` is the lowest id left, `next_id` the
+        one that nothing was put with yet.
+        """
         unnamed = {
             number
             for number in self._met
@@ -91,8 +159,10 @@ class KnownReaders:
         for number in sorted(unnamed):
             self._add(number, f"reader-{number}", first_id)
         for state in self._readers.values():
-            settle(state, self._done.get(state.number, []))
-            state.segment = state.offset = 0
+            state.due = {one: due for one, due in self.due.of.get(state.number, {}).items() if one < next_id}
+            state.keys = [key for key in self.due.keys.get(state.number, {}).values() if key.item_id < next_id]
+            settle(state, [*self._done.get(state.number, []), *((one, one) for one in state.due)])
+            state.segment = state.offset = state.held_items = state.held_bytes = 0
         return list(self._readers.values())
 
     def _add(self, number: int, name: str, first_id: int) -> None:
@@ -101,11 +171,11 @@ class KnownReaders:
 
 
 def undone(state: records.ReaderState) -> list[records.Range]:
-    """The ids that a reader has yet to finish, without end."""
+    """The ids that a reader has yet to finish, without end: what is held back, too."""
     ranges, first = [], state.head
     for done_first, done_last in state.done:
         if first < done_first:
             ranges.append((first, done_first - 1))
         first = max(first, done_last + 1)
     ranges.append((first, records.ID_MAX))
-    return ranges
+    return records.merged([*ranges, *((one, one) for one in state.due)])

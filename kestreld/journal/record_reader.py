@@ -9,6 +9,7 @@ from kestreld.journal.records import checked_end, why_bad
 from kestreld.journal.segment import decode_header
 
 READ_BYTES: Final = 256 * 1024
+PAUSE_RECORDS: Final = 200  # a millisecond and a half, with what becomes of each
 HEADER_LOOK_BYTES: Final = 8192
 CUT_SHORT: Final = -1  # of `checked_end`
 Found = tuple[int, bytes]  # type and record
@@ -44,12 +45,15 @@ def _records(files: FileLayer, fd: int, path: str, offset: int, end: int | None)
     last = files.size_bytes(path) if end is None else end
     while chunk := files.read_at(fd, _how_much(buffer, last - offset), offset + len(buffer)):
         buffer += chunk
-        at = stop = 0
+        at = stop = count = 0
         while stop >= 0:
             record_type, stop = checked_end(buffer, at)
             if record_type:
                 yield record_type, buffer[at:stop]
                 at = stop
+                count += 1
+                if count % PAUSE_RECORDS == 0:
+                    yield None
         if stop != CUT_SHORT:
             raise JournalCorrupt(path, offset + at, why_bad(stop))
         buffer, offset = buffer[at:], offset + at

@@ -1,4 +1,5 @@
-"""The journal's records as bytes, version 1 of the format (docs/journal.md). Pure: encode and decode are neighbours.
+"""The journal's records as bytes, versions 1 and 2 of the format (docs/journal.md). Pure: encode and decode
+are neighbours.
 
     record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
 
@@ -27,6 +28,9 @@ class Type(IntEnum):
     SYNC = 5
     IMPORT = 6
     CHECKPOINT = 7
+    DUE = 8  # of version 2, as are those that follow
+    KEY = 9
+    ORIGIN = 10
 
 
 class Reason(IntEnum):
@@ -38,6 +42,14 @@ class Reason(IntEnum):
     MOVED = 3
     DISCARDED = 4
     FLUSHED = 5
+
+
+class Why(IntEnum):
+    """Why an item has a due time."""
+
+    DELAYED = 0  # put for later, or given back for later
+    FAILED = 1  # it waits as retry_delays say
+    LEASED = 2  # a lease that went on when the server stopped
 
 
 class Kind(IntEnum):
@@ -264,6 +276,105 @@ def read_abort(body: bytes) -> Abort:
 
 
 @dataclass(slots=True)
+class Due:
+    """An item that is not delivered before `due_at_ms`, to one reader or (0) to every one that it was put for.
+
+    `attempts` counts how often it has failed; `lease` is the attempt in the token of whoever has it LEASED, else 0.
+    """
+
+    reader: int
+    why: Why
+    item_id: int
+    at_ms: int  # when this was written: what was left then is known after a step of the clock, too
+    due_at_ms: int
+    data_bytes: int
+    attempts: int = 0
+    lease: int = 0
+
+    def left_ms(self, wall_ms: int) -> int:
+        """How long the item is still held back: never longer than it was when this was written."""
+        return max(self.due_at_ms - max(wall_ms, self.at_ms), 0)
+
+
+# DUE: | reader u32 | why u8 | id u64 | at_ms u64 | due_at_ms u64 | data_bytes u32 | attempts u16 | lease u16 |
+_DUE: Final = struct.Struct("<IBQQQIHH")
+DUE_RECORD_BYTES: Final = FRAME_BYTES + _DUE.size
+# Of records as they stand, whose checksums nobody looks at: length of the body, type, and the id of a PUT;
+unpack_frame_and_id: Final = struct.Struct("<I4xBQ").unpack_from
+# type, and what a DUE says but for `at_ms` and `data_bytes`.
+unpack_due_in_frame: Final = struct.Struct("<8xBIBQ8xQ4xHH").unpack_from
+
+
+def due_record(due: Due) -> bytes:
+    attempts = min(due.attempts, 0xFFFF)
+    return _framed(
+        Type.DUE,
+        _DUE.pack(due.reader, due.why, due.item_id, due.at_ms, due.due_at_ms, due.data_bytes, attempts, due.lease),
+    )
+
+
+def read_due(body: bytes) -> Due:
+    reader, why, one, at_ms, due_at_ms, data_bytes, attempts, lease = _DUE.unpack(body)
+    _believable(reader, one, at_ms, due_at_ms)
+    return Due(reader, Why(why), one, at_ms, due_at_ms, data_bytes, attempts, lease)
+
+
+@dataclass(slots=True)
+class Key:
+    """A key that an item was put with on a reader's queue, which is refused there until `until_ms`."""
+
+    reader: int
+    item_id: int
+    at_ms: int  # when this was written, as of a Due
+    until_ms: int
+    digest: bytes  # 16 bytes
+
+
+# KEY: | reader u32 | id u64 | at_ms u64 | until_ms u64 | digest 16 |
+_KEY: Final = struct.Struct("<IQQQ16s")
+
+
+def key_record(key: Key) -> bytes:
+    return _framed(Type.KEY, _KEY.pack(key.reader, key.item_id, key.at_ms, key.until_ms, key.digest))
+
+
+def read_key(body: bytes) -> Key:
+    reader, one, at_ms, until_ms, digest = _KEY.unpack(body)
+    _believable(reader, one, at_ms, until_ms)
+    return Key(reader, one, at_ms, until_ms, digest)
+
+
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """Where a moved item comes from, and why: `reason` is EXPIRED, or MOVED where it has failed too often."""
+
+    item_id: int
+    reason: Reason
+    attempts: int
+    put_at_ms: int  # when it was put first
+    queue: str
+
+    @property
+    def reason_word(self) -> str:
+        return "expired" if self.reason == Reason.EXPIRED else "failed"
+
+
+# ORIGIN: | id u64 | reason u8 | attempts u16 | put_at_ms u64 | queue |
+_ORIGIN: Final = struct.Struct("<QBHQ")
+
+
+def origin_record(origin: Origin) -> bytes:
+    head = _ORIGIN.pack(origin.item_id, origin.reason, min(origin.attempts, 0xFFFF), origin.put_at_ms)
+    return _framed(Type.ORIGIN, head + origin.queue.encode("latin-1"))
+
+
+def read_origin(body: bytes) -> Origin:
+    one, reason, attempts, put_at_ms = _ORIGIN.unpack_from(body)
+    _believable(0, one, put_at_ms)
+    return Origin(one, Reason(reason), attempts, put_at_ms, body[_ORIGIN.size :].decode("latin-1"))
+
+
+@dataclass(slots=True)
 class ReaderChange:
     """A reader that appears (its first item is `at_id`) or goes. Numbers are never used again."""
 
@@ -339,6 +450,9 @@ class ReaderState:
     `head` is the lowest id not done; `segment` and `offset` say where to start reading for it. `items` and
     `data_bytes` count what is not done, open reads included. `ended` counts items that left, by Reason, ever.
     `done` are the ranges done ahead of head; `retries` maps an item id to how often it came back.
+
+    Items that DUE records are about are neither in `head` and `done` nor in the counts, but in `held_items` and
+    `held_bytes`. A CHECKPOINT says no more of them: `due` is what a recovery has read of their records.
     """
 
     number: int
@@ -353,6 +467,10 @@ class ReaderState:
     ended: list[int] = field(default_factory=lambda: [0] * len(Reason))
     done: list[Range] = field(default_factory=list)
     retries: dict[int, int] = field(default_factory=dict)
+    held_items: int = 0
+    held_bytes: int = 0
+    due: dict[int, Due] = field(default_factory=dict)
+    keys: list[Key] = field(default_factory=list)  # as `due`
 
 
 @dataclass(slots=True)
@@ -360,6 +478,8 @@ class Checkpoint:
     """Everything a start needs from before this segment.
 
     `previous_bytes` is how much of the previous segment counts; `put_items` and `put_bytes` are of all time.
+    `held_from` is the lowest id that a DUE, KEY or ORIGIN record is about which still counts; 0 = there is none, and
+    version 1 of the format will do. `origins` is what a recovery has read of the latter.
     """
 
     segment: int
@@ -369,6 +489,8 @@ class Checkpoint:
     put_items: int = 0
     put_bytes: int = 0
     readers: list[ReaderState] = field(default_factory=list)
+    held_from: int = 0
+    origins: dict[int, Origin] = field(default_factory=dict)
 
 
 # CHECKPOINT: | segment u32 | previous_bytes u64 | next_id u64 | next_reader u32 | put_items u64
@@ -376,8 +498,10 @@ class Checkpoint:
 _CHECKPOINT: Final = struct.Struct("<IQQIQQI")
 # | number u32 | kind u8 | at_id u64 | head u64 | segment u32 | offset u64 | items u64 | data_bytes u64 | ended 6 * u64
 # | name_bytes u16 | done u32 | retries u32 | name | done * range | retries * (id u64, times u16) |
+# and where held_from is not 0: | held_from u64 | then for each reader: held_items u64 | held_bytes u64 |
 _STATE: Final = struct.Struct("<IBQQIQQQ6QHII")
 _RETRY: Final = struct.Struct("<QH")
+_HELD: Final = struct.Struct("<QQ")
 
 
 def checkpoint_record(checkpoint: Checkpoint) -> bytes:
@@ -413,6 +537,9 @@ def checkpoint_record(checkpoint: Checkpoint) -> bytes:
         parts.append(name)
         parts.append(_pack_ranges(state.done))
         parts.extend([_RETRY.pack(retried, min(times, 0xFFFF)) for retried, times in state.retries.items()])
+    if checkpoint.held_from:
+        parts.append(_ID.pack(checkpoint.held_from))
+        parts.extend([_HELD.pack(state.held_items, max(state.held_bytes, 0)) for state in checkpoint.readers])
     return _framed(Type.CHECKPOINT, b"".join(parts))
 
 
@@ -449,6 +576,13 @@ def read_checkpoint(body: bytes) -> Checkpoint:
                 retries,
             )
         )
+    if at < len(body):
+        (checkpoint.held_from,) = _ID.unpack_from(body, at)
+        at += _ID.size
+        for state in checkpoint.readers:
+            state.held_items, state.held_bytes = _HELD.unpack_from(body, at)
+            at += _HELD.size
+        _believable(0, checkpoint.held_from)
     return checkpoint
 
 
@@ -497,6 +631,9 @@ _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
     Type.SYNC: read_sync,
     Type.IMPORT: read_import,
     Type.CHECKPOINT: read_checkpoint,
+    Type.DUE: read_due,
+    Type.KEY: read_key,
+    Type.ORIGIN: read_origin,
 }
 
 
@@ -534,7 +671,7 @@ def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[
         at = end
 
 
-_MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x07])")
+_MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x0a])")
 
 
 def find_whole_records(buffer: bytes, start: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:

@@ -7,11 +7,13 @@ else is corruption and stops this queue, never the others. Nothing older than a 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.errors import JournalCorrupt, SegmentsMissing
+from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
 from kestreld.files import FileLayer
 from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, look, open_segment, take_unfinished
+from kestreld.journal.due_items import DueItems
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
 from kestreld.journal.marker import Marker, find_marker
@@ -26,6 +28,9 @@ from kestreld.journal.records import (
     READER_MAX,
     TYPE_OFFSET,
     Checkpoint,
+    Due,
+    Key,
+    Origin,
     Range,
     ReaderChange,
     ReaderState,
@@ -37,6 +42,9 @@ from kestreld.journal.records import (
     put_checksum,
     read_abort,
     read_done,
+    read_due,
+    read_key,
+    read_origin,
     read_reader,
     read_sync,
     whole_records,
@@ -135,14 +143,16 @@ def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
     buffer = files.read_file(newest.segment.path)
     if journal.failed is not None and newest.segment.number == known:
         buffer = buffer[: journal.live.used_bytes]  # behind it stands what a failed commit left
-    end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest).run(buffer)
+    begun = [one.segment for one in found if one.segment.number > known]
+    due = _due_before(files, newest.checkpoint, [*journal.segments, *begun])
+    end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest, due).run(buffer)
     if end < len(buffer):
         fd = files.open_append(newest.segment.path)
         try:
             files.truncate(fd, end)
         finally:
             files.close(fd)
-    journal.take_up([one.segment for one in found if one.segment.number > known], end, newest.checkpoint_end)
+    journal.take_up(begun, end, newest.checkpoint_end)
     return newest.checkpoint
 
 
@@ -174,7 +184,9 @@ def survey(files: FileLayer, folder: str) -> Survey:
     assert newest.checkpoint is not None
     assert newest.header is not None
     buffer = newest.read(files)
-    replay = _Replay(newest.checkpoint, newest)
+    floor = 0 if marker is None else marker.floor
+    due = _due_before(files, newest.checkpoint, [one.segment for one in found], floor)
+    replay = _Replay(newest.checkpoint, newest, due)
     end = newest.segment.used_bytes = replay.run(buffer)
     _must_be_complete(files, folder, found, marker)
     header, segments = newest.header, [one.segment for one in found]
@@ -195,6 +207,24 @@ def survey(files: FileLayer, folder: str) -> Survey:
     )
 
 
+def _due_before(files: FileLayer, state: Checkpoint, segments: list[Segment], floor: int = 0) -> DueItems:
+    """What DUE records from before the newest segment are about. Read from the lowest id that one may be about.
+
+    Items below the `floor` are done: segments that have them were deleted, and may be back after a power cut, without
+    those that say so.
+    """
+    due = DueItems(state.readers)
+    due.first_id = max(floor, min([segment.first_id for segment in segments], default=0))
+    if not state.held_from:
+        return due
+    older = [segment for segment in segments if segment.number < state.segment]
+    while len(older) > 1 and older[1].first_id <= state.held_from:
+        del older[0]
+    for segment in older:
+        due.read(files.read_file(segment.path)[: segment.used_bytes], segment)
+    return due
+
+
 def missing_words(first: int, last: int) -> str:
     """What to say of segments that have gone."""
     return f"segment {first} is missing" if first == last else f"segments {first} to {last} are missing"
@@ -205,6 +235,8 @@ def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], mar
     state, first = found[-1].checkpoint, found[0].segment
     assert state is not None
     needed = min((reader.head for reader in state.readers), default=state.next_id)
+    if state.held_from:
+        needed = min(needed, state.held_from)
     if marker is not None:
         needed = max(needed, marker.floor)
         # Without a floor nobody can tell: a power cut may have lost the word that its items were done.
@@ -216,6 +248,17 @@ def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], mar
         # A number is left free for a compacted segment, which may never come.
         if is_gap and _end_id(files, earlier) < later.segment.first_id:
             raise SegmentsMissing(folder, missing_words(first_missing, last_missing))
+        if is_gap and _misses_due(state, earlier, later):
+            words = "which may have said what is held back"
+            raise RecordsDisagree(folder, 0, f"{missing_words(first_missing, last_missing)}, {words}")
+
+
+def _misses_due(state: Checkpoint, earlier: Beginning, later: Beginning) -> bool:
+    """Whether a segment between two others has gone that may have had DUE records, be it without items. How many items
+    are held back tells nothing then: as many that are done may be taken for some of them.
+    """
+    said_bytes = later.checkpoint.previous_bytes if later.checkpoint is not None else 0
+    return bool(state.held_from) and said_bytes != earlier.segment.used_bytes
 
 
 def _end_id(files: FileLayer, found: Beginning) -> int:
@@ -231,18 +274,34 @@ def _end_id(files: FileLayer, found: Beginning) -> int:
     return end_id
 
 
+NEVER_PUT: Final = "a DUE, KEY or ORIGIN record is about an item that was not put"
+
+
 class _Replay:
     """A CHECKPOINT's state, and what the records after it make of it."""
 
-    def __init__(self, state: Checkpoint, newest: Beginning) -> None:
+    def __init__(self, state: Checkpoint, newest: Beginning, due: DueItems) -> None:
+        self._due = due
         self.has_sync = False  # the journal says that something was on disk
         self.sealed_bytes = 0  # where the last SYNC ends that says so of all before it
         self._state = state
         self._newest = newest
+        self._ahead: list[tuple[int, int, bytes]] = []  # offsets, types and bodies of what PUTs have yet to follow
         self._readers = {reader.number: reader for reader in state.readers}
+        for reader in state.readers:  # counted together until the end: which are done, DONE records do not say
+            reader.items += reader.held_items
+            reader.data_bytes += reader.held_bytes
         # PUTs for every reader are counted once; a reader's share is what came after it joined.
         self._joined = dict.fromkeys(self._readers, (0, 0))
         self._done: dict[int, list[Range]] = {number: list(reader.done) for number, reader in self._readers.items()}
+        self._held_from, self._first_new = state.held_from, state.next_id
+        # How many items each is said to hold back of which nothing was found. They may be done since.
+        self._unknown = {
+            number: unknown
+            for number, reader in self._readers.items()
+            if (unknown := reader.held_items - len(due.of.get(number, ()))) > 0
+        }
+        self._ended: dict[int, list[Range]] = {number: [] for number in self._unknown}
 
     def run(self, buffer: bytes) -> int:
         """Apply what follows the CHECKPOINT; returns the offset where the good records end. Raises JournalCorrupt.
@@ -253,7 +312,7 @@ class _Replay:
         shared_items = shared_bytes = 0
         at, size, synced = self._newest.checkpoint_end, len(buffer), False
         unpack_put = PUT.unpack_from
-        next_id, next_mark = state.next_id, at
+        next_id, next_mark, ahead = state.next_id, at, self._ahead
         while at < size:
             if size - at >= PUT_HEADER_BYTES and buffer[at + TYPE_OFFSET] == 1:
                 body_bytes, checksum, _, put_id, add_ms, expire_ms, flags, only = unpack_put(buffer, at)
@@ -278,12 +337,20 @@ class _Replay:
                 state.put_items += 1
                 state.put_bytes += body_bytes - PUT_FIELDS_BYTES
                 at = end
+                if ahead:
+                    self._catch_up(next_id)
+                    if ahead:
+                        raise RecordsDisagree(segment.path, ahead[0][0], NEVER_PUT)
                 continue
             record_type, end = checked_end(buffer, at)
             if not record_type:
                 break
             body = buffer[at + FRAME_BYTES : end]
-            if record_type == Type.READER:
+            if record_type in (Type.DUE, Type.KEY, Type.ORIGIN) and _about(record_type, body) >= next_id:
+                ahead.append((at, record_type, body))
+            elif ahead and record_type not in (Type.DUE, Type.KEY, Type.ORIGIN):
+                raise RecordsDisagree(segment.path, ahead[0][0], NEVER_PUT)
+            elif record_type == Type.READER:
                 change = read_reader(body)
                 joined = _count_on(buffer, end, change.at_id - next_id, shared_items, shared_bytes)
                 self._change(change, joined)
@@ -298,16 +365,38 @@ class _Replay:
         if at < size:
             must_be_torn(buffer, at, segment.path, synced)
         state.next_id = next_id
+        self._must_know_all_held(segment.path)
         self._settle(shared_items, shared_bytes)
-        return at
+        return ahead[0][0] if ahead else at
+
+    def _must_know_all_held(self, path: str) -> None:
+        if self._due.is_ahead_of(self._state.next_id):
+            raise RecordsDisagree(path, 0, NEVER_PUT)
+        for number, unknown in self._unknown.items():
+            ended = ids_within(self._ended[number], self._held_from, self._first_new)
+            if number in self._readers and unknown > ended and self._due.first_id <= self._held_from:
+                words = f"DUE records are missing: items={unknown} are held back, and nothing says which"
+                raise RecordsDisagree(path, 0, words)
+
+    def _catch_up(self, next_id: int) -> None:
+        """What was said of PUTs that have followed by now counts."""
+        ahead = self._ahead[:]
+        self._ahead.clear()
+        for at, record_type, body in ahead:
+            if _about(record_type, body) < next_id:
+                self._take(record_type, body)
+            else:
+                self._ahead.append((at, record_type, body))
 
     def _change(self, change: ReaderChange, joined: tuple[int, int]) -> None:
         if change.dropped:
             self._readers.pop(change.reader, None)
+            self._due.leave(change.reader)
             return
         self._readers[change.reader] = ReaderState(change.reader, change.kind, change.name, change.at_id, change.at_id)
         self._joined[change.reader] = joined
         self._done[change.reader] = []
+        self._due.join(change.reader, change.kind, change.at_id)
         self._state.next_reader = max(self._state.next_reader, change.reader + 1)
 
     def _take(self, record_type: int, body: bytes) -> None:
@@ -315,10 +404,21 @@ class _Replay:
             gone = read_done(body)
             reader = self._readers.get(gone.reader)
             if reader is not None:
+                self._due.done(gone)
                 reader.items -= gone.items
                 reader.data_bytes -= gone.data_bytes
                 reader.ended[gone.reason] += gone.items
                 self._done[gone.reader].extend(gone.ranges)
+                if gone.reader in self._ended:
+                    self._ended[gone.reader] += gone.ranges
+        elif record_type == Type.DUE:
+            due = read_due(body)
+            for number in self._due.note(due):  # its reader is not to meet it among what waits
+                self._done[number].append((due.item_id, due.item_id))
+        elif record_type == Type.ORIGIN:
+            self._due.note_origin(read_origin(body))
+        elif record_type == Type.KEY:
+            self._due.note_key(read_key(body))
         elif record_type == Type.ABORT:
             abort = read_abort(body)
             if abort.reader in self._readers:
@@ -330,7 +430,27 @@ class _Replay:
             reader.items += shared_items - items_before
             reader.data_bytes += shared_bytes - bytes_before
             settle(reader, self._done[number])
+            reader.due = self._due.left(number)
+            reader.keys = list(self._due.keys.get(number, {}).values())
+            reader.held_items = len(reader.due)
+            reader.held_bytes = sum([due.data_bytes for due in reader.due.values()])
+            reader.items -= reader.held_items
+            reader.data_bytes -= reader.held_bytes
         self._state.readers = list(self._readers.values())
+        self._state.origins = self._due.origins
+
+
+def ids_within(ranges: list[Range], first: int, end: int) -> int:
+    """How many ids from `first` to before `end` are in some of the ranges."""
+    return sum(max(min(last + 1, end) - max(one, first), 0) for one, last in merged(ranges))
+
+
+def _about(record_type: int, body: bytes) -> int:
+    """The id of the item that a DUE, KEY or ORIGIN record is about."""
+    read: Callable[[bytes], Due | Key | Origin] = (
+        read_due if record_type == Type.DUE else read_key if record_type == Type.KEY else read_origin
+    )
+    return read(body).item_id
 
 
 def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) -> tuple[int, int]:

@@ -136,6 +136,8 @@ class Repair:
             next_reader=self._found.known_readers.next_reader,
             first_id=self._found.first_id,
             first_segment=self._found.last_number + 1,
+            version=self._found.version,
+            origins=self._found.known_readers.due.origins,
             syncs=False,
         )
         try:

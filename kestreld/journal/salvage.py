@@ -14,6 +14,7 @@ READER_BYTES: Final = range(records.FRAME_BYTES + 22, 1024)  # a queue name is s
 OTHER_ENDS_MAX: Final = 256
 LONG_BYTES: Final = 256 * 1024
 UNKNOWN: Final = -1
+SAID: Final = (records.Type.DUE, records.Type.KEY, records.Type.ORIGIN)
 ID_END: Final = 1 << 64
 SCAN_BYTES: Final = 32 * 1024
 SCAN_RECORDS: Final = 1024
@@ -51,11 +52,14 @@ class Salvage:
             if record_type:
                 yield record_type, at, end
             else:
+                before: list[Piece] = []
                 if end < 0:
                     end, is_search = yield from self._resume(at)
                     if is_search:
                         self._find_readers(at, end)
-                yield 0, at, end
+                        before = self._said_before(at, end)
+                yield 0, at, before[0][1] if before else end
+                yield from before
             at = end
 
     def _id(self, at: int) -> int:
@@ -68,6 +72,16 @@ class Salvage:
                 and not records.read_reader(self._buffer[start + records.FRAME_BYTES : stop]).dropped
             ):
                 self.readers.append(self._buffer[start:stop])
+
+    def _said_before(self, at: int, end: int) -> list[Piece]:
+        """What is said of items right before the PUT at `end`, where it is whole: it stands before what it is about."""
+        before: list[Piece] = []
+        for piece in reversed(list(self._within(at + 1, end))):
+            if piece[0] not in SAID or piece[2] != end:
+                break
+            before.insert(0, piece)
+            end = piece[1]
+        return before
 
     # Where to go on behind a bad record
 

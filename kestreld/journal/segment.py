@@ -17,7 +17,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import ID_MAX
 
 MAGIC: Final = b"KESTRELJ"
-VERSION: Final = 1
+VERSION: Final = 2  # the newest that is read; 1 is written as long as nothing needs more
 SUFFIX: Final = ".seg"
 TORN_MARK: Final = ".torn-"
 UNSYNCED_MARK: Final = ".unsynced"  # beside a segment: a sync of it has failed
@@ -38,6 +38,7 @@ class Header:
     created_at_ms: int
     queue: str
     replaced: tuple[int, ...] = ()
+    version: int = 1
 
 
 def encode_header(header: Header) -> bytes:
@@ -45,7 +46,7 @@ def encode_header(header: Header) -> bytes:
     size = _FIXED.size + len(name) + 4 * len(header.replaced) + 4
     fixed = _FIXED.pack(
         MAGIC,
-        VERSION,
+        header.version,
         0,
         size,
         header.journal_id,
@@ -73,12 +74,12 @@ def decode_header(buffer: bytes, path: str) -> tuple[Header, int]:
     (checksum,) = _NUMBER.unpack_from(buffer, size - 4)
     if xxh3_64_intdigest(buffer[: size - 4]) & 0xFFFFFFFF != checksum:
         raise JournalCorrupt(path, 0, "the segment header's checksum does not match")
-    if version != VERSION:
-        raise JournalCorrupt(path, 8, f"journal version {version}; this kestreld reads version {VERSION}")
+    if not 1 <= version <= VERSION:
+        raise JournalCorrupt(path, 8, f"journal version {version}; this kestreld reads versions 1 to {VERSION}")
     name_end = _FIXED.size + name_bytes
     replaced = tuple(number for (number,) in _NUMBER.iter_unpack(buffer[name_end : size - 4]))
     queue = buffer[_FIXED.size : name_end].decode("latin-1")
-    return Header(journal_id, segment, first_id, created_at_ms, queue, replaced), size
+    return Header(journal_id, segment, first_id, created_at_ms, queue, replaced, version), size
 
 
 def segment_name(number: int, first_id: int) -> str:
@@ -109,6 +110,7 @@ class Segment:
     seek_points: list[tuple[int, int]] = field(default_factory=list)
     compacted: bool = False
     mark_at: int = 0
+    version: int = 1
 
     def mark(self, next_put_id: int, offset: int) -> None:
         """Remember that the PUT of `next_put_id`, if in this segment, is at `offset` or later."""

@@ -1,16 +1,17 @@
 """Reading journals to see whether they are whole: of a stopped server or a running one, changing nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from kestreld.config.config import decode_queue_name, encode_queue_name
-from kestreld.errors import JournalCorrupt, SegmentsMissing
+from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
 from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, open_segment, take_unfinished
+from kestreld.journal.due_items import DueItems
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.recovery import missing_words, must_be_torn, survey
 from kestreld.journal.segment import parse_segment_name
@@ -76,16 +77,20 @@ class _Folder:
 
 @dataclass(slots=True)
 class _Readers:
-    """Per reader of a journal the ids it is done with, as ranges in no order."""
+    """Per reader of a journal the ids it is done with, as ranges in no order, and what of these is held back."""
 
     done: dict[int, list[records.Range]] = field(default_factory=dict)
+    due: DueItems = field(default_factory=lambda: DueItems([]))
 
     def add(self, number: int, at_id: int) -> None:
+        if number not in self.due.of:
+            self.due.join(number, records.Kind.QUEUE, at_id)
         self.done.setdefault(number, []).append((0, at_id - 1))
 
     def learn(self, checkpoint: records.Checkpoint) -> None:
         for state in checkpoint.readers:
             if state.kind == records.Kind.QUEUE:
+                self.due.join(state.number, state.kind, state.at_id)
                 self.add(state.number, max(state.at_id, state.head))
                 self.done[state.number].extend(state.done)
 
@@ -214,15 +219,18 @@ def _name_of(beginning: Beginning) -> str:
 
 
 def _missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: Marker) -> str:
-    """What the marker and the heads of the readers say that is not there at either end; "" where all is."""
+    """What the marker and the heads of the readers say that is not there at either end, or between segments where it
+    may say what is held back; "" where all is.
+    """
     places = [place for name in names if (place := parse_segment_name(name)) is not None]
-    if places and places[-1][0] >= marker.number and places[0][1] <= marker.floor:
+    is_row = bool(places) and places[-1][0] - places[0][0] + 1 == len(places)
+    if is_row and places[-1][0] >= marker.number and places[0][1] <= marker.floor:
         return ""
     reason = ""
     for _ in range(2):  # a running server may have changed names while they were read
         try:
             survey(files, folder)
-        except SegmentsMissing as problem:
+        except (SegmentsMissing, RecordsDisagree) as problem:
             reason = problem.reason
         except (JournalCorrupt, FileNotFoundError):
             return ""  # found by its records, or let go of meanwhile
@@ -302,21 +310,28 @@ def _read_records(
 def _read_other(record_type: records.Type, body: bytes, readers: _Readers, *, first: bool) -> None:
     if record_type == records.Type.DONE:
         done = records.read_done(body)
+        readers.due.done(done)
         if done.reader in readers.done:
             readers.done[done.reader].extend(done.ranges)
     elif record_type == records.Type.READER:
         change = records.read_reader(body)
         if change.dropped:
             readers.done.pop(change.reader, None)
+            readers.due.leave(change.reader)
         elif change.kind == records.Kind.QUEUE:
             readers.add(change.reader, change.at_id)
+    elif record_type == records.Type.DUE:
+        readers.due.note(records.read_due(body))
     elif record_type == records.Type.CHECKPOINT and first:
         readers.learn(records.read_checkpoint(body))
 
 
 def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers: _Readers) -> None:
     """An item is live while a reader it is for is not done with it."""
-    done = {number: records.merged(ranges) for number, ranges in readers.done.items()}
+    done = {
+        number: _without(records.merged(ranges), readers.due.of.get(number, ()))
+        for number, ranges in readers.done.items()
+    }
     everywhere: list[records.Range] | None = None
     for ranges in done.values():
         everywhere = ranges if everywhere is None else common(everywhere, ranges)
@@ -331,6 +346,12 @@ def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers
         for put_id, only in found.private:
             if only in done and not any(first <= put_id <= last for first, last in done[only]):
                 report.live_items += 1
+
+
+def _without(ranges: list[records.Range], ids: Iterable[int]) -> list[records.Range]:
+    """Ranges in order, less some ids."""
+    ends = [-1, *sorted(ids), records.ID_MAX]
+    return common(ranges, [(before + 1, after - 1) for before, after in pairwise(ends) if before + 1 < after])
 
 
 def common(left: list[records.Range], right: list[records.Range]) -> list[records.Range]:

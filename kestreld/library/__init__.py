@@ -15,6 +15,7 @@ from kestreld.library.journaled_blocking_queue import (
     TransactionalJournaledBlockingQueue,
 )
 from kestreld.library.journaled_queue import JournaledQueue
+from kestreld.library.lease import Lease
 from kestreld.library.memory_queue import MemoryFigures
 from kestreld.library.persistent_queue import PersistentQueue
 from kestreld.library.reading import ReaderFigures
@@ -28,6 +29,7 @@ __all__ = [
     "JournalReader",
     "JournaledBlockingQueue",
     "JournaledQueue",
+    "Lease",
     "MemoryFigures",
     "PersistentQueue",
     "QItem",

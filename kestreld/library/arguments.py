@@ -1,10 +1,13 @@
 """What the library's queues are made with, checked where it is given."""
 
 from reprlib import repr as shortened
+from typing import Final
 
 from kestreld import checks
 from kestreld.config.config import QueueConfig, queue_name_problem
 from kestreld.errors import BadQueueName
+
+NO_DELAY: Final[float] = 0  # known by its identity: False is none
 
 
 def checked_name(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TypeVar
 
-from kestreld.library.reading import Reading
+from kestreld.library.reading import LEASED, Reading
 
 T = TypeVar("T")
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 def hand_over(reading: Reading, fetch: Callable[[], T], holder: int = 0) -> T:
     """What `fetch` gives. Where an exception of somebody else's comes in its place, what it has opened returns.
 
-    `holder` is the loop or block that has it; 0 = the caller.
+    `holder` is the loop or block that has it; 0 = the caller; LEASED = the caller, until its lease is over.
 
     Whoever calls this returns it at once: behind the last store the interpreter looks for signals no more.
     """
@@ -24,7 +24,10 @@ def hand_over(reading: Reading, fetch: Callable[[], T], holder: int = 0) -> T:
         if is_there:
             xid = reading.on_its_way[me]
             if xid:
-                reading.opened[xid] = holder
+                if holder != LEASED:
+                    reading.opened[xid] = holder
+                elif xid in reading.opened:
+                    del reading.opened[xid]
                 reading.on_its_way[me] = 0
         else:
             reading.return_to_queue(me)

@@ -9,6 +9,7 @@ from kestreld.library.deadline import checked_deadline, checked_end
 from kestreld.library.forked import refuse_in_child
 from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem, item_from
+from kestreld.library.lease import Lease, confirm_lease, lease_async, lease_now
 from kestreld.library.loops import OpenReadBlock, OpenReadLoop, item_itself
 from kestreld.library.managed import Counted
 from kestreld.library.reading import ReaderFigures, Reading
@@ -113,6 +114,28 @@ class JournalReader(Counted):
         """
         return await self.reading.receive_async(checked_end(deadline_at_ms, timeout), OPEN)
 
+    def lease(self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False) -> Lease | None:
+        """Take the head item for so long, waiting for one for `timeout` seconds (None = not at all); see Lease.
+
+        With a heartbeat it is extended again and again while its `with` block runs. When it fails the error handler
+        is asked, as with `unget`; not when its time is over.
+        """
+        return lease_now(self.reading, seconds, checked_end(None, timeout), heartbeat=heartbeat, failed=self._failed)
+
+    async def lease_async(
+        self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False
+    ) -> Lease | None:
+        """`lease` for a coroutine; without a timeout it waits forever. One that is cancelled leaves the item."""
+        end_at_ms = checked_end(None, timeout)
+        return await lease_async(self.reading, seconds, end_at_ms, heartbeat=heartbeat, failed=self._failed)
+
+    def confirm_lease(self, token: int) -> bool:
+        """The item of a lease is done, whoever took it, also before a restart; False when the lease was over before."""
+        return confirm_lease(self.reading, token)
+
+    def _failed(self, item: QItem) -> bool:
+        return self._error_handler is not None and bool(self._error_handler(self, item))
+
     def peek(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
         """The head item, which stays; as `get` otherwise."""
         if deadline_at_ms is None and timeout is None:
@@ -135,8 +158,8 @@ class JournalReader(Counted):
             return
         is_done = False
         try:
-            if self._error_handler is not None and self.reading.is_open(item.xid):
-                is_done = bool(self._error_handler(self, item._replace(error_count=item.error_count + 1)))
+            if self.reading.is_open(item.xid):
+                is_done = self._failed(item._replace(error_count=item.error_count + 1))
         finally:
             self.reading.end_read(item.xid, is_done=is_done, has_failed=not is_done)
 

@@ -7,13 +7,14 @@ from kestreld import checks
 from kestreld.config.config import QueueConfig
 from kestreld.errors import ReaderUnknown
 from kestreld.library import spool as spools
-from kestreld.library.arguments import checked_config, checked_name
+from kestreld.library.arguments import NO_DELAY, checked_config, checked_name
 from kestreld.library.forked import refuse_in_child
 from kestreld.library.futures import CommitFuture
 from kestreld.library.journal_reader import ErrorHandler, ExpiredHandler, JournalReader
 from kestreld.library.journaled_blocking_queue import JournaledBlockingQueue, TransactionalJournaledBlockingQueue
 from kestreld.library.managed import Closing
 from kestreld.library.persistent_queue import log
+from kestreld.library.spool import put_timed
 from kestreld.library.unclosed import unwatch, watch
 from kestreld.queues.reader import Reader
 
@@ -56,16 +57,35 @@ class JournaledQueue(Closing):
 
     # Items
 
-    def put(self, data: bytes, expiry: int = 0) -> bool:
+    def put(self, data: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None) -> bool:
         """Add an item for every reader, of no use after `expiry` (ms since the epoch; 0 = it always is).
 
-        False when it is too large, a reader is full and does not discard, or the queue is closed.
+        False when it is too large, a reader is full and does not discard, or the queue is closed. It is not delivered
+        before `delay` seconds from now. With a key it is added once, however often it is sent: it is True, too, where
+        there was an item with that key within `key_time_ms`, and nothing is added.
         """
+        if delay is not NO_DELAY or key is not None:
+            return not self._closed and put_timed(self._spool, self._first(), data, expiry, None, delay, key)
         return not self._closed and self._spool.put(self._queue, data, expiry, None)
 
-    def put_nowait(self, data: bytes, expiry: int = 0) -> None:
+    def put_nowait(
+        self, data: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None
+    ) -> None:
         """`put` that raises queue.Full where it would be False, or QueueClosed."""
-        self._must_be_stored(self.put(data, expiry))
+        self._must_be_stored(self.put(data, expiry, delay=delay, key=key))
+
+    def cancel(self, key: str | bytes) -> bool:
+        """Drop the item that was put with a key, where it is not due yet; the key is free again. False: there is none.
+
+        Keys are known to the reader that has been there longest, and forgotten with it.
+        """
+        known = checks.key(key, "key")
+        return not self._closed and self._spool.cancel(self._first(), known)
+
+    def _first(self) -> Reader:
+        """The reader that knows the keys."""
+        with self._spool.lock, self._spool.turn(self._queue):
+            return self._queue.first_reader()
 
     def put_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
         """`put` of items in one write, up to the first that is refused; how many were added."""

@@ -15,11 +15,11 @@ from weakref import ref
 from kestreld.library.afterwards import afterwards
 from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem
-from kestreld.library.reading import Reading
+from kestreld.library.reading import LEASED, Reading
 from kestreld.queues.waiters import OPEN
 
 T = TypeVar("T")
-_holders: Final = count(2)
+_holders: Final = count(1 - LEASED)
 
 
 class _LookSoon(ref[Any]):

@@ -8,15 +8,16 @@ from typing import Final, Self
 from kestreld import checks
 from kestreld.config.config import QueueConfig
 from kestreld.library import spool as spools
-from kestreld.library.arguments import checked_config, checked_name
+from kestreld.library.arguments import NO_DELAY, checked_config, checked_name
 from kestreld.library.deadline import checked_deadline, checked_end
 from kestreld.library.forked import refuse_in_child
 from kestreld.library.handing_over import hand_over
 from kestreld.library.item import QItem
+from kestreld.library.lease import Lease, confirm_lease, lease_async, lease_now
 from kestreld.library.loops import OpenReadBlock, OpenReadLoop, item_itself
 from kestreld.library.managed import Closing, Counted
 from kestreld.library.reading import ReaderFigures, Reading
-from kestreld.library.spool import Spool
+from kestreld.library.spool import Spool, put_timed
 from kestreld.library.unclosed import unwatch, watch
 from kestreld.library.unopened import unopened
 from kestreld.library.xid import is_own
@@ -76,17 +77,30 @@ class PersistentQueue(Closing, Counted):
 
     # Adding
 
-    def add(self, value: bytes, expiry: int = 0) -> bool:
-        """Add an item that is of no use after `expiry` (0 = it always is). False when the queue is full or closed."""
+    def add(self, value: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None) -> bool:
+        """Add an item that is of no use after `expiry` (0 = it always is). False when the queue is full or closed.
+
+        It is not delivered before `delay` seconds from now. With a key it is added once, however often it is sent: it
+        is True, too, where there was an item with that key within `key_time_ms`, and nothing is added.
+        """
+        if delay is not NO_DELAY or key is not None:
+            return not self._closed and put_timed(self._spool, self._reader, value, expiry, self._only, delay, key)
         return not self._closed and self._spool.put(self._reader.queue, value, expiry, self._only)
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
         """Add items in one write, up to the first that is refused; how many were added."""
         return 0 if self._closed else self._spool.put_all(self._reader.queue, values, expiry, self._only)
 
-    def put_nowait(self, value: bytes, expiry: int = 0) -> None:
+    def put_nowait(
+        self, value: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None
+    ) -> None:
         """`add` that raises queue.Full where it would be False, or QueueClosed."""
-        self._must_be_stored(self.add(value, expiry))
+        self._must_be_stored(self.add(value, expiry, delay=delay, key=key))
+
+    def cancel(self, key: str | bytes) -> bool:
+        """Drop the item that was added with a key, and is not due yet; the key is free again. False: there is none."""
+        known = checks.key(key, "key")
+        return not self._closed and self._spool.cancel(self._reader, known)
 
     # Removing
 
@@ -151,6 +165,25 @@ class PersistentQueue(Closing, Counted):
         """The item is done. An xid that is not open here is nothing to do."""
         if is_own(xid, self._reading, self.name):
             self._reading.end_read(xid, is_done=True)
+
+    # Leases
+
+    def lease(self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False) -> Lease | None:
+        """Take the head item for so long, waiting for one for `timeout` seconds (None = not at all); see Lease.
+
+        With a heartbeat it is extended again and again while its `with` block runs.
+        """
+        return lease_now(self._reading, seconds, checked_end(None, timeout), heartbeat=heartbeat)
+
+    async def lease_async(
+        self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False
+    ) -> Lease | None:
+        """`lease` for a coroutine; without a timeout it waits forever. One that is cancelled leaves the item."""
+        return await lease_async(self._reading, seconds, checked_end(None, timeout), heartbeat=heartbeat)
+
+    def confirm_lease(self, token: int) -> bool:
+        """The item of a lease is done, whoever took it, also before a restart; False when the lease was over before."""
+        return confirm_lease(self._reading, token)
 
     # Waiting
 

@@ -16,11 +16,20 @@ from kestreld.library.answer import Answer, Derived
 from kestreld.library.futures import CommitFuture, ItemFuture, Seat
 from kestreld.library.item import QItem, item_from
 from kestreld.library.spool import Spool
+from kestreld.library.xid import Xid
+from kestreld.queues import leases
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 
 T = TypeVar("T")
+HOLDER: Final = "this process"  # of leases
 WAITS: Final = -1  # in place of a thread: a Wait has it
+LEASED: Final = -2  # whoever asked for it has it, and is not asked to give it back
+
+
+def token_of(item: QItem) -> int:
+    """The token of the lease that it is; 0 = it is none."""
+    return item.xid.token if isinstance(item.xid, Xid) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,11 @@ class ReaderFigures:
     oldest_ms: int = 0  # how long the head item has waited; 0 when none waits
     hits: int = 0  # in total: items that were taken or set aside
     misses: int = 0  # in total: gets of this object that ended without one
+    delayed_items: int = 0  # put for later; they do not count as waiting, nor do retrying ones
+    retrying_items: int = 0  # failed ones that wait as retry_delays_ms say
+    leased_items: int = 0  # of open_items
+    expired_leases: int = 0  # in total
+    keys: int = 0  # that are remembered
 
 
 class Reading:
@@ -54,7 +68,7 @@ class Reading:
         self.reader = reader
         self.is_over = False
         self._turn = spool.turn(reader.queue)
-        # xid -> the thread that has yet to hand it over; 0 = somebody has it; below WAITS = a loop or block has it
+        # xid -> the thread that has yet to hand it over; 0 = somebody has it; below LEASED = a loop or block has it
         self.opened: dict[int, int] = {}
         self.held_by_loops: dict[int, Any] = {}  # what each has or has left, by its number in `opened`
         self.left: deque[Any] = deque()  # those of loops that are gone
@@ -165,8 +179,11 @@ class Reading:
             raise reader.queue.stopped
         return None if reader.deleted else reader.peek(self.spool.clock.wall_ms)
 
-    def _open_now(self, thread: int) -> QItem | None:
-        """Set the head item aside, for a thread that has to hand it over. With the lock held."""
+    def _open_now(self, thread: int, lease_ms: int = 0) -> QItem | None:
+        """Set the head item aside, for a thread that has to hand it over. With the lock held.
+
+        A lease where it is for so long only: its token is in the xid.
+        """
         reader = self.reader
         record = self._peek_now()
         if record is None:
@@ -180,7 +197,50 @@ class Reading:
             reader.open_head()
         self.opened[xid] = thread
         self._at_risk = []
-        return item_from(record, reader.retries, self)
+        if not lease_ms and (limit_ms := reader.config.open_transaction_timeout_ms):
+            reader.limit_open(xid, limit_ms, HOLDER, lambda: self._lost(xid))
+        item = item_from(record, reader.retries, self)
+        if lease_ms:
+            assert isinstance(item.xid, Xid)
+            item.xid.token = leases.begin(reader, xid, lease_ms, HOLDER)
+        return item
+
+    def _lost(self, xid: int) -> None:
+        """An open read was open for too long."""
+        self.opened.pop(xid, None)
+
+    # Leases
+
+    def lease(self, lease_ms: int, end_at_ms: int | None) -> QItem | None:
+        """Lease the head item, waiting for one until then; None = it does not wait."""
+        if end_at_ms is not None:
+            return self.receive(end_at_ms, OPEN, lease_ms)
+        spool, me = self.spool, get_ident()
+        self.return_late(me)
+        with spool.lock, self._turn:
+            if self.is_over:
+                return None
+            self._return_left()
+            item = self._open_now(me, lease_ms)
+            if item is None:
+                next(self._misses)
+            hold = spool.end_turn(self.reader.queue)
+        if hold is not None and item is not None:
+            hold.result()
+        return item
+
+    def with_lease(self, act: Callable[[Reader, int], bool], token: int) -> tuple[bool, CommitFuture | None]:
+        """Do something with what is leased by a token; whether it was, and what is to be waited for."""
+        reader, one = self.reader, leases.item_of(token)
+        with self.spool.lock, self._turn:
+            if self.is_over or reader.deleted:
+                return False, None
+            if reader.queue.stopped is not None:
+                raise reader.queue.stopped
+            self._note_risk([one])
+            is_good = act(reader, self.spool.clock.wall_ms)
+            self._at_risk = []
+            return is_good, self.spool.end_turn(reader.queue)
 
     # Open reads
 
@@ -202,15 +262,19 @@ class Reading:
         self.reader.close(xid)
         return self.spool.end_turn(self.reader.queue)
 
-    def _abort_now(self, xid: int, *, has_failed: bool) -> CommitFuture | None:
+    def _abort_now(self, xid: int, *, has_failed: bool, is_counted: bool = True) -> CommitFuture | None:
         spool, reader = self.spool, self.reader
         self._note_risk([xid])
         del self.opened[xid]
-        if has_failed and reader.config.max_retries is None:  # else the engine counts
+        config = reader.config
+        if has_failed and config.max_retries is None and not config.retry_delays_ms:  # else the engine counts
             times = reader.retries.get(xid, 0) + 1
             reader.retries[xid] = times
             reader.queue.note_abort(reader, xid, times)
-        reader.abort(xid, spool.clock.wall_ms)
+        if reader.is_leased(xid):
+            reader.give_back(xid, spool.clock.wall_ms)
+        else:
+            reader.abort_all([xid], spool.clock.wall_ms, is_counted=is_counted)
         self._at_risk = []
         return spool.end_turn(reader.queue)
 
@@ -227,7 +291,7 @@ class Reading:
             held = self.left[0]
             if held.xid and self.opened.get(held.xid) == held.holder:
                 with suppress(KestrelError):  # the commit has reported it
-                    self._abort_now(held.xid, has_failed=False)
+                    self._abort_now(held.xid, has_failed=False, is_counted=False)
             self.held_by_loops.pop(held.holder, None)
             self.left.popleft()
 
@@ -256,7 +320,7 @@ class Reading:
         if xid := self.on_its_way.get(thread, 0):
             with self.spool.lock, self._turn, suppress(KestrelError):
                 if self.opened.get(xid) == thread:
-                    self._abort_now(xid, has_failed=False)
+                    self._abort_now(xid, has_failed=False, is_counted=False)
         self.on_its_way[thread] = 0
 
     def _note_risk(self, xids: list[int]) -> None:
@@ -321,18 +385,18 @@ class Reading:
 
     # Waiting
 
-    def wait(self, deadline_at_ms: int | None, want: int) -> ItemFuture:
+    def wait(self, deadline_at_ms: int | None, want: int, lease_ms: int = 0) -> ItemFuture:
         """Take the item that is there, or join the line until then (None = forever).
 
         Its callbacks may be called with the lock held.
         """
-        wait = self._make_wait(want, calls_back=False)
+        wait = self._make_wait(want, lease_ms, calls_back=False)
         self._begin(wait, deadline_at_ms, want)
         return wait
 
-    def _make_wait(self, want: int, *, calls_back: bool) -> ItemFuture:
+    def _make_wait(self, want: int, lease_ms: int = 0, *, calls_back: bool) -> ItemFuture:
         def take(record: bytes) -> QItem:
-            taken = self._fetch_now(want) if want != OPEN else self._open_now(WAITS)
+            taken = self._fetch_now(want) if want != OPEN else self._open_now(WAITS, lease_ms)
             assert taken is not None
             return taken
 
@@ -343,8 +407,11 @@ class Reading:
     def _give_back(self, item: QItem) -> None:
         """Nobody has had it: it is the head again, and no error is counted. It does not wait for the disk."""
         with suppress(KestrelError), self.spool.lock, self._turn:  # the commit has reported it
-            if item.xid in self.opened:
-                self._abort_now(item.xid, has_failed=False)
+            if token := token_of(item):
+                leases.give_back(self.reader, token, self.spool.clock.wall_ms)
+                self.spool.end_turn(self.reader.queue)
+            elif item.xid in self.opened:
+                self._abort_now(item.xid, has_failed=False, is_counted=False)
 
     def _begin(self, wait: ItemFuture, deadline_at_ms: int | None, want: int) -> None:
         has_begun = False
@@ -392,7 +459,10 @@ class Reading:
 
     def _is_handed_over(self, item: QItem) -> None:
         if self.opened.get(item.xid) == WAITS:
-            self.opened[item.xid] = 0
+            if token_of(item):
+                del self.opened[item.xid]
+            else:
+                self.opened[item.xid] = 0
 
     def _left(self, waiter: Waiter) -> None:
         with suppress(KestrelError), self.spool.lock, self._turn:
@@ -412,9 +482,9 @@ class Reading:
             with self.spool.lock, self._turn:
                 self.reader.wait_queue.leave(waiter)
 
-    def receive(self, deadline_at_ms: int | None, want: int) -> QItem | None:
+    def receive(self, deadline_at_ms: int | None, want: int, lease_ms: int = 0) -> QItem | None:
         """`fetch`, waiting for an item until then (None = forever)."""
-        wait, me, is_there = self._make_wait(want, calls_back=False), get_ident(), False
+        wait, me, is_there = self._make_wait(want, lease_ms, calls_back=False), get_ident(), False
         if want == OPEN:
             self.return_late(me)
         self._begin(wait, deadline_at_ms, want)
@@ -470,6 +540,10 @@ class Reading:
         if item is None or want != TAKE:
             return item
         return item._replace(xid=0) if await self.close_async(item) else None
+
+    async def lease_async(self, lease_ms: int, deadline_at_ms: int | None) -> QItem | None:
+        """`lease` for a coroutine; without a deadline it waits forever."""
+        return await self.wait(deadline_at_ms, OPEN, lease_ms)
 
     async def close_async(self, item: QItem) -> bool:
         """An open read is done, for a coroutine; False when it is not open any more.
@@ -537,6 +611,7 @@ class Reading:
             self._return_left()
             reader.queue.flush_counters()
             oldest_at_ms = reader.oldest_at_ms() if reader.items else 0
+            held = reader.held
             return ReaderFigures(
                 items=reader.items,
                 data_bytes=reader.data_bytes,
@@ -552,6 +627,11 @@ class Reading:
                 oldest_ms=max(self.spool.clock.wall_ms - oldest_at_ms, 0) if oldest_at_ms else 0,
                 hits=reader.taken_items + reader.opened_items,
                 misses=int(repr(self._misses)[len("count(") : -1]),
+                delayed_items=len(held.later) - len(held.failed) if held is not None else 0,
+                retrying_items=len(held.failed) if held is not None else 0,
+                leased_items=held.leased if held is not None else 0,
+                expired_leases=held.expired_leases if held is not None else 0,
+                keys=len(reader.keys) if reader.keys is not None else 0,
             )
 
     # The end
@@ -561,7 +641,7 @@ class Reading:
         self.is_over = True
         self._evict_now()  # first, or they would be given what returns
         self._note_risk(list(self.opened))
-        self.reader.abort_all(list(self.opened), self.spool.clock.wall_ms)
+        self.reader.abort_all(list(self.opened), self.spool.clock.wall_ms, is_counted=False)
         self.opened.clear()
         self._at_risk = []
         self.spool.readings.pop(self, None)

@@ -33,7 +33,7 @@ from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from kestreld.queues.renewal import cut_short, renew
 from kestreld.queues.slices import Slices
 from kestreld.queues.trash import TRASH
-from kestreld.queues.waiters import Deadlines, Waiter
+from kestreld.queues.waiters import Waiter
 from kestreld.spool_lock import LOCK, check_spool, take_lock
 
 MAINTENANCE_MS: Final = 1000
@@ -68,7 +68,6 @@ class Spool:
         self.readings: dict[User, None] = {}  # those in use
         self.served: list[ItemFuture] = []  # waits that this turn has ended
         self.failed: dict[Committed, JournalFailed] = {}  # in this turn
-        self.deadlines = Deadlines()
         self._deadline_at_ms: int | None = None
         self._sync_planned = False
 
@@ -153,6 +152,8 @@ class Spool:
             self._sync_due()
         if self.served:
             self._tell()
+        if self.collection.agenda.heap:
+            self._plan_deadline()
         failed, hold = self.failed, None
         if failed:
             self.failed = {}
@@ -211,7 +212,14 @@ class Spool:
         self.cut_short = None
 
     def _held_of(self, reader: Reader) -> set[int]:
-        return {xid for user in self.readings if user.reader is reader for xid in user.held()}
+        """Open reads that somebody has, and leases that are with whoever asked for them."""
+        users = [user for user in self.readings if user.reader is reader]
+        held = {xid for user in users for xid in user.held()}
+        if reader.held is not None:
+            on_their_way = {xid for user in users for xid in user.opened}
+            leases = reader.held.leases.items()
+            held.update([one for one, lease in leases if lease.attempt >= 0 and one not in on_their_way])
+        return held
 
     # Turns of its own
 
@@ -245,6 +253,47 @@ class Spool:
             hold.result()
         return stored
 
+    def put_timed(
+        self, reader: Reader, data: bytes, expire_at_ms: int, only: Reader | None, delay_ms: int, key: bytes | None
+    ) -> bool:
+        """`put` of an item that is not delivered before `delay_ms` from now, or that `reader` knows by a key.
+
+        True, and nothing is put, where it knows the key.
+        """
+        _check(data, expire_at_ms)
+        queue = reader.queue
+        with self.lock, self.turn(queue):
+            if self.is_over or reader.deleted:
+                return False
+            if key is not None and reader.find_key(key):
+                assert reader.keys is not None
+                reader.keys.refuse()
+                stored = True
+            elif key is not None:
+                stored = queue.put_keyed(key, reader, data, expire_at_ms, 0, only, delay_ms)
+            elif delay_ms:
+                stored = queue.put_later(data, expire_at_ms, 0, only, delay_ms)
+            else:
+                stored = queue.put_with(data, expire_at_ms, 0, only)
+            hold = self.end_turn(queue)
+        if hold is not None:
+            hold.result()
+        return stored
+
+    def cancel(self, reader: Reader, key: bytes) -> bool:
+        """An item that was put with a key, and is not due yet, is done. False when there is none."""
+        queue = reader.queue
+        with self.lock, self.turn(queue):
+            if self.is_over or reader.deleted:
+                return False
+            if queue.stopped is not None:
+                raise queue.stopped
+            is_cancelled = reader.cancel(key)
+            hold = self.end_turn(queue)
+        if hold is not None:
+            hold.result()
+        return is_cancelled
+
     def put_all(self, queue: Queue, values: Iterable[bytes], expire_at_ms: int, only: Reader | None) -> int:
         """`put` of items in one write, up to the first that is refused; how many were added."""
         added, items = 0, checks.several(values, "values")
@@ -267,11 +316,11 @@ class Spool:
 
     def plan_deadline(self, waiter: Waiter) -> None:
         """Send a waiter away when its time has come."""
-        self.deadlines.add(waiter)
+        self.collection.agenda.add(waiter)
         self._plan_deadline()
 
     def _plan_deadline(self) -> None:
-        next_at_ms = self.deadlines.next_at_ms()
+        next_at_ms = self.collection.agenda.next_at_ms()
         if next_at_ms is not None and (self._deadline_at_ms is None or next_at_ms < self._deadline_at_ms):
             self._deadline_at_ms = next_at_ms
             self.worker.at(next_at_ms, self._deadline_due)
@@ -287,7 +336,7 @@ class Spool:
     def _deadline_due(self) -> None:
         with self.lock, self.turn(None):
             self._deadline_at_ms = None
-            self.deadlines.expire(self.clock.monotonic_ms)
+            self.collection.agenda.fall_due(self.clock.monotonic_ms)
             self._plan_deadline()
             self.end_turn()
 
@@ -370,6 +419,21 @@ def _check(data: bytes, expire_at_ms: int) -> None:
         raise InvalidType("expiry", allowed, expire_at_ms)
     if not 0 <= expire_at_ms < 1 << 64:
         raise InvalidValue("expiry", allowed, expire_at_ms)
+
+
+def put_timed(
+    spool: Spool,
+    reader: Reader,
+    data: bytes,
+    expire_at_ms: int,
+    only: Reader | None,
+    delay: float,
+    key: str | bytes | None,
+) -> bool:
+    """`Spool.put_timed`, with what a user has given. Raises InvalidArgument."""
+    delay_ms = checks.seconds_ms(delay, "delay", reader.config.max_delay_ms)
+    known = None if key is None else checks.key(key, "key")
+    return spool.put_timed(reader, data, expire_at_ms, only, delay_ms, known)
 
 
 def renewed(failure: JournalFailed) -> JournalFailed:

@@ -16,6 +16,7 @@ class User(Protocol):
     """Who has open reads of a reader, and waits there."""
 
     reader: Reader
+    opened: dict[int, int]  # its open reads, and leases that are on their way to whoever asked for them
 
     def held(self) -> Collection[int]:
         """The open reads that somebody has."""

@@ -12,6 +12,7 @@ class Xid(int):
     """A number as any other, and a plain one where it comes from a pickle."""
 
     owner: object
+    token: int = 0  # of a lease
 
     def __new__(cls, number: int, owner: object) -> "Xid":
         xid = super().__new__(cls, number)

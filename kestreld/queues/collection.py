@@ -11,9 +11,10 @@ from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.importing import import_at_start
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import Checkpoint
+from kestreld.journal.records import Checkpoint, Origin
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import finish_repairs
+from kestreld.queues.agenda import Agenda
 from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.everywhere import Steps
@@ -49,6 +50,7 @@ class QueueCollection:
         commit.together = config.sync_together
         self.report = report
         self.spool = config.queue_path
+        self.agenda = Agenda()  # of waits and of what its queues hold
         self.open_files = OpenFiles()
         self.memory = Memory(config.max_memory_bytes)
         self.trash = Trash(files, clock, self.spool, lambda name: self.config.for_queue(name).trash_ms, report)
@@ -156,18 +158,22 @@ class QueueCollection:
         return self.families.get(parent)
 
     def _adopt_family(self, parent: str, journal: Journal | None, config: QueueConfig) -> Queue:
-        queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory, self._move)
+        queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory, self._move, self.agenda)
         if journal is not None:
             journal.on_full_disk(self.trash.drop_all)
         queue.configure(config)
         self.families[parent] = queue
         return queue
 
-    def _move(self, destination: str, data: bytes, flags: int) -> Queue | None:
+    def _move(self, destination: str, data: bytes, flags: int, origin: Origin | None) -> Queue | None:
         """A SET on another queue, as if a client had sent it; which. None when it refuses or its journal fails."""
         try:
             reader = self.reader(destination)
-            stored = reader.queue.put_with(data, 0, flags, reader if reader.label else None)
+            only = reader if reader.label else None
+            if origin is None:
+                stored = reader.queue.put_with(data, 0, flags, only)
+            else:
+                stored = reader.queue.put_moved(data, flags, only, origin)
         except (JournalFailed, JournalCorrupt, BadQueueName, QueueNotMade) as problem:
             self._report_move(destination, str(problem))
             return None
@@ -413,7 +419,7 @@ class QueueCollection:
                     journal.sync()
                 except JournalFailed as failure:
                     self.report(f"{queue.name}: {failure}")
-            if journal.distrusted or journal.failed is not None:
+            if queue.stopped is None and (journal.distrusted or journal.failed is not None):
                 try:
                     journal.start_segment(queue.checkpoint())
                 except JournalFailed as failure:
@@ -458,6 +464,13 @@ class QueueCollection:
 
         The last thing before the lock is let go.
         """
+        for queue in self.families.values() if until_us is None or self.clock.stopwatch_us() < until_us else ():
+            if queue.holds_back and queue.journal is not None and queue.stopped is None:
+                try:
+                    queue.note_leases()
+                    self.commit.settle(queue)
+                except JournalFailed as failure:
+                    self.report(f"{queue.name}: {failure}; its leases end with this process")
         closing = Closing(self.files, self.clock, self.commit.mark, self.report, fd, until_us)
         closing.close(self.families.values())
         return closing.left

@@ -177,11 +177,11 @@ class Committed(Holding):
 
     def want_segment(self, *, wanted: bool) -> None:
         """Whether a compaction waits for a new segment, with a number left free before it."""
-        self.roll_wanted = wanted
+        self.roll_wanted = wanted or (self.journal is not None and self.journal.is_behind)
 
-    def start_segment(self, journal: Journal, checkpoint: Checkpoint, filled: int = -1) -> None:
+    def start_segment(self, journal: Journal, checkpoint: Checkpoint, filled: int = -1, unsaid: bytes = b"") -> None:
         """Begin the segment that is wanted. See `Journal.start_segment`."""
-        journal.start_segment(checkpoint, int(self.roll_wanted), filled)
+        journal.start_segment(checkpoint, int(self.roll_wanted), filled, unsaid)
         self.roll_wanted = False
 
     def commit(self) -> None:
@@ -247,7 +247,8 @@ class GroupCommit:
         self.dirty: list[Committed] = []  # to be committed; each adds itself
         self.rolling: list[Committed] = []  # their live segment is full: a new one is due after the replies
         self.sync_later: list[Committed] = []  # written, and to be synced within their sync_journal time
-        self.failed: dict[Committed, JournalFailed] = {}  # since the last run began
+        self.failed: dict[Committed, JournalFailed] = {}  # in the last run, and in the turn before it
+        self._failed_already: dict[Committed, JournalFailed] = {}  # before this turn's run
         self.moving: list[Committed] = []  # items have left them for queues whose commits are not on disk yet
         self.pending_commits = 0  # pending ones
         self.together = False  # sync the whole file system rather than several journals
@@ -259,8 +260,8 @@ class GroupCommit:
 
     def run(self) -> None:
         """Commit every dirty queue. What failed is in `failed` until the next run."""
-        if self.failed:
-            self.failed = {}
+        if self.failed or self._failed_already:
+            self.failed, self._failed_already = self._failed_already, {}
         dirty, self.dirty = self.dirty, []
         for queue in dirty:
             if queue.sync.syncing_commit is not None:
@@ -346,6 +347,49 @@ class GroupCommit:
         if gathering is not pending_sync:
             self._release(gathering, failure)
 
+    def settle(self, queue: Committed) -> None:
+        """Have all of a queue written, and on disk where answers wait for that, when this returns.
+
+        Raises JournalFailed with what did not get there undone.
+        """
+        syncing = queue.sync.syncing_commit
+        if syncing is not None:
+            self._settle_sync(queue, syncing)
+        if queue.dirty:
+            try:
+                queue.commit()
+            except JournalFailed as failure:
+                self._fail_already(queue, failure)
+                raise
+            journal = queue.journal
+            if journal is not None and journal.failed is not None:
+                # Nothing was written: what gets did the next segment will say, and there is nothing to take back.
+                self._release(queue.sync.drop_latest(), None)
+                raise journal.failed
+            if queue.sync_ms == 0:
+                self._settle_sync(queue, queue.sync.drop_latest())
+
+    def _fail_already(self, queue: Committed, failure: JournalFailed) -> None:
+        """What this turn has done so far is undone; at its end those who did it are told."""
+        self.failed[queue] = self._failed_already[queue] = failure
+        if queue not in self.dirty:
+            self.dirty.append(queue)  # it was gathering: without it the turn may have nothing to commit at its end
+        self._release(queue.sync.drop_latest(), failure)
+
+    def _settle_sync(self, queue: Committed, commit: PendingCommit | None) -> None:
+        """Sync a journal here and now."""
+        failure = self._sync_now(queue)
+        if failure is not None:
+            queue.undo_syncing()
+            self._fail_already(queue, failure)
+        else:
+            queue.commit_synced()
+            if queue.sync.pending_commit is commit:
+                queue.sync.drop_latest()
+        self._release(commit, failure)
+        if failure is not None:
+            raise failure
+
     def sync_within(self, queue: Committed) -> None:
         """Have a queue synced within its sync_journal time from now."""
         if queue.sync_ms:
@@ -394,7 +438,8 @@ class GroupCommit:
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self._count_sync(journal.sync_us)
-                if checkpoint is not None and journal is queue.journal:
+                is_latest = queue.sync.syncing_commit is pending_commit  # else others were written since
+                if checkpoint is not None and journal is queue.journal and is_latest:
                     self._roll(queue, journal, checkpoint)
             self._sync_finished(queue, journal, pending_commit, error)
             if error is None and journal.wants_mark:
@@ -444,7 +489,9 @@ class GroupCommit:
         """After a sync: have the marker say which segments there are. What the disk refuses is tried at the next."""
         if journal is not queue.journal or not journal.wants_mark:
             return  # another journal may have its folder by now
-        kept = journal.segments[journal.dead_segments(queue.written_head())]
+        # A stopped queue no longer knows what is held back, and has none of its segments deleted.
+        dead = journal.dead_segments(queue.written_head()) if queue.stopped is None else 0
+        kept = journal.segments[dead]
         try:
             journal.mark(kept.first_id)
         except OSError as error:

@@ -7,11 +7,12 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.live import live_records
+from kestreld.queues.live import key_records, live_parts
 from kestreld.queues.queue import Queue
 from kestreld.queues.slices import WAITS, Slices, Work
 
 COMPACT_AGAIN_MS: Final = 60_000
+SYNC_BYTES: Final = 8 * 1024 * 1024  # of many items held back: a disk that has to take all at once takes nothing else
 
 
 class Compactor:
@@ -48,7 +49,10 @@ class Compactor:
         # It must be worth it: what was compacted before is not made much smaller again.
         fresh_bytes = sum(segment.used_bytes for segment in journal.segments[:-1] if not segment.compacted)
         data_bytes, record_bytes = queue.live_bytes()
-        if data_bytes < size_max <= fresh_bytes and fresh_bytes > record_bytes and not journal.is_crowded:
+        is_worth_it = data_bytes < size_max <= fresh_bytes and fresh_bytes > record_bytes
+        if queue.holds_back:  # a week's segments may be needed for a few items each
+            is_worth_it = is_worth_it or pinned_bytes > 2 * record_bytes + start_at
+        if is_worth_it and not journal.is_crowded:
             work = self._compacting[queue] = self._compact(queue, journal)
             self._slices.take_on(work)
 
@@ -70,6 +74,7 @@ class Compactor:
     def _compaction_over(self, queue: Queue) -> None:
         """It was; who had to wait for it is let in once what it has replaced is gone as well."""
         self._compacting.pop(queue, None)
+        queue.untrack()
         self._drop_dead(queue)
         if queue.journal is None or not queue.journal.retiring:
             self._collection.let_in(queue)
@@ -81,11 +86,17 @@ class Compactor:
         if journal.begun_with is not None and self._may_compact(queue, journal):
             compaction = Compaction(journal, journal.begun_with)
             try:
-                for record in live_records(queue, journal.live.first_id):
-                    if record is not None:
-                        compaction.add(record)
-                    if compaction.wants_a_pause or record is None:
+                for part in live_parts(queue, journal.live.first_id):
+                    if part is not None:
+                        compaction.add(*part)
+                    if compaction.unsynced_bytes >= SYNC_BYTES:
+                        yield from self._sync(compaction)
+                    if compaction.wants_a_pause or part is None:
                         yield None
+                for known in key_records(queue):
+                    for note in known:
+                        compaction.note(note)
+                    yield None
                 compaction.close()
                 yield from self._get_to_disk(queue, journal, compaction)
             except JournalCorrupt as problem:
@@ -106,10 +117,16 @@ class Compactor:
 
     def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:
         """Wait until it is there, and the CHECKPOINT behind it: nothing older goes before. Raises JournalFailed."""
+        yield from self._sync(compaction)
+        # A queue that was deleted or stopped meanwhile is not synced any more.
+        while journal.synced_number <= compaction.segment.number and self._may_compact(queue, journal):
+            yield WAITS
+
+    def _sync(self, compaction: Compaction) -> Work:
+        """Put on disk what there is of it. Raises JournalFailed."""
         outcome: list[OSError | None] = []
         self._files.in_background(compaction.sync, outcome.append)
-        # A queue that was deleted or stopped meanwhile is not synced any more.
-        while not outcome or (journal.synced_number <= compaction.segment.number and self._may_compact(queue, journal)):
+        while not outcome:
             yield WAITS
         if outcome[0] is not None:
             raise JournalFailed(compaction.segment.path, f"sync failed: {outcome[0].strerror}")

@@ -20,6 +20,10 @@ Sees = Callable[[str], bool]
 GUIDE_SERVER_KEYS: Final = 15
 GUIDE_QUEUE_KEYS: Final = 11
 STEP_QUEUES: Final = 32
+HELD_KEYS: Final = (
+    *("delayed", "retrying", "leased", "next_due_ms", "leases_expired", "confirms_late"),
+    *("keys", "keys_refused", "keys_forgotten", "dead_letters"),
+)
 
 
 def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees: Sees | None = None) -> Figures:
@@ -50,6 +54,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
         ("segments", len(journal.segments) if journal is not None else 0),
         ("sync_us", journal.sync_us if journal is not None else 0),
         ("full", int(reader.is_full())),
+        *held_figures(reader),
         ("journal_failed", int(journal is not None and journal.failed is not None)),
         ("stopped", int(queue.stopped is not None)),
     ]
@@ -60,6 +65,28 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
         if children:
             figures.append(("children", ",".join(children)))
     return figures
+
+
+def held_figures(reader: Reader) -> list[tuple[str, int]]:
+    """Of what has a time of its own; those who never used it see nothing of it."""
+    held, keys = reader.held, reader.keys
+    if held is None and keys is None and not reader.dead_letters:
+        return []
+    now_ms = reader.queue.clock.monotonic_ms
+    failed = len(held.failed) if held is not None else 0
+    next_at_ms = held.next_at_ms() if held is not None else None
+    return [
+        ("delayed", len(held.later) - failed if held is not None else 0),
+        ("retrying", failed),
+        ("leased", held.leased if held is not None else 0),
+        ("next_due_ms", max(next_at_ms - now_ms, 0) if next_at_ms is not None else 0),
+        ("leases_expired", held.expired_leases if held is not None else 0),
+        ("confirms_late", held.late_confirms if held is not None else 0),
+        ("keys", len(keys) if keys is not None else 0),
+        ("keys_refused", keys.refused if keys is not None else 0),
+        ("keys_forgotten", keys.forgotten if keys is not None else 0),
+        ("dead_letters", reader.dead_letters),
+    ]
 
 
 def _is_seen(name: str, sees: Sees | None) -> bool:

@@ -1,50 +1,242 @@
 """The items of a family that some reader has yet to finish, in order of id: what compaction keeps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import islice, repeat
+from typing import Final, NamedTuple
 
-from kestreld.journal.records import Range, item_id, item_optional_fields
+from kestreld.journal.journal import Journal
+from kestreld.journal.records import (
+    DUE_RECORD_BYTES,
+    FRAME_BYTES,
+    TYPE_OFFSET,
+    Due,
+    Key,
+    Range,
+    Type,
+    Why,
+    due_record,
+    item_id,
+    item_optional_fields,
+    key_record,
+    origin_record,
+    record_end,
+    unpack_due_in_frame,
+    unpack_frame_and_id,
+)
+from kestreld.journal.segment import Segment
+from kestreld.queues.held import Held
+from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.window import FILL_BYTES
 
+PAUSE_BYTES: Final = 256 * 1024  # of others, after which a search gives way: a fifth of a millisecond
+PASSED_COST_BYTES: Final = 1024  # what passing over the smallest takes as long as
+RUN_BYTES: Final = 64 * 1024  # so much is looked at in one go: less than half a millisecond
 
-def live_records(queue: Queue, end_id: int) -> Iterator[bytes | None]:
-    """PUT records of unfinished items with ids below `end_id`, each once; None now and then, to pause at.
+Numbered = tuple[int, bytes | None]  # id and PUT record; without one, a pause
+
+
+class Part(NamedTuple):
+    """What is to be written of one item, or of several that follow each other in the journal. None of any: a pause."""
+
+    first_id: int
+    data: bytes
+    items: int
+
+
+def live_parts(queue: Queue, end_id: int) -> Iterator[Part | None]:
+    """Unfinished items with ids below `end_id`, each once and with what is said of it; None now and then, to pause at.
 
     It is the state at the first step: an item finished later may still come. Raises JournalCorrupt.
     """
-    sources: list[Iterator[bytes]] = []
+    sources: list[Iterator[Numbered]] = []
+    held = [reader.held for reader in queue.readers.values() if reader.held is not None]
+    needs_notes = queue.needs_notes  # what is held back for the first time from now on, later segments say
+    for one in held:
+        one.track()
     for reader in queue.readers.values():
-        sources.append(iter(sorted([*reader.unfinished(), *reader.ended_in_memory()], key=item_id)))
-        sources.append(iter(list(islice(reader.window, reader.returned, None))))
+        sources.append(_numbered(sorted([*reader.unfinished(), *reader.ended_in_memory()], key=item_id)))
+        sources.append(_numbered(list(islice(reader.window, reader.returned, None))))
         if not reader.attached:
-            sources.append(_on_disk(queue, reader.next_unread, end_id, reader, list(reader.skip)))
-    sources.extend([_on_disk(queue, stream.head, end_id, None, []) for stream in queue.streams.values()])
+            sources.append(_on_disk(queue, reader.next_unread, end_id, partial(_wanted, reader, list(reader.skip))))
+    sources.extend([_on_disk(queue, stream.head, end_id, _anything) for stream in queue.streams.values()])
+    others = _Others(merge(*sources, key=_id_of), end_id)
+    held_back = _held_back(queue, held, others, end_id)
+    part = next(held_back, None)
     last = 0
-    for record in merge(*sources, key=item_id):
-        found = item_id(record)
-        if found >= end_id:
+    while True:
+        found, record = others.first
+        if part is not None and part.first_id < found:
+            yield part if part.items else None
+            part = next(held_back, None)
+        elif found >= end_id:
             return
-        if found != last:
-            last = found
-            yield record
+        else:
+            others.advance()
+            if part is not None and part.first_id == found:
+                part = next(held_back, None)
+            if record is None:
+                yield None
+            elif found != last:
+                last = found
+                yield Part(found, record + due_records(queue, found, record) if needs_notes else record, 1)
 
 
-def _on_disk(queue: Queue, first: int, end_id: int, reader: Reader | None, skip: list[Range]) -> Iterator[bytes]:
-    """What a reader that is behind has not loaded yet; of a stream, everything from its position on."""
+class _Others:
+    """What is not held back, and a look at the next of it."""
+
+    def __init__(self, numbered: Iterator[Numbered], end_id: int) -> None:
+        self._numbered = numbered
+        self._end: Numbered = (end_id, None)
+        self.advance()
+
+    def advance(self) -> None:
+        self.first = next(self._numbered, self._end)
+
+
+def _held_back(queue: Queue, held: list[Held], others: _Others, end_id: int) -> Iterator[Part]:
+    """What was held back at the first step. An item that `others` have, too, may be missing."""
+    first = min([one for one in map(Held.lowest, held) if one], default=0)
+    end = min(end_id, max([one.highest for one in held], default=0) + 1)
+    journal = queue.journal
+    if not first or journal is None:
+        return
+    holders = [reader for reader in queue.readers.values() if reader.held is not None]
+    segment = journal.segment(journal.position_before(first)[0])
+    following = journal.after(segment.number)
+    if segment.compacted and following is not None and len(holders) == 1 and not queue.origins:
+        yield from _as_they_stand(holders[0], journal, segment, first, others)
+        first = max(first, following.first_id)
+    for found, record in _on_disk(queue, first, end, partial(_was_held, held)):
+        yield _described(queue, found, record) if record is not None else Part(found, b"", 0)
+
+
+def _as_they_stand(reader: Reader, journal: Journal, segment: Segment, first: int, others: _Others) -> Iterator[Part]:
+    """Items of a compacted segment: those of which it says what there is to say still as they are there.
+
+    This is most of a compaction's time where a million are held back, and all that is looked at of one of these.
+    """
+    queue, held, number = reader.queue, reader.held_items(), reader.number
+    offset, wanted_bytes = segment.offset_before(first), RUN_BYTES
+    while chunk := journal.read_raw(segment.number, offset, wanted_bytes):
+        at = start = run = run_id = 0
+        size, is_last = len(chunk), offset + len(chunk) >= segment.used_bytes
+        set_at_ms = queue.clock.wall_ms - queue.clock.monotonic_ms
+        wanted_bytes = RUN_BYTES
+        while at < size:
+            put_end = record_end(chunk, at)
+            end = put_end + DUE_RECORD_BYTES
+            if end + FRAME_BYTES > size and not is_last and offset + put_end <= segment.used_bytes:
+                wanted_bytes = max(end + FRAME_BYTES - at, RUN_BYTES)
+                break
+            if put_end + DUE_RECORD_BYTES <= size and chunk[at + TYPE_OFFSET] == Type.PUT:
+                found = unpack_frame_and_id(chunk, at)[2]
+                kind, holder, why, one, due_ms, attempts, _ = unpack_due_in_frame(chunk, put_end)
+                if (
+                    kind == Type.DUE
+                    and (end + TYPE_OFFSET >= size or chunk[end + TYPE_OFFSET] in (Type.PUT, Type.KEY))
+                    and one == found < others.first[0]
+                    and holder == number
+                    and attempts == (reader.retries.get(one, 0) if reader.retries else 0)
+                    and why != Why.LEASED
+                    and held.is_as_noted(one, due_ms - set_at_ms, has_failed=why == Why.FAILED)
+                ):
+                    if not run:
+                        start, run_id = at, one
+                    run += 1
+                    at = end
+                    continue
+            if run:
+                yield Part(run_id, chunk[start:at], run)
+                run = 0
+            kind, put_end = journal.check(chunk, at, segment.number, offset)
+            if kind == Type.PUT and held.holds_since_tracked(found := item_id(chunk[at:put_end])):
+                yield _described(queue, found, chunk[at:put_end])
+            at = put_end
+        if run:
+            yield Part(run_id, chunk[start:at], run)
+        else:
+            yield Part(0, b"", 0)
+        offset += at
+
+
+def _described(queue: Queue, found: int, record: bytes) -> Part:
+    return Part(found, record + due_records(queue, found, record), 1)
+
+
+def due_records(queue: Queue, found: int, record: bytes) -> bytes:
+    """What a compacted segment has to say of an item beside it: where it comes from, to whom it is due, and when."""
+    notes = b""
+    if queue.origins and (origin := queue.origins.get(found)) is not None:
+        notes = origin_record(origin)
+    for reader in queue.readers.values():
+        held = reader.held
+        if held is None or (due_at_ms := held.noted_due(found)) is None:
+            continue
+        wall_ms = queue.clock.wall_ms
+        due_wall_ms = max(wall_ms + due_at_ms - queue.clock.monotonic_ms, 0)
+        why, lease = Why.DELAYED, 0
+        if held.failed and found in held.failed:
+            why = Why.FAILED
+        elif held.noted_leases and found in held.noted_leases:
+            why, lease = Why.LEASED, held.noted_leases[found]
+        size, attempts = len(record) - ITEM_HEADER_BYTES, reader.retries.get(found, 0)
+        notes += due_record(Due(reader.number, why, found, wall_ms, due_wall_ms, size, attempts, lease))
+    return notes
+
+
+def key_records(queue: Queue) -> Iterator[list[bytes]]:
+    """What a compacted segment has to say of the keys that still count, some at a time."""
+    clock = queue.clock
+    for reader in list(queue.readers.values()):
+        for known in reader.keys.in_parts() if reader.keys is not None else ():
+            wall_ms, now_ms = clock.wall_ms, clock.monotonic_ms
+            counting = [one for one in known if one[2] > now_ms]
+            yield [
+                key_record(Key(reader.number, one, wall_ms, wall_ms + until_ms - now_ms, digest))
+                for digest, one, until_ms in counting
+            ]
+
+
+def _id_of(numbered: Numbered) -> int:
+    return numbered[0]
+
+
+def _numbered(records: Iterable[bytes]) -> Iterator[Numbered]:
+    return ((item_id(record), record) for record in records)
+
+
+def _on_disk(queue: Queue, first: int, end_id: int, is_wanted: Callable[[int, bytes], bool]) -> Iterator[Numbered]:
+    """Of what the journal has from an id on, that which is wanted."""
     assert queue.journal is not None
+    passed_bytes = 0
     for found, record in queue.journal.puts(first, FILL_BYTES):
         if found >= end_id:
             return
-        if _wanted(record, found, reader, skip):
-            yield record
+        if is_wanted(found, record):
+            yield found, record
+        else:
+            passed_bytes += len(record) + PASSED_COST_BYTES
+            if passed_bytes >= PAUSE_BYTES:
+                passed_bytes = 0
+                yield found, None
 
 
-def _wanted(record: bytes, found: int, reader: Reader | None, skip: list[Range]) -> bool:
-    if reader is None:
-        return True
+def _anything(found: int, record: bytes) -> bool:
+    """To a stream nothing is done from its position on."""
+    return True
+
+
+def _was_held(held: list[Held], found: int, record: bytes) -> bool:
+    """Whether it was held back at the first step."""
+    return any(map(Held.holds_since_tracked, held, repeat(found)))
+
+
+def _wanted(reader: Reader, skip: list[Range], found: int, record: bytes) -> bool:
+    """Whether a reader that is behind has yet to load it."""
     if item_optional_fields(record)[2] not in (0, reader.number):
         return False
     while skip and skip[0][1] < found:

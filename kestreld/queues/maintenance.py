@@ -39,10 +39,8 @@ class Maintenance:
         rolling = self._collection.commit.rolling
         for queue in as_queues(rolling):
             journal = queue.journal
-            if journal is None or journal.failed is not None:
+            if journal is None or journal.failed is not None or queue.stopped is not None:
                 continue
-            if queue.stopped is not None:
-                continue  # its windows are empty: a CHECKPOINT would say that everything is done
             # Full no more: a synced queue's journal was rolled before its next commit was written.
             full = queue.wants_segment(journal)
             if not full or (queue.is_idle and self._roll(queue, journal)):
@@ -188,6 +186,8 @@ class Maintenance:
                 self._get_marked(queue, journal)
             self._collection.memory.look_at(queue)
             yield None
+            while queue.free_dropped():
+                yield None
         if self._collection.memory.is_short:
             self._report_memory()
         yield from self._collection.trash.expire()

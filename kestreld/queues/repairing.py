@@ -19,10 +19,10 @@ from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.slices import WAITS, Slices, Work
-from kestreld.queues.trash import Entry
+from kestreld.queues.trash import Dropped, Entry
 from kestreld.queues.trash_note import Note
 
-BATCH_ITEMS: Final = 512
+BATCH_ITEMS: Final = 128  # two milliseconds, where all are held back
 BATCH_BYTES: Final = 512 * 1024
 LOGGED_MAX: Final = 100  # damages of one journal; the client is told of all
 
@@ -245,7 +245,7 @@ class Repairer:
         """How many of an entry's items are back, and whether these are all."""
         count = 0
         records = self._collection.trash.records(entry, note)
-        while note.ranges and (batch := (yield from _next_batch(records))):
+        while not note.is_empty and (batch := (yield from _next_batch(records))):
             put = yield from self._put_batch(reader, entry, note, batch)
             count += put
             if put < len(batch):
@@ -253,7 +253,7 @@ class Repairer:
         return count, True
 
     def _put_batch(
-        self, reader: Reader, entry: Entry, note: Note, batch: list[bytes]
+        self, reader: Reader, entry: Entry, note: Note, batch: list[Dropped]
     ) -> Generator[int | None, None, int]:
         """Put items with new ids; how many, when that is written. What a note says of it is true at any moment.
 
@@ -262,16 +262,22 @@ class Repairer:
         collection, queue = self._collection, reader.queue
         if reader.deleted:
             return 0
+        if any(left_ms for _, left_ms in batch):
+            queue.use_version_2()
         journal_id = queue.journal.journal_id if queue.journal is not None else 0
         first_id = queue.next_id
-        collection.trash.putting(entry, note, journal_id, first_id, [item_id(record) for record in batch])
+        collection.trash.putting(entry, note, journal_id, first_id, [item_id(record) for record, _ in batch])
         queue.watch_undone(first_id + len(batch))
         problem: KestrelError | None = None
         try:
-            for record in batch:
+            for record, left_ms in batch:
                 expire_at_ms, flags, _ = item_optional_fields(record)
                 only = reader if len(queue.readers) > 1 or reader.label else None
-                if not queue.put_with(item_data(record), expire_at_ms, flags, only):
+                if left_ms:
+                    is_put = queue.put_later(item_data(record), expire_at_ms, flags, only, left_ms)
+                else:
+                    is_put = queue.put_with(item_data(record), expire_at_ms, flags, only)
+                if not is_put:
                     break
         except (JournalFailed, JournalCorrupt) as refusal:
             problem = refusal
@@ -297,16 +303,16 @@ def _known(queue: Queue, journal: Journal) -> Known:
     return Known(queue.next_id, queue.next_reader, [*readers, *streams], used_bytes)
 
 
-def _next_batch(records: Iterator[bytes | None]) -> Generator[int | None, None, list[bytes]]:
+def _next_batch(dropped: Iterator[Dropped | None]) -> Generator[int | None, None, list[Dropped]]:
     """The next items to be put in one go; empty at the end."""
-    batch: list[bytes] = []
+    batch: list[Dropped] = []
     size = 0
-    for record in records:
-        if record is None:
+    for one in dropped:
+        if one is None:
             yield None
             continue
-        batch.append(record)
-        size += len(record)
+        batch.append(one)
+        size += len(one[0])
         if len(batch) >= BATCH_ITEMS or size >= BATCH_BYTES:
             break
     return batch

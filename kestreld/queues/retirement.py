@@ -12,6 +12,7 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.slices import WAITS, Slices, Work
 
 REPORT_EVERY_MS: Final = 60_000
+SEEK_POINTS_AT_ONCE: Final = 16
 
 
 class Retirement:
@@ -70,6 +71,7 @@ class Retirement:
                         return
                 journal.forget(segment)
                 yield None
+                yield from _freed(segment)
             has_gone = True
         finally:
             if not is_copying:
@@ -143,6 +145,7 @@ class Retirement:
                 self._report_once(f"{path}: cannot archive: {problem.strerror}; will be retried")
                 return
             journal.forget(segment)
+            self._slices.take_on(_freed(segment))
             self.drop_dead(queue)
 
         self._files.in_background(work, finished)
@@ -152,3 +155,13 @@ class Retirement:
         if self._clock.monotonic_ms - self._reported_at_ms >= REPORT_EVERY_MS:
             self._reported_at_ms = self._clock.monotonic_ms
             self._report(problem)
+
+
+def _freed(segment: Segment) -> Work:
+    """Free what is known of a segment, in small steps.
+
+    Each seek point may be the last block in use of a megabyte, which goes back to the kernel with it.
+    """
+    while segment.seek_points:
+        del segment.seek_points[-SEEK_POINTS_AT_ONCE:]
+        yield None

@@ -7,6 +7,7 @@ long as either side needs them. What a note says is true after a kill at any mom
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from kestreld.clock import Clock
@@ -15,8 +16,17 @@ from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.record_reader import Found, bare_records, segment_records
-from kestreld.journal.records import Type, item_id, item_optional_fields
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    Type,
+    Why,
+    item_id,
+    item_optional_fields,
+    read_done,
+    read_due,
+)
 from kestreld.journal.segment import parse_segment_name
+from kestreld.queues.parted import PartedDict
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.slices import WAITS, Work
@@ -28,11 +38,13 @@ from kestreld.queues.trash_note import (
     Putting,
     note_of,
     read_note,
-    write_first_note,
     write_note,
+    write_progress,
 )
 
 TRASH: Final = ".trash"
+AT_ONCE: Final = 1000  # so many are forgotten in one go
+Dropped = tuple[bytes, int]  # PUT record, and for how many ms it is still held back
 
 
 @dataclass(slots=True)
@@ -93,7 +105,7 @@ class Trash:
                 written = max(queue.next_id - note.putting.first_id, 0) if queue is not None and is_same else 0
                 try:
                     self.put_back(entry, note, written)
-                    if not note.ranges:
+                    if note.is_empty:
                         self._remove(entry)
                 except OSError as error:
                     must_be_the_systems(error)
@@ -193,14 +205,14 @@ class Trash:
         """Link what a reader is about to lose, if its queue is kept at all. That it cannot be is no reason to fail."""
         note = self.note(reader, what)
         journal = reader.queue.journal
-        if note is None or journal is None or not note.items or not note.ranges:
+        if note is None or journal is None or not note.items or note.is_empty:
             return
         entry = self._entry(reader.name, journal.journal_id)
         self.entries.append(entry)
         try:
             self._files.make_dir(entry.path)
             if journal.segments:
-                first = journal.position_before(note.ranges[0][0])[0]
+                first = journal.position_before(note.first_id)[0]
                 for segment in journal.segments:
                     if segment.number >= first:
                         self._files.link(segment.path, f"{entry.path}/{segment.path.rpartition('/')[2]}")
@@ -227,7 +239,7 @@ class Trash:
 
     def _wrote_first(self, note: Note, folder: str) -> bool:
         try:
-            write_first_note(self._files, folder, note)
+            write_note(self._files, folder, note)
         except OSError as error:
             must_be_the_systems(error)
             self._report(f"{note.queue}: cannot keep for undo: {error.strerror}")
@@ -248,22 +260,26 @@ class Trash:
     def putting(self, entry: Entry, note: Note, journal_id: int, first_id: int, ids: list[int]) -> None:
         """The items `ids` are about to be put on the queue, to get new ids from `first_id` on. Raises OSError."""
         note.putting = Putting(journal_id, first_id, ids)
-        write_note(self._files, entry.path, note)
+        write_progress(self._files, entry.path, note)
 
     def put_back(self, entry: Entry, note: Note, count: int) -> None:
-        """So many of those are in the queue's journal. When no ranges are left the entry may go. Raises OSError."""
+        """So many of those are in the queue's journal. When the note is empty the entry may go. Raises OSError."""
         assert note.putting is not None
         ids, note.putting = note.putting.ids[:count], None
         if ids:
             note.items = max(note.items - len(ids), 0)
-            note.ranges = [(max(first, ids[-1] + 1), last) for first, last in note.ranges if last > ids[-1]]
-        if note.ranges:
-            write_note(self._files, entry.path, note)
+            note.pass_over(ids[-1])
+        if not note.is_empty:
+            write_progress(self._files, entry.path, note)
 
-    def records(self, entry: Entry, note: Note) -> Iterator[bytes | None]:
-        """The PUT records that a note is about, in order; None now and then. Raises OSError."""
-        ranges = list(note.ranges)
-        last = 0
+    def records(self, entry: Entry, note: Note) -> Iterator[Dropped | None]:
+        """What a note is about, in order; None now and then. Raises OSError."""
+        due: PartedDict[int, int] = PartedDict()  # for how long each waits yet
+        # Where the clock was set back since: not longer than was left when it was dropped.
+        now_ms = max(self._clock.wall_ms, note.at_ms)
+        if note.held is not None:
+            yield from self._find_due(entry, note, due, now_ms)
+        ranges, last = list(note.ranges), 0
         for record in self._all_records(entry):
             if record is None:
                 yield None
@@ -271,12 +287,42 @@ class Trash:
             found = item_id(record)
             while ranges and ranges[0][1] < found:
                 del ranges[0]
-            if not ranges:
+            if not ranges and note.held is None:
                 return  # the rest was put since
             is_its = item_optional_fields(record)[2] in (0, note.reader)
-            if found > last and ranges[0][0] <= found and is_its:
+            is_due = note.held is not None and note.held[0] <= found <= note.held[1] and found in due
+            if found > last and is_its and (is_due or bool(ranges and ranges[0][0] <= found)):
                 last = found
-                yield record
+                yield record, due.pop(found) or 0
+
+    def _find_due(self, entry: Entry, note: Note, due: PartedDict[int, int], now_ms: int) -> Iterator[None]:
+        """Which items were held back when they were dropped, and for how long each is from now on."""
+        number, used_bytes = note.held_until
+        names = [
+            name
+            for name in self._files.list_dir(entry.path)
+            if (parsed := parse_segment_name(name)) is not None and parsed[0] <= number
+        ]
+        sources = [
+            segment_records(self._files, f"{entry.path}/{name}", used_bytes if name == names[-1] else None)
+            for name in names
+        ]
+        try:
+            for found in chain(*sources, bare_records(self._files, f"{entry.path}/{UNWRITTEN}")):
+                if found is None:
+                    yield None
+                elif found[0] == Type.DUE:
+                    said = read_due(found[1][FRAME_BYTES:])
+                    if said.reader in (0, note.reader):
+                        due[said.item_id] = said.left_ms(now_ms) if said.why != Why.LEASED else 0
+                elif found[0] == Type.DONE:
+                    done = read_done(found[1][FRAME_BYTES:])
+                    for first, last in done.ranges if done.reader == note.reader else ():
+                        yield from _forget(due, first, last)
+        except JournalCorrupt as problem:
+            self._report(f"{entry.queue}: undo: {problem}; what was held back there is not restored")
+        for one in note.ended:
+            due.pop(one)
 
     def _all_records(self, entry: Entry) -> Iterator[bytes | None]:
         names = [name for name in self._files.list_dir(entry.path) if parse_segment_name(name)]
@@ -300,13 +346,31 @@ class Trash:
             self._report(f"{entry.queue}: undo: {problem}; the remaining items are not restored")
 
 
+def _forget(due: PartedDict[int, int], first: int, last: int) -> Iterator[None]:
+    """These were done."""
+    if last - first < len(due):
+        for one in range(first, last + 1):
+            due.pop(one)
+            if one % AT_ONCE == 0:
+                yield None
+        return
+    for part in due.parts():
+        for one in [one for one in part if first <= one <= last]:
+            due.pop(one)
+        yield None
+
+
 def _never_was(note: Note, queue: Queue) -> bool:
     """Whether a crash came before the queue's journal said that the items are gone."""
     if queue.journal is None or queue.journal.journal_id != note.journal_id:
         return False
     reader = next((reader for reader in queue.readers.values() if reader.number == note.reader), None)
-    if reader is None or reader.name != note.queue:
+    if reader is None or reader.name != note.queue or note.is_empty:
         return False
+    if note.what == DELETE:
+        return True
+    if not note.ranges:
+        held = reader.held
+        return held is not None and any(note.first_id <= one for one in (*held.later, *held.ready))
     first = note.ranges[0][0]
-    is_done = first < reader.fresh_id() or any(start <= first <= last for start, last in reader.skip)
-    return note.what == DELETE or not is_done
+    return not (first < reader.fresh_id() or any(start <= first <= last for start, last in reader.skip))

@@ -12,6 +12,7 @@ from kestreld.queues.reader import Reader
 DELETE: Final = "delete"
 FLUSH: Final = "flush"
 NOTE: Final = "note.json"
+PROGRESS: Final = "progress"  # lines of JSON: how far undo has come, the last one counts
 UNWRITTEN: Final = "unwritten"  # PUT records that were in no segment yet
 
 
@@ -26,7 +27,11 @@ class Putting:
 
 @dataclass(slots=True)
 class Note:
-    """Which items of a journal were dropped, and by what command. `ranges` are those that undo has yet to put back."""
+    """Which items of a journal were dropped, and by what command. `ranges` are those that undo has yet to put back.
+
+    Of what was held back, the journal says which it is and when it is due, up to `held_until`: `held` are the first and
+    last id that it may have and that undo has yet to come to, None where nothing was; `ended` were done, but not there.
+    """
 
     queue: str
     reader: int
@@ -37,6 +42,26 @@ class Note:
     ranges: list[Range]
     putting: Putting | None = None
     unwritten: list[bytes] = field(default_factory=list)
+    held: Range | None = None
+    held_until: tuple[int, int] = (0, 0)  # segment number, bytes of it
+    ended: list[int] = field(default_factory=list)
+    undone_to: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.ranges and self.held is None
+
+    @property
+    def first_id(self) -> int:
+        """An id that no item of its is below."""
+        return min([first for first, _ in self.ranges[:1]] + ([self.held[0]] if self.held is not None else []))
+
+    def pass_over(self, last_id: int) -> None:
+        """Undo has come so far."""
+        self.undone_to = last_id
+        self.ranges = [(max(first, last_id + 1), last) for first, last in self.ranges if last > last_id]
+        if self.held is not None:
+            self.held = (max(self.held[0], last_id + 1), self.held[1]) if self.held[1] > last_id else None
 
 
 def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
@@ -51,26 +76,48 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
     fresh = reader.fresh_id()
     ranges = [(one, one) for one in ids]
     for first, last in reader.skip:
-        if first >= fresh:
+        if last >= fresh:
             ranges.append((fresh, first - 1))
             fresh = last + 1
     ranges.append((fresh, queue.next_id - 1))
     ranges = merged([(first, last) for first, last in ranges if first <= last])
     unwritten = [record for record in queue.pending if item_optional_fields(record)[2] in (0, reader.number)]
-    return Note(reader.name, reader.number, journal.journal_id, what, now_ms, items, ranges, unwritten=unwritten)
-
-
-def write_first_note(files: FileLayer, folder: str, note: Note) -> None:
-    """The note, and before it the records that are in no segment. Raises OSError."""
-    _write(files, f"{folder}/{UNWRITTEN}", b"".join(note.unwritten))
-    write_note(files, folder, note)
+    note = Note(reader.name, reader.number, journal.journal_id, what, now_ms, items, ranges, unwritten=unwritten)
+    held = reader.held
+    if held is not None and (lowest := held.lowest()):
+        note.items += len(held.later)
+        note.held = (lowest, queue.next_id - 1)
+        note.held_until = (journal.live.number, journal.live.used_bytes) if journal.segments else (0, 0)
+        note.ended = [*map(item_id, reader.ended_in_memory()), *(item_id(move.record) for move in reader.moving)]
+        note.ended += [] if what == DELETE else reader.open
+        note.unwritten[:0] = [one.record for one in queue.notes if reader in one.readers]
+    return note
 
 
 def write_note(files: FileLayer, folder: str, note: Note) -> None:
-    """The note in place of the one there is, in one step. Raises OSError."""
+    """The note, and before it the records that are in no segment. Raises OSError."""
+    _write(files, f"{folder}/{UNWRITTEN}", b"".join(note.unwritten))
     words = asdict(note)
-    del words["unwritten"]
+    del words["unwritten"], words["undone_to"]
     _write(files, f"{folder}/{NOTE}", json.dumps(words).encode())
+
+
+def write_progress(files: FileLayer, folder: str, note: Note) -> None:
+    """How far undo has come, and what it is about to put. Raises OSError.
+
+    A line is added, as a file in place of another may cost a wait for the disk: hundreds of these come in a second. One
+    that is cut short is not read, and joins no other.
+    """
+    putting = None if note.putting is None else asdict(note.putting)
+    words = {"undone_to": note.undone_to, "items": note.items, "putting": putting}
+    line = b"\n" + json.dumps(words).encode() + b"\n"
+    path = f"{folder}/{PROGRESS}"
+    fd = files.open_append(path) if files.exists(path) else files.create(path)
+    try:
+        while line:
+            line = line[files.write(fd, line) :]
+    finally:
+        files.close(fd)
 
 
 def _write(files: FileLayer, path: str, data: bytes) -> None:
@@ -91,8 +138,29 @@ def read_note(files: FileLayer, folder: str) -> Note | None:
     try:
         words: Any = json.loads(files.read_file(f"{folder}/{NOTE}"))
         words["ranges"] = [(first, last) for first, last in words["ranges"]]
-        putting = words["putting"]
-        words["putting"] = None if putting is None else Putting(**putting)
-        return Note(**words)
+        held = words.get("held")
+        words["held"] = None if held is None else (held[0], held[1])
+        number, used_bytes = words.get("held_until", (0, 0))
+        words["held_until"] = (number, used_bytes)
+        words["putting"] = _putting(words["putting"])
+        note = Note(**words)
+        if files.exists(path := f"{folder}/{PROGRESS}"):
+            _apply(note, files.read_file(path))
+        return note
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _apply(note: Note, lines: bytes) -> None:
+    for line in reversed(lines.splitlines()):
+        try:
+            words: Any = json.loads(line)
+        except ValueError:
+            continue  # cut short, or empty
+        note.pass_over(words["undone_to"])
+        note.items, note.putting = words["items"], _putting(words["putting"])
+        return
+
+
+def _putting(words: Any) -> Putting | None:
+    return None if words is None else Putting(**words)

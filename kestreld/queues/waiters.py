@@ -1,10 +1,10 @@
-"""Consumers that wait for an item, in the order they came, and the deadlines at which they stop."""
+"""Consumers that wait for an item, in the order they came, until their patience ends."""
 
 from collections import deque
-from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
 from kestreld.errors import JournalCorrupt
+from kestreld.queues.agenda import Scheduled
 
 IDLE_WAITERS_MAX: Final = 64  # waiters that are over are cleared out beyond this and twice those that still wait
 PEEK: Final = 0
@@ -43,23 +43,31 @@ class Consumer(Protocol):
     def refused(self, waiter: "Waiter", reason: str) -> None: ...
 
 
-class Waiter:
+class Waiter(Scheduled):
     """One blocked get. `over` once it was served, has timed out or its client has gone.
 
     It may wait at several readers at once: the first that has an item for it is its `reader` from then on, and it has
     left the others. Who waits to see an item of a queue that is not there has no `reader`, but an `absence`.
     """
 
-    __slots__ = ("absence", "consumer", "deadline_ms", "lines", "over", "reader", "want")
+    __slots__ = ("absence", "consumer", "lines", "over", "reader", "want")
 
     def __init__(self, consumer: Consumer, reader: Source | None, want: int, deadline_ms: int) -> None:
+        super().__init__(deadline_ms)
         self.consumer = consumer
         self.reader = reader
         self.lines: tuple[WaitQueue, ...] = ()  # all that it stands in, if these are several
         self.absence: Absence | None = None
         self.want = want
-        self.deadline_ms = deadline_ms  # on the monotonic clock
         self.over = False
+
+    def is_due_at(self, at_ms: int) -> bool:
+        return not self.over
+
+    def fall_due(self, now_ms: int) -> None:
+        """It goes away with nothing."""
+        self.leave()
+        self.consumer.served(self, None)
 
     def leave(self) -> None:
         """It has timed out, or its client has gone."""
@@ -195,34 +203,3 @@ class WaitQueue:
                 waiter.consumer.served(waiter, None)
             else:
                 waiter.consumer.refused(waiter, reason)
-
-
-class Deadlines:
-    """When the next waiter's patience ends. Served waiters stay in the heap until it has doubled, at the latest."""
-
-    def __init__(self) -> None:
-        self.heap: list[tuple[int, int, Waiter]] = []  # empty: nobody waits
-        self._count = 0
-        self._clear_out_at = IDLE_WAITERS_MAX
-
-    def add(self, waiter: Waiter) -> None:
-        if len(self.heap) >= self._clear_out_at:
-            self.heap = [one for one in self.heap if not one[2].over]
-            heapify(self.heap)
-            self._clear_out_at = 2 * len(self.heap) + IDLE_WAITERS_MAX
-        self._count += 1
-        heappush(self.heap, (waiter.deadline_ms, self._count, waiter))
-
-    def next_at_ms(self) -> int | None:
-        """The earliest deadline of a waiter that still waits; None when nobody does."""
-        while self.heap and self.heap[0][2].over:
-            heappop(self.heap)
-        return self.heap[0][0] if self.heap else None
-
-    def expire(self, now_ms: int) -> None:
-        """Send every waiter whose deadline has come away with nothing."""
-        while self.heap and self.heap[0][0] <= now_ms:
-            waiter = heappop(self.heap)[2]
-            if not waiter.over:
-                waiter.leave()
-                waiter.consumer.served(waiter, None)

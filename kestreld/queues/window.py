@@ -23,6 +23,7 @@ from kestreld.journal.records import (
     record_end,
 )
 from kestreld.journal.segment import Segment
+from kestreld.queues.held import Held
 from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata
 from kestreld.queues.waiters import Source
 
@@ -39,7 +40,7 @@ class Window(Source):
     """What a reader has yet to deliver. A reader is one; this part knows nothing of what becomes of the items."""
 
     __slots__ = (
-        "attached", "behind_bytes", "behind_items", "config", "detached_at", "max_age_ms", "mem_bytes",
+        "attached", "behind_bytes", "behind_items", "config", "detached_at", "held", "max_age_ms", "mem_bytes",
         "metadata_items", "name", "next_unread", "number", "offset", "open_bytes", "queue", "returned",
         "segment", "skip", "skip_at", "slow", "sought", "taken_in_order", "window",
     )  # fmt: skip
@@ -56,8 +57,9 @@ class Window(Source):
         self.mem_bytes = 0  # data in the window, as of the last flush_counters
         self.open_bytes = 0  # data of open reads: it may come back, so the window leaves room for it
         self.metadata_items = 0  # items in the window with flags, expiry or only_reader
+        self.held: Held | None = None  # what has a time of its own; None = nothing ever had
         self.returned = 0  # items at the window's front that came back
-        self.slow: bool = bool(self.max_age_ms)  # a plain get must look closer than window.popleft()
+        self.slow = bool(self.max_age_ms or config.open_transaction_timeout_ms)  # window.popleft() is not all of a get
         self.attached = True
         self.behind_items = 0  # waiting on disk only
         self.behind_bytes = 0
@@ -75,12 +77,19 @@ class Window(Source):
 
     @property
     def items(self) -> int:
-        """Items waiting; open reads do not count. Exact after `queue.flush_counters()`."""
-        return len(self.window) + self.behind_items
+        """Items waiting; open reads and what is not due yet do not count. Exact after `queue.flush_counters()`."""
+        waiting = len(self.window) + self.behind_items
+        return waiting if self.held is None else waiting + len(self.held.ready)
 
     @property
     def data_bytes(self) -> int:
-        return self.mem_bytes + self.behind_bytes
+        waiting_bytes = self.mem_bytes + self.behind_bytes
+        return waiting_bytes if self.held is None else waiting_bytes + self.held.ready_bytes
+
+    def room_bytes(self) -> int:
+        """How much the window may hold, less what is held beside it."""
+        held_bytes = self.open_bytes if self.held is None else self.open_bytes + self.held.memory_bytes
+        return self.config.max_memory_size_bytes - held_bytes
 
     def oldest_at_ms(self) -> int:
         """When the head was put; 0 when nothing waits, or while `seek_head` has not found it on disk."""
@@ -142,6 +151,8 @@ class Window(Source):
 
     def _is_wanted(self, found: int, record: bytes) -> bool:
         """Whether an item on disk, of which the header does, is this reader's and not done yet."""
+        if self.held is not None and self.held.has(found):
+            return False
         place = bisect_left(self.skip, found, key=lambda done: done[1])
         if place < len(self.skip) and self.skip[place][0] <= found:
             return False
@@ -150,6 +161,8 @@ class Window(Source):
     def refresh_fast_path(self) -> None:
         """Recompute `slow` after what it depends on has changed."""
         self.slow = bool(self.metadata_items or self.returned or self.max_age_ms or self.queue.stopped)
+        if self.config.open_transaction_timeout_ms or (self.held is not None and self.held.ready):
+            self.slow = True
 
     def append_with_metadata(self, record: bytes) -> None:
         """An item with flags, expiry or only_reader arrives. All others are appended to `window`."""
@@ -206,6 +219,9 @@ class Window(Source):
     def undo_put(self, record: bytes) -> None:
         """An item is taken back that was counted. It still stands in the window, if it came there."""
         is_own = item_optional_fields(record)[2] in (0, self.number)
+        if self.held is not None and self.held.has(item_id(record)):
+            self.held.undo_put(item_id(record))
+            return  # it was never counted among what waits
         if is_own and not self.attached and item_id(record) >= self.next_unread:
             self.behind_items -= 1
             self.behind_bytes -= len(record) - ITEM_HEADER_BYTES
@@ -234,6 +250,70 @@ class Window(Source):
         self.behind_items = self.behind_bytes = 0
         self.taken_in_order = True
         self.refresh_fast_path()
+
+    def _pull_from_window(self, one: int) -> bytes | None:
+        """Take an item out of the window, wherever it stands."""
+        self.queue.flush_counters()
+        window = self.window
+        at = next((at for at in range(self.returned) if item_id(window[at]) == one), -1)
+        if at < 0:
+            at = bisect_left(window, one, self.returned, key=item_id)
+            if at == len(window) or item_id(window[at]) != one:
+                return None
+        record = window[at]
+        del window[at]
+        self.mem_bytes -= len(record) - ITEM_HEADER_BYTES
+        if at < self.returned:
+            self.returned -= 1
+        if has_metadata(record):
+            self.metadata_items -= 1
+        self.refresh_fast_path()
+        return record
+
+    def _pull_from_disk(self, one: int) -> bytes | None:
+        """Take an item out of what has yet to be loaded. `_wants` must be told of it."""
+        journal = self.queue.journal
+        if self.attached or one < self.next_unread or journal is None or not journal.segments:
+            return None
+        first_pending = self.queue.next_id - len(self.queue.pending)
+        found, record = one, b""
+        if one < first_pending:
+            found, record = next(journal.puts(one, SEEK_BYTES), (0, b""))
+        elif one < self.queue.next_id:
+            record = self.queue.pending[one - first_pending]
+        if found != one or not record or not self._is_wanted(one, record):
+            return None
+        self.queue.flush_counters()
+        self.behind_items -= 1
+        self.behind_bytes -= len(record) - ITEM_HEADER_BYTES
+        return record
+
+    def pass_over(self, one: int) -> None:
+        """An item is done that reading has yet to come to."""
+        skip, first, last = self.skip, one, one
+        place = bisect_left(skip, (one + 1,))
+        if place and skip[place - 1][1] >= one:
+            return  # it is among what was done or due at the start
+        if place < len(skip) and skip[place][0] == one + 1:
+            last = skip.pop(place)[1]
+        if place and skip[place - 1][1] == one - 1:
+            place -= 1
+            skip[place] = (skip[place][0], last)
+        else:
+            skip.insert(place, (first, last))
+        # What has grown may reach to where reading is; what it has passed it passes again.
+        self.skip_at = min(self.skip_at, place)
+
+    def meet_again(self, one: int) -> None:
+        """An item that was to be passed over is not done after all."""
+        place = bisect_left(self.skip, (one + 1,)) - 1
+        if place < 0 or not self.skip[place][0] <= one <= self.skip[place][1]:
+            return
+        first, last = self.skip[place]
+        parts = [(first, one - 1)] * (first < one) + [(one + 1, last)] * (one < last)
+        self.skip[place : place + 1] = parts
+        if place < self.skip_at:
+            self.skip_at += len(parts) - 1
 
     def moved_to(self, replaced: list[int], compacted: Segment) -> None:
         """The segments it was to read from have been compacted into one."""
@@ -278,7 +358,7 @@ class Window(Source):
         journal = self.queue.journal
         assert journal is not None
         at, start = 0, self.offset
-        limit_bytes = self.config.max_memory_size_bytes - self.open_bytes
+        limit_bytes = self.room_bytes()
         before = journal.segment(self.segment)
         while at < len(chunk):
             record_type, end = journal.check(chunk, at, self.segment, start)
@@ -307,6 +387,8 @@ class Window(Source):
             self.skip_at += 1
         if self.skip_at < len(self.skip) and self.skip[self.skip_at][0] <= found:
             return False
+        if self.held is not None and self.held.has(found):
+            return False
         optional_fields = item_optional_fields(record)
         if optional_fields == (0, 0, 0):
             return True
@@ -318,7 +400,7 @@ class Window(Source):
     def _follow(self) -> None:
         """All that is written has been loaded: take what waits for the commit too, and attach if all of it fits."""
         self.queue.flush_counters()
-        limit_bytes = self.config.max_memory_size_bytes - self.open_bytes
+        limit_bytes = self.room_bytes()
         for index, record in enumerate(self.queue.pending[self.detached_at :], self.detached_at):
             found = item_id(record)
             size = len(record) - ITEM_HEADER_BYTES

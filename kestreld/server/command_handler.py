@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
+from kestreld import net
 from kestreld.queues.commit import Committed, PendingCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
@@ -82,10 +83,13 @@ class CommandHandler:
         self.last_queue: Queue | None = None  # whose commit `out` depends on,
         self.earlier_queues: list[Queue] = []  # and those before it;
         self.earlier_starts: list[int] = []  # from which answer on it does so, but for the first of them
-        self.unsettled: set[Queue] = set()  # those that answers depend on which are held back
+        self.unsettled: frozenset[Queue] = frozenset()  # those that answers depend on which are held back
         self.take_queue: Queue | None = None  # all of these are this one: what a get takes is back if they fail
         self.put_off: Any = None  # a command not carried out yet, for it would take from another
         self.gone = False
+        self.promised: list[tuple[int, Reader, int]] | None = None  # leases: of which answer, where, and tokens
+        self.fd = -1  # of the session's connection
+        self._holder: str | None = None
         self.authenticate: Authenticate | None = None  # where a login is a command of the session
 
     @property
@@ -97,6 +101,13 @@ class CommandHandler:
     def is_busy(self) -> bool:
         """Whether the session waits or holds something: it is not idle."""
         return self.waiter is not None or self.held
+
+    @property
+    def holder(self) -> str:
+        """Whose leases are those of this session: its client's address."""
+        if self._holder is None:
+            self._holder = net.peer_of(self.fd) if self.fd >= 0 else ""
+        return self._holder
 
     def waits_since_ms(self) -> int | None:
         """Since when `waiter` waits, on the monotonic clock; None when there is none."""
@@ -191,7 +202,7 @@ class CommandHandler:
         """What was in `out` has left."""
         self.room_bytes = OUTPUT_BYTES_MAX
         if self.unsettled:
-            self.unsettled = set()
+            self.unsettled = frozenset()
         # As turn_over does, without the call: each turn comes here.
         self.last_queue = self.take_queue = None
         if self.earlier_queues:
@@ -214,7 +225,7 @@ class CommandHandler:
                 commits.append(queue.pending_commit)
         parts.append((_join(self.out[begin:]), commits))
         self.out.clear()
-        self.unsettled.update(self.depends_on())
+        self.unsettled = self.unsettled.union(self.depends_on())
         self.turn_over()
         return parts
 
@@ -234,8 +245,17 @@ class CommandHandler:
             starts = zip([0, *self.earlier_starts], self.depends_on(), strict=False)
             kept = min(start for start, queue in starts if queue in queues)
         del self.out[kept:]
+        promised = self.promised or []
+        self.promised = [one for one in promised if one[0] < kept]
+        for place, reader, token in promised:
+            if place >= kept:
+                self.undelivered(reader, token)
         self.out.append(self.commit_failure(reason))
         self.closing = True
+
+    def undelivered(self, reader: Reader, token: int) -> None:
+        """An answer with a lease never left the server."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """The session ends: nothing leads back to it."""

@@ -18,7 +18,6 @@ from kestreld.queues.everywhere import everywhere
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.repairing import RepairDone, Repairer, UndoDone
 from kestreld.queues.slices import Slices, Work
-from kestreld.queues.waiters import Deadlines
 from kestreld.server.admission import Admission
 from kestreld.server.cpu_worker import CpuWorker
 from kestreld.server.descriptors import Descriptors
@@ -75,15 +74,15 @@ class Service:
         self.note = note or report
         self._tidy = tidy
         self.stats = ServerStats(started_at_ms=clock.monotonic_ms)
-        self.deadlines = Deadlines()
-        self.state = ServerState(collection, self.stats, self.deadlines, self)
+        self.agenda = collection.agenda
+        self.state = ServerState(collection, self.stats, self)
         self._inflight_bytes = inflight_bytes
         self.inflight = Inflight(clock, self._inflight_bytes_max(collection.config))
         self.turn = Turn(
             network.poller(),
             clock,
             collection.commit,
-            self.deadlines,
+            self.agenda,
             self._after_commit,
             self._turn_again,
             self.inflight,
@@ -156,7 +155,7 @@ class Service:
 
     def _run_turn(self, events: Events) -> None:
         self.turn.run(events)
-        if self.deadlines.heap:
+        if self.agenda.heap:
             self._plan_deadline()
         if self.collection.commit.sync_later and not self._sync_planned:
             self._sync_due()
@@ -171,7 +170,7 @@ class Service:
         self._run_turn([])
 
     def _plan_deadline(self) -> None:
-        next_at_ms = self.deadlines.next_at_ms()
+        next_at_ms = self.agenda.next_at_ms()
         if next_at_ms == self._deadline_at_ms:
             return
         if self._deadline is not None:

@@ -1,12 +1,14 @@
 """One connection: bytes in, bytes out, and what waits in between. No protocol word, no queue word."""
 
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from kestreld import net
 from kestreld.net import Connection
 from kestreld.queues.commit import Committed, Tally
+from kestreld.queues.reader import Reader
 from kestreld.server.command_handler import READ_BYTES, CommandHandler, Parser
 
 # Session, Turn and Inflight import one another: a session is read, resumed and sent to by the turn that it tells what
@@ -35,6 +37,8 @@ class Session:
         self.commit = turn.commit
         self.held: deque[tuple[bytes, Tally]] = deque()  # answers, and the commits they wait for
         self.unsent: bytes | memoryview = b""
+        self.promised: Sequence[tuple[int, Reader, int]] = ()  # leases whose answers have yet to leave, where they end,
+        self.sent_bytes = 0  # and what has left: counted as `unsent` goes, as long as there are any
         self.input_closed = False  # the client sends no more
         self.closed = False
         self.leaving_since_ms: int | None = None  # all is said: what the client still sends is thrown away
@@ -44,6 +48,7 @@ class Session:
         self._recv = connection.recv
         self._send = connection.send
         handler.ready = self._ready
+        handler.fd = self.fd
 
     @property
     def half_sent(self) -> bool:
@@ -201,6 +206,8 @@ class Session:
         """Hang up. Nothing that the client has sent is held any longer, nor does anything lead back here."""
         if not self.closed:
             self.closed = True
+            self._note_promised()
+            self._take_back_behind(self.sent_bytes)
             self.handler.close()
             self.parser.close()
             self.waiting, self.later = None, []
@@ -217,13 +224,19 @@ class Session:
         out = handler.out
         all_sent = not self.unsent
         if out:
+            if handler.promised and (self.commit.pending_commits or self.held or not all_sent):
+                self._note_promised()
             if self.commit.pending_commits and self._must_hold():
                 return
             data = b"".join(out) if len(out) > 1 else out[0]
-            out.clear()
-            if all_sent:
+            if handler.promised:
+                all_sent = self._put_out_promised(data)
+                out.clear()
+            elif all_sent:
+                out.clear()
                 all_sent = self._put_out(data)
             else:
+                out.clear()
                 self.unsent = bytes(self.unsent) + data
         elif handler.waiter is not None and self.commit.pending_commits and handler.pending_commits():
             self._must_hold()  # what it confirmed before it waits has to be on disk before any answer to that
@@ -261,6 +274,7 @@ class Session:
             data, tally = self.held.popleft()
             if tally.failure is not None:
                 self.held.clear()
+                self._take_back_behind(self.sent_bytes + len(self.unsent) + sum(map(len, ready)))
                 self.fail(tally.failure.reason)
                 break
             if data:
@@ -290,11 +304,51 @@ class Session:
             self.hung_up()
             return False
         self.stats.bytes_written += sent
+        if self.promised:
+            self._has_sent(sent)
         if sent == len(data):
             return True
         self.unsent = memoryview(data)[sent:]  # not copied: a slow client takes a large item in many pieces
         self._watch(net.WRITE)
         return False
+
+    # Leases whose answers may never leave
+
+    def _put_out_promised(self, data: bytes) -> bool:
+        """`_put_out` of what the handler has, leases among it. Mostly all is taken, wherever in it each of them is."""
+        handler, all_sent = self.handler, self._put_out(data)
+        if all_sent:
+            handler.promised = None
+        elif handler.promised:
+            rest, self.unsent = self.unsent, b""
+            self._note_promised()
+            self.unsent = rest
+            self._has_sent(len(data) - len(rest))
+        return all_sent
+
+    def _note_promised(self) -> None:
+        """Know where the answers end, in what is sent, that have leases in them."""
+        handler = self.handler
+        before = self.sent_bytes + len(self.unsent) + sum([len(data) for data, _ in self.held])
+        ends = list(accumulate(map(len, handler.out), initial=before))
+        told = [(ends[place + 1], reader, token) for place, reader, token in handler.promised or ()]
+        self.promised = [*self.promised, *told]
+        handler.promised = None
+
+    def _has_sent(self, sent: int) -> None:
+        self.sent_bytes += sent
+        if self.promised[-1][0] <= self.sent_bytes:
+            self.promised = ()
+            self.sent_bytes = 0
+        else:
+            self.promised = [one for one in self.promised if one[0] > self.sent_bytes]
+
+    def _take_back_behind(self, sent_bytes: int) -> None:
+        """No more than that is sent of what there was to send: leases behind it end."""
+        promised, self.promised = self.promised, [one for one in self.promised if one[0] <= sent_bytes]
+        for end, reader, token in promised:
+            if end > sent_bytes:
+                self.handler.undelivered(reader, token)
 
     def writable(self) -> None:
         """The client reads again."""

@@ -7,7 +7,6 @@ from typing import Protocol
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.repairing import RepairDone, UndoDone
 from kestreld.queues.slices import Work
-from kestreld.queues.waiters import Deadlines
 from kestreld.stats import ServerStats
 
 
@@ -36,14 +35,11 @@ class ServerControl(Protocol):
 
 
 class ServerState:
-    """The queues, the counters, the deadlines and the server's own switches."""
+    """The queues, the counters and the server's own switches."""
 
-    def __init__(
-        self, collection: QueueCollection, stats: ServerStats, deadlines: Deadlines, control: ServerControl
-    ) -> None:
+    def __init__(self, collection: QueueCollection, stats: ServerStats, control: ServerControl) -> None:
         self.collection = collection
         self.stats = stats
-        self.deadlines = deadlines
         self.control = control
         self.clock = collection.clock
         self.max_open_reads = collection.config.max_open_reads

@@ -9,8 +9,8 @@ from typing import Protocol
 from kestreld import net
 from kestreld.clock import Clock
 from kestreld.net import Events, Poller
+from kestreld.queues.agenda import Agenda
 from kestreld.queues.commit import GroupCommit
-from kestreld.queues.waiters import Deadlines
 from kestreld.server.inflight import Inflight
 from kestreld.server.session import Session
 
@@ -27,7 +27,7 @@ class Turn:
         poller: Poller,
         clock: Clock,
         commit: GroupCommit,
-        deadlines: Deadlines,
+        agenda: Agenda,
         housekeep: Callable[[], None],
         again: Callable[[], None],
         inflight: Inflight,
@@ -35,7 +35,7 @@ class Turn:
         self.poller = poller
         self.clock = clock
         self.commit = commit
-        self.deadlines = deadlines
+        self.agenda = agenda
         self.housekeep = housekeep
         self.again = again  # ask the loop for another turn although nothing may be readable
         self.inflight = inflight
@@ -51,8 +51,9 @@ class Turn:
         for fd, mask in events:
             if mask != 1:
                 self._unusual(fd, mask)
-        if self.deadlines.heap:
-            self.deadlines.expire(self.clock.monotonic_ms)
+        due = self.agenda.heap
+        if due and due[0][0] <= self.clock.monotonic_ms:
+            self.agenda.fall_due(self.clock.monotonic_ms)
         if self.ready:
             self._go_on()
         for fd, mask in events:

@@ -196,14 +196,16 @@ class _Putting:
             add_ms = _milliseconds(columns["add_time"])
             expire_ms = _milliseconds(columns["expire_time"])
             names = ("server", "queue", "reader", "id", "journal_id", "flags", VALUE, CORRUPT, CODE)
+            due_ms = _milliseconds(columns["due_time"])
             lists = [columns[name].to_pylist() for name in names]
-            for at_ms, expire_at_ms, *row in zip(add_ms, expire_ms, *lists, strict=True):
-                yield self._row(at_ms, expire_at_ms, *row)
+            for at_ms, expire_at_ms, due_at_ms, *row in zip(add_ms, expire_ms, due_ms, *lists, strict=True):
+                yield self._row(at_ms, expire_at_ms, due_at_ms, *row)
 
     def _row(
         self,
         at_ms: int,
         expire_at_ms: int,
+        due_at_ms: int,
         server: str,
         queue: str,
         reader: str | None,
@@ -224,7 +226,7 @@ class _Putting:
             ItemPosition(journal_id or 0, item_id or 0),
             at_ms,
             expire_at_ms,
-            PutItem(data, 0, flags or 0),
+            PutItem(data, 0, flags or 0, max(due_at_ms - at_ms, 0) if due_at_ms else 0),
             corrupt or "",
             code or 0,
         )

@@ -23,7 +23,8 @@ READER_SCHEMA: Final = (
     "backlog_items long, backlog_bytes long"
 )
 SOURCE_SCHEMA: Final = (
-    "server string, queue string, journal_id long, reader string, event string, id long, at timestamp, size long"
+    "server string, queue string, journal_id long, reader string, event string, id long, at timestamp, size long, "
+    "due_time timestamp"
 )
 SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.split(", ")]
 
@@ -135,6 +136,7 @@ def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list
             native.where("event is null or (journal_id is not null and id is not null)").selectExpr(
                 "server", "queue", "journal_id", "reader", "event", "id",
                 "unix_millis(at) as at_ms", "unix_millis(at) as not_after_ms", "size",
+                "unix_millis(due_time) as due_at_ms",
             )
         )  # fmt: skip
         notes.append(
@@ -143,7 +145,7 @@ def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list
         )
     if kestrel:
         frame, counted = history(spark, kestrel)
-        frames.append(frame)
+        frames.append(frame.selectExpr("*", "cast(null as long) as due_at_ms"))
         notes.append(
             "Kestrel's own journals do not record when or why an item left. It was between the item added before"
             " and the next one: waits are intervals, and expired or discarded items count as got."
@@ -157,7 +159,7 @@ def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list
     if not frames:
         from kestrelspark.jobs.kestrel_history import HISTORY_SCHEMA
 
-        return spark.createDataFrame([], HISTORY_SCHEMA), notes
+        return spark.createDataFrame([], f"{HISTORY_SCHEMA}, due_at_ms long"), notes
     events = frames[0]
     for frame in frames[1:]:
         events = events.unionByName(frame)
@@ -243,8 +245,8 @@ def percentile_names() -> list[str]:
     return [f"p{share * 100:g}".replace(".", "") for share in PERCENTILES]
 
 
-# A put counts for each reader it is for; items put for a child are only the child's. The range of a DONE may include
-# ids of items that its reader never had.
+# A put counts for each reader it is for, and a wait from the due time on; items put for a child are only the child's.
+# The range of a DONE may include ids of items that its reader never had.
 _STEPS: Final = """
 with puts as (select * from kestrel_events where event = 'put')
 select p.server, p.queue, r.reader, 'put' as event, p.at_ms, p.size, cast(null as long) as wait_ms,
@@ -255,10 +257,11 @@ from puts p join kestrel_readers r
 union all
 select e.server, e.queue, e.reader,
     case e.event when 'confirmed' then 'got' when 'aborted' then 'retried' else e.event end, e.at_ms, p.size,
-    greatest(e.at_ms - p.at_ms, 0), greatest(e.not_after_ms - p.at_ms, 0), p.size as bytes
+    greatest(e.at_ms - greatest(p.at_ms, p.due_at_ms), 0),
+    greatest(e.not_after_ms - greatest(p.at_ms, p.due_at_ms), 0), p.size as bytes
 from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
-where e.event != 'put' and (p.id is null or p.reader is null or p.reader = e.reader)
+where e.event not in ('put', 'delayed', 'leased') and (p.id is null or p.reader is null or p.reader = e.reader)
 """
 _BUCKETED: Final = """
 select *, 1 as items, at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown,

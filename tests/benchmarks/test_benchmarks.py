@@ -42,9 +42,11 @@ def measured(port: int, load: Load, queue: str, *, pid: int = 0, seconds: float 
         Load(clients=3, queues=5, fill=10, idle=2),
         Load(work="put", clients=2),
         Load(work="reliable", clients=2, fill=2000),
+        Load(work="opened", clients=2, fill=2000),
+        Load(work="leased", clients=2, depth=8, fill=2000),
         Load(clients=2, size="65536"),
     ],
-    ids=["one at a time", "mixed sizes", "several queues", "put", "reliable", "large"],
+    ids=["one at a time", "mixed sizes", "several queues", "put", "reliable", "opened", "leased", "large"],
 )
 def test_a_load_counts_what_it_does_and_finds_all_items(daemon: Daemon, load: Load) -> None:
     result = measured(daemon.port, load, f"q{abs(hash(load))}", pid=daemon.pid)

@@ -4,13 +4,11 @@ Each is a program that uses the client as its users do and prints a line for eac
 installed is skipped. At the end there is a table of what each has done.
 """
 
-import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -18,16 +16,25 @@ from typing import Final
 import pytest
 
 from kestreld import __version__
+from tests.clients.preparing import (
+    PROGRAMS,
+    Missing,
+    Prepare,
+    Run,
+    of_binary_python,
+    of_go,
+    of_node,
+    of_perl,
+    of_php,
+    of_python,
+)
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 
 pytestmark = pytest.mark.long
 
-PROGRAMS: Final = Path(__file__).parent / "programs"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
 ON_PAGE: Final = ("pymemcache", "python-memcached", "pylibmc", "PHP Memcached", "Perl Cache::Memcached")
-DEBIANS_PYTHON: Final = "/usr/bin/python3"
-GOMEMCACHE: Final = Path("/usr/share/gocode/src/github.com/bradfitz/gomemcache")
 AT_ONCE_S: Final = 10.0  # with the start of the program; who waits for an answer does so for 20 s
 ANSWERS: Final = {
     "version": __version__,
@@ -41,95 +48,7 @@ ANSWERS: Final = {
     "delete": "ok",
 }
 _numbers = count(1)
-
-
-class Missing(Exception):
-    """What a client needs is not installed: what it is, and how to get it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How to run a program of ours. Port and queue come behind the command, and then `more`."""
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str] | None = None
-    more: tuple[str, ...] = ()
-    lacks: frozenset[str] = frozenset()  # operations that the client does not have
-
-
-Prepare = Callable[[Path], Run]  # in a folder of its own; raises Missing
 Table = list[tuple[str, str, str]]  # client, operations, outcome
-
-
-def python_with(module: str) -> str:
-    """An interpreter that has the module: this one, or Debian's."""
-    for python in (sys.executable, DEBIANS_PYTHON):
-        if (
-            shutil.which(python)
-            and not subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode
-        ):
-            return python
-    raise Missing(f"no Python here has the module {module}")
-
-
-def of_python(module: str) -> Run:
-    return Run((python_with(module), str(PROGRAMS / "python_client.py"), module))
-
-
-def of_binary_python() -> Run:
-    return Run((python_with("bmemcached"), str(PROGRAMS / "binary_client.py")))
-
-
-def of_php(*more: str) -> Run:
-    php = needed("php", "php-cli")
-    if "memcached" not in subprocess.run([php, "-m"], capture_output=True, text=True).stdout.split():
-        raise Missing("PHP has no extension memcached: apt install php-memcached")
-    return Run((php, str(PROGRAMS / "client.php")), more=more)
-
-
-def of_perl() -> Run:
-    perl = needed("perl", "perl")
-    if subprocess.run([perl, "-MCache::Memcached", "-e1"], capture_output=True).returncode:
-        raise Missing("Perl has no Cache::Memcached: apt install libcache-memcached-perl")
-    return Run((perl, str(PROGRAMS / "client.pl")))
-
-
-def of_node(module: str, program: str) -> Run:
-    """NODE_PATH says where Node's modules are, beside where npm installs them for all."""
-    node = needed("node", "nodejs")
-    folders = [os.environ.get("NODE_PATH", ""), "/usr/lib/node_modules", "/usr/local/lib/node_modules"]
-    environment = {**os.environ, "NODE_PATH": ":".join(filter(None, folders))}
-    known = subprocess.run([node, "-e", f"require.resolve('{module}')"], env=environment, capture_output=True)
-    if known.returncode:
-        raise Missing(f"Node has no module {module}: npm install --global {module}")
-    return Run((node, str(PROGRAMS / program)), environment)
-
-
-def of_go(folder: Path) -> Run:
-    go = needed("go", "golang-go")
-    if not GOMEMCACHE.exists():
-        raise Missing("no gomemcache: apt install golang-github-bradfitz-gomemcache-dev")
-    library = folder / "gomemcache"
-    shutil.copytree(GOMEMCACHE, library)
-    (library / "go.mod").write_text("module github.com/bradfitz/gomemcache\n")
-    shutil.copy(PROGRAMS / "client.go", folder)
-    (folder / "go.mod").write_text(
-        "module client\n\nrequire github.com/bradfitz/gomemcache v0.0.0\n"
-        "replace github.com/bradfitz/gomemcache => ./gomemcache\n"
-    )
-    environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "GOPROXY": "off", "GO111MODULE": "on"}
-    built = subprocess.run(
-        [go, "build", "-o", "client", "."], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert built.returncode == 0, built.stderr
-    return Run((str(folder / "client"),), lacks=frozenset({"version"}))
-
-
-def needed(command: str, package: str) -> str:
-    found = shutil.which(command)
-    if found is None:
-        raise Missing(f"no {command}: apt install {package}")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +81,9 @@ TEXT_CLIENTS: Final[Mapping[str, Prepare]] = {
     "PHP Memcached": lambda folder: of_php(),
     "Perl Cache::Memcached": lambda folder: of_perl(),
     "node memcached": lambda folder: of_node("memcached", "client.js"),
-    "gomemcache": of_go,
+    "gomemcache": lambda folder: replace(
+        of_go(folder, (PROGRAMS / "client.go").read_text()), lacks=frozenset({"version"})
+    ),
 }
 BINARY_CLIENTS: Final[Mapping[str, Prepare]] = {
     "python-binary-memcached": lambda folder: of_binary_python(),

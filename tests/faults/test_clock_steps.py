@@ -84,6 +84,39 @@ def test_expiry_follows_the_clock(daemon: SteppedDaemon) -> None:
 
 
 @pytest.mark.parametrize("offset_s", [-DAY_S, DAY_S])
+def test_delays_and_leases_go_by_elapsed_time_while_it_runs(daemon: SteppedDaemon, offset_s: int) -> None:
+    with QueueClient(daemon.port) as client:
+        client.put("leased", b"2")
+        started = time.monotonic()
+        client.do(b"set delayed/delay=500 0 0 1\r\n1", b"STORED\r\n")
+        client.send(b"gets leased/open/lease=500\r\n")
+        client.read_until(b"END\r\n")
+        daemon.step_to(offset_s)
+        assert (client.get("delayed"), client.get("leased")) == (None, None)
+        assert (client.get("delayed/t=20000"), client.get("leased/t=20000")) == (b"1", b"2")
+        assert 0.5 <= time.monotonic() - started < 10
+
+
+def test_a_delay_over_a_restart_ends_early_by_what_the_clock_went_forward_and_is_never_longer_than_it_was(
+    daemon: SteppedDaemon,
+) -> None:
+    with QueueClient(daemon.port) as client:
+        client.do(b"set hour/delay=3600000 0 0 1\r\n1", b"STORED\r\n")
+        client.do(b"set moment/delay=300 0 0 1\r\n2", b"STORED\r\n")
+    daemon.kill()
+    daemon.step_to(-DAY_S)
+    daemon.start()
+    with QueueClient(daemon.port) as client:
+        assert client.get("moment/t=20000") == b"2", "not a day later"
+        assert client.get("hour") is None
+    daemon.kill()
+    daemon.step_to(2 * HOUR_S)
+    daemon.start()
+    with QueueClient(daemon.port) as client:
+        assert client.get("hour/t=1000") == b"1"
+
+
+@pytest.mark.parametrize("offset_s", [-DAY_S, DAY_S])
 @pytest.mark.long
 def test_a_clock_that_was_set_while_it_was_down_loses_nothing(daemon: SteppedDaemon, offset_s: int) -> None:
     with QueueClient(daemon.port) as client:

@@ -18,7 +18,7 @@ from tests.support.queue_client import QueueClient
 
 MIB: Final = 1 << 20
 NEVER_READER_BYTES_MAX: Final = 8 * MIB
-IDLE_BYTES_MAX: Final = 3 * 1024
+IDLE_BYTES_MAX: Final = 5 * 1024 // 2
 P99_MS_MAX: Final = 50  # on a machine that does nothing else
 
 GREEDY: Final = {

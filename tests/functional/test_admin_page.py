@@ -27,14 +27,15 @@ def test_the_commands_on_the_page_work(tmp_path):
             done = subprocess.run(["sh", "-euc", script], env=environment, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, (script, done.stderr)
             said.append(done.stdout)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     assert said[0] == "ok\nready\n"
     assert '"is_full":false' in said[3]
     assert '"data":"second"' in said[4]
-    assert '"state":"live"' in said[5]
-    assert said[6].splitlines()[0] == '{"reader":"report","kind":"stream","head":1,"behind":2}'
-    assert said[6].splitlines()[-1] == '{"dropped":"report"}'
-    assert '"waiters":0,"open":0,"waiting":[],"holding":[],"readers":[{"reader":"",' in said[7]
+    assert '"moved":3,"to":{"again":3},"without_origin":0' in said[5]
+    assert '"state":"live"' in said[6]
+    assert said[7].splitlines()[0] == '{"reader":"report","kind":"stream","head":1,"behind":4}'
+    assert said[7].splitlines()[-1] == '{"dropped":"report"}'
+    assert '"waiters":0,"open":0,"leased":0,"waiting":[],"holding":[],"leasing":[],"readers":[{"reader":"",' in said[8]
 
 
 def test_the_page_names_every_metric_of_queues():

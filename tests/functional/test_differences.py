@@ -9,9 +9,7 @@ from typing import Final
 
 import pytest
 
-from kestreld.config.config_file import load
 from kestreld.config.settings import SETTINGS
-from kestreld.errors import ConfigError
 from kestreld.journal.kestrel.ops import ADDX, CONFIRM_REMOVE, REMOVE_TENTATIVE, UNREMOVE, Op, encode
 from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
@@ -32,6 +30,7 @@ queues:
   kept: {trash_seconds: 60}
   rolled: {max_journal_size: 4KiB}
   tight: {max_memory_size: 1KiB}
+  limited: {open_transaction_timeout: 50ms}
 """
 
 
@@ -156,14 +155,11 @@ def test_open_reads_of_one_client_come_back_in_their_order(connect: Connect, que
     assert other.drain(queue) == [b"1", b"2", b"3", b"4"]
 
 
-def test_an_open_read_has_no_time_limit_and_none_can_be_set(connect: Connect, queue: str) -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'open_transaction_timeout'"):
-        load("queues: {q: {open_transaction_timeout: 500ms}}", "kestreld.yaml")
+def test_the_time_limit_of_an_open_read_is_enforced_when_it_is_due(connect: Connect) -> None:
     holder, other = connect(), connect()
-    holder.put(queue, b"1", b"2")
-    assert holder.get(f"{queue}/open") == b"1"
-    assert other.drain(queue) == [b"2"]
-    holder.do(b"get %b/close" % queue.encode(), b"END\r\n")
+    holder.put("limited", b"1")
+    assert holder.get("limited/open") == b"1"
+    assert other.get("limited/t=5000") == b"1", "which was empty"
 
 
 # --- expiry

@@ -32,6 +32,15 @@ COMMANDS = {
     "open": (b"get %b/open", b"END"),
     "close": (b"get %b/close/open", b"END"),
     "abort": (b"get %b/abort", b"END"),
+    "put later": (b"set %b/delay=60000 0 0 1\r\nx", b"STORED"),
+    "put once": (b"set %b/key=a 0 0 1\r\nx", b"STORED"),
+    "add": (b"add %b/key=b 0 0 1\r\nx", b"STORED"),
+    "cancel": (b"delete %b/key=k", b"NOT_FOUND"),
+    "lease": (b"gets %b/open/lease=1000/t=1 %b/open/lease=1000/t=1", b"END"),
+    "confirm": (b"delete %b/7", b"NOT_FOUND"),
+    "extend": (b"touch %b/7 5", b"NOT_FOUND"),
+    "give back": (b"touch %b/7/delay=5 0", b"NOT_FOUND"),
+    "failed": (b"touch %b/7/failed 0", b"NOT_FOUND"),
     "peek": (b"get %b/peek", b"END"),
     "flush": (b"flush %b", b"END"),
     "flush_expired": (b"flush_expired %b", b"0"),
@@ -45,11 +54,12 @@ COMMANDS = {
     "stats": (b"stats", b"STAT"),
     "version": (b"version", b"VERSION"),
 }
-GETS = {"get", "gets", "open", "close", "abort"}
+GETS = {"get", "gets", "open", "close", "abort", "lease", "confirm", "extend", "give back", "failed"}
+PUTS = {"put", "put quietly", "put later", "put once", "add", "cancel"}
 SERVERS = {"flush_all", "flush_all_expired", "dump_config", "reload"}
 FREE = {"stats", "version"}
 MAY = {
-    "putter": {"put", "put quietly"},
+    "putter": PUTS,
     "getter": GETS,
     "peeper": {"peek"},
     "sweeper": {"flush", "flush_expired", "delete"},
@@ -130,9 +140,26 @@ def test_several_keys_are_refused_if_one_is(connect, king):
     assert client.get("orders") == b"x"
 
 
+def test_waiting_on_several_queues_is_refused_if_one_is(connect, king):
+    king.put("orders", b"x")
+    client = logged_in(connect, "getter")
+    line = b"gets orders/open/lease=9/t=9 secret/open/lease=9/t=9"
+    client.do(line, b"CLIENT_ERROR not allowed: get on 'secret'\r\n")
+    assert client.get("orders") == b"x"
+
+
+def test_a_token_that_one_user_may_show_is_not_let_through_for_another(connect):
+    for _ in range(2):
+        logged_in(connect, "getter").do(b"delete orders/7", b"NOT_FOUND\r\n")
+        refusal = b"CLIENT_ERROR not allowed: get on 'orders'\r\n"
+        for line in (b"delete orders/7", b"delete orders/8", b"touch orders/7 5"):
+            logged_in(connect, "sweeper").do(line, refusal)
+
+
 def test_noreply_keeps_a_refusal_quiet_too(connect, king):
     client = logged_in(connect, "getter")
     client.send(b"set orders 0 0 1 noreply\r\nx\r\ndelete orders noreply\r\n")
+    client.send(b"add orders/key=k 0 0 1 noreply\r\nx\r\ndelete orders/key=k noreply\r\n")
     client.expect_nothing_more()
     assert king.items("orders") == 0
 

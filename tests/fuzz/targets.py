@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kestreld.config.config import Compat
+from kestreld.config.config import Compat, QueueConfig
 from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart, queue_setting_lines
@@ -29,6 +29,10 @@ ITEM_BYTES_MAX: Final = 20
 # Bytes to commands
 
 
+def _short(name: str) -> QueueConfig:
+    return QueueConfig(max_item_size_bytes=ITEM_BYTES_MAX if name.startswith("s") else None)
+
+
 def memcache_parser(data: bytes) -> None:
     """A stream means the same in whatever pieces it comes, and the second time as the first.
 
@@ -37,7 +41,7 @@ def memcache_parser(data: bytes) -> None:
     if len(data) < 3:
         return
     compat = Compat.KESTREL_1 if data[0] & 1 else Compat.NONE
-    short = (lambda name: ITEM_BYTES_MAX if name.startswith("s") else None) if data[0] & 2 else None
+    short = _short if data[0] & 2 else None
     size_bytes, stream = data[1] % 16 + 1, data[2:]
     lines = CommandCache()
     whole = parse([stream], compat, lines, short, LINE_BYTES_MAX)

@@ -60,6 +60,7 @@ def test_an_option_for_a_span_takes_every_way_to_write_one(name: str) -> None:
             parse(words)
 
 
+@pytest.mark.exhaustive("interval", "put -", "check", "stats", "move", "journal import", "bench flood")
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if not hasattr(option.type, "func")])
 def test_an_option_that_its_verb_parses_says_what_a_span_is(kestrelctl: Kestrelctl, name: str) -> None:
     *verb, option = name.split()

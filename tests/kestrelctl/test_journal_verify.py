@@ -372,7 +372,7 @@ def test_a_journal_of_a_later_version_is_not_repaired(filled: Daemon, own_kestre
     segment = _segment(filled, "work")
     content = bytearray(segment.read_bytes())
     header_bytes = int.from_bytes(content[12:16], "little")
-    content[8] = 2
+    content[8] = 3
     content[header_bytes - 4 : header_bytes] = (
         xxh3_64_intdigest(bytes(content[: header_bytes - 4])) & 0xFFFFFFFF
     ).to_bytes(4, "little")
@@ -381,7 +381,7 @@ def test_a_journal_of_a_later_version_is_not_repaired(filled: Daemon, own_kestre
     rows = {row["queue"]: row["finding"] for row in map(json.loads, run.out.splitlines())}
     assert (run.code, rows) == (65, {"work": "not repaired", "idle": ""})
     assert "not repaired" in run.err
-    assert "journal version 2" in run.err
+    assert "journal version 3" in run.err
     assert segment.read_bytes() == content
 
 

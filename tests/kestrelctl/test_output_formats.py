@@ -28,6 +28,7 @@ LINES: Final = {
     "consumers": "consumers a",
     "readers-ls": "readers ls a",
     "repair": "repair a",
+    "redrive": "redrive b --to c --dry-run",
     "context-ls": "context ls",
     "context-show": "context show",
     "dump-stats": "dump-stats",

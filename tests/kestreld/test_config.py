@@ -625,8 +625,15 @@ def test_every_setting_of_a_queue_is_listed_with_its_true_value():
         ("move_expired_to", "none"),
         ("max_retries", "infinite"),
         ("move_failed_to", "none"),
+        ("retry_delays", "none"),
+        ("open_transaction_timeout", "infinite"),
+        ("max_lease", "43200"),
+        ("max_delay", "31536000"),
+        ("key_time", "300"),
+        ("max_keys", "1000000"),
         ("trash_seconds", "0"),
     ]
+    assert dict(queue_setting_lines(QueueConfig(retry_delays_ms=(1000, 250))))["retry_delays"] == "[1, 250ms]"
     assert dict(queue_setting_lines(QueueConfig(sync_journal_ms=0)))["sync_journal"] == "true"
     assert dict(queue_setting_lines(QueueConfig(sync_journal_ms=5)))["sync_journal"] == "5"
     assert dict(queue_setting_lines(QueueConfig(trash_ms=86_400_000)))["trash_seconds"] == "86400"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from tests.simulation.excuses import Excuses
 from tests.simulation.history import Connection, Delivery, Life, Put
+from tests.simulation.times import A_TICK_US, Times
 
 
 @dataclass(slots=True)
@@ -24,20 +24,28 @@ class _Wait:
     until_us: int
 
 
-class Checker(Excuses):
+class Checker(Times):
     """`violations` of one history."""
 
     def violations(self) -> list[str]:
         for reader, puts in self._by_reader.items():
             for put, deliveries in puts.items():
+                if put in self._history.sent_back:
+                    continue  # with a life of its own there, and as many readers as it then had
                 self._check_right_to_it(reader, put, deliveries)
                 self._check_repeats(reader, put, deliveries)
                 self._check_wiped(reader, put, deliveries)
                 self._check_retries(reader, put, deliveries)
                 self._check_moved(reader, put)
+                if self._rules.has_times:
+                    self._check_times(reader, put, deliveries)
+                    self._check_cancelled(reader, put, deliveries)
             if reader not in self._history.undone:  # what was put back has come behind what was put since
                 self._check_order(reader, puts)
         self._check_nothing_lost()
+        self._check_sent_back()
+        if self._rules.has_times:
+            self._check_keys()
         # Where an item's own head is gone, a repair cannot tell a record in its data from others.
         for family in self._history.from_inside - self._history.repaired - self._history.damaged - self._misread:
             self._violation(f"{family} took a record in the data of an item for one of its own")
@@ -77,15 +85,23 @@ class Checker(Excuses):
     def _check_repeat(self, reader: str, earlier: Delivery, later: Delivery) -> None:
         if later.was_given_back and later.sent_us <= earlier.served_us:
             return
+        if later.kind == "lease" and later.sent_us + later.lease_ms * 1000 - A_TICK_US <= earlier.served_us:
+            return  # maybe it was the first, and over before its answer was sent
+        if earlier.kind == "lease":
+            self._check_leased_twice(reader, earlier, later)
         if earlier.confirmed_us() >= 0:
             if later.kind == "peek" and later.sent_us < earlier.confirmed_us():
                 return
+            if earlier.kind == "lease" and later.sent_us < earlier.confirmed_us():
+                return  # somebody may have had it in between, as the lease was over
             may_return = self._was_read_anew(earlier, later) and self._may_return(earlier, earlier.confirmed_us())
             if not may_return and not self._may_come_by_undo(reader, earlier, earlier.confirmed_us()):
                 self._violation(
                     f"item {earlier.put.number}, confirmed at {earlier.confirmed_us()},"
                     f" was delivered again by {reader} at {later.served_us}"
                 )
+            return
+        if earlier.kind == "lease":
             return
         given_back = earlier.ending == "abort" and earlier.ending_sent_us <= later.served_us
         if given_back or earlier.connection.was_over(later.served_us):
@@ -111,10 +127,12 @@ class Checker(Excuses):
                 continue
             if self._may_be_undone(put.family, wipe.connection.life, wipe.answered_us):
                 continue
+            if self._rules.has_times and put.family in self._history.repaired:
+                continue  # what it is unsure of, done or held back, a repair holds back
             since = wipe.connection.life.faulty_since.get(put.family, self._end_us)
             if since <= wipe.answered_us:
                 continue
-            was_out = any(one.kind == "open" and one.sent_us < wipe.answered_us for one in deliveries)
+            was_out = any(one.kind in ("open", "lease") and one.sent_us < wipe.answered_us for one in deliveries)
             was_out = was_out or self._may_be_held(reader, wipe.connection.life, wipe.sent_us, wipe.answered_us)
             if any(one.sent_us > wipe.answered_us for one in deliveries) and not (was_out and not wipe.deletes):
                 self._violation(f"item {put.number} was delivered by {reader} after it was wiped at {wipe.answered_us}")
@@ -135,6 +153,8 @@ class Checker(Excuses):
                 failures.append((life, following.served_us))
             elif one.kind == "open" and one.ending == "abort" and one.ending_answered_us >= 0:
                 failures.append((life, one.ending_answered_us))
+            elif one.kind == "lease" and is_same_life and self._has_surely_failed(one, following):
+                failures.append((life, following.served_us))
             known = [1 for since, at_us in failures if since is life or not self._may_be_undone(family, since, at_us)]
             if is_same_life and len(known) > limit and not self._move_may_be_refused(put, following.served_us):
                 self._violation(
@@ -154,14 +174,22 @@ class Checker(Excuses):
         if not any(self._may_have_expired(name, put) or self._may_have_failed(name, put) for name in readers):
             self._violation(f"item {put.number} was moved to {reader}, and had not come back more than {limit} times")
 
+    def _has_surely_failed(self, lease: Delivery, following: Delivery) -> bool:
+        """Whether a lease has ended in a way that counts before somebody else had the item."""
+        changes = [one for one in lease.changes if one.outcome != "not found" and one.kind != "extend"]
+        if not changes:
+            return following.sent_us >= lease.served_us
+        return all(one.kind == "fail" and one.outcome == "done" for one in changes)
+
     # Losses
 
     def _check_nothing_lost(self) -> None:
         missing: dict[str, list[Put]] = defaultdict(list)
         for put in self._history.puts.values():
+            is_unsure = put.outcome == "" or (put.outcome == "known" and not self._is_only_one_of_its_key(put))
             if put.outcome == "refused":
                 continue
-            if put.outcome == "" and not any(self._was_handed_out(reader, put) for reader in self._readers_of(put)):
+            if is_unsure and not any(self._was_handed_out(reader, put) for reader in self._readers_of(put)):
                 continue  # refused, or never heard of
             for reader in self._readers_of(put):
                 if not self._is_accounted_for(reader, put):
@@ -180,6 +208,16 @@ class Checker(Excuses):
                 self._violation(
                     f"lost from {reader}: items {numbers}, beside {allowed} that gets were not answered with"
                 )
+
+    def _is_only_one_of_its_key(self, put: Put) -> bool:
+        """Whether an item that was said to be there, it or another with its key, is not another."""
+        return not any(
+            (other.name, other.key) == (put.name, put.key)
+            and other is not put
+            and other.outcome != "refused"
+            and other.sent_us <= put.answered_us
+            for other in self._history.puts.values()
+        )
 
     def _was_handed_out(self, reader: str, put: Put) -> bool:
         """Whether somebody got it; a peek shows what may yet come to nothing."""
@@ -208,7 +246,7 @@ class Checker(Excuses):
         for delivery in self._by_reader[reader].get(put, ()):
             if delivery.confirmed_us() >= 0 or delivery.ending == "close":
                 return True
-        if put in self._history.destroyed or self._put_may_be_undone(put):
+        if put in self._history.destroyed or self._put_may_be_undone(put) or self._may_be_cancelled(reader, put):
             return True
         if reader in self._rules.discards or any(self._may_be_wiped(wipe, put) for wipe in self._wipes[reader]):
             return True
@@ -222,18 +260,51 @@ class Checker(Excuses):
         drops = moved_to is None or put.family in self._rules.drops_expired
         return drops or self._move_may_have_failed(put, moved_to or "")
 
+    def _check_sent_back(self) -> None:
+        """What was sent back from the dead letters is somewhere."""
+        history = self._history
+        for put, since_us in history.sent_back.items():
+            deliveries = [one for puts in self._by_reader.values() for one in puts.get(put, ())]
+            families = {put.family, self._moved_to(put) or ""}
+            if any(one.served_us >= since_us for one in deliveries) or put in history.destroyed:
+                continue
+            if families & (history.damaged | history.repaired | history.stopped | history.unmarked | self._misread):
+                continue
+            readers = [
+                name
+                for name in {*self._by_reader, *self._wipes, *self._unanswered}
+                if name.partition("+")[0] in families
+            ]
+            if any(self._may_be_wiped_since(name, since_us) for name in readers):
+                continue
+            if any(name in self._rules.discards or name in self._rules.max_age_ms for name in readers):
+                continue
+            if any(one.takes and one.may_lose for name in readers for one in self._unanswered[name]):
+                continue
+            if any(family in life.faulty_since for life in history.lives for family in families):
+                continue
+            if any(self._may_be_undone(family, life, since_us) for life in history.lives for family in families):
+                continue
+            self._violation(f"item {put.number}, sent back at {since_us}, is nowhere")
+
+    def _may_be_wiped_since(self, reader: str, since_us: int) -> bool:
+        return any(self._wiped_until(wipe) >= since_us for wipe in self._wipes[reader])
+
     # Order
 
     def _check_order(self, reader: str, puts: dict[Put, list[Delivery]]) -> None:
         """An older item that was surely waiting is not passed over for a younger one."""
         own = {put: deliveries for put, deliveries in puts.items() if put.name in (reader, reader.partition("+")[0])}
+        own = {put: deliveries for put, deliveries in own.items() if put not in self._history.sent_back}
+        if self._rules.has_times:
+            own = {put: found for put, found in own.items() if not self._has_own_time(reader, put, found)}
         may_be_elsewhere = reader in self._rules.discards or bool(self._wipes[reader])
         for life in self._history.lives:
             waits: list[_Wait] = []
             fresh: list[tuple[Delivery, Put]] = []
             for put, deliveries in own.items():
                 here = _handed_out(deliveries, life)
-                if here:
+                if here and not (self._rules.has_times and self._may_have_been_held_back(reader, here[0].served_us)):
                     fresh.append((here[0], put))
                 # Discarded, wiped, expired or taken unseen, and back after a crash: it did not wait in between.
                 was_gone = may_be_elsewhere or self._may_have_expired(reader, put) or self._may_be_lost(reader, life)
@@ -251,6 +322,9 @@ class Checker(Excuses):
         if here:
             yield _Wait(put, sent_us, ready_us, here[0].sent_us)
         elif deliveries and deliveries[0].connection.life.number > life.number:
+            begun = self._history.begun.get(reader, ())
+            if any(life.number < one.number <= deliveries[0].connection.life.number for one in begun):
+                return  # a stream was made anew after a power cut, and got what the one before was too late for
             yield _Wait(put, sent_us, ready_us, life.ended_us)
         limit, come_back = self._rules.max_retries.get(put.family), 0
         not_closed = [one for one in deliveries if one.kind == "open" and one.ending != "close"]

@@ -3,13 +3,23 @@
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
-from tests.simulation.history import Connection, Delivery, History, Life, Put, Reopening, Request, Wipe
+from tests.simulation.history import (
+    Connection,
+    Delivery,
+    History,
+    LeaseChange,
+    Life,
+    Put,
+    Reopening,
+    Request,
+    Wipe,
+)
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.schedule import Schedule
 
-VALUE: Final = re.compile(rb"VALUE (\S+) (\d+) (\d+)\r\n")
+VALUE: Final = re.compile(rb"VALUE (\S+) (\d+) (\d+)(?: (\d+))?\r\n")
 NUMBER: Final = re.compile(rb"(\d+):")
 INSIDE_OTHERS: Final = b"phantom"  # the data of a record that stands in the data of some items
 LINE: Final = re.compile(rb"\r\n")
@@ -84,10 +94,21 @@ class Talk:
                 self._history.repairs.append(Reopening(self.connection.life, family, self._schedule.now_us))
             elif request.kind == "undo":
                 self._history.undone.add(request.reader)
+            elif request.cancel is not None:
+                request.cancel.connection, request.cancel.sent_us = self.connection, self._schedule.now_us
+                self._history.cancels.append(request.cancel)
+            elif request.lease is not None and request.change is not None:
+                self._show(request.lease, request.change)
             self.pending.append(request)
             if self._trace is not None:
                 self.say(f"> {request.text[:60]!r}")
         self.link.send(text)
+
+    def _show(self, leased: Delivery, change: LeaseChange) -> None:
+        change.connection, change.sent_us = self.connection, self._schedule.now_us
+        leased.changes.append(change)
+        if change.kind == "confirm" and leased.ending != "close":
+            leased.ending, leased.ending_sent_us = "close", change.sent_us
 
     def end_input(self) -> None:
         """Ask no more, and listen on."""
@@ -213,11 +234,16 @@ class Talk:
         if put.flags != int(value[2]):
             self._complain(f"item {put.number} came with flags {int(value[2])}, not {put.flags}")
         kind = "peek" if request.kind == "peek" else "open" if request.opens else "get"
+        kind = "lease" if request.lease_ms else kind
         delivery = Delivery(put, request.reader, self.connection, kind, request.sent_us, served_us)  # type: ignore[arg-type]
         self.items += 1
         if put.number:
             self._history.deliveries.append(delivery)
-        if request.opens:
+        if request.lease_ms:
+            delivery.token, delivery.lease_ms = int(value[4]), request.lease_ms
+            if put.number:
+                self._history.leases.append(delivery)
+        elif request.opens:
             self.open.append(delivery)
 
     def _settle(self, request: Request) -> None:
@@ -240,13 +266,25 @@ class Talk:
             "peek": (b"END\r\n",),
             "flush": (b"END\r\n",),
             "delete": (b"DELETED\r\n", b"NOT_FOUND\r\n"),
+            "cancel": (b"DELETED\r\n", b"NOT_FOUND\r\n"),
+            "confirm": (b"DELETED\r\n", b"NOT_FOUND\r\n"),
+            "change": (b"TOUCHED\r\n", b"NOT_FOUND\r\n"),
         }
         if kind in expected and answer not in expected[kind]:
             self._complain(f"{request.text[:60]!r} was answered {answer[:80]!r}")
         if kind == "set":
             assert request.put is not None
             request.put.answered_us = now_us
-            request.put.outcome = "stored" if answer == b"STORED\r\n" else "refused"
+            stored: Literal["stored", "known"] = "known" if request.put.key and not request.put.adds else "stored"
+            request.put.outcome = stored if answer == b"STORED\r\n" else "refused"
+        elif request.cancel is not None:
+            request.cancel.answered_us = now_us
+            request.cancel.outcome = "not found" if answer == b"NOT_FOUND\r\n" else "done"
+        elif request.lease is not None and request.change is not None:
+            request.change.answered_us = now_us
+            request.change.outcome = "not found" if answer == b"NOT_FOUND\r\n" else "done"
+            if request.change.kind == "confirm":
+                _settle_confirm(request.lease, request.change)
         elif kind in ("flush", "delete"):
             wipe = next(
                 one
@@ -264,3 +302,15 @@ class Talk:
 
     def _complain(self, words: str) -> None:
         self._history.problems.append(f"at {self._schedule.now_us}, connection {self.connection.number}: {words}")
+
+
+def _settle_confirm(leased: Delivery, confirm: LeaseChange) -> None:
+    """What is known by now of whether the item is done."""
+    if leased.ending_answered_us >= 0:
+        return
+    if confirm.outcome == "done":
+        leased.ending, leased.ending_sent_us, leased.ending_answered_us = "close", confirm.sent_us, confirm.answered_us
+        return
+    unsure = [one for one in leased.changes if one.kind == "confirm" and one.outcome != "not found"]
+    leased.ending = "close" if unsure else ""
+    leased.ending_sent_us = unsure[0].sent_us if unsure else -1

@@ -2,16 +2,18 @@
 
 from itertools import count
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from kestreld.journal.records import Done, Reason, done_record, put_record
 from tests.simulation.client import INSIDE_OTHERS, Talk
-from tests.simulation.history import History, Request
+from tests.simulation.history import Delivery, History, Request
 from tests.simulation.plan import Plan
-from tests.simulation.requests import order, peek, put, read, repair, undo, wipe
+from tests.simulation.requests import cancel, change, lease, order, peek, put, read, repair, undo, wipe
 from tests.simulation.schedule import Schedule
 from tests.simulation.server import Server
 
+DELAYS_MS: Final = (1, 30, 200, 900, 3000)
+LEASES_MS: Final = (1, 40, 200, 1000, 3000)
 # An item may hold records, as a copy of a journal does.
 RECORDS: Final = put_record(13, 1, 0, 0, 0, INSIDE_OTHERS) + done_record(Done(1, Reason.GOT, 1, 20, 20, [(1, 20)]))
 
@@ -43,6 +45,8 @@ class Client:
             "mixed": self._mix,
             "janitor": self._tidy,
             "sweeper": self._sweep,
+            "leaser": self._lease,
+            "scheduler": self._plan,
         }[kind]
         self._pace_us = chance.choice([8_000, 30_000, 80_000])
         plan = world.plan
@@ -124,6 +128,7 @@ class Client:
         size_bytes = chance.choice([0, 20, 20, 60])
         if plan.big_items and chance.random() < 0.3:
             size_bytes = chance.choice([500, 700, 1500, 5000])
+        timed = self._times(name) if plan.is_timed else {}
         expires = name.partition("+")[0] in plan.expiring and chance.random() < 0.3
         return put(
             name,
@@ -132,7 +137,23 @@ class Client:
             flags=chance.choice([0, 0, 0, 7]),
             expiry_s=chance.choice([1, 2, 10]) if expires else 0,
             more=RECORDS if chance.random() < 0.03 else b"",
+            **timed,
         )
+
+    def _times(self, name: str, share: float = 0.15) -> dict[str, Any]:
+        """Sometimes an item is put for later, or with a key: one that was used before, every second time."""
+        chance = self._chance
+        timed: dict[str, Any] = {}
+        if chance.random() < share:
+            timed["delay_ms"] = chance.choice(DELAYS_MS)
+        if chance.random() < share:
+            # Some are put again and again, over restarts.
+            timed["key"] = f"r{chance.randint(0, 2)}" if chance.random() < 0.2 else self._key()
+            timed["adds"] = chance.random() < 0.5
+        return timed
+
+    def _key(self) -> str:
+        return f"k{max(len(self._world.history.puts) // 8 - self._chance.choice([0, 0, 0, 1, 4]), 0)}"
 
     def _produce(self, talk: Talk) -> list[Request]:
         names = [name for name in self._readers if name in self._world.plan.writable()] or ["work"]
@@ -198,6 +219,51 @@ class Client:
             self._world.flushed_in_use()
             return [read(name, aborts=True), wipe("flush", name)]
         return [read(name, closes=True) if chance.random() < 0.5 else read(name, aborts=True)]
+
+    def _lease(self, talk: Talk) -> list[Request]:
+        """Take items for a time, and show their tokens: own ones, late ones, those of others."""
+        chance, name = self._chance, self._name()
+        known = self._world.history.leases
+        mine = [one for one in self._mine if not one.changes]
+        kind = chance.random()
+        if kind < 0.45 or not known:
+            lease_ms, wait_ms = chance.choice(LEASES_MS), chance.choice([0, 0, 20, 100])
+            asked = [lease(name, lease_ms, wait_ms)]
+            return asked + [lease(name, lease_ms) for _ in range(chance.choice([0, 0, 0, 2]))]
+        leased = chance.choice(mine) if mine and chance.random() < 0.7 else chance.choice(known[-12:])
+        kind = chance.random()
+        if kind < 0.45:
+            return [change(leased, "confirm")]
+        if kind < 0.6:
+            return [change(leased, "extend", chance.choice(LEASES_MS))]
+        if kind < 0.8:
+            return [change(leased, "give back", chance.choice([0, 0, *DELAYS_MS]))]
+        if kind < 0.97:
+            return [change(leased, "fail")]
+        talk.close(abruptly=chance.random() < 0.5)
+        return []
+
+    @property
+    def _mine(self) -> list[Delivery]:
+        leases = self._world.history.leases
+        return [one for one in leases[-30:] if self.talk is not None and one.connection is self.talk.connection]
+
+    def _plan(self, talk: Talk) -> list[Request]:
+        """Puts with delays and keys, sent again and again, and cancelled."""
+        chance, plan = self._chance, self._world.plan
+        names = [name for name in self._readers if name in plan.writable()] or ["work"]
+        name = chance.choice(names)
+        kind = chance.random()
+        if kind < 0.15:
+            return [cancel(name, self._key())]
+        if kind < 0.2:
+            return [peek(name)]
+        if len(self._world.history.puts) >= plan.puts_max:
+            return [peek(name)]
+        timed = self._times(name, 0.7)
+        return [
+            put(name, self._world.puts, chance.choice([0, 20, 60]), **timed) for _ in range(chance.choice([1, 1, 3]))
+        ]
 
     def _tidy(self, talk: Talk) -> list[Request]:
         plan, chance = self._world.plan, self._chance

@@ -21,6 +21,10 @@ class Rules:
     discards: tuple[str, ...] = ()
     max_retries: Mapping[str, int] = field(default_factory=dict)  # by family: so often an item may come back
     drops_expired: frozenset[str] = frozenset()  # families that move none but the failed
+    has_times: bool = False  # items may be leased, delayed, and put with keys
+    retry_delays_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by family
+    key_time_ms: Mapping[str, int] = field(default_factory=dict)  # by family
+    limited: frozenset[str] = frozenset()  # families that may refuse a put for want of room
 
 
 class Excuses:
@@ -111,9 +115,13 @@ class Excuses:
 
     def _may_return(self, delivery: Delivery, at_us: int) -> bool:
         """Whether an item that was confirmed then may come back once the journal is read anew."""
-        family, life = delivery.reader.partition("+")[0], delivery.connection.life
+        family = delivery.reader.partition("+")[0]
+        life = delivery.confirming_life()
         # While the journal takes nothing, gets go on and are remembered in memory only.
         if life.faulty_since.get(family, self._end_us) <= at_us:
+            return True
+        # What it is unsure of, done or held back, a repair holds back.
+        if self._rules.has_times and family in self._history.repaired:
             return True
         return self._may_be_undone(family, life, at_us)
 
@@ -159,7 +167,9 @@ class Excuses:
         limit = self._rules.max_retries.get(put.family)
         if limit is None:
             return False
-        opened = sum(one.kind == "open" for one in self._by_reader.get(reader, {}).get(put, ()))
+        deliveries = self._by_reader.get(reader, {}).get(put, ())
+        opened = sum(one.kind in ("open", "lease") for one in deliveries)
+        opened += sum(change.outcome != "not found" for one in deliveries for change in one.changes)
         return opened + sum(request.opens for request in self._unanswered.get(reader, ())) > limit
 
     def _move_may_be_refused(self, put: Put, until_us: int) -> bool:
@@ -179,11 +189,15 @@ class Excuses:
         wall_ms = self._history.latest_wall_ms if latest else self._history.earliest_wall_ms
         added_ms = wall_ms(put.sent_us, self._known_us(put))
         ends = [added_ms + put.expiry_s * 1000] if put.expiry_s else []
-        if reader in self._rules.max_age_ms:
+        counts_from_due = latest and self._rules.has_times  # by what it was held back last, maybe unseen
+        if reader in self._rules.max_age_ms and not counts_from_due:
             ends.append(added_ms + self._rules.max_age_ms[reader])
         return min(ends, default=FOR_EVER_MS)
 
     def _may_have_expired(self, reader: str, put: Put) -> bool:
+        max_age_ms = self._rules.max_age_ms.get(reader)
+        if self._rules.has_times and max_age_ms is not None and self._end_us - put.sent_us > max_age_ms * 1000:
+            return True  # that counts from when it was due, whatever the wall clock was set to
         highest_ms = self._history.latest_wall_ms(put.sent_us, self._end_us)
         return self._expires_ms(reader, put, latest=False) < highest_ms
 
@@ -210,6 +224,8 @@ class Excuses:
         for delivery in self._by_reader.get(wipe.reader, {}).get(put, ()):
             over_us = delivery.connection.link.over_us
             is_killed = over_us == life.ended_us and life.how != STOPPED  # and had it open until then
+            if delivery.kind == "lease" and self._surely_leased(wipe.reader, delivery, life, wipe.sent_us, until_us):
+                return True
             if (
                 delivery.kind == "open"
                 and delivery.connection.life is life
@@ -229,6 +245,8 @@ class Excuses:
 
     def _may_be_held(self, reader: str, life: Life, from_us: int, until_us: int) -> bool:
         """Whether somebody whose answer was lost may have had an item in that time."""
+        if self._rules.has_times and self._may_be_held_for_long(reader, life, from_us, until_us):
+            return True
         for request in self._unanswered[reader]:
             connection = request.connection
             if connection is None or connection.life is not life or not request.takes:
@@ -237,3 +255,22 @@ class Excuses:
             if request.sent_us < until_us and not was_before:
                 return True
         return False
+
+    def _may_be_held_for_long(self, reader: str, life: Life, from_us: int, until_us: int) -> bool:
+        """The same with a lease, which goes on without its client, or with the back-off after it."""
+        longest_ms = max(self._rules.retry_delays_ms.get(reader.partition("+")[0], (0,)))
+        for request in self._unanswered[reader]:
+            connection = request.connection
+            if connection is None or not request.takes or connection.life.number > life.number:
+                continue
+            over_us = connection.link.over_us
+            over_us = self._end_us if over_us is None else over_us
+            held_us = (request.lease_ms + longest_ms) * 1000
+            is_over = max(over_us, life.ready_us) + held_us < from_us
+            if held_us and request.sent_us < until_us and not is_over:
+                return True
+        return False
+
+    def _surely_leased(self, reader: str, lease: Delivery, life: Life, from_us: int, until_us: int) -> bool:
+        """Whether the one who has leased an item had it all that time."""
+        raise NotImplementedError

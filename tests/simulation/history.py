@@ -5,6 +5,7 @@ wall clock of the server, which may step, is worked out from `steps`.
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal, Protocol
 
 KILLED: Final = "killed"
@@ -70,11 +71,33 @@ class Put:
     sent_us: int
     connection: Connection | None
     answered_us: int = -1
-    outcome: Literal["", "stored", "refused"] = ""  # "" = unknown
+    outcome: Literal["", "stored", "refused", "known"] = ""  # "" = unknown; "known": it, or one with the same key
+    delay_ms: int = 0
+    key: str = ""
+    adds: bool = False
 
     @property
     def family(self) -> str:
         return self.name.partition("+")[0]
+
+
+@dataclass(slots=True, eq=False)
+class LeaseChange:
+    """What somebody has shown a token for. `ms`: how long it is extended, or the item held back."""
+
+    kind: Literal["confirm", "extend", "give back", "fail"]
+    ms: int = 0
+    connection: Connection | None = None
+    sent_us: int = -1
+    answered_us: int = -1
+    outcome: Literal["", "done", "not found"] = ""  # "" = unknown
+
+    def latest_us(self) -> int:
+        """By when it was carried out, if ever."""
+        if self.answered_us >= 0:
+            return self.answered_us
+        over_us = self.connection.link.over_us if self.connection is not None else None
+        return 1 << 62 if over_us is None else over_us
 
 
 @dataclass(slots=True, eq=False)
@@ -84,13 +107,16 @@ class Delivery:
     put: Put
     reader: str
     connection: Connection
-    kind: Literal["get", "open", "peek"]
+    kind: Literal["get", "open", "peek", "lease"]
     sent_us: int  # the request
     served_us: int
     ending: Literal["", "close", "abort"] = ""
     ending_sent_us: int = -1
     ending_answered_us: int = -1
     was_given_back: bool = False  # maybe before it was served: its client could not have ended it any more
+    token: int = 0  # of a lease, which only `close` is an ending of
+    lease_ms: int = 0
+    changes: list[LeaseChange] = field(default_factory=list)
 
     @property
     def came_too_late(self) -> bool:
@@ -102,6 +128,12 @@ class Delivery:
         if self.kind == "get":
             return self.served_us
         return self.ending_answered_us if self.ending == "close" else -1
+
+    def confirming_life(self) -> Life:
+        """The server that was told so: of a lease, maybe a later one than gave it."""
+        confirmed = [one for one in self.changes if one.kind == "confirm" and one.outcome == "done" and one.connection]
+        connection = confirmed[0].connection if confirmed else None
+        return (connection or self.connection).life
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +151,10 @@ class Request:
     closes: bool = False
     aborts: bool = False
     may_lose: bool = False  # unanswered, it may have taken or confirmed an item that nobody saw
+    lease_ms: int = 0
+    lease: Delivery | None = None  # whose token it shows,
+    change: LeaseChange | None = None  # to do that
+    cancel: "Cancel | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +166,18 @@ class Wipe:
     connection: Connection
     sent_us: int
     answered_us: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Cancel:
+    """What is not due yet was to be dropped, by its key."""
+
+    reader: str
+    key: str
+    connection: Connection | None = None
+    sent_us: int = -1
+    answered_us: int = -1
+    outcome: Literal["", "done", "not found"] = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -157,11 +205,25 @@ class History:
     destroyed: set[Put] = field(default_factory=set)  # items that had a bit flipped
     damaged: set[str] = field(default_factory=set)  # families that had a bit flipped
     repaired: set[str] = field(default_factory=set)  # families repaired that a power cut may have taken more from
-    unmarked: set[str] = field(default_factory=set)  # families a sync of which failed, and then the note of that
+    unmarked: set[str] = field(default_factory=set)  # families a sync of which failed, and no note was made of it
     stopped: set[str] = field(default_factory=set)  # families that may have been stopped, and repaired
     from_inside: set[str] = field(default_factory=set)  # families that took a record inside an item for one of theirs
+    begun: dict[str, list[Life]] = field(default_factory=dict)  # in which streams were made
     undone: set[str] = field(default_factory=set)  # readers to which what was wiped may have been put back
+    leases: list[Delivery] = field(default_factory=list)
+    cancels: list[Cancel] = field(default_factory=list)
+    hurried: dict[tuple[str, Put], int] = field(default_factory=dict)  # what need not wait any more, and since when
+    withdrawn: set[tuple[str, Put]] = field(default_factory=set)
+    sent_back: dict[Put, int] = field(default_factory=dict)  # to where they had come from, and when the first time
     problems: list[str] = field(default_factory=list)  # found on the way
+
+    def steps_ahead_ms(self, from_us: int, until_us: int) -> int:
+        """By how much the wall clock was set forward in that time, all in all."""
+        return sum(
+            max(after - before, 0)
+            for (_, before), (at_us, after) in pairwise(self.steps)
+            if from_us <= at_us <= until_us
+        )
 
     def wall_ms(self, at_us: int) -> int:
         return at_us // 1000 + next(offset for since_us, offset in reversed(self.steps) if since_us <= at_us)

@@ -6,22 +6,25 @@ from random import Random
 from typing import Final
 
 from kestreld.config.config import Config
-from kestreld.errors import JournalFailed, SpoolUnusable
+from kestreld.errors import JournalCorrupt, JournalFailed, SpoolUnusable
+from kestreld.journal.records import Reason, item_data, item_id
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import UNSYNCED_MARK
-from tests.simulation.client import INSIDE_OTHERS, Talk
+from tests.simulation.client import INSIDE_OTHERS, NUMBER, Talk
 from tests.simulation.disk import Disk
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, History, Life, Request
-from tests.simulation.plan import ARCHIVE, SPOOL, Plan
+from tests.simulation.plan import ARCHIVE, HOLD_MS_MAX, LATE, SPOOL, Plan
 from tests.simulation.process_files import Faults, ProcessFiles
 from tests.simulation.requests import read
 from tests.simulation.schedule import Schedule
 from tests.simulation.server import Server, SimulatedClock
+from tests.support.engine import read_range
 from tests.support.mortal_files import Killed
 
-PATIENCE_US: Final = 60_000_000  # after so much virtual time a client has waited too long
+PATIENCE_US: Final = 180_000_000  # after so much virtual time a client has waited too long
 STARTS_MAX: Final = 30
 STOP_US: Final = 4_000_000
+HOLD_US_MAX: Final = (HOLD_MS_MAX + 2000) * 1000  # a lease that runs out, the back-off behind it, and a little more
 # What recovery says when something is gone that was on disk.
 SYNCED_LOST: Final = ("that had been synced", "the file ends here", "shorter than what was written", "past the end")
 # What it says when whole segments have gone, which no power cut may bring about, whatever was not synced.
@@ -52,6 +55,7 @@ class Host:
         self._broken: dict[str, str] = {}  # families that were stopped, and why
         self.flipped: set[str] = set()  # families that may be stopped, for an item of theirs is damaged
         self._unsynced: set[str] = set()  # families of which a sync has failed
+        self._unnoted: set[str] = set()  # those of them of which the server has yet to make a note
         self._how_it_dies = KILLED
 
     def _stamped(self, trace: Callable[[str], None]) -> Callable[[str], None]:
@@ -135,6 +139,7 @@ class Host:
         self.history.lives.append(life)
         self.say(f"life {number}: {life.modes}")
         server = self.server = self.new_server(life)
+        server.files.created = self.created
         self.before_start(server)
         try:
             server.start()
@@ -202,6 +207,8 @@ class Host:
         assert server is not None
         server.end(power_cut=how == POWER_CUT)
         server.life.ended_us, server.life.how = self.schedule.now_us, how
+        self.history.unmarked |= self._unnoted
+        self._unnoted.clear()
         self.add(how)
         self.say(f"life {server.life.number} {how}")
         self.server = None
@@ -220,13 +227,17 @@ class Host:
         if self.server is None:
             return
         families = [family_of(path)] if ".journal/" in path else self.plan.families
-        if kind == "create" and path.endswith(UNSYNCED_MARK):
-            self.history.unmarked.update(families)
         if kind == "sync":
             # The kernel has forgotten that what a failed sync covered is not on disk: a new process cannot know.
             self._unsynced.update(families)
+            self._unnoted.update(families)
         for family in families:
             self.server.life.faulty_since.setdefault(family, self.schedule.now_us)
+
+    def created(self, path: str) -> None:
+        """The server has made a file."""
+        if path.endswith(UNSYNCED_MARK):
+            self._unnoted.discard(family_of(path))
 
     # Damage
 
@@ -242,8 +253,12 @@ class Host:
         if broken:
             self.over(KILLED)
             self.add("repairs", len(broken))
-            for family in broken:
-                self._repair(family)
+            for family, why in broken.items():
+                if "was not imported from this Kestrel file" in why:
+                    # A bit of what said so was flipped. What was imported is in front of it, and whole.
+                    ProcessFiles(self.disk).unlink(why.partition(":")[0])
+                else:
+                    self._repair(family)
         return bool(broken)
 
     def _judge_stop(self, family: str, why: str) -> None:
@@ -294,6 +309,8 @@ class Host:
                 self.start()
             assert self.server is not None
             self.server.files.dies_in = 0
+            if self.plan.is_timed and not self._await_what_is_held(self.server):
+                continue
             stopped = [name for name in [*self.plan.readers, *self.plan.streams] if not self.drain_one(name)]
             if not stopped:
                 self._check_figures()
@@ -308,6 +325,55 @@ class Host:
             self.end_life(KILLED)
         self.complain("a queue cannot be drained")
         raise GaveUp
+
+    def _await_what_is_held(self, server: Server) -> bool:
+        """Nothing waits for its time longer than it may; False when the server has died meanwhile."""
+        until_us = self.schedule.now_us + HOLD_US_MAX
+        while (held := self._held(server)) and self.server is server:
+            if self.schedule.now_us > until_us:
+                self.complain(f"still waits for its time: {', '.join(held)}")
+                raise GaveUp
+            self.run_for(100_000)
+        if LATE in self.plan.readers and self.server is server:
+            self._check_origins(server)
+        return self.server is server
+
+    def _held(self, server: Server) -> list[str]:
+        """The readers that hold something back."""
+        assert server.collection is not None
+        readers = server.collection.readers.values()
+        return [
+            reader.name
+            for reader in readers
+            if reader.held is not None and (reader.held.later or reader.held.leases) and reader.queue.stopped is None
+        ]
+
+    def _check_origins(self, server: Server) -> None:
+        """What was moved because it had failed or expired says where it comes from, and how often it was tried."""
+        assert server.collection is not None
+        reader = server.collection.readers.get(LATE)
+        excused = self.history.damaged | self.history.repaired | self.history.stopped
+        if reader is None or reader.queue.stopped is not None or LATE in excused:
+            return
+        queue, limits = reader.queue, self.plan.rules.max_retries
+        try:
+            records = read_range(queue, reader.head(), 1 << 20)
+        except JournalCorrupt as problem:
+            queue.stop(problem)
+            return
+        for record in records:
+            mark = NUMBER.match(item_data(record))
+            put = self.history.puts.get(int(mark[1])) if mark else None
+            if put is None or put.name == LATE:
+                continue
+            self.add("dead letters looked at")
+            origin = queue.origins.get(item_id(record))
+            if origin is None:
+                self.complain(f"item {put.number} does not say where it was before it came to {LATE}")
+            elif origin.queue.partition("+")[0] != put.family:
+                self.complain(f"item {put.number} of {put.name} says that it was in {origin.queue}")
+            elif origin.reason == Reason.MOVED and origin.attempts <= limits.get(put.family, 0):
+                self.complain(f"item {put.number} says that it has failed {origin.attempts} times")
 
     def drain_one(self, name: str) -> bool:
         """Take all that a queue has; False when it is stopped."""
@@ -326,7 +392,12 @@ class Host:
         for name in self.plan.readers:  # a repair may have had to add others
             reader = self.server.collection.readers[name]
             reader.queue.flush_counters()
-            figures = (reader.items, reader.data_bytes, reader.mem_bytes, reader.open_bytes, len(reader.open))
+            figures = [reader.items, reader.data_bytes, reader.mem_bytes, reader.open_bytes, len(reader.open)]
+            if (held := reader.held) is not None:
+                # What expired in a commit that failed is said by the next one, if there is one.
+                unsaid = {item_id(record) for records in reader.gone.values() for record in records}
+                figures += [len(held.later), len(held.ready), len(held.leases), len(held.out.keys() - unsaid)]
+                figures += [held.data_bytes, held.ready_bytes, held.memory_bytes, len(held.unnoted)]
             if any(figures):
                 self.complain(f"{name} is empty, and has in its books: {figures}")
         # Without a journal to say so in gets go on, and the segments of what they took may go too. Of one that is

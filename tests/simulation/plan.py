@@ -1,6 +1,6 @@
 """What a seed decides before a run begins: queues, how they are kept and used, who the clients are, what goes wrong."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -12,6 +12,8 @@ SPOOL: Final = "/spool"
 ARCHIVE: Final = "/archive"
 LATE: Final = "late"  # where expired and failed items go
 IMPORTED: Final = "old"
+TIMED_FROM: Final = 10_000_000  # from this seed on most have items with a time and an owner of their own
+HOLD_MS_MAX: Final = 3000  # no lease, delay or back-off is longer
 Changes = dict[str, object]  # QueueConfig field -> value
 
 
@@ -42,6 +44,7 @@ class Plan:
     big_items: bool = False
     sync_together: bool = False
     puts_max: int = 0
+    is_timed: bool = False
 
     @property
     def families(self) -> list[str]:
@@ -122,6 +125,27 @@ def draw(chance: Random) -> Plan:
     plan.sync_together = chance.random() < 0.3
     plan.streams = [name for name in ("work+@stays", "work+@passes") if chance.random() < 0.3]
     return plan
+
+
+def add_times(plan: Plan, chance: Random) -> None:
+    """Have items with a time and an owner of their own: leases, delays, back-off, keys."""
+    plan.is_timed = True
+    plan.clients += ["leaser", "scheduler"]
+    plan.clients += [chance.choice(["leaser", "scheduler"]) for _ in range(chance.randint(0, 2))]
+    retry_delays_ms: dict[str, tuple[int, ...]] = {}
+    key_time_ms: dict[str, int] = {}
+    for family in plan.families:
+        changes: Changes = {"key_time_ms": chance.choice([100, 700, 3000, 300_000])}
+        key_time_ms[family] = int(str(changes["key_time_ms"]))
+        if chance.random() < 0.4:
+            retry_delays_ms[family] = chance.choice([(3,), (80,), (40, 900)])
+            changes["retry_delays_ms"] = retry_delays_ms[family]
+        plan.fixed[family] = {**plan.fixed.get(family, {}), **changes}
+    limited = {name.partition("+")[0] for name, changes in plan.fixed.items() if "max_items" in changes}
+    limited.update(family for family, mode in plan.modes.items() if not mode.journal)
+    plan.rules = replace(
+        plan.rules, limited=frozenset(limited), retry_delays_ms=retry_delays_ms, key_time_ms=key_time_ms, has_times=True
+    )
 
 
 def _draw_queues(plan: Plan, chance: Random) -> None:

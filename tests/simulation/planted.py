@@ -3,7 +3,7 @@
 Each replaces a method or a call of the disk for as long as the `with` block lasts.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 from unittest.mock import patch
@@ -13,6 +13,8 @@ from kestreld.journal import records, recovery
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, ReaderState
+from kestreld.queues import leases, live
+from kestreld.queues.held import Held
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.retirement import Retirement
@@ -191,6 +193,84 @@ def floor_not_synced() -> AbstractContextManager[Any]:
     return patch.object(Retirement, "_raise_floor", hasty)
 
 
+def flush_of_leased_items() -> AbstractContextManager[Any]:
+    """A flush is written down as if nobody had leased any of the items."""
+    flush = Reader.flush
+
+    def careless(self: Reader, now_ms: int) -> int:
+        opened, self.open = self.open, {one: record for one, record in self.open.items() if not self.is_leased(one)}
+        try:
+            return flush(self, now_ms)
+        finally:
+            self.open = opened
+
+    return patch.object(Reader, "flush", careless)
+
+
+def flush_leaves_delayed_items() -> AbstractContextManager[Any]:
+    """A flush drops what waits, and not what is not due yet."""
+    drop_waiting = Held.drop_waiting
+
+    def half(self: Held, kept: Collection[int] = ()) -> None:
+        later = [(one, value) for part in self.later.parts() for one, value in part.items()]
+        drop_waiting(self, kept)
+        for one, value in later:
+            record = self.record_of(value) if self.is_in_memory(value) else None
+            self.hold(one, record, self.size_of(value), self.due_of(value))
+
+    return patch.object(Held, "drop_waiting", half)
+
+
+def due_times_lost_by_a_compaction() -> AbstractContextManager[Any]:
+    """A compacted segment has the items, and not when they are due."""
+    return patch.object(live, "due_records", lambda queue, found, record: b"")
+
+
+def held_items_copied_forever() -> AbstractContextManager[Any]:
+    """What a compacted segment said of an item, the next one says again, whatever has become of it."""
+    return patch.object(Held, "is_as_noted", lambda self, one, due_at_ms, has_failed: True)
+
+
+def dead_letters_lost_on_their_way_back() -> AbstractContextManager[Any]:
+    """What is sent back to where it came from does not get there."""
+
+    def send_on(self: Reader, one: int, destination: str) -> bool:
+        record = self.pull_out(one)
+        if record is not None:
+            self.close(one)
+        return True
+
+    return patch.object(Reader, "send_on", send_on)
+
+
+def keys_forgotten_by_a_roll() -> AbstractContextManager[Any]:
+    """What only a key needs goes with the other segments that nobody does."""
+
+    def forgetful(self: Reader) -> int:
+        return 0 if self.held is None else self.held.lowest()
+
+    return patch.object(Reader, "held_from", forgetful)
+
+
+def old_tokens_are_good() -> AbstractContextManager[Any]:
+    """Who had leased an item before can end the lease of whoever has it now."""
+    found = leases._found
+
+    def lenient(reader: Reader, token: int) -> int:
+        one, held = token >> leases._LOW_BITS, reader.held
+        leased = held.leases.get(one) if held is not None else None
+        if leased is not None and one in reader.open and leased.attempt >= 0:
+            token = token & ~leases.ATTEMPT_MAX | leased.attempt
+        return found(reader, token)
+
+    return patch.object(leases, "_found", lenient)
+
+
+def leases_end_at_a_stop() -> AbstractContextManager[Any]:
+    """A server that stops does not write down who has leased what."""
+    return patch.object(Queue, "note_leases", lambda self: None)
+
+
 def stop_syncs_nothing() -> AbstractContextManager[Any]:
     """The sync of the whole file system does nothing: a stop seals what is not on disk."""
     return patch.object(ProcessFiles, "sync_file_system", lambda self, fd: self._call("sync", "the file system"))
@@ -211,20 +291,36 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "marker-leads": marker_leads,
     "floor-unsynced": floor_not_synced,
     "stop-unsynced": stop_syncs_nothing,
+    "leased-item-flushed": flush_of_leased_items,
+    "delayed-item-not-flushed": flush_leaves_delayed_items,
+    "due-time-not-compacted": due_times_lost_by_a_compaction,
+    "held-item-copied": held_items_copied_forever,
+    "dead-letter-lost": dead_letters_lost_on_their_way_back,
+    "key-forgotten": keys_forgotten_by_a_roll,
+    "old-token-good": old_tokens_are_good,
+    "leases-end-at-stop": leases_end_at_a_stop,
 }
 
 # The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
 SEEN_BY: Final = {
     "no-sync": 0,
     "no-folder-sync": 0,
-    "answer-before-write": 5,
+    "answer-before-write": 18,
     "open-item-lost": 8,
-    "write-after-failure": 49,
+    "write-after-failure": 92,
     "half-a-fanout": 1,
     "no-checksums": 20,
     "unlink-first": 4,
     "compacted-unsynced": 11,
-    "open-item-flushed": 90,
-    "retries-forgotten": 220,
+    "open-item-flushed": 294,
+    "retries-forgotten": 28,
     "marker-leads": 0,
+    "leased-item-flushed": 10_000_051,
+    "delayed-item-not-flushed": 10_000_051,
+    "due-time-not-compacted": 10_000_030,
+    "dead-letter-lost": 10_000_172,
+    "held-item-copied": 10_000_005,
+    "key-forgotten": 10_000_521,
+    "old-token-good": 10_000_002,
+    "leases-end-at-stop": 10_000_059,
 }

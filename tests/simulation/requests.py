@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 from random import Random
+from typing import Literal
 
-from tests.simulation.history import Put, Request
+from tests.simulation.history import Cancel, Delivery, LeaseChange, Put, Request
+
+Change = Literal["confirm", "extend", "give back", "fail"]
 
 
 def data_of(number: int, size_bytes: int) -> bytes:
@@ -13,13 +16,50 @@ def data_of(number: int, size_bytes: int) -> bytes:
 
 
 def put(
-    name: str, numbers: Iterator[int], size_bytes: int = 20, *, flags: int = 0, expiry_s: int = 0, more: bytes = b""
+    name: str,
+    numbers: Iterator[int],
+    size_bytes: int = 20,
+    *,
+    flags: int = 0,
+    expiry_s: int = 0,
+    more: bytes = b"",
+    delay_ms: int = 0,
+    key: str = "",
+    adds: bool = False,
 ) -> Request:
-    """A SET of a new item."""
+    """A SET of a new item, or an ADD of one with a key."""
     number = next(numbers)
     data = data_of(number, size_bytes) + more
-    text = f"set {name} {flags} {expiry_s} {len(data)}\r\n".encode() + data + b"\r\n"
-    return Request("set", name, text, put=Put(number, name, data, flags, expiry_s, 0, None))
+    word = name + (f"/delay={delay_ms}" if delay_ms else "") + (f"/key={key}" if key else "")
+    text = f"{'add' if adds else 'set'} {word} {flags} {expiry_s} {len(data)}\r\n".encode() + data + b"\r\n"
+    item = Put(number, name, data, flags, expiry_s, 0, None, delay_ms=delay_ms, key=key, adds=adds)
+    return Request("set", name, text, put=item)
+
+
+def cancel(name: str, key: str) -> Request:
+    return Request("cancel", name, f"delete {name}/key={key}\r\n".encode(), cancel=Cancel(name, key))
+
+
+def lease(name: str, lease_ms: int, wait_ms: int = 0) -> Request:
+    """A GETS that leases an item."""
+    wait = f"/t={wait_ms}" if wait_ms else ""
+    text = f"gets {name}/open/lease={lease_ms}{wait}\r\n".encode()
+    return Request("read", name, text, takes=True, opens=True, lease_ms=lease_ms)
+
+
+def change(leased: Delivery, kind: Change, ms: int = 0) -> Request:
+    """Show the token of a lease."""
+    word = f"{leased.reader}/{leased.token}"
+    if kind == "confirm":
+        line = f"delete {word}"
+    elif kind == "fail":
+        line = f"touch {word}/failed 0"
+    elif kind == "extend":
+        line = f"touch {word} {ms // 1000}" if ms and ms % 1000 == 0 else f"touch {word}/lease={ms} 0"
+    else:
+        line = f"touch {word}/delay={ms} 0" if ms else f"touch {word} 0"
+    word = "confirm" if kind == "confirm" else "change"
+    return Request(word, leased.reader, f"{line}\r\n".encode(), lease=leased, change=LeaseChange(kind, ms))
 
 
 def read(name: str, *, wait_ms: int = 0, opens: bool = False, closes: bool = False, aborts: bool = False) -> Request:

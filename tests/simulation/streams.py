@@ -118,6 +118,7 @@ class Follower:
             at_id = queue.first_id() if self._stays else self._chance.randint(1, queue.next_id)
             self._world.say(f"{self.reader} begins at {at_id}")
             queue.add_stream(self._name, at_id)
+            self._world.history.begun.setdefault(self.reader, []).append(server.life)
             self._commit(server, queue, Advance([], server.life))
             return 1
         if not self._stays and self._chance.random() < 0.1:

@@ -53,7 +53,7 @@ def test_verify_finds_bad_what_a_start_stops_and_nothing_else(name: str, sync_ms
         (planted.answer_before_write, "put", SYNCED, 1),
         (planted.marker_leads, "put", SYNCED, 1),
         (planted.floor_not_synced, "roll", None, 30),
-        (planted.stop_syncs_nothing, "stop", None, 15),
+        (planted.stop_syncs_nothing, "stop", None, 20),
         pytest.param(planted.compacted_segment_not_synced, "compact", SYNCED, 1, marks=pytest.mark.long),
         pytest.param(planted.compaction_unlinks_first, "compact", SYNCED, 1, marks=pytest.mark.long),
     ],

@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.planted import SEEN_BY
 from tests.simulation.world import run
 
-QUICK = sorted({*range(40), *SEEN_BY.values()})
+QUICK = sorted({*range(20), *SEEN_BY.values()})
 # What these had found is mended. The same seeds may play other parts by now: the tests named keep what they showed.
 FOUND = {
     18: "a compaction that could not open its segment tried forever (test_maintenance)",
@@ -25,6 +25,26 @@ FOUND = {
     198: "records of a torn tail, cut off but not on disk, came back in a power cut, behind those put since",
     252: "a journal was sealed at a stop while a sync of its full segments was under way (test_closing)",
     5000183: "an item that a kill kept from moving to move_failed_to had its retries over again (test_what_is_held)",
+    10002383: "a start stopped for held items that were done, and gone, while the disk refused (test_held_commits)",
+    10004117: "held items done while the disk refused were held again, and others lost for it (test_held_commits)",
+    10006283: "a queue stopped at each start for a held item whose segment had gone (test_held_commits)",
+    13100441: "held items came again from deleted segments that a power cut had brought back",
+    13100174: "a stop cut back what was on disk, as no segment could be begun for the leases (test_held_commits)",
+    13100202: "a token was used again as its confirmation was undone (test_held_commits)",
+    13120590: "what was done ahead of reading came again, as its range had grown together with one passed already",
+    13121388: "a repair kept a due time whose put was torn away, and the next item with its id was held for ever",
+    13130658: "a token of before a power cut was good for another item that had the id since",
+    13120859: "a lease whose answer never left ended the server, as its item could not be read back",
+    13130132: "a range done before a start, and grown since, was left out of CHECKPOINT (test_what_is_held)",
+    13140820: "undo waited an hour too long after the clock had been set back (test_trash)",
+    13600846: "a repair held items again, which the next segment then said were done (test_held_commits)",
+    13600409: "an item confirmed late while the disk refused was held again by a start (test_held_commits)",
+    13604392: "a delay was not written, as its queue stopped before the end of the turn (test_held_commits)",
+    10001128: "puts were answered whose commit had failed for a key's new segment (test_held_commits)",
+    13602274: "an item confirmed out of the head was held again after a disk that refused (test_held_commits)",
+    13603187: "a repair took as many held items for all of them, and lost others (test_missing_segments)",
+    13600530: "a token confirmed a later lease, as a repair had brought back what was done by it (test_held_commits)",
+    13710910: "a repair delivered again what an earlier CHECKPOINT said was done (test_missing_segments)",
     # The checker was wrong in these: in what it took for a violation something had happened that may.
     3353: "a record out of a lost item's data was open, and closed, like an item",
     4484: "an item that was open when its queue was deleted came by undo",
@@ -37,6 +57,15 @@ FOUND = {
     770818: "what a get took while the disk refused its DONE came back by a repair, not when its client left",
     5000090: "an item that had come back too often was on its way elsewhere, and back as the disk failed",
     904754: "a client went on asking after it had ended its input, and was taken to hold what had gone back by that",
+    13121565: "a sync failed, and the server was killed before it had made its note of that",
+    10000840: "a power cut took DUE records that nobody synced: a repair held again what was done",
+    13603301: "a stream that a power cut took was made again, and read what the first had been too late for",
+    13711111: "an undo put back an item with a delay after the clock had been set forward",
+    13712793: "a token was good for an item that had the id of one lost in a power cut, two starts later",
+    13714472: "a repair held back again what a flush had dropped, as a power cut had taken the word of that",
+    13301389: "a lease of a millisecond was over within that one, and its item opened before the answer was there",
+    13800624: "a marker written after a queue had stopped said that what it held was done (test_held_commits)",
+    13821342: "a put with a key to a queue that had stopped wrote that its items were done (test_held_commits)",
 }
 
 
@@ -67,6 +96,7 @@ def test_no_promise_is_broken_in_the_first_runs_and_those_that_see_planted_bugs(
     assert violations(QUICK) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_was_found_does_not_come_back(seed: int) -> None:
     assert run(seed).violations == []
@@ -75,4 +105,4 @@ def test_what_was_found_does_not_come_back(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_no_promise_is_broken_in_the_runs_that_follow() -> None:
-    assert violations(range(40, 550)) == []
+    assert violations(range(20, 550)) == []

@@ -13,7 +13,8 @@ from tests.simulation.disk import Disk, random_power_cut
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life
 from tests.simulation.host import STARTS_MAX, STOP_US, GaveUp, Host, family_of
 from tests.simulation.imports import kestrel_files
-from tests.simulation.plan import draw
+from tests.simulation.overseer import Operator
+from tests.simulation.plan import TIMED_FROM, Plan, add_times, draw
 from tests.simulation.process_files import CHANGES, KINDS, ProcessFiles
 from tests.simulation.server import Server
 from tests.simulation.streams import Follower
@@ -37,6 +38,14 @@ def run(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
     return World(seed, trace).run()
 
 
+def plan_of(seed: int) -> Plan:
+    """What a seed decides beforehand. Those below TIMED_FROM are what they were before items had times."""
+    plan, aside = draw(Random(f"{seed} plan")), Random(f"{seed} times")
+    if seed >= TIMED_FROM and aside.random() < 0.8:
+        add_times(plan, aside)
+    return plan
+
+
 class World(Host):
     """One run."""
 
@@ -44,7 +53,7 @@ class World(Host):
         def chance(what: str) -> Random:
             return Random(f"{seed} {what}")
 
-        super().__init__(draw(chance("plan")), chance, trace)
+        super().__init__(plan_of(seed), chance, trace)
         self.seed = seed
         self.is_open = False
         self._fate = chance("fate")
@@ -68,6 +77,11 @@ class World(Host):
         violations = Checker(self.history, self.plan.rules).violations()
         self.add("puts", sum(put.outcome == "stored" for put in self.history.puts.values()))
         self.add("deliveries", len(self.history.deliveries))
+        if self.plan.is_timed:
+            self.add("leases", len(self.history.leases))
+            self.add("tokens shown", sum(len(one.changes) for one in self.history.leases))
+            self.add("delayed puts", sum(put.delay_ms > 0 for put in self.history.puts.values()))
+            self.add("puts with keys", sum(bool(put.key) for put in self.history.puts.values()))
         self.add("starts", len(lives))
         self.add("virtual seconds", self.schedule.now_us // 1_000_000)
         self.add("events", self.schedule.events)
@@ -80,6 +94,8 @@ class World(Host):
         self._clients = [
             Client(self, kind, self._chance(f"client {number}")) for number, kind in enumerate(self.plan.clients)
         ]
+        if self.plan.is_timed:
+            Operator(self, self._chance("operator"))
         self._followers = {name: Follower(self, name, self._chance(f"stream {name}")) for name in self.plan.streams}
         for life in range(self.plan.lives):
             self.start()
@@ -118,12 +134,12 @@ class World(Host):
     # Fate
 
     def before_start(self, server: Server) -> None:
-        server.files.created = self._created
         if self._fate.random() < 0.15:
             self._dies_soon(self._fate.randint(1, 40))
 
-    def _created(self, path: str) -> None:
+    def created(self, path: str) -> None:
         """Compactions are rare, and so would be deaths in the middle of one."""
+        super().created(path)
         if path.endswith(COMPACTING) and self.is_open and self._fate.random() < 0.2:
             self._dies_soon(self._fate.randint(1, 12))
 

@@ -1,6 +1,7 @@
 """A small spool with something of everything in it, copies of it with something wrong, and what they deliver."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
     Done,
     Kind,
+    Origin,
     ReaderChange,
     Reason,
     Type,
@@ -35,6 +37,8 @@ RECORDS: Final = b"".join(  # an item may hold records, as a copy of a journal d
         put_record(1000, 1, 0, 0, 0, b"phantom"),
     ]
 )
+KEYS: Final = (b"order-17", b"order-18")
+WEEK_MS: Final = 7 * 24 * 3_600_000
 Contents = Mapping[str, bytes]  # of files, by path
 
 
@@ -54,7 +58,8 @@ class Sample:
     queue `idle` that holds one item. The process that made it has died, with an item open; or was `stopped` in good
     order.
 
-    `undone` are the ids that each queue has yet to deliver, in order.
+    `undone` are the ids that each queue has yet to deliver, in order: what is `held_back` last, which it delivers at
+    those times. `keys` are the ids of the items that were put with them on `work`.
     """
 
     def __init__(self, segment_bytes_max: int = 600, *, stopped: bool = False) -> None:
@@ -68,6 +73,8 @@ class Sample:
         self.places = [place for path in self.segments for place in _places(path, self.files[path])]
         self.puts = {item_id(place.record): place for place in self.places if place.record_type == Type.PUT}
         self.undone = {name: list(map(item_id, records)) for name, records in drained(self.disk()).items()}
+        self.held_back = held_back(self.disk())
+        self.keys = {key: known_key(self.disk(), key) for key in KEYS}
 
     def disk(self, changes: Mapping[str, bytes | None] | None = None) -> MemoryFiles:
         """A copy with other contents for some files; None = that file is missing."""
@@ -112,6 +119,11 @@ def _fill(engine: Engine) -> None:
     journal = engine.queue(FAMILY).journal
     assert journal is not None
     journal.sync()
+    reader = engine.reader(FAMILY)
+    assert reader.queue.put_later(b"in an hour, for both", 0, 5, None, 3_600_000)
+    engine.take(FAMILY)
+    put_with_key(engine, b"with a key", KEYS[0])
+    engine.end_turn()
     engine.put(FAMILY, RECORDS)
     for number in range(10):
         engine.put(FAMILY, b"item %d" % number, b"x" * 23)  # records of 64 bytes, and others
@@ -127,6 +139,14 @@ def _fill(engine: Engine) -> None:
             engine.reader(FAMILY).open_read(engine.clock.wall_ms)
             engine.take(FAMILY)
         engine.end_turn()
+    reader.give_back(next(iter(reader.open)), engine.clock.wall_ms, 60_000)
+    assert reader.queue.put_moved(b"from elsewhere", 0, None, Origin(0, Reason.EXPIRED, 2, 1, "elsewhere"))
+    assert reader.queue.put_later(b"cancelled", 0, 0, reader, 1000)
+    assert reader.queue.put_later(b"in a second", 0, 0, reader, 1000)
+    reader.remember_key(KEYS[1], reader.queue.next_id - 1, 1000)
+    engine.end_turn()
+    reader.withdraw(reader.queue.next_id - 2, Reason.DISCARDED)
+    reader.open_read(engine.clock.wall_ms)
     engine.queue(FAMILY).advance_stream("spark", 3)
     engine.take("work+audit")
     engine.end_turn()
@@ -134,6 +154,13 @@ def _fill(engine: Engine) -> None:
     engine.put(FAMILY, b"last but one", b"last")
     engine.take(FAMILY)
     engine.end_turn()
+
+
+def put_with_key(engine: Engine, data: bytes, key: bytes) -> None:
+    reader = engine.reader(FAMILY)
+    reader.queue.use_version_2()
+    engine.put(FAMILY, data)
+    reader.remember_key(key, reader.queue.next_id - 1, 0)
 
 
 def _places(path: str, content: bytes) -> list[Place]:
@@ -151,13 +178,31 @@ def drained(disk: MemoryFiles) -> dict[str, list[bytes]]:
     """
     engine = Engine(SPOOL, disk)
     found: dict[str, list[bytes]] = {}
-    for name in dict.fromkeys([OTHER, *engine.collection.readers]):
-        records = found[name] = []
-        try:
-            while (record := engine.reader(name).take(engine.clock.wall_ms)) is not None:
-                records.append(record)
-        except JournalCorrupt:
-            continue
-        finally:
+    for _ in range(2):  # what waits, and what is held back
+        for name in dict.fromkeys([OTHER, *engine.collection.readers]):
+            records = found.setdefault(name, [])
+            with suppress(JournalCorrupt):
+                while (record := engine.reader(name).take(engine.clock.wall_ms)) is not None:
+                    records.append(record)
             engine.end_turn()
+        engine.clock.advance(WEEK_MS)
+        while engine.collection.agenda.next_at_ms() is not None:
+            engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
     return found
+
+
+def held_back(disk: MemoryFiles) -> dict[str, dict[int, int]]:
+    """When what a start on the disk holds back is delivered, by queue and id."""
+    engine = Engine(SPOOL, disk)
+    found: dict[str, dict[int, int]] = {}
+    for name in engine.collection.readers:
+        held = engine.reader(name).held
+        later = held.later if held is not None else ()
+        from_now = engine.clock.wall_ms - engine.clock.monotonic_ms
+        found[name] = {one: from_now + held.due_of(held.later[one]) for one in later} if held is not None else {}
+    return found
+
+
+def known_key(disk: MemoryFiles, key: bytes) -> int:
+    """The id of the item that a start on the disk knows to have been put on `work` with a key; 0 = none."""
+    return Engine(SPOOL, disk).reader(FAMILY).find_key(key)

@@ -19,11 +19,15 @@ from tests.support.clock import FakeClock
 Settings = Mapping[str, Mapping[str, object]]  # queue name -> QueueConfig field -> value
 
 
-class QuickFiles(FileLayer):
-    """The real disk without the wait for it: what is written survives a kill -9 all the same."""
+used: list["OpenFiles"] = []  # by the test that runs, with which they are closed
+
+
+class OpenFiles(FileLayer):
+    """The real disk, and what is open of it."""
 
     def __init__(self) -> None:
         self.open_now: set[int] = set()
+        used.append(self)
 
     def create(self, path: str) -> int:
         fd = super().create(path)
@@ -41,13 +45,18 @@ class QuickFiles(FileLayer):
         return fd
 
     def close(self, fd: int) -> None:
-        self.open_now.remove(fd)
-        super().close(fd)
+        if fd in self.open_now:  # else it went with the process: a generator of its own ends late
+            self.open_now.remove(fd)
+            super().close(fd)
 
     def die(self) -> None:
         """The process that used this disk has gone: nothing of its is done any more, and nothing stays open."""
         for fd in list(self.open_now):
             self.close(fd)
+
+
+class QuickFiles(OpenFiles):
+    """The real disk without the wait for it: what is written survives a kill -9 all the same."""
 
     def sync(self, fd: int) -> None:
         """Nothing: no test here cuts the power."""
@@ -95,7 +104,7 @@ class Engine:
         self.spool = spool
         self.max_memory_bytes = max_memory_bytes
         self.archive = None if archive is None else str(archive)
-        self.files = files if files is not None else FileLayer()
+        self.files = files if files is not None else OpenFiles()
         self.clock = clock if clock is not None else FakeClock()
         self.log: list[str] = []
         self.config = self._config({}, defaults)
@@ -157,7 +166,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Let go of the descriptors, as the kernel does for a process that died."""
-        if isinstance(self.files, QuickFiles):
+        if isinstance(self.files, OpenFiles):
             self.files.die()
             return
         for queue in self.collection.families.values():

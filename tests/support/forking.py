@@ -20,7 +20,9 @@ def in_child(do: Callable[[], T]) -> T:
         os._exit(0)
     os.close(writing)
     try:
-        is_over = bool(select.select([reading], [], [], CHILD_S)[0])
+        poll = select.poll()  # select() knows no descriptor above 1023
+        poll.register(reading, select.POLLIN)
+        is_over = bool(poll.poll(CHILD_S * 1000))
         if not is_over:
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

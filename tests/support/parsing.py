@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kestreld.config.config import Compat
+from kestreld.config.config import Compat, QueueConfig
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import Command, CommandCache
 from kestreld.server.memcache.parser import MemcacheParser
@@ -14,11 +14,11 @@ Shown = tuple[Any, ...]
 
 
 def shown(batch: list[Any]) -> list[Shown]:
-    """Commands as values that compare, each SET with its data."""
+    """Commands as values that compare, each SET with its data, each about a lease with its token."""
     values: list[Shown] = []
     commands = iter(batch)
     for command in commands:
-        data = next(commands) if command.kind <= wire.SET_WITH else None
+        data = next(commands) if command.kind <= wire.SET_WITH or command.kind >= wire.CONFIRM else None
         values.append((*_fields(command), data))
     return values
 
@@ -26,10 +26,11 @@ def shown(batch: list[Any]) -> list[Shown]:
 def _fields(command: Command) -> Shown:
     own = (command.kind, command.key, command.name, command.expiry_s, command.flags, command.noreply)
     options = (command.wait_ms, command.opens, command.closes, command.aborts, command.peeks, command.with_id)
+    held = (command.lease_ms, command.delay_ms, command.item_key, command.adds)
     parts = [_fields(part) for part in command.parts]
     # What a binary answer says of its request is what had come of it.
     reply = command.reply[:1] if command.reply.startswith(b"\x81") else command.reply
-    return (*own, *options, command.prefix, reply, command.words, parts)
+    return (*own, *options, command.prefix, reply, command.words, parts, held)
 
 
 def hangs_up(values: list[Shown]) -> bool:
@@ -40,11 +41,11 @@ def parse(
     pieces: Iterable[bytes],
     compat: Compat = Compat.NONE,
     lines: CommandCache | None = None,
-    item_bytes_max: Callable[[str], int | None] | None = None,
+    config_of: Callable[[str], QueueConfig] | None = None,
     line_bytes_max: int = SMALL_LINE_BYTES,
 ) -> list[Shown]:
     """What a session would carry out of a stream that comes in these pieces: nothing after a hang-up."""
-    parser = MemcacheParser(lines or CommandCache(), compat, line_bytes_max, item_bytes_max)
+    parser = MemcacheParser(lines or CommandCache(), compat, line_bytes_max, config_of)
     values: list[Shown] = []
     for piece in pieces:
         values += shown(parser.feed(piece))

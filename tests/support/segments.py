@@ -21,6 +21,7 @@ from kestreld.journal.records import (
     ReaderState,
     Reason,
     Type,
+    Why,
     checkpoint_record,
     done_record,
     item_add_at_ms,
@@ -31,6 +32,7 @@ from kestreld.journal.records import (
     read_abort,
     read_checkpoint,
     read_done,
+    read_due,
     read_reader,
     whole_records,
 )
@@ -91,6 +93,7 @@ def plain_rows(path: Path, server: str = "") -> Iterator[Row]:
     buffer = path.read_bytes()
     header, at = decode_header(buffer, str(path))
     names: dict[int, str] = {}
+    last_id = header.first_id - 1
     for record_type, start, end in whole_records(buffer, at, str(path)):
         record, body = buffer[start:end], buffer[start + FRAME_BYTES : end]
         if record_type == Type.CHECKPOINT:
@@ -99,6 +102,7 @@ def plain_rows(path: Path, server: str = "") -> Iterator[Row]:
             change = read_reader(body)
             names[change.reader] = change.name
         elif record_type == Type.PUT:
+            last_id = item_id(record)
             expire_at_ms, flags, only = item_optional_fields(record)
             data = item_data(record)
             yield (
@@ -113,9 +117,14 @@ def plain_rows(path: Path, server: str = "") -> Iterator[Row]:
         elif record_type == Type.ABORT:
             abort = read_abort(body)
             yield _ended(server, header, names[abort.reader], "aborted", abort.item_id, abort.at_ms)
+        elif record_type == Type.DUE and not header.replaced:
+            due = read_due(body)
+            if due.why != Why.DELAYED or due.item_id <= last_id:  # what precedes its PUT is a column of that
+                event = {Why.DELAYED: "delayed", Why.FAILED: "aborted", Why.LEASED: "leased"}[due.why]
+                yield _ended(server, header, names.get(due.reader), event, due.item_id, due.at_ms)
 
 
-def _ended(server: str, header: Header, reader: str, event: str, number: int, at_ms: int) -> Row:
+def _ended(server: str, header: Header, reader: str | None, event: str, number: int, at_ms: int) -> Row:
     return server, header.queue, reader, event, number, at_ms, None, None, None, header.journal_id, None
 
 

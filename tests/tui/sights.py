@@ -15,7 +15,7 @@ from tui.app import Console
 from tui.figures import FIGURES, QueueRow
 from tui.plain import ViewOptions
 from tui.polling import pollers
-from tui.snapshots import KEYS, Figures, Snapshot
+from tui.snapshots import HELD_COUNT, KEYS, Figures, Snapshot
 
 PATIENCE_S: Final = 15.0
 INTERVAL_MS: Final = 100
@@ -30,7 +30,8 @@ def put(address: str, queue: str, *items: bytes, login: Login = NOBODY) -> None:
 
 
 def figures(**known: int) -> Figures:
-    return tuple(known.get(key) for key in KEYS)
+    nothing_held = dict.fromkeys(KEYS[-HELD_COUNT:], 0)
+    return tuple((nothing_held | known).get(key) for key in KEYS)
 
 
 def snapshot(clock_ms: int, server: str = "a:1", uptime: int = 100, **queues: Figures) -> Snapshot:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tests.tui.sights import figures
 from tui.app import Console
-from tui.asking import Consumer, Consumers, QueueDetails, WaitingItem
+from tui.asking import Consumer, Consumers, QueueDetails, Shown, WaitingItem
 from tui.journals import Check, JournalDetails, read_check, read_journal
 from tui.plain import ViewOptions
 from tui.polling import pollers
@@ -90,7 +90,15 @@ OUTAGE: Final = Outage(SOUTH, at_ms(LOOKS - 1), f"cannot reach {SOUTH}: connecti
 DETAILS: Final = QueueDetails(
     NORTH,
     figures={
-        "orders": {"queue": "orders", "head_id": 33_151, "next_id": 34_962},
+        "orders": {
+            "queue": "orders",
+            "head_id": 33_151,
+            "next_id": 34_962,
+            "delayed": 40,
+            "retrying": 2,
+            "leased": 1,
+            "next_due_ms": 18_000,
+        },
         "orders+audit": {"queue": "orders+audit", "head_id": 1, "next_id": 34_962},
     },
     settings={
@@ -109,15 +117,27 @@ DETAILS: Final = QueueDetails(
         waiting=[Consumer("10.0.0.17:50122", "", 3500), Consumer("10.0.0.18:41876", "", 400)],
         holding=[Consumer("10.0.0.21:38114", "resizer", 12_000, open_reads=1, first_id=33_151)],
         waiters=2,
-        open_reads=1,
+        open_reads=2,
     ),
     items=[
         WaitingItem(JOB, 33_151, NOW_MS - 61_000, is_open=True),
         WaitingItem(b"a line of text", 33_152, NOW_MS - 60_500, NOW_MS + 30_000, flags=7),
         WaitingItem(bytes(range(24)), 33_153, NOW_MS - 60_000),
+        WaitingItem(
+            b"a lease outlives its connection",
+            33_154,
+            NOW_MS - 59_500,
+            state="leased",
+            since_at_ms=NOW_MS - 4000,
+            until_at_ms=NOW_MS + 26_000,
+            client="10.0.0.22:40512",
+        ),
+        WaitingItem(
+            b"has failed before", 33_155, NOW_MS - 59_000, state="retrying", due_at_ms=NOW_MS + 18_000, attempts=2
+        ),
         *(
             WaitingItem(JOB.replace(b"4711", b"%d" % number), number, NOW_MS - 59_000)
-            for number in range(33_154, 33_174)
+            for number in range(33_156, 33_174)
         ),
     ],
 )
@@ -178,7 +198,7 @@ class StillConsole(Console):
     def now_ms(self) -> int:
         return self.player.at_ms if self.player is not None else NOW_MS
 
-    def details_of(self, queue: str) -> Callable[[], list[QueueDetails]]:
+    def details_of(self, queue: str, shown: Shown = Shown.FIRST) -> Callable[[], list[QueueDetails]]:
         return lambda: [DETAILS]
 
     def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:

@@ -48,6 +48,7 @@ async def command(pilot: Pilot[None], line: str) -> None:
     await type_in(pilot, line.replace(" ", "\0").replace("\0", " "), "enter")
 
 
+@pytest.mark.long
 def test_chosen_items_are_requeued_moved_and_deleted_and_the_others_keep_their_places(daemon: Daemon) -> None:
     put(daemon.address, "work", b"a", b"b", b"c", b"d", b"e")
     with QueueClient(daemon.port) as client:
@@ -74,6 +75,7 @@ def test_chosen_items_are_requeued_moved_and_deleted_and_the_others_keep_their_p
         assert client.read_line() == b"VALUE other/peek 7 7"
 
 
+@pytest.mark.long
 def test_items_that_a_consumer_holds_are_left_to_it(daemon: Daemon) -> None:
     put(daemon.address, "work", b"a", b"b")
 
@@ -294,3 +296,94 @@ def test_the_columns_that_must_be_there_are_on_any_width(daemon: Daemon, width: 
         assert [head for head in shown if head in columns] == columns
 
     drive(console(daemon.address), driving, (width, 24))
+
+
+# Items with a time or an owner
+
+
+def leased(client: QueueClient, queue: str) -> bytes:
+    """Its token."""
+    client.send(f"gets {queue}/open/lease=3600000\r\n".encode())
+    token = client.expect_line(b"VALUE ").split()[4]
+    client.read_until(b"\r\nEND\r\n")
+    return token
+
+
+@pytest.mark.long
+def test_items_show_when_they_are_due_and_who_has_leased_them_and_are_acted_on(tmp_path: Path) -> None:
+    async def driving(pilot: Pilot[None]) -> None:
+        await until(pilot, "work ")
+        await command(pilot, "columns delayed retrying leased next_due_ms")
+        await until(pilot, "delayed retrying")
+        assert line_of(pilot, "› work").split()[2:6] == ["2", "1", "1", "20m"]
+        await opened(pilot, "work")
+        who = "LEASED by {}:{}  for ".format(*client.socket.getsockname())
+        await until(
+            pilot,
+            who,
+            "over in 60m",
+            "1 leased: i lists them",
+            "DELAYED  due in ",
+            "delayed 2",
+            "retrying 1",
+            "leased 1",
+            "next due in ",
+        )
+        await pilot.press("i")
+        await until(pilot, "delayed items, the first 2", "due in 20m")
+        await pilot.press("N")
+        await confirm(pilot, "Make 1 item of work due now.", "work")
+        await until(pilot, "due now items: 1", "delayed items, the first 1")
+        await pilot.press("C")
+        await confirm(pilot, "Cancel 1 item of work", "work")
+        await until(pilot, "cancelled items: 1", "no delayed items")
+        await pilot.press("i")
+        await until(pilot, "retrying items, the first 1", "failed 1 time")
+        await pilot.press("i")
+        await until(pilot, "leased items, the first 1")
+        await pilot.press("E", *["backspace"] * 3)
+        await type_in(pilot, "2h", "enter")
+        await until(pilot, "extended items: 1", "over in 2.0h")
+        await pilot.press("C")
+        await confirm(pilot, "Cancel 1 item of work", "work")
+        await until(pilot, "cancelled items: 0; 1 is not")
+        await pilot.press("G")
+        await confirm(pilot, "Give 1 item of work back", "work")
+        await until(pilot, "given back items: 1", "no leased items")
+
+    with (
+        running_daemon(tmp_path / "daemon", "retry_delays=[40m]", admin="127.0.0.1:0") as daemon,
+        QueueClient(daemon.port) as client,
+    ):
+        client.put("work", b"fails", b"leased")
+        client.do(b"touch work/%b/failed 0" % leased(client, "work"), b"TOUCHED\r\n")
+        token = leased(client, "work")
+        for minutes in (20, 30):
+            client.do(b"set work/delay=%d 0 0 1\r\n%d" % (minutes * 60_000, minutes // 10), b"STORED\r\n")
+        drive(console(daemon.address), driving, (200, 50))
+        client.do(b"touch work/%b 60" % token, b"TOUCHED\r\n")  # it waits, so that the token is good
+        assert client.drain("work") == [b"2"]
+
+
+@pytest.mark.long
+def test_dead_letters_say_where_they_come_from_and_go_back(tmp_path: Path) -> None:
+    async def driving(pilot: Pilot[None]) -> None:
+        await opened(pilot, "dead")
+        await until(pilot, "failed on work")
+        await pilot.press("b")
+        await confirm(pilot, "Send the dead letters of dead", "dead")
+        await until(pilot, "redriven items: 3", "no waiting items")
+        await command(pilot, "redrive")
+        await confirm(pilot, "Send the dead letters of dead", "dead")
+        await until(pilot, "redriven items: 0")
+
+    settings = ("max_retries=1", "move_failed_to=dead")
+    with (
+        running_daemon(tmp_path / "daemon", *settings, admin="127.0.0.1:0") as daemon,
+        QueueClient(daemon.port) as client,
+    ):
+        client.put("work", b"1", b"2", b"3")
+        for _ in range(6):
+            client.do(b"touch work/%b/failed 0" % leased(client, "work"), b"TOUCHED\r\n")
+        drive(console(daemon.address), driving, (200, 50))
+        assert client.drain("work") == [b"1", b"2", b"3"]

@@ -434,6 +434,7 @@ def test_queues_are_in_the_command_palette(own_daemon: Daemon) -> None:
         await until(pilot, "details of this queue")
         await pilot.press("down", "enter")
         await until_true(pilot, lambda: isinstance(pilot.app.screen, Details), "details")
+        await until(pilot, "servers and readers")
 
     drive(console(own_daemon.address), driving)
 

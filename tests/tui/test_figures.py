@@ -14,6 +14,18 @@ def test_rates_are_differences_by_the_time_between_two_looks() -> None:
     assert (work.in_per_s, work.out_per_s) == (10.0, 6.0)
 
 
+def test_what_is_held_back_has_not_left_and_the_time_it_is_due_draws_near() -> None:
+    due_at_ms = snapshot(9000).at_ms
+    before = figures(items=0, total_items=10, expired_items=0, discarded=0)
+    put_for_later = figures(items=0, total_items=14, expired_items=0, discarded=0, delayed=4, next_due_at_ms=due_at_ms)
+    (work,) = rows_of(snapshot(0, work=before), snapshot(1000, work=put_for_later))
+    assert (work.in_per_s, work.out_per_s, work.delayed, work.next_due_ms) == (4.0, 0.0, 4, 8000)
+    rows = rows_of(snapshot(1000, work=put_for_later), snapshot(2000, work=put_for_later), [work])
+    rows = rows_of(snapshot(2000, work=put_for_later), snapshot(3000, work=put_for_later), rows)
+    assert rows[0].next_due_ms == 6000, "of a queue at rest, too"
+    assert total([rows[0], row("b", next_due_ms=500), row("c")]).next_due_ms == 500
+
+
 def test_there_are_no_rates_at_the_first_look_nor_across_a_restart() -> None:
     first = snapshot(1000, work=figures(items=1, total_items=100))
     assert rows_of(None, first)[0].in_per_s is None
@@ -27,7 +39,7 @@ def test_what_a_server_does_not_give_is_unknown_and_not_nothing() -> None:
     (work,) = rows_of(snapshot(0, work=figures(items=1)), snapshot(1000, work=figures(items=3)))
     assert work.items == 3
     assert [column for column in COLUMNS if getattr(work, column) is None] == [
-        column for column in COLUMNS if column not in ("queue", "items", "state")
+        column for column in COLUMNS if column not in ("queue", "items", "state", "delayed", "retrying", "leased")
     ]
 
 

@@ -41,3 +41,19 @@ def test_lines_that_are_no_figures_are_left_out() -> None:
     assert parse_dump(b"queue 'x' {\r\n  items=many\r\n}\r\nEND\r\n", NOW_MS) == {"x": NOTHING}
     odd = parse_dump(b"queue 'x' {\n  items=-1\n  new_key=some words\n  age=5\n}\nEND\r\n", NOW_MS)
     assert odd == {"x": figures(items=-1, age=5)}
+
+
+def test_what_is_held_back_is_in_the_blocks_of_queues_that_have_any() -> None:
+    held = b"  items=1\r\n  delayed=2\r\n  retrying=1\r\n  leased=3\r\n  next_due_ms=%d\r\n  keys=0\r\n}\r\n"
+    blocks = (
+        b"queue 'some' {\r\n"
+        + held % 700
+        + b"queue 'leases' {\r\n"
+        + held % 0
+        + b"queue 'none' {\r\n  items=1\r\n}\r\n"
+    )
+    assert parse_dump(blocks + b"END\r\n", NOW_MS) == {
+        "some": figures(items=1, delayed=2, retrying=1, leased=3, next_due_at_ms=NOW_MS + 700),
+        "leases": figures(items=1, delayed=2, retrying=1, leased=3),
+        "none": figures(items=1),
+    }

@@ -15,7 +15,7 @@ from tui.app import Console
 from tui.feed import Feed
 from tui.plain import ViewOptions
 from tui.polling import Poller
-from tui.snapshots import KEYS, Snapshot, parse_dump
+from tui.snapshots import KEYS, NO_HELD, Snapshot, parse_dump
 
 QUEUES = 5000
 # Measured 20 ms from /stats.json, 30 from DUMP_STATS; a table that draws what is out of sight costs ten times as much.
@@ -61,6 +61,7 @@ def changes(tick: int, changing: int) -> bytes:
             0,
             0,
             0,
+            *NO_HELD,
         ]
         for number in range(QUEUES if tick == 1 else changing)
     ]

@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from kestreld.client.blocks import Cell
-from tui.asking import Consumer, QueueDetails
+from tui.asking import Consumer, QueueDetails, Shown
 from tui.figures import FIGURES, HEADINGS, QueueRow, cell, labelled
 from tui.formats import count, printable, span
 from tui.history import SAMPLES_MAX, SERIES
@@ -25,6 +25,7 @@ SPANS_SAMPLES: Final = (60, SAMPLES_MAX)
 TITLE: Final = (
     "items", "bytes", "logsize", "mem_items", "oldest_ms", "waiters", "open_reads", "expired", "discarded"
 )  # fmt: skip
+_HELD: Final = {"delayed": "delayed", "retrying": "retrying", "leased": "leased", "dead_letters": "dead letters"}
 
 
 class Details(BoxScreen):
@@ -51,6 +52,7 @@ class Details(BoxScreen):
         self.queue = queue
         self.answers: list[QueueDetails] = []  # one for each server of the view
         self._form = ItemForm.TEXT
+        self._shown = Shown.FIRST
         self._samples = SPANS_SAMPLES[0]
 
     def compose(self) -> ComposeResult:
@@ -121,7 +123,7 @@ class Details(BoxScreen):
         lines = [f"{name}={value}" for name, value in settings.items() if name != "queue"]
         put_lines(self.query_one("#settings", Static), lines or ["not reported by the server"])
         several = len(answers) > 1
-        lines = [line for answer in answers for line in _consumer_lines(answer, with_server=several)]
+        lines = [line for answer in answers for line in _consumer_lines(answer, self.queue, with_server=several)]
         put_lines(self.query_one("#consumers", Static), lines)
         self.show_items()
         self.show()
@@ -130,13 +132,13 @@ class Details(BoxScreen):
         """The first waiting items of each server of the view."""
         row = self._row()
         box = self.query_one(ItemBox)
-        box.border_title = waiting_title(self.answers, self._form, row.items if row is not None else None)
+        box.border_title = waiting_title(self.answers, self._form, row.items if row is not None else None, self._shown)
         box.show(self.answers, self._form, self.console.now_ms())
 
     # Keys
 
     def action_ask(self) -> None:
-        self.console.ask(self, "details", self.console.details_of(self.queue), self.show_answers)
+        self.console.ask(self, "details", self.console.details_of(self.queue, self._shown), self.show_answers)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.console.may_act if action == "items" else True
@@ -152,6 +154,11 @@ class Details(BoxScreen):
             self.console.say(f"would deliver them once more to the children of {printable(self.queue)}", is_bad=True)
         elif chosen:
             self.console.act_on_items(action, self.queue, chosen)
+
+    def action_next_state(self) -> None:
+        states = list(Shown)
+        self._shown = states[(states.index(self._shown) + 1) % len(states)]
+        self.action_ask()
 
     def action_next_form(self) -> None:
         forms = list(ItemForm)
@@ -179,19 +186,31 @@ def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
     ]
     if "head_id" in figures and "next_id" in figures:
         lines += [f"    head {figures['head_id']}", f"    next {figures['next_id']}"]
+    lines += [f"    {words} {count(known)}" for key, words in _HELD.items() if (known := _number(figures, key))]
+    if due_ms := _number(figures, "next_due_ms"):
+        lines.append(f"    next due in {span(due_ms)}")
     return lines
 
 
-def _consumer_lines(answer: QueueDetails, *, with_server: bool) -> list[str]:
+def _number(figures: Mapping[str, Cell], key: str) -> int:
+    value = figures.get(key, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _consumer_lines(answer: QueueDetails, queue: str, *, with_server: bool) -> list[str]:
     """Who holds items and who waits for some, those that have done so for longest first."""
     lines = [answer.server] if with_server else []
     found = answer.consumers
     if found is None:
         return [*lines, "shown by the admin port only"]
-    if not found.open_reads and not found.waiters:
+    leased = _number(answer.figures.get(queue, {}), "leased")  # they are open, and belong to no connection
+    opened = max(found.open_reads - leased, len(found.holding))
+    if not opened and not leased and not found.waiters:
         return [*lines, "nobody waits or holds an item"]
-    if found.open_reads:
-        lines += [f"{count(found.open_reads)} open", *map(_holding, found.holding)]
+    if opened:
+        lines += [f"{count(opened)} open", *map(_holding, found.holding)]
+    if leased:
+        lines.append(f"{count(leased)} leased: i lists them")
     if found.waiters:
         lines += [f"{count(found.waiters)} waiting", *map(_waiting, found.waiting)]
         if found.waiters > len(found.waiting):

@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from tui.asking import QueueDetails, WaitingItem
+from tui.asking import QueueDetails, Shown, WaitingItem
 from tui.formats import span
 from tui.items import SHOWN_BYTES_MAX, ItemForm, shown_item
 from tui.keys import ITEM_KEYS, bindings
@@ -18,9 +18,11 @@ SHOWN_BYTES_OF_ALL: Final = 64 * 1024
 SHOWN_BYTES_MIN: Final = 512
 
 
-def waiting_title(answers: Sequence[QueueDetails], form: ItemForm, waiting: int | None) -> str:
+def waiting_title(answers: Sequence[QueueDetails], form: ItemForm, waiting: int | None, which: Shown) -> str:
     """The title of the box. `waiting` = how many there are, None = unknown."""
     shown = sum(len(answer.items) for answer in answers)
+    if which != Shown.FIRST:
+        return f"{which} items, the first {shown}, {form}" if shown else f"no {which} items"
     if not shown:
         return "no waiting items" if answers else "items"
     if any(answer.only_head for answer in answers):
@@ -56,6 +58,8 @@ class ItemBox(Box):
         self._cursor = min(self._cursor, max(0, len(self._items) - 1))
         self.chosen &= {(server, item.item_id) for server, item in self._items}
         notes = [
+            f"{answer.server}: {answer.only_head}" for answer in answers if answer.only_head and not answer.items
+        ] + [
             f"Only the head of {answer.server} can be shown: {answer.only_head}"
             for answer in answers
             if answer.items and answer.only_head
@@ -124,16 +128,35 @@ class ItemBox(Box):
         self._redraw(*range(len(self._items)))
 
 
+def _state(item: WaitingItem, now_ms: int) -> list[str]:
+    """What somebody wants to know of an item with a time or an owner of its own."""
+    parts = [item.state.upper() if item.state != "waiting" else "due"]
+    if item.client:
+        parts[0] += f" by {item.client}"
+    if item.since_at_ms is not None:
+        parts.append(f"for {span(max(0, now_ms - item.since_at_ms))}")
+    for at_ms, words in ((item.due_at_ms, "due"), (item.until_at_ms, "over")):
+        if at_ms is not None:
+            parts.append(f"{words} in {span(at_ms - now_ms)}" if at_ms > now_ms else f"{words} now")
+    return parts
+
+
 def _heading(item: WaitingItem, now_ms: int) -> str:
     parts = [f"#{item.item_id}"] if item.item_id is not None else []
     parts.append(f"{len(item.data):,} byte{'' if len(item.data) == 1 else 's'}")
-    if item.is_open:
+    if item.is_open and not item.state:
         parts.append("OPEN")
+    if item.state:
+        parts += _state(item, now_ms)
     if item.add_at_ms is not None:
         parts.append(f"{span(max(0, now_ms - item.add_at_ms))} old")
     if item.expire_at_ms is not None:
         left_ms = item.expire_at_ms - now_ms
         parts.append(f"expires in {span(left_ms)}" if left_ms > 0 else "expired")
+    if item.attempts:
+        parts.append(f"failed {item.attempts} time{'' if item.attempts == 1 else 's'}")
+    if item.origin:
+        parts.append(item.origin)
     if item.flags:
         parts.append(f"flags {item.flags}")
     return "  ".join(parts)

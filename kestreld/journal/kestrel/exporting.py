@@ -1,7 +1,7 @@
 """Journals become Kestrel 2.x files again, one for each queue: the way back. The spool itself is only read.
 
-Add times, expiry and order are kept. Flags are not: Kestrel has none. Open reads are not journaled here, so their items
-are waiting ones.
+Add times, expiry and order are kept. Flags and due times are not: Kestrel has none. Open reads are not journaled here,
+so their items are waiting ones.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.format import KestrelItem, export_ops, find_queues
+from kestreld.journal.known_readers import undone
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.recovery import survey
 from kestreld.journal.verify import FOLDER_SUFFIX
@@ -27,12 +28,15 @@ KESTREL_DATA_BYTES_MAX: Final = (1 << 31) - 1 - 16  # an op's length is an i32 a
 
 @dataclass(slots=True)
 class ExportedQueue:
-    """One queue's file. `problem` says why there is none; `flags_lost` counts items whose flags were not 0."""
+    """One queue's file. `problem` says why there is none; `flags_lost` counts items whose flags were not 0, `due_lost`
+    those that were not due yet.
+    """
 
     name: str
     items: int = 0
     data_bytes: int = 0
     flags_lost: int = 0
+    due_lost: int = 0
     problem: KestrelError | None = None
 
 
@@ -99,7 +103,9 @@ def _export_family(
     journal = state.journal(files, clock, OpenFiles(), journal_folder)
     try:
         for name, reader in wanted.items():
-            yield _export_queue(files, clock, journal, reader, name, folder)
+            exported = _export_queue(files, clock, journal, reader, name, folder)
+            exported.due_lost = sum(due.due_at_ms > clock.wall_ms for due in reader.due.values())
+            yield exported
     finally:
         journal.close()
 
@@ -160,12 +166,11 @@ def _items(journal: Journal, reader: records.ReaderState, exported: ExportedQueu
 
 
 def waiting_records(journal: Journal, reader: records.ReaderState) -> Iterator[bytes]:
-    """The PUT records that a reader has not done, in order. Raises JournalCorrupt."""
-    ahead = iter(reader.done)
-    first, last = next(ahead, (0, 0))
-    for found, record in journal.puts(reader.head, READ_BYTES):
-        while last and last < found:
-            first, last = next(ahead, (0, 0))
-        is_done = last > 0 and first <= found
-        if not is_done and records.item_optional_fields(record)[2] in (0, reader.number):
+    """The PUT records that a reader has not done, in order, held back or not. Raises JournalCorrupt."""
+    wanted = undone(reader)
+    at = 0
+    for found, record in journal.puts(wanted[0][0], READ_BYTES):
+        while wanted[at][1] < found:
+            at += 1
+        if wanted[at][0] <= found and records.item_optional_fields(record)[2] in (0, reader.number):
             yield record

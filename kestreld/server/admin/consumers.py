@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from heapq import heappush, heappushpop
+from dataclasses import dataclass
+from heapq import heappush, heappushpop, nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from kestreld import net
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.states import lease_of
 from kestreld.server.admin.rows import shown_name
 from kestreld.server.session import Session
 
@@ -42,6 +44,16 @@ class _Longest:
         return sorted(self._heap, reverse=True)
 
 
+@dataclass(slots=True)
+class _Leases:
+    """Those of one address: since when it has the first, when the first ends."""
+
+    since_ms: int
+    until_ms: int
+    first_id: int
+    count: int = 0
+
+
 class ConsumersReport:
     """The answer for one queue. `with_clients`: addresses and users too."""
 
@@ -51,22 +63,27 @@ class ConsumersReport:
         self._with_clients = with_clients
         self._waiting = _Longest(limit)
         self._holding = _Longest(limit)
+        self._limit = limit
+        self._leasing: dict[str, _Leases] = {}
 
     def pieces(self, name: str, queue: Queue, readers: Iterator[dict[str, Any] | None]) -> Iterator[str | None]:
         """The answer as JSON; None now and then while it is made. `readers` are those of the family."""
         reader = queue.readers.get(name.partition("+")[2])
         if reader is not None:
             yield from self._look_through_sessions(reader)
+            yield from self._look_through_leases(reader)
         self._clock.read()
         head = {
             "queue": shown_name(name),
             "now_ms": self._clock.wall_ms,
             "waiters": reader.wait_queue.waiting if reader is not None else 0,
             "open": len(reader.open) if reader is not None else 0,
+            "leased": reader.held.leased if reader is not None and reader.held is not None else 0,
         }
         yield json.dumps(head, separators=(",", ":"))[:-1]
         for key, longest in (("waiting", self._waiting), ("holding", self._holding)):
             yield from _listed(key, self._described(longest))
+        yield from _listed("leasing", self._holders())
         yield from _listed("readers", readers)
         yield "}\n"
 
@@ -80,7 +97,7 @@ class ConsumersReport:
     def _look_at_wait(self, session: Session, reader: Reader) -> None:
         waiter, since_ms = session.handler.waiter, session.handler.waits_since_ms()
         if waiter is not None and waiter.reader is reader and since_ms is not None:
-            fields = {"since_at_ms": self._at_ms(since_ms), "until_at_ms": self._at_ms(waiter.deadline_ms)}
+            fields = {"since_at_ms": self._at_ms(since_ms), "until_at_ms": self._at_ms(waiter.due_at_ms)}
             self._waiting.add(since_ms, session, fields)
 
     def _look_at_reads(self, session: Session, reader: Reader) -> Iterator[None]:
@@ -96,6 +113,33 @@ class ConsumersReport:
         if opened:
             fields = {"since_at_ms": self._at_ms(first_ms), "open": opened, "first_id": first_id}
             self._holding.add(first_ms, session, fields)
+
+    def _look_through_leases(self, reader: Reader) -> Iterator[None]:
+        """Leases outlive connections: by address, whoever is there now."""
+        held = reader.held
+        for place, one in enumerate(list(held.leases) if held is not None else (), 1):
+            if place % STEP_READS == 0:
+                yield
+            lease = lease_of(reader, one)
+            if lease is not None:
+                leases = self._leasing.setdefault(lease.holder, _Leases(lease.since_ms, lease.ends_at_ms, one))
+                leases.count += 1
+                leases.since_ms = min(leases.since_ms, lease.since_ms)
+                leases.until_ms = min(leases.until_ms, lease.ends_at_ms)
+                leases.first_id = min(leases.first_id, one)
+
+    def _holders(self) -> Iterator[dict[str, Any] | None]:
+        longest = nsmallest(self._limit, self._leasing.items(), key=lambda found: found[1].since_ms)
+        for place, (holder, leases) in enumerate(longest, 1):
+            fields: dict[str, Any] = {"client": holder} if self._with_clients else {}
+            yield fields | {
+                "since_at_ms": self._at_ms(leases.since_ms),
+                "until_at_ms": self._at_ms(leases.until_ms),
+                "leases": leases.count,
+                "first_id": leases.first_id,
+            }
+            if place % STEP_SESSIONS == 0:
+                yield None
 
     def _at_ms(self, monotonic_ms: int) -> int:
         return self._clock.wall_ms - self._clock.monotonic_ms + monotonic_ms

@@ -38,6 +38,16 @@ OF_QUEUES: Final = (
     ("total_flushes", "flushes_total", "counter", "Flushes.", 1),
     ("journal_failed", "journal_failed", "gauge", "1 when journal writes are failing.", 1),
     ("stopped", "stopped", "gauge", "1 when the journal is damaged and the queue is stopped.", 1),
+    ("delayed", "delayed", "gauge", "Items put for later that are not due yet.", 1),
+    ("retrying", "retrying", "gauge", "Items that have failed and are not due yet.", 1),
+    ("leased", "leased", "gauge", "Items leased to somebody.", 1),
+    ("next_due_at_ms", "next_due_seconds", "gauge", "Time until the next item is due or lease ends; 0 if none.", 1000),
+    ("leases_expired", "leases_expired_total", "counter", "Leases that ended by themselves.", 1),
+    ("confirms_late", "confirms_late_total", "counter", "Confirms that came too late.", 1),
+    ("keys", "keys", "gauge", "Keys remembered.", 1),
+    ("keys_refused", "keys_refused_total", "counter", "Puts whose key was known.", 1),
+    ("keys_forgotten", "keys_forgotten_total", "counter", "Keys forgotten early, beyond max_keys.", 1),
+    ("dead_letters", "dead_letters_total", "counter", "Items sent to move_failed_to or move_expired_to.", 1),
 )
 
 
@@ -100,6 +110,13 @@ def render(
                 yield "".join(
                     [
                         f"{metric}{label}{max(now_ms - int(row[at]), 0) / 1000 if row[at] else 0}\n"
+                        for label, row in some
+                    ]
+                )
+            elif column == "next_due_at_ms":
+                yield "".join(
+                    [
+                        f"{metric}{label}{max(int(row[at]) - now_ms, 0) / 1000 if row[at] else 0}\n"
                         for label, row in some
                     ]
                 )

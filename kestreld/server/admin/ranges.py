@@ -1,21 +1,21 @@
 """Ranges of ids: the items of a journal from some id on, as a page that may be waited for, read without taking them."""
 
 import asyncio
-import base64
-import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from kestreld.config.users import Right
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import item_add_at_ms, item_data, item_expire_at_ms, item_flags, item_id
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.queue import Queue
-from kestreld.queues.ranges import RangeRead, earliest_id, waiting_in
+from kestreld.queues.ranges import RangeRead, earliest_id
 from kestreld.queues.reader import Reader
+from kestreld.queues.states import undone_in
 from kestreld.server.accounts import Account
 from kestreld.server.admin.answers import HEADERS, ID_DIGITS_MAX, Refused, Share, in_slices, number_in, refusal
+from kestreld.server.admin.item_lines import item_lines
 
 if TYPE_CHECKING:
     from kestreld.server.service import Service
@@ -58,7 +58,7 @@ class Ranges:
         assert journal is not None
         reader = queue.readers.get(name.partition("+")[2])
         first = self._first(queue, reader, query.get("reader"), query.get("first"), only_waiting=only_waiting)
-        wanted = waiting_in(reader.state()) if reader is not None and only_waiting else None
+        wanted = undone_in(reader) if reader is not None and only_waiting else None
         asked_id = number_in(request, "journal_id", 0, 10**ID_DIGITS_MAX, journal.journal_id)
         if asked_id != journal.journal_id:
             raise gone(queue)
@@ -69,7 +69,7 @@ class Ranges:
                 self._clock.read()
         await self._wait(queue, first, only, wait_ms)
         async with self._reads:
-            found = await self._read_some(queue, RangeRead(queue, first, limit, bytes_max, only, wanted))
+            found = await self.read_some(queue, RangeRead(queue, first, limit, bytes_max, only, wanted))
             headers = {
                 **HEADERS,
                 "X-Kestrel-Next": str(found.next_id),
@@ -77,8 +77,11 @@ class Ranges:
                 "X-Kestrel-Items": str(len(found.records)),
             }
             if form == "ndjson":
-                lines = await in_slices(_lines(found.records, reader), self._share)
-                response = web.Response(body=b"".join(lines), content_type=NDJSON, headers=headers)
+                is_admin = account is None or account.may(Right.ADMIN, name)
+                lines = item_lines(found.records, queue, reader, with_clients=is_admin)
+                response = web.Response(
+                    body=b"".join(await in_slices(lines, self._share)), content_type=NDJSON, headers=headers
+                )
             else:
                 response = web.Response(body=b"".join(found.records), content_type=RECORDS, headers=headers)
             if account is not None and account.meter is not None:
@@ -108,7 +111,7 @@ class Ranges:
         """Until there is an item in the range, or the time is over, or the server stops."""
         until_ms, journal = self._clock.monotonic_ms + wait_ms, queue.journal
         while wait_ms > 0 and not self._collection.stopping and queue.journal is journal:
-            look = await self._read_some(queue, RangeRead(queue, first, 1, 1, only))
+            look = await self.read_some(queue, RangeRead(queue, first, 1, 1, only))
             if look.records:
                 return
             first = look.next_id
@@ -116,7 +119,7 @@ class Ranges:
             self._clock.read()
             wait_ms = until_ms - self._clock.monotonic_ms
 
-    async def _read_some(self, queue: Queue, found: RangeRead) -> RangeRead:
+    async def read_some(self, queue: Queue, found: RangeRead) -> RangeRead:
         """Read a range, in slices. Raises Refused where it is gone."""
         journal = queue.journal
         try:
@@ -201,21 +204,3 @@ def gone(queue: Queue) -> Refused:
         first_id=earliest_id(queue),
         next_id=queue.settled_id(),
     )
-
-
-def _lines(records: list[bytes], reader: Reader | None) -> Iterator[bytes]:
-    """A line of JSON for each item. Data that is no UTF-8 is in base64."""
-    for record in records:
-        number, data, expire_at_ms = item_id(record), item_data(record), item_expire_at_ms(record)
-        line: dict[str, Any] = {"id": number, "add_ms": item_add_at_ms(record)}
-        if expire_at_ms:
-            line["expire_ms"] = expire_at_ms
-        if flags := item_flags(record):
-            line["flags"] = flags
-        if reader is not None and number in reader.open:
-            line["is_open"] = True
-        try:
-            line["data"] = data.decode("utf-8")
-        except UnicodeDecodeError:
-            line["base64"] = base64.b64encode(data).decode("ascii")
-        yield json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -5,6 +5,7 @@ GET    /queues/Q                                readers, ids, the journal's id
 GET    /queues/Q/journal                        segments, and who needs them
 GET    /queues/Q/consumers?limit=               who waits on it, who holds open reads of it, how far readers are behind
 GET    /queues/Q/items?first=&limit=&bytes=&reader=&waiting=&wait_ms=&format=
+GET    /queues/Q/items?state=, POST /queues/Q/items/ID/…, /cancel, /redrive: see items.py
 POST   /queues/Q/readers/R?from=                make a reader
 POST   /queues/Q/readers/R/done?through=        it is done with all items up to this one
 DELETE /queues/Q/readers/R
@@ -27,6 +28,7 @@ from kestreld.queues.reader import Stream
 from kestreld.server.accounts import Account
 from kestreld.server.admin.answers import ID_DIGITS_MAX, Refused, Share, as_json, number_in, refusal, stream
 from kestreld.server.admin.consumers import CONSUMERS_DEFAULT, CONSUMERS_MAX, ConsumersReport
+from kestreld.server.admin.items import Items
 from kestreld.server.admin.journal import describe_journal
 from kestreld.server.admin.ranges import Ranges, check_readable, find_family, place_in
 from kestreld.server.admin.rows import shown_name
@@ -46,6 +48,7 @@ class Readers:
         self._service = service
         self._collection = service.collection
         self._share = share
+        self._items = Items(service, share, ranges, self._written)
 
     async def answer(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
         """`parts` is the path behind /queues, as latin-1 text."""
@@ -63,7 +66,18 @@ class Readers:
                 return await self._consumers(request, name, account)
             case ("GET", [name, "items"]):
                 _check(account, Right.PEEK, name)
+                if "state" in request.rel_url.query:
+                    return await self._items.page(request, name, account)
                 return await self._ranges.answer(request, name, account)
+            case ("POST", [name, "items", number, "cancel" | "run-now" | "extend" | "give-back" as action]):
+                _check(account, Right.GET, name)
+                return await self._items.act(request, name, number, action)
+            case ("POST", [name, "cancel"]):
+                _check(account, Right.PUT, name)
+                return await self._items.cancel(request, name)
+            case ("POST", [name, "redrive"]):
+                _check(account, Right.GET, name)
+                return await self._items.redrive(request, name, account)
             case ("POST", [name, "readers", label]):
                 _check(account, Right.GET, name)
                 return await self._create(request, name, label, account)
@@ -73,7 +87,15 @@ class Readers:
             case ("DELETE", [name, "readers", label]):
                 _check(account, Right.GET, name)
                 return await self._drop(name, label)
-            case (_, [] | [_] | [_, "items" | "journal" | "consumers"] | [_, "readers", _] | [_, "readers", _, "done"]):
+            case (
+                _,
+                []
+                | [_]
+                | [_, "items" | "journal" | "consumers" | "cancel" | "redrive"]
+                | [_, "readers", _]
+                | [_, "readers", _, "done"]
+                | [_, "items", _, "cancel" | "run-now" | "extend" | "give-back"],
+            ):
                 raise Refused(405, f"method {request.method} not allowed")
         raise Refused(404, "not found")
 

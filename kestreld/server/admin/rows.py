@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Final
 
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.figures import Sees, Sums
+from kestreld.queues.figures import HELD_KEYS, Sees, Sums, held_figures
 from kestreld.queues.reader import Reader
 from kestreld.stats import Totals
 
@@ -38,12 +38,23 @@ COLUMNS: Final = (
     "full",
     "journal_failed",
     "stopped",
+    "delayed",
+    "retrying",
+    "leased",
+    "next_due_at_ms",
+    "leases_expired",
+    "confirms_late",
+    "keys",
+    "keys_refused",
+    "keys_forgotten",
+    "dead_letters",
 )
 AT: Final = {column: place for place, column in enumerate(COLUMNS)}
 STEP_QUEUES: Final = 32
 STEP_ROWS: Final = 500
 GONE_MAX: Final = 10_000
-_NOTHING: Final = (0,) * (len(COLUMNS) - 2)  # of a queue whose journal could not be read
+# Of a queue whose journal could not be read.
+_NOTHING: Final = tuple([int(column == "stopped") for column in COLUMNS[1:]])
 
 Row = tuple[str | int, ...]
 Changes = tuple[list[Row], list[str], bool]
@@ -83,7 +94,19 @@ def _row(name: str, reader: Reader) -> Row:
         int(reader.is_full()),
         int(journal is not None and journal.failed is not None),
         int(queue.stopped is not None),
+        *_held_columns(reader),
     )
+
+
+def _held_columns(reader: Reader) -> tuple[int, ...]:
+    """When something is due next stands still, too; 0 = nothing is."""
+    if reader.held is None and reader.keys is None:
+        return (0,) * (len(HELD_KEYS) - 1) + (reader.dead_letters,)
+    figures = dict(held_figures(reader))
+    clock = reader.queue.clock
+    due_ms = reader.held.next_at_ms() if reader.held is not None else None
+    figures["next_due_ms"] = clock.wall_ms - clock.monotonic_ms + due_ms if due_ms is not None else 0
+    return tuple([figures[key] for key in HELD_KEYS])
 
 
 def _signature(reader: Reader) -> Signature:
@@ -105,7 +128,16 @@ def _signature(reader: Reader) -> Signature:
         reader.is_full(),  # a reload may change the limit
         journal is not None and journal.failed is not None,
         queue.stopped is not None,
+        *_held_signature(reader),
     )
+
+
+def _held_signature(reader: Reader) -> Signature:
+    held, keys = reader.held, reader.keys
+    if held is None:
+        return (len(keys), keys.refused) if keys is not None else ()
+    found = (len(held.later), len(held.failed), len(held.leases), held.due_at_ms, held.expired_leases)
+    return *found, held.late_confirms, len(keys) if keys is not None else 0, keys.refused if keys is not None else 0
 
 
 class RowBook:
@@ -144,7 +176,7 @@ class RowBook:
                 self._note(name, signature, _row(name, reader), number)
         for name in list(collection.broken):
             if name not in collection.readers:
-                row: Row = (shown_name(name), *_NOTHING, 1)
+                row: Row = (shown_name(name), *_NOTHING)
                 self._note(name, (), row, number)
         yield from self._miss(number)
         yield from self._add_up(sums)

@@ -28,32 +28,47 @@ REPLY: Final = 18  # nothing to do but answer `reply`, then close if `closes`
 TOO_LARGE: Final = 19  # a SET whose data was thrown away unread: larger than the queue takes
 REPAIR: Final = 20
 UNDO: Final = 21
+# From here on: items that are leased, or have a key
+LEASE: Final = 22
+LEASE_FIRST: Final = 23  # of several queues, the first that has an item
+CANCEL: Final = 24
+CONFIRM: Final = 25  # this and those that follow: in a batch their token stands behind them
+EXTEND: Final = 26
+GIVE_BACK: Final = 27
+FAIL: Final = 28
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
 END: Final = b"END\r\n"
 DELETED: Final = b"DELETED\r\n"
 NOT_FOUND: Final = b"NOT_FOUND\r\n"
+TOUCHED: Final = b"TOUCHED\r\n"
 OK: Final = b"OK\r\n"
 ERROR: Final = b"ERROR\r\n"
 
 
 class Command:
-    """One command line. Shared by every command of the same text, so nothing in it changes but `target`.
+    """One command line. Shared by every command of the same text, so nothing in it changes but `target`. Where the
+    text has a token, by every command of the same text but for that.
 
     `name` is the queue's, `key` is what the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data
     follows. `target` is for whoever executes commands, to remember what the name stood for. `sees` says which queues
-    its sender may know of, None = all; `may_create` whether he may make the one that is named.
+    its sender may know of, None = all; `may_create` whether he may make the one that is named. `lease_ms` is how long a
+    lease lasts; `delay_ms` when an item is due that is put or given back; `item_key` what follows `key=`.
     """
 
     __slots__ = (
         "aborts",
+        "adds",
         "closes",
         "data_bytes",
+        "delay_ms",
         "expiry_s",
         "flags",
+        "item_key",
         "key",
         "kind",
+        "lease_ms",
         "may_create",
         "name",
         "noreply",
@@ -83,6 +98,10 @@ class Command:
         self.aborts = False
         self.peeks = False
         self.with_id = False
+        self.adds = False  # of a SET_WITH: it is an add
+        self.lease_ms = 0
+        self.delay_ms = 0
+        self.item_key = b""
         self.prefix = b""  # VALUE line up to the length, for an item without flags
         self.reply = b""
         self.words: list[bytes] = []
@@ -99,10 +118,11 @@ class CommandCache(ParsedCommands):
         self.whole: dict[bytes, Command] = {}  # with the line end it came with
         self.texts: dict[bytes, Command] = {}  # the same, without
         self.stores: dict[bytes, Command] = {}  # SET lines less their last word, the length
+        self.about_leases: dict[bytes, Command] = {}  # lines less their token
 
     def clear(self) -> None:
         """Forget every line, and what commands already handed out remember of queues."""
-        for cached in (self.whole, self.texts, self.stores):
+        for cached in (self.whole, self.texts, self.stores, self.about_leases):
             for command in cached.values():
                 command.target = None
                 for part in command.parts:

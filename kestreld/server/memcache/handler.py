@@ -5,12 +5,15 @@ It never waits. A GET that has to is a `Waiter`; the commands behind it stay whe
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from kestreld import __version__
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, KestrelError, QueueNotMade, TooManyQueues
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
+from kestreld.queues import leases
 from kestreld.queues.commit import Tally
 from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
@@ -21,7 +24,20 @@ from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 from kestreld.server.command_handler import CommandHandler, Unsettled
 from kestreld.server.memcache import commands as wire
-from kestreld.server.memcache.commands import END, GET, NEXT, NOT_STORED, SET, SET_WITH, STORED, Command
+from kestreld.server.memcache.commands import (
+    CONFIRM,
+    END,
+    GET,
+    LEASE,
+    NEXT,
+    NOT_FOUND,
+    NOT_STORED,
+    SET,
+    SET_WITH,
+    STORED,
+    TOUCHED,
+    Command,
+)
 from kestreld.server.state import Reloaded, ServerState
 
 _READS: Final = frozenset((wire.READ, GET))
@@ -55,7 +71,7 @@ class Handler(CommandHandler):
         self.strict = strict  # `compat: kestrel-1`
         self.open_reads: list[tuple[Reader, int, int]] = []  # see `reads_held`
         self.asked: Command | None = None  # the command that waits
-        self.keys: deque[Command] = deque()  # of a GET of several, those still to be answered
+        self.keys: deque[Command] | None = None  # of a GET of several, those still to be answered
 
     @property
     def is_busy(self) -> bool:
@@ -64,7 +80,7 @@ class Handler(CommandHandler):
     def waits_since_ms(self) -> int | None:
         if self.waiter is None or self.asked is None:
             return None
-        return self.waiter.deadline_ms - self.asked.wait_ms
+        return self.waiter.due_at_ms - self.asked.wait_ms
 
     def reads_held(self) -> Sequence[tuple[Reader, int, int]]:
         return self.open_reads
@@ -77,7 +93,7 @@ class Handler(CommandHandler):
         out = self.out
         while True:
             try:
-                if self.keys and self._answer_keys():
+                if self.keys is not None and self._answer_keys(self.keys):
                     return True
                 for each in commands:
                     command: Command = each  # not Any, to which compiled code is slow
@@ -126,6 +142,11 @@ class Handler(CommandHandler):
                         self._next(command)
                     elif kind in _READS:
                         self._read(command)
+                    elif kind >= CONFIRM:
+                        self._end_lease(command, next(commands))
+                        continue
+                    elif kind == LEASE:
+                        self._lease(command)
                     else:
                         self._other(command)
                     if self.room_bytes < 0 or self.waiter is not None or self.held or self.closing:
@@ -163,14 +184,19 @@ class Handler(CommandHandler):
     # SET
 
     def _set_otherwise(self, command: Command, data: bytes) -> None:
-        """A SET with expiry or flags, to a child, or without a reply."""
+        """A SET with expiry, flags, a delay or a key, to a child, or without a reply."""
         expire_at_ms = client_expiry_ms(command.expiry_s, self.state.clock.wall_ms)
         try:
             reader: Reader = command.target or self._target(command)
             if self.last_queue is not reader.queue:
                 self._depend_on(reader.queue)
             only = reader if reader.label else None
-            stored = reader.queue.put_with(data, expire_at_ms, command.flags, only)
+            if command.item_key:
+                stored = self._put_once(command, reader, data, expire_at_ms)
+            elif command.delay_ms:
+                stored = reader.queue.put_later(data, expire_at_ms, command.flags, only, command.delay_ms)
+            else:
+                stored = reader.queue.put_with(data, expire_at_ms, command.flags, only)
         except (JournalFailed, JournalCorrupt, QueueNotMade):
             if command.noreply:
                 self.stats.refused_sets += 1
@@ -182,6 +208,118 @@ class Handler(CommandHandler):
             self.stats.child_sets += 1
         if not command.noreply:
             self.out.append(STORED if stored else NOT_STORED)
+
+    def _put_once(self, command: Command, reader: Reader, data: bytes, expire_at_ms: int) -> bool:
+        """Put an item unless its key is known; whether it is there afterwards or, of an add, whether it was put now."""
+        if reader.find_key(command.item_key) and reader.keys is not None:
+            reader.keys.refuse()
+            return not command.adds
+        only = reader if reader.label else None
+        return reader.queue.put_keyed(
+            command.item_key, reader, data, expire_at_ms, command.flags, only, command.delay_ms
+        )
+
+    def _cancel(self, command: Command) -> None:
+        """Drop the item of a key from wherever it is not due yet."""
+        reader = self.state.collection.look_for(command.name)
+        found = False
+        if reader is not None:
+            if reader.queue.stopped is not None:
+                raise reader.queue.stopped
+            self._depend_on(reader.queue)
+            found = reader.cancel(command.item_key)
+        self._unless_quiet(command, wire.DELETED if found else NOT_FOUND)
+
+    # Leases
+
+    def _lease(self, command: Command) -> None:
+        """Lease the head item and answer with it and its token; wait for one, or answer END."""
+        reader: Reader = command.target or self._target(command)
+        if self._lease_head(command, reader):
+            return
+        if command.wait_ms > 0 and not self.state.collection.stopping:
+            self._wait(command, reader, OPEN)
+        else:
+            self.stats.missed_gets += 1
+            self.out.append(END)
+
+    def _lease_head(self, command: Command, reader: Reader) -> bool:
+        queue = reader.queue
+        if reader.window and not reader.slow:
+            token, record = leases.lease_head(reader, command.lease_ms, self._holder or self.holder)
+            head = b"%b%d %d\r\n" % (command.prefix, len(record) - _DATA_AT, token)
+        else:
+            if queue.stopped is not None:
+                raise queue.stopped
+            leased = leases.lease(reader, self.state.clock.wall_ms, command.lease_ms, self.holder)
+            if leased is None:
+                return False
+            token, record = leased
+            numbers = (command.key, item_flags(record), len(record) - _DATA_AT, token)
+            head = b"VALUE %b %d %d %d\r\n" % numbers
+        if self.last_queue is not queue:
+            self._depend_on(queue)
+        if self.promised is None:
+            self.promised = []
+        self.promised.append((len(self.out), reader, token))
+        self.room_bytes -= len(record)
+        self.out.append(_join((head, record[_DATA_AT:], _VALUE_END)))
+        return True
+
+    def _lease_first(self, command: Command) -> None:
+        """Lease the head item of the first queue that has one; wait for one of any."""
+        readers: list[Reader] = [part.target or self._target(part) for part in command.parts]
+        if any(self._lease_head(part, reader) for part, reader in zip(command.parts, readers, strict=True)):
+            return
+        if self.state.collection.stopping:
+            self.out.append(END)
+            return
+        first, *others = dict.fromkeys(readers)
+        waiter = self._wait(command, first, OPEN)
+        for reader in others:
+            reader.wait_queue.add(waiter)
+
+    def _end_lease(self, command: Command, token: int) -> None:
+        """What a token is shown for: confirm, extend, give back, failed."""
+        is_done = False
+        try:
+            reader: Reader | None = command.target or self._looked_at(command)
+            if reader is not None:
+                if self.last_queue is not reader.queue:
+                    self._depend_on(reader.queue)
+                if command.kind == CONFIRM:
+                    is_done = leases.confirm(reader, token)
+                else:
+                    is_done = self._change_lease(command, reader, token)
+                if not is_done and reader.queue.stopped is not None:
+                    raise reader.queue.stopped
+        except (JournalFailed, JournalCorrupt):
+            if command.noreply:
+                return
+            raise
+        if not command.noreply:
+            done = wire.DELETED if command.kind == CONFIRM else TOUCHED
+            self.out.append(done if is_done else NOT_FOUND)
+
+    def _change_lease(self, command: Command, reader: Reader, token: int) -> bool:
+        kind, now_ms = command.kind, self.state.clock.wall_ms
+        if kind == wire.EXTEND:
+            return leases.extend(reader, token, command.lease_ms)
+        if kind == wire.GIVE_BACK:
+            return leases.give_back(reader, token, now_ms, command.delay_ms)
+        return leases.fail(reader, token, now_ms)
+
+    def undelivered(self, reader: Reader, token: int) -> None:
+        """The answer with that lease never left: nobody has the item."""
+        with suppress(JournalCorrupt):  # the queue has stopped
+            leases.give_back(reader, token, self.state.clock.wall_ms)
+
+    def _limit_open(self, reader: Reader, opened: int, limit_ms: int) -> None:
+        """Have an open read end by itself, which is none of this session's from then on."""
+        reader.limit_open(opened, limit_ms, self.holder, partial(self._lose, reader, opened))
+
+    def _lose(self, reader: Reader, opened: int) -> None:
+        self.open_reads = [one for one in self.open_reads if one[0] is not reader or one[1] != opened]
 
     # GET
 
@@ -207,6 +345,9 @@ class Handler(CommandHandler):
         """A GET with options, or one on a session that holds open reads; `is_part`: one key of several."""
         if command.peeks:
             self._peek(command)
+            return
+        if command.lease_ms:
+            self._lease(command)
             return
         if self.open_reads and not self._settle_open(command):
             return
@@ -265,6 +406,8 @@ class Handler(CommandHandler):
             if opened is not None:
                 self.open_reads.append((reader, opened[0], self.state.clock.monotonic_ms))
                 record = opened[1]
+                if limit_ms := reader.config.open_transaction_timeout_ms:
+                    self._limit_open(reader, opened[0], limit_ms)
         else:
             record = reader.take(now_ms)
         if record is not None:
@@ -291,7 +434,7 @@ class Handler(CommandHandler):
             self.out.append(END)
 
     def _looked_at(self, command: Command) -> Reader | None:
-        """The queue a peek names. Looking makes none, but in Kestrel 1.x."""
+        """The queue that a peek names, or whoever shows a token. That makes none, but in Kestrel 1.x."""
         if self.strict:
             return self._target(command)
         command.target = reader = self.state.collection.look_for(command.name)
@@ -314,12 +457,11 @@ class Handler(CommandHandler):
         """One VALUE for each queue that has an item, then END."""
         if any(not part.opens and not part.peeks for part in command.parts):
             self._may_take(None)
-        self.keys.extend(command.parts)
-        self._answer_keys()
+        self._answer_keys(deque(command.parts))
 
-    def _answer_keys(self) -> bool:
+    def _answer_keys(self, keys: deque[Command]) -> bool:
         """Go on with a GET of several keys; True when the rest has to wait until more answers can be sent."""
-        keys, self.keys = self.keys, deque()  # an error is the last answer to it
+        self.keys = None  # an error is the last answer to it
         while keys:
             if self.room_bytes < 0:
                 self.keys = keys
@@ -336,14 +478,15 @@ class Handler(CommandHandler):
 
     # Waiting
 
-    def _wait(self, command: Command, reader: Reader | None, want: int) -> None:
+    def _wait(self, command: Command, reader: Reader | None, want: int) -> Waiter:
         waiter = Waiter(self, reader, want, self.state.clock.monotonic_ms + command.wait_ms)
         self.waiter, self.asked = waiter, command
         if reader is not None:
             reader.wait_queue.add(waiter)
         else:
             self.state.collection.await_queue(command.name, waiter)
-        self.state.deadlines.add(waiter)
+        self.state.collection.agenda.add(waiter)
+        return waiter
 
     def served(self, waiter: Waiter, record: bytes | None) -> None:
         """The wait is over: with an item to fetch, or with nothing."""
@@ -355,6 +498,10 @@ class Handler(CommandHandler):
             self.out.append(END)
         elif waiter.want == PEEK:
             self._answer_value(command, record)
+        elif command.kind == LEASE:
+            self._lease(command)
+        elif command.kind == wire.LEASE_FIRST:
+            self._lease_first(command)
         else:
             assert isinstance(waiter.reader, Reader)
             self._fetch(command, waiter.reader)
@@ -376,6 +523,10 @@ class Handler(CommandHandler):
             self.closing = command.closes
         elif kind == wire.GET_MANY:
             self._get_many(command)
+        elif kind == wire.LEASE_FIRST:
+            self._lease_first(command)
+        elif kind == wire.CANCEL:
+            self._cancel(command)
         elif kind == wire.TOO_LARGE:
             self._target(command)
             self.stats.refused_sets += 1
@@ -505,9 +656,14 @@ class Handler(CommandHandler):
         return _error(b"SERVER_ERROR", f"journal {reason}")
 
     def disconnect(self) -> None:
-        """The client has gone: its wait ends, its open reads return to the head in their order."""
+        """The client has gone: its wait ends, its open reads return to the head in their order.
+
+        That counts as a failure of theirs, unless it is the server that stops.
+        """
         super().disconnect()
         self.asked = None
         reads, self.open_reads = self.open_reads, []
+        is_counted = not self.state.collection.stopping
         for reader in dict.fromkeys([reader for reader, _, _ in reads]):
-            reader.abort_all([opened for one, opened, _ in reads if one is reader], self.state.clock.wall_ms)
+            opened = [opened for one, opened, _ in reads if one is reader]
+            reader.abort_all(opened, self.state.clock.wall_ms, is_counted=is_counted)

@@ -5,14 +5,17 @@ come as commands too (kind REPLY, with the answer to give), so the order of answ
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
-from kestreld.config.config import Compat
+from kestreld.config.config import Compat, QueueConfig
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import (
+    CONFIRM,
     GET,
     GET_MANY,
+    LEASE,
     NEXT,
     READ,
     REPLY,
@@ -30,12 +33,16 @@ SMALL_ITEM_BYTES: Final = 1 << 16  # whose unfinished data nobody counts
 EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
 WAIT_MS_MAX: Final = 10**12
+KEYED_WORD_BYTES_MAX: Final = 250  # memcache clients refuse longer ones
+TOKEN_FOLLOWS: Final = -2  # in the place of a length of data
 
 BINARY_MAGIC: Final = (b"\x80", b"\x81")  # the first byte of memcached's binary protocol, of requests and of answers
 
 _HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d")
 _BINARY_UNKNOWN: Final = b"Unknown command"
 _NUMBER: Final = re.compile(rb"-?\d{1,19}")
+TOKEN_DIGITS_MAX: Final = 20
+_TOKEN: Final = re.compile(rb"\d{1,%d}(?![^ /])" % TOKEN_DIGITS_MAX)
 # Storage commands that a queue does not have, and which of their words says how much data follows
 _STORAGE_WORDS: Final = {b"add": 4, b"replace": 4, b"append": 4, b"prepend": 4, b"cas": 4, b"ms": 2}
 _BARE: Final = {
@@ -57,11 +64,23 @@ _NAMED: Final = {
 }
 
 
+_DEFAULTS: Final = QueueConfig()
 _UNKNOWN: Final = Command(REPLY)
 _UNKNOWN.reply = wire.ERROR
 # In the place of a command whose data block is unfinished: nothing has come yet, and nothing is taken any more
 _BEGINNING: Final = Command(REPLY)
 _OVER: Final = Command(REPLY)
+
+
+def _number_behind(option: bytes) -> int:
+    """The number behind the `=` of an option, -1 when there is none."""
+    value = option.partition(b"=")[2]
+    return int(value) if value.isdigit() and len(value) <= 19 else -1
+
+
+def _unknown_option(option: bytes) -> str:
+    word = option.partition(b"=")[0].decode("latin-1")
+    return f"unknown option {word}=" if b"=" in option else f"unknown option {word!r}"
 
 
 def binary_refusal(request: bytes) -> bytes:
@@ -82,8 +101,9 @@ def not_text(line: bytes) -> str:
 class MemcacheParser(Parser):
     """The input of one connection. Between commands, or inside the data block of `_store`.
 
-    `item_bytes_max` says how much data one queue takes; more is thrown away as it comes, never held. `check` has a
-    look at each command before it is cached, and may put a refusal in its place.
+    `config_of` says how a queue is configured: how much data it takes (more is thrown away as it comes, never held),
+    how long leases and delays may be. `check` has a look at each command before it is cached, and may put a refusal in
+    its place.
     """
 
     def __init__(
@@ -91,7 +111,7 @@ class MemcacheParser(Parser):
         cache: CommandCache,
         compat: Compat = Compat.NONE,
         line_bytes_max: int = 8192,
-        item_bytes_max: Any = None,
+        config_of: Callable[[str], QueueConfig] | None = None,
         check: Any = None,
     ) -> None:
         super().__init__()
@@ -99,7 +119,7 @@ class MemcacheParser(Parser):
         self._compat = compat
         self._strict = compat is Compat.KESTREL_1
         self._line_bytes_max = line_bytes_max
-        self._item_bytes_max = item_bytes_max
+        self._config_of = config_of
         self._check = check
         self._rest = b""  # an unfinished line
         self._has_line_ends = False  # items have held line ends: splitting there does not pay
@@ -108,6 +128,7 @@ class MemcacheParser(Parser):
         self._missing = 0  # bytes of data and CRLF still to come,
         self._block_bytes = 0  # of so many
         self._drop = False  # the data block is not kept
+        self._token = 0  # of the line looked up last
 
     @property
     def mid_command(self) -> bool:
@@ -129,7 +150,10 @@ class MemcacheParser(Parser):
         self._missing = 0
 
     def feed(self, data: bytes) -> list[Any]:
-        """The commands that `data` completes, each SET followed by its data. After one that closes, nothing."""
+        """The commands that `data` completes, each SET followed by its data, each about a lease by its token.
+
+        After one that closes, nothing.
+        """
         batch: list[Any] = []
         at = 0
         if self._store is not None:
@@ -168,7 +192,7 @@ class MemcacheParser(Parser):
         """The commands that `data` begins with, as long as they are known ones and their data holds no line end: one
         split finds them all. With them where the first other one begins, -1 when there is none.
         """
-        texts = self._cache.texts
+        texts, about_leases = self._cache.texts, self._cache.about_leases
         pieces: list[Any] = data.split(b"\r\n")  # become the batch, each line giving way to its command
         rest: bytes = pieces.pop()
         at, end = 0, len(pieces)
@@ -176,7 +200,18 @@ class MemcacheParser(Parser):
             line: bytes = pieces[at]
             command = texts.get(line)
             if command is None:
-                break
+                cut = line.rfind(b"/") + 1
+                command = about_leases.get(line[:cut])
+                if command is None:
+                    break
+                token = line[cut:]
+                if not token.isdigit() or len(token) > TOKEN_DIGITS_MAX:
+                    break
+                pieces[at] = command
+                pieces.insert(at + 1, int(token))
+                at += 2
+                end += 1
+                continue
             size = command.data_bytes
             if size >= 0:
                 if at + 1 == end or len(pieces[at + 1]) != size:
@@ -213,6 +248,8 @@ class MemcacheParser(Parser):
             at = eol
             if size < 0:
                 batch.append(command)
+                if size == TOKEN_FOLLOWS:
+                    batch.append(self._token)
                 if command.kind == REPLY and command.closes:
                     self.close()
                     return
@@ -291,6 +328,9 @@ class MemcacheParser(Parser):
             limit = known.data_bytes
             if size <= limit:
                 return known, size
+        slash = text.find(b"/") + 1
+        if slash and (known := self._about_lease(text, slash)) is not None:
+            return known, TOKEN_FOLLOWS
         if problem := not_text(line):
             return self._refuse_as_kestrel(problem, closes=True), -1
         if len(text) > self._line_bytes_max:
@@ -298,9 +338,36 @@ class MemcacheParser(Parser):
         command = self._parse(text)
         if self._check is not None:
             command = self._check(command)
-        if command.kind != REPLY and command.kind != TOO_LARGE:
+        if command.kind >= CONFIRM:
+            return self._remember_about_lease(text, slash, command), TOKEN_FOLLOWS
+        if command.kind != REPLY and command.kind != TOO_LARGE and not command.item_key:
             self._remember(line, text, head, command)
         return command, command.data_bytes
+
+    def _about_lease(self, text: bytes, slash: int) -> Command | None:
+        """What a line means whose token begins there; None when that has yet to be found out."""
+        token = text[slash:]
+        if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX:
+            known = self._cache.about_leases.get(text[:slash])
+        else:
+            found = _TOKEN.match(text, slash)
+            if found is None:
+                return None
+            token = found[0]
+            known = self._cache.about_leases.get(text[:slash] + text[found.end() :])
+        if known is not None:
+            self._token = int(token)
+        return known
+
+    def _remember_about_lease(self, text: bytes, slash: int, command: Command) -> Command:
+        known, found = self._cache.about_leases, _TOKEN.match(text, slash)
+        assert found is not None
+        self._token = int(found[0])
+        if len(known) >= LINES_CACHED_MAX:
+            self._cache.clear()
+        if len(text) <= 512:
+            known[text[:slash] + text[found.end() :]] = command
+        return command
 
     def _remember(self, line: bytes, text: bytes, head: bytes, command: Command) -> None:
         cache = self._cache
@@ -314,18 +381,22 @@ class MemcacheParser(Parser):
         # With more words on the line its last one is not the length.
         if command.kind <= SET_WITH and line.count(b" ") == 4:
             template = Command(command.kind)
-            template.key, template.name, template.expiry_s, template.flags = (
+            template.key, template.name, template.expiry_s, template.flags, template.delay_ms = (
                 command.key,
                 command.name,
                 command.expiry_s,
                 command.flags,
+                command.delay_ms,
             )
             template.data_bytes = min(self._limit(command.name), 10**9)
             cache.stores[head] = template
 
     def _limit(self, name: str) -> int:
-        limit = self._item_bytes_max(name) if self._item_bytes_max is not None else None
-        return DATA_BYTES_MAX if limit is None else min(int(limit), DATA_BYTES_MAX)
+        limit = self._config(name).max_item_size_bytes
+        return DATA_BYTES_MAX if limit is None else min(limit, DATA_BYTES_MAX)
+
+    def _config(self, name: str) -> QueueConfig:
+        return self._config_of(name) if self._config_of is not None else _DEFAULTS
 
     def _refuse(self, reason: str, *, closes: bool = False) -> Command:
         command = Command(REPLY)
@@ -357,8 +428,10 @@ class MemcacheParser(Parser):
             return self._refuse("this is not an HTTP port", closes=True)
         if verb in (b"get", b"gets"):
             return self._parse_get(words, with_id=verb == b"gets")
-        if verb == b"set":
-            return self._parse_set(words)
+        if verb == b"set" or (verb == b"add" and self._has_key(words)):
+            return self._parse_set(words, verb)
+        if verb == b"touch" and not self._strict:
+            return self._parse_touch(words)
         if verb in _NAMED:
             return self._parse_named(_NAMED[verb], words)
         if verb == b"flush_all":
@@ -384,14 +457,16 @@ class MemcacheParser(Parser):
         for part in parts:
             if part.kind == REPLY:
                 return part
-            if part.wait_ms > 0:
-                return self._refuse("t= cannot be used with several queues")
         command = Command(GET_MANY)
         command.parts = parts
+        if any(part.wait_ms > 0 for part in parts):
+            if not all(part.kind == LEASE and part.wait_ms > 0 for part in parts):
+                return self._refuse("t= cannot be used with several queues, unless each has open, lease= and t=")
+            command.kind, command.wait_ms = wire.LEASE_FIRST, min(part.wait_ms for part in parts)
         return command
 
     def _parse_read(self, key: bytes, with_id: bool) -> Command:
-        """One key of a GET: the queue name and its options, in any order; unknown ones are ignored."""
+        """One key of a GET: the queue name and its options, in any order; unknown ones without a `=` are ignored."""
         pieces = key.split(b"/")
         command = Command(GET if len(pieces) == 1 and not with_id else READ)
         command.key = pieces[0] if self._strict else key
@@ -415,6 +490,12 @@ class MemcacheParser(Parser):
                 if not _NUMBER.fullmatch(option, 2):
                     return self._refuse("t= needs a number of milliseconds")
                 command.wait_ms = min(int(option[2:]), WAIT_MS_MAX)
+            elif b"=" in option and not self._strict and (problem := self._read_lease(command, option)):
+                return self._refuse(problem)
+        if command.lease_ms:
+            problem = self._lease_problem(command)
+            command.kind = LEASE
+            return self._refuse(problem) if problem else command
         if (command.peeks or command.aborts) and (command.opens or command.closes):
             word = "peek" if command.peeks else "abort"
             return self._refuse_as_kestrel(f"{word} cannot be combined with open or close", closes=self._strict)
@@ -424,11 +505,33 @@ class MemcacheParser(Parser):
             command.kind = NEXT
         return command
 
-    def _parse_set(self, words: list[bytes]) -> Command:
+    def _read_lease(self, command: Command, option: bytes) -> str:
+        """Take in `lease=`; what is wrong with it, or "unknown option" of any other. "" when nothing is."""
+        if not option.startswith(b"lease="):
+            return _unknown_option(option)
+        command.lease_ms = _number_behind(option)
+        if command.lease_ms < 1:
+            return "lease= needs a number of milliseconds from 1 on"
+        limit_ms = self._config(command.name).max_lease_ms
+        return f"lease= allows at most {limit_ms} (max_lease)" if command.lease_ms > limit_ms else ""
+
+    def _lease_problem(self, command: Command) -> str:
+        if not command.with_id:
+            return "lease= needs gets, whose reply has the token to confirm with"
+        if command.closes or command.aborts or command.peeks:
+            return "lease= cannot be combined with close, abort or peek"
+        return "" if command.opens else "lease= needs open"
+
+    def _has_key(self, words: list[bytes]) -> bool:
+        return not self._strict and len(words) > 1 and b"/key=" in words[1]
+
+    def _parse_set(self, words: list[bytes], verb: bytes) -> Command:
         if len(words) < 5:
-            return self._refuse_as_kestrel("set needs a queue name, flags, expiry and length", closes=True)
+            needed = f"{verb.decode()} needs a queue name, flags, expiry and length"
+            return self._refuse_as_kestrel(needed, closes=True)
         command = Command(SET)
         command.key, command.name = words[1], words[1].decode("latin-1")
+        command.adds = verb == b"add"
         size = self._data_bytes(words[4])
         if size < 0:
             return self._refuse("bad data length", closes=True)
@@ -441,12 +544,14 @@ class MemcacheParser(Parser):
             return refusal
         if size > self._limit(command.name):
             command.kind = TOO_LARGE
-        elif command.expiry_s or command.flags or command.noreply or b"+" in command.key:
+        elif command.expiry_s or command.flags or command.noreply or b"+" in command.key or b"/" in command.key:
             command.kind = SET_WITH
         return command
 
     def _set_problem(self, command: Command, words: list[bytes]) -> str:
-        """Fill in flags and expiry; what is wrong with the line, "" when nothing is."""
+        """Fill in options, flags and expiry; what is wrong with the line, "" when nothing is."""
+        if b"/" in command.key and not self._strict and (problem := self._read_put_options(command)):
+            return problem
         if not command.name:
             return "empty queue name"
         if not _NUMBER.fullmatch(words[2]) or not -(1 << 31) <= int(words[2]) <= FLAGS_MAX:
@@ -457,6 +562,65 @@ class MemcacheParser(Parser):
             command.flags = int(words[2]) & FLAGS_MAX
         command.expiry_s = max(min(int(words[3]), EXPIRY_S_MAX), -EXPIRY_S_MAX)
         return ""
+
+    def _read_put_options(self, command: Command) -> str:
+        """Take in `delay=` and `key=`, which takes the rest; what is wrong with them, "" when nothing is."""
+        name, _, options = command.key.partition(b"/")
+        if b"=" not in options:
+            return ""  # a bad name
+        command.name = name.decode("latin-1")
+        while options:
+            if options.startswith(b"key="):
+                return self._read_key(command, options)
+            option, _, options = options.partition(b"/")
+            if not option.startswith(b"delay="):
+                return _unknown_option(option)
+            command.delay_ms = _number_behind(option)
+            if problem := self._delay_problem(command):
+                return problem
+        return ""
+
+    def _read_key(self, command: Command, option: bytes) -> str:
+        command.item_key = option[4:]
+        if not command.item_key:
+            return "key= needs a key"
+        if len(command.key) > KEYED_WORD_BYTES_MAX:
+            return f"a queue name with its options and key takes at most {KEYED_WORD_BYTES_MAX} bytes"
+        return ""
+
+    def _delay_problem(self, command: Command) -> str:
+        if command.delay_ms < 0:
+            return "delay= needs a number of milliseconds"
+        limit_ms = self._config(command.name).max_delay_ms
+        return f"delay= allows at most {limit_ms} (max_delay)" if command.delay_ms > limit_ms else ""
+
+    def _parse_touch(self, words: list[bytes]) -> Command:
+        """What becomes of a lease that is not confirmed."""
+        if len(words) < 3:
+            return self._refuse("touch needs <queue>/<token> and a number of seconds")
+        name, _, rest = words[1].partition(b"/")
+        token, slash, option = rest.partition(b"/")
+        seconds = int(words[2]) if _NUMBER.fullmatch(words[2]) else -1
+        if not name or not _TOKEN.fullmatch(token) or seconds < 0:
+            return self._refuse("touch needs <queue>/<token> and a number of seconds")
+        command = Command(wire.GIVE_BACK)
+        command.key, command.name = words[1], name.decode("latin-1")
+        command.noreply = self._noreply(words, 3)
+        surplus = self._surplus(words[0], words[3:-1] if command.noreply else words[3:])
+        if surplus is not None:
+            return surplus
+        problem = ""
+        if slash and seconds:
+            problem = "touch with an option needs 0 seconds"
+        elif option == b"failed":
+            command.kind = wire.FAIL
+        elif option.startswith(b"delay="):
+            command.delay_ms = _number_behind(option)
+            problem = self._delay_problem(command)
+        elif slash or seconds:
+            command.kind = wire.EXTEND
+            problem = self._read_lease(command, option if slash else b"lease=%d" % (seconds * 1000))
+        return self._refuse(problem) if problem else command
 
     def _data_bytes(self, word: bytes) -> int:
         """A data length, -1 when the word is none."""
@@ -487,6 +651,18 @@ class MemcacheParser(Parser):
         rest = words[2:-1] if command.noreply else words[2:]
         if kind == wire.DELETE and len(rest) == 1 and rest[0].isdigit():
             rest = []  # memcached's time of old
+        if kind == wire.DELETE and b"/" in words[1] and not self._strict:
+            name, _, option = words[1].partition(b"/")
+            if _TOKEN.fullmatch(option):
+                command.kind, command.name = CONFIRM, name.decode("latin-1")
+            elif option.startswith(b"key="):
+                command.kind, command.name = wire.CANCEL, name.decode("latin-1")
+                if problem := self._read_key(command, option):
+                    return self._refuse(problem)
+            elif b"=" in option:
+                return self._refuse(_unknown_option(option))
+            if not command.name:
+                return self._refuse("empty queue name")
         return self._surplus(words[0], rest) or command
 
     def _surplus(self, verb: bytes, rest: list[bytes]) -> Command | None:

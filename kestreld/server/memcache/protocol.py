@@ -1,6 +1,6 @@
 """Kestrel's memcache dialect, as listeners have it."""
 
-from kestreld.config.config import Compat
+from kestreld.config.config import Compat, QueueConfig
 from kestreld.server.accounts import Account
 from kestreld.server.memcache.commands import CommandCache
 from kestreld.server.memcache.handler import Handler
@@ -19,7 +19,7 @@ class Memcache(WireProtocol):
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._cache = CommandCache()
-        self._limit_of = self._item_bytes_max  # bound once: 64 bytes for each session
+        self._config_of = self._queue_config  # bound once: 64 bytes for each session
         state.collection.names_changed.append(self._cache.clear)
 
     def open(self, account: Account | None) -> tuple[MemcacheParser, Handler]:
@@ -27,7 +27,7 @@ class Memcache(WireProtocol):
         cache, check = self._cache, None
         if account is not None:
             cache, check = account.commands(self.name, CommandCache), checker(account)
-        parser = MemcacheParser(cache, config.compat, config.max_line_bytes, self._limit_of, check)
+        parser = MemcacheParser(cache, config.compat, config.max_line_bytes, self._config_of, check)
         return parser, Handler(self._state, strict=config.compat is Compat.KESTREL_1)
 
     def login(self) -> MemcacheLogin:
@@ -36,7 +36,6 @@ class Memcache(WireProtocol):
     def refusal(self, reason: str) -> bytes:
         return b"SERVER_ERROR " + reason.encode("latin-1", "replace") + b"\r\n"
 
-    def _item_bytes_max(self, name: str) -> int | None:
+    def _queue_config(self, name: str) -> QueueConfig:
         reader = self._state.collection.find(name)
-        config = reader.config if reader is not None else self._state.collection.config.for_queue(name)
-        return config.max_item_size_bytes
+        return reader.config if reader is not None else self._state.collection.config.for_queue(name)

@@ -18,6 +18,12 @@ _ON_A_QUEUE: Final = {
     wire.GET: Right.GET,
     wire.NEXT: Right.GET,
     wire.READ: Right.GET,
+    wire.LEASE: Right.GET,
+    wire.CONFIRM: Right.GET,
+    wire.EXTEND: Right.GET,
+    wire.GIVE_BACK: Right.GET,
+    wire.FAIL: Right.GET,
+    wire.CANCEL: Right.PUT,
     wire.FLUSH: Right.FLUSH,
     wire.FLUSH_EXPIRED: Right.FLUSH,
     wire.DELETE: Right.DELETE,
@@ -36,7 +42,7 @@ def checker(account: Account) -> Callable[[Command], Command]:
         if kind in _FIGURES:
             command.sees = account.sees
             return command
-        if kind == wire.GET_MANY:
+        if kind in (wire.GET_MANY, wire.LEASE_FIRST):
             for part in command.parts:
                 checked = check(part)
                 if checked is not part:

@@ -7,9 +7,13 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from kestreld.journal import compaction
 from kestreld.journal.records import Type, item_id, whole_records
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_journal
+from kestreld.queues import compactor
 from tests.support.engine import Engine, LateFiles, QuickFiles, read_range
 
 WORK, AUDIT = "work", "work+audit"
@@ -240,6 +244,27 @@ def test_items_taken_but_not_yet_written_are_among_those_kept(tmp_path: Path) ->
 
 
 CALLS: Final = 6  # that make a small one: create, two writes, sync, rename, and the sync of its folder
+
+
+def test_many_live_items_go_to_the_disk_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once they would keep the disk from everybody else for as long."""
+    monkeypatch.setattr(compaction, "WRITE_BYTES", 100)
+    monkeypatch.setattr(compactor, "SYNC_BYTES", 300)
+    files = Recording()
+    engine = Engine(tmp_path, files, **SETTINGS)
+    held = [b"held %d" % number for number in range(20)]
+    for item in held:
+        assert engine.reader(WORK).queue.put_later(item, 0, 0, None, 50_000)
+    while not any(what == "name" for what, _ in files.done):
+        let_flow(engine, 1)
+        while files.under_way:
+            files.finish_background()
+    named_at = next(at for at, (what, _) in enumerate(files.done) if what == "name")
+    assert files.done[:named_at].count(("sync", 0)) > 4
+    engine.crash()
+    engine.clock.advance(60_000)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.drain(WORK) == held
 
 
 class Refusing(QuickFiles):

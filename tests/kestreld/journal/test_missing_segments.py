@@ -9,6 +9,7 @@ import pytest
 from kestreld.errors import SegmentsMissing
 from kestreld.journal.inspection import IDS_AT_MOST
 from kestreld.journal.marker import find_marker
+from kestreld.journal.records import Reason
 from kestreld.journal.repair import repair
 from kestreld.journal.verify import verify_journal
 from tests.support.clock import FakeClock
@@ -193,6 +194,66 @@ def test_the_number_left_free_for_a_compacted_segment_is_not_a_missing_one(tmp_p
     assert (why_stopped(engine), findings(engine)) == ("", [])
     engine.segments(WORK)[4].unlink()
     assert why_stopped(engine).endswith("segment 5 is missing")
+
+
+def test_a_segment_without_items_is_missed_where_it_may_say_what_is_held_back(tmp_path: Path) -> None:
+    """As many are held back as are known: but of these one is done, and another is not known."""
+    engine = Engine(tmp_path, QuickFiles())
+    reader = engine.reader(WORK)
+    queue = reader.queue
+    assert queue.put_later(b"done", 0, 0, None, 50_000)
+    engine.put(WORK, b"to be held", b"waits")
+    engine.end_turn()
+    queue.want_segment(wanted=True)
+    engine.maintenance.begin_segment(queue, queue.journal)
+    opened = reader.open_read(engine.clock.wall_ms)
+    assert opened is not None
+    reader.give_back(opened[0], engine.clock.wall_ms, 50_000)
+    reader.withdraw(1, Reason.DISCARDED)
+    engine.end_turn()
+    engine.maintenance.begin_segment(queue, queue.journal)
+    engine.abandon()
+    engine.segments(WORK)[-2].unlink()
+    problem = Engine(tmp_path, QuickFiles()).collection.broken[WORK]
+    assert problem.reason == "segments 2 to 3 are missing, which may have said what is held back"
+    assert findings(engine) == [f"work.journal: {problem.reason}"]
+    assert len(repair(QuickFiles(), FakeClock(), str(folder(engine))).damages) == 1
+    again = Engine(tmp_path, QuickFiles())
+    again.clock.advance(60_000)
+    again.collection.agenda.fall_due(again.clock.monotonic_ms)
+    assert again.drain(WORK) == [b"done", b"to be held", b"waits"]
+
+
+def test_a_repair_knows_what_was_done_at_the_last_checkpoint_before_the_damage(tmp_path: Path) -> None:
+    """Those who said so have gone with their segments, as a compaction does."""
+    engine = Engine(tmp_path, QuickFiles(), max_journal_size_bytes=400, max_journal_overflow=4)
+    reader, audit = engine.reader(WORK), engine.reader("work+audit")
+    queue = reader.queue
+    assert queue.put_later(b"first", 0, 0, None, 50_000)
+    engine.put(WORK, b"audited")
+    assert queue.put_later(b"last", 0, 0, None, 50_000)
+    engine.end_turn()
+    assert reader.open_read(engine.clock.wall_ms) is not None
+    assert engine.take(audit.name) == b"audited"
+    while not queue.journal.segments[0].compacted:  # type: ignore[union-attr]
+        engine.put(WORK, b"flows" * 10)
+        engine.take(WORK)
+        engine.take(audit.name)
+        engine.end_turn()
+        engine.work(5)
+    for _ in range(2):
+        engine.maintenance.begin_segment(queue, queue.journal)
+    engine.abandon()
+    engine.segments(WORK)[-2].write_bytes(b"")
+    again = Engine(tmp_path, QuickFiles())
+    assert WORK in again.collection.broken
+    again.abandon()
+    assert repair(QuickFiles(), FakeClock(), str(folder(engine))).restored == 3
+    again = Engine(tmp_path, QuickFiles())
+    again.clock.advance(60_000)
+    again.collection.agenda.fall_due(again.clock.monotonic_ms)
+    assert again.drain(WORK) == [b"first", b"last", b"audited"]
+    assert again.drain(audit.name) == [b"first", b"last"]
 
 
 def test_segments_go_only_when_the_marker_that_says_so_is_on_disk(tmp_path: Path) -> None:

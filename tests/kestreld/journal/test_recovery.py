@@ -1,7 +1,7 @@
 """Journals as crashes, bad disks and people leave them: what comes back, what is refused, what is kept of the rest."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,9 +9,11 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import Type, find_whole_records, item_data, item_flags, item_id, read_sync
+from kestreld.journal.records import Origin, Reason, Type, find_whole_records, item_data, item_flags, item_id, read_sync
 from kestreld.journal.segment import decode_header, encode_header
 from kestreld.journal.verify import verify_journal
+from kestreld.queues import leases
+from kestreld.queues.reader import Reader
 from tests.support.clock import FakeClock
 from tests.support.engine import Engine
 from tests.support.memory_files import MemoryFiles
@@ -61,9 +63,13 @@ class Content:
     streams: dict[str, int]
     retries: dict[str, dict[int, int]]
     next_id: int
+    due: dict[str, list[tuple[int, int, bytes]]]  # (id, when, data) of what is not due yet, in the order of delivery
+    keys: dict[str, dict[str, int]]  # the ids of the items that were put with each of KEYS
+    origins: dict[int, Origin]
 
 
-NOTHING = Content({}, {}, {}, 1)
+NOTHING = Content({}, {}, {}, 1, {}, {}, {})
+KEYS = ("order-17", "order-18")
 
 
 def content_of(engine: Engine) -> Content:
@@ -75,12 +81,28 @@ def content_of(engine: Engine) -> Content:
         return NOTHING
     streams = {name: stream.head for name, stream in family.streams.items()}
     retries = {reader.name: dict(reader.retries) for reader in family.readers.values()}
-    items: dict[str, list[tuple[int, int, bytes]]] = {}
-    for reader in family.readers.values():
-        taken = items[reader.name] = []
-        while record := reader.take(engine.clock.wall_ms):
-            taken.append((item_id(record), item_flags(record), item_data(record)))
-    return Content(items, streams, retries, family.next_id)
+    keys = {
+        reader.name: {key: one for key in KEYS if (one := reader.find_key(key.encode()))}
+        for reader in family.readers.values()
+    }
+    origins = dict(family.origins)
+    items = {
+        reader.name: [(item_id(record), item_flags(record), item_data(record)) for record in what_waits(engine, reader)]
+        for reader in family.readers.values()
+    }
+    due: dict[str, list[tuple[int, int, bytes]]] = {reader.name: [] for reader in family.readers.values()}
+    while (due_at_ms := engine.collection.agenda.next_at_ms()) is not None:
+        engine.clock.advance(max(due_at_ms - engine.clock.monotonic_ms, 0))
+        engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+        for reader in family.readers.values():
+            for record in what_waits(engine, reader):
+                due[reader.name].append((item_id(record), engine.clock.wall_ms, item_data(record)))
+    return Content(items, streams, retries, family.next_id, due, keys, origins)
+
+
+def what_waits(engine: Engine, reader: Reader) -> Iterator[bytes]:
+    while record := reader.take(engine.clock.wall_ms):
+        yield record
 
 
 # A history with every kind of record, every step a commit of its own
@@ -123,6 +145,36 @@ def abort_what_is_open(engine: Engine) -> None:
         reader.abort(opened, engine.clock.wall_ms)
 
 
+def put_later(engine: Engine, name: str, data: bytes, delay_ms: int, key: str = "") -> None:
+    reader = engine.reader(name)
+    one = reader.queue.next_id
+    assert reader.queue.put_later(data, 0, 3, reader if reader.label else None, delay_ms)
+    if key:
+        reader.remember_key(key.encode(), one, delay_ms)
+
+
+def put_with_key(engine: Engine, data: bytes, key: str) -> None:
+    reader = engine.reader("work")
+    reader.queue.use_version_2()
+    engine.put("work", data)
+    reader.remember_key(key.encode(), reader.queue.next_id - 1, 0)
+
+
+def fail_with_the_head(engine: Engine) -> None:
+    engine.configure(**{**SETTINGS, "retry_delays_ms": (60_000,)})
+    reader = engine.reader("work")
+    leased = leases.lease(reader, engine.clock.wall_ms, 1000, "127.0.0.1:1")
+    assert leased is not None
+    assert leases.fail(reader, leased[0], engine.clock.wall_ms)
+    engine.configure(**SETTINGS)
+
+
+def cancel_the_first_delayed(engine: Engine) -> None:
+    reader = engine.reader("work")
+    reader.withdraw(min(reader.held_items().later), Reason.DISCARDED)
+
+
+FROM = Origin(0, Reason.MOVED, 3, 1_600_000_000_000, "elsewhere+child")
 STEPS: list[Callable[[Engine], object]] = [
     lambda engine: engine.reader("work"),
     lambda engine: engine.put("work", b"one"),
@@ -131,6 +183,7 @@ STEPS: list[Callable[[Engine], object]] = [
     lambda engine: engine.put("work", b"three", expire_at_ms=engine.clock.wall_ms + 10_000),
     lambda engine: engine.put("work+audit", b"for audit only"),
     lambda engine: engine.queue("work").add_stream("spark", 1),
+    lambda engine: put_later(engine, "work", b"in an hour, for both", 3_600_000),
     lambda engine: engine.take("work"),
     lambda engine: engine.put("work", b"four"),
     open_two_and_close_the_second,
@@ -138,22 +191,30 @@ STEPS: list[Callable[[Engine], object]] = [
     lambda engine: engine.queue("work").advance_stream("spark", 2),
     lambda engine: engine.put("work", b""),
     lambda engine: engine.reader("work+gone"),
-    lambda engine: engine.put("work", b"five"),
+    lambda engine: put_with_key(engine, b"five", KEYS[0]),
     lambda engine: engine.collection.delete("work+gone"),
+    lambda engine: put_later(engine, "work+audit", b"never, for it is flushed", 1000, KEYS[0]),
     lambda engine: engine.collection.flush("work+audit"),
-    lambda engine: engine.put("work", b"six"),
+    lambda engine: put_later(engine, "work+audit", b"in a second, for one", 1000),
+    lambda engine: put_later(engine, "work", b"in a minute", 60_000, KEYS[1]),
+    cancel_the_first_delayed,
+    fail_with_the_head,
+    lambda engine: engine.queue("work").put_moved(b"six", 0, None, FROM),
 ]
 
 
-def play(**settings: object) -> History:
+def play(*, version: int = 2, **settings: object) -> History:
+    """`version` is that of the first segment."""
     engine = Planted({}, **settings)
+    engine.reader(FAMILY)
+    journal = engine.queue(FAMILY).journal
+    assert journal is not None
+    journal.need_version(version)
     states = [(0, 0, NOTHING)]
     for step in STEPS:
         step(engine)
         engine.commit.run()
         assert not engine.commit.failed
-        journal = engine.queue(FAMILY).journal
-        assert journal is not None
         states.append((journal.live.number, journal.live.used_bytes, content_of(Planted(engine.segments_left))))
         engine.maintenance.after_turn()
     return History(engine.segments_left, states)
@@ -162,10 +223,12 @@ def play(**settings: object) -> History:
 ONE_SEGMENT = play()
 SYNCED = play(sync_journal_ms=0)  # every commit but the first begins with a SYNC
 # The stream, which stays behind, keeps them all.
-MANY_SEGMENTS = play(max_journal_size_bytes=220, max_journal_overflow=1000)
+MANY_SEGMENTS = play(version=1, max_journal_size_bytes=360, max_journal_overflow=1000)
 histories = pytest.mark.parametrize(
     "history", [ONE_SEGMENT, SYNCED, MANY_SEGMENTS], ids=["one segment", "synced", "many segments"]
 )
+# The quick tests try a third of all places: another of the bits in each byte.
+every = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)], ids=["third", "all"])
 
 
 def test_the_history_has_every_kind_of_record():
@@ -174,9 +237,13 @@ def test_the_history_has_every_kind_of_record():
     _, at = decode_header(data, "")
     assert {kind for kind, _, _ in find_whole_records(data, at)} == set(Type) - {Type.IMPORT}
     for history in (ONE_SEGMENT, SYNCED, MANY_SEGMENTS):
-        assert [data for _, _, data in history.last.items["work"]] == [b"two", b"four", b"", b"five", b"six"]
+        assert [data for _, _, data in history.last.items["work"]] == [b"four", b"", b"five", b"six"]
         assert [data for _, _, data in history.last.items["work+audit"]] == [b"six"]
-        assert (history.last.retries["work"], history.last.streams) == ({2: 1}, {"spark": 3})
+        assert [data for _, _, data in history.last.due["work"]] == [b"two", b"in a minute"]
+        assert [data for _, _, data in history.last.due["work+audit"]] == [b"in a second, for one", b"in a minute"]
+        assert (history.last.retries["work"], history.last.streams) == ({2: 2}, {"spark": 3})
+        assert history.last.keys == {"work": {KEYS[0]: 8, KEYS[1]: 11}, "work+audit": {}}
+        assert history.last.origins == {12: replace(FROM, item_id=12)}
 
 
 # Cut short
@@ -192,11 +259,14 @@ def must_go_on(engine: Engine, expected: Content) -> None:
     assert content_of(engine).items[FAMILY] == [*before, (expected.next_id, 0, b"later")]
 
 
+@every
 @pytest.mark.exhaustive("synced")
 @histories
-def test_a_journal_cut_at_any_byte_of_its_tail_comes_back_as_it_was_some_commits_ago(history):
+def test_a_journal_cut_at_any_byte_of_its_tail_comes_back_as_it_was_some_commits_ago(history, step):
     whole = history.files[history.live]
-    for cut in range(len(whole)):
+    _, at = decode_header(whole, "")
+    ends = {end for _, _, end in find_whole_records(whole, at)}
+    for cut in sorted({*range(0, len(whole), step), *ends} - {len(whole)}):
         expected = history.at(history.live, cut)
         files = {**history.files, history.live: whole[:cut]}
         engine = Planted(files)
@@ -213,7 +283,8 @@ def test_a_journal_cut_at_any_byte_of_its_tail_comes_back_as_it_was_some_commits
 def test_every_byte_cut_off_is_kept_and_spoken_of_once(history):
     whole = history.files[history.live]
     _, at = decode_header(whole, "")
-    ends = {end for _, _, end in find_whole_records(whole, at)}
+    # What is said of a PUT stands before it, and is cut off with it.
+    ends = {end for kind, _, end in find_whole_records(whole, at) if kind < Type.DUE}
     for cut in range(len(whole) - 60, len(whole)):
         engine = Planted({**history.files, history.live: whole[:cut]})
         assert len(engine.log) == (cut not in ends)
@@ -242,9 +313,44 @@ def test_a_closed_segment_that_is_missing_stops_the_queue_where_a_reader_needs_i
         engine = Planted({other: data for other, data in history.files.items() if other != name})
         if engine.stopped:
             assert "is missing" in engine.log[0]
-        elif content_of(engine) != history.last:
+            continue
+        try:
+            is_whole = content_of(engine) == history.last
+        except JournalCorrupt:
+            assert "stopped: " in engine.log[-1]
+            continue
+        if not is_whole:
             assert name == history.closed[0], "without a marker nobody can tell whether it was needed"
             assert "fewer in the journal than counted" in engine.log[0]
+
+
+def failing_for_a_whole_segment() -> History:
+    """Of its three segments the second holds no PUT, but says that an item waits which is in the first."""
+    engine = Planted({}, max_journal_size_bytes=300, max_journal_overflow=1000)
+    engine.put("work", b"one", b"x" * 300)
+    engine.queue(FAMILY).use_version_2()
+    for step in (
+        lambda: None,
+        lambda: fail_with_the_head(engine),
+        lambda: engine.queue(FAMILY).want_segment(wanted=True),
+    ):
+        step()
+        assert not engine.end_turn()
+    engine.put("work", b"two")
+    assert not engine.end_turn()
+    return History(engine.segments_left, [(0, 0, NOTHING), (3, 1 << 20, content_of(Planted(engine.segments_left)))])
+
+
+def test_a_segment_that_only_says_what_is_held_back_stops_the_queue_where_it_is_damaged_or_missing():
+    history = failing_for_a_whole_segment()
+    assert [data for _, _, data in history.last.due[FAMILY]] == [b"one"]
+    name = history.closed[1]
+    whole = history.files[name]
+    for damaged in [whole[:cut] for cut in range(len(whole))] + [flipped(whole, bit) for bit in range(len(whole) * 8)]:
+        assert Planted({**history.files, name: damaged}).stopped
+    engine = Planted({other: data for other, data in history.files.items() if other != name})
+    assert engine.stopped
+    assert "DUE records are missing: items=1 are held back, and nothing says which" in engine.log[0]
 
 
 @histories
@@ -338,6 +444,7 @@ def verify_finds_it(files: Files) -> bool:
 
 
 @pytest.mark.exhaustive("one segment")
+@every
 @pytest.mark.parametrize(
     "history",
     [
@@ -346,10 +453,10 @@ def verify_finds_it(files: Files) -> bool:
         pytest.param(MANY_SEGMENTS, id="many segments", marks=pytest.mark.long),
     ],
 )
-def test_every_flipped_bit_is_noticed_and_none_is_delivered(history):
+def test_every_flipped_bit_is_noticed_and_none_is_delivered(history, step):
     outcomes: Counter[str] = Counter()
     for name, whole in history.files.items():
-        for bit in range(len(whole) * 8):
+        for bit in range(0, len(whole) * 8, step):
             files = {**history.files, name: flipped(whole, bit)}
             where = f"{name} byte {bit // 8} bit {bit % 8}"
             noticed = how_noticed(files, history)
@@ -361,13 +468,14 @@ def test_every_flipped_bit_is_noticed_and_none_is_delivered(history):
     assert outcomes["stopped"] > outcomes["torn tail"] > 0
 
 
-def test_no_flipped_bit_before_the_last_sync_passes_for_a_torn_tail():
+@every
+def test_no_flipped_bit_before_the_last_sync_passes_for_a_torn_tail(step):
     (whole,) = SYNCED.files.values()
     _, at = decode_header(whole, "")
     synced = max(
         read_sync(whole[start + 9 : end]) for kind, start, end in find_whole_records(whole, at) if kind == Type.SYNC
     )
-    for bit in range(synced * 8):
+    for bit in range(0, synced * 8, step):
         assert how_noticed({SYNCED.live: flipped(whole, bit)}, SYNCED) == "stopped", f"byte {bit // 8} bit {bit % 8}"
 
 
@@ -385,10 +493,10 @@ def test_a_segment_of_a_later_version_is_refused_by_that_name():
     whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
     header, header_bytes = decode_header(whole, "")
     later = bytearray(encode_header(header))
-    later[8] = 2
+    later[8] = 3
     later[-4:] = (xxh3_64_intdigest(bytes(later[:-4])) & 0xFFFFFFFF).to_bytes(4, "little")
     engine = Planted({ONE_SEGMENT.live: bytes(later) + whole[header_bytes:]})
-    assert "journal version 2; this kestreld reads version 1" in engine.log[0]
+    assert "journal version 3; this kestreld reads versions 1 to 2" in engine.log[0]
     assert engine.stopped
 
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -13,12 +13,35 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt, JournalFailed
-from kestreld.journal.records import Type, checked_end, item_data, item_id, put_record
+from kestreld.journal.records import (
+    FRAME_BYTES,
+    Due,
+    Key,
+    Type,
+    checked_end,
+    item_data,
+    item_id,
+    put_record,
+    read_due,
+    read_key,
+)
 from kestreld.journal.repair import RepairReport, repair
 from kestreld.journal.segment import Header, decode_header, encode_header
 from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from tests.support.clock import FakeClock
-from tests.support.damage import FAMILY, FOLDER, OTHER, RECORDS, SPOOL, Place, Sample, drained
+from tests.support.damage import (
+    FAMILY,
+    FOLDER,
+    KEYS,
+    OTHER,
+    RECORDS,
+    SPOOL,
+    Place,
+    Sample,
+    drained,
+    held_back,
+    known_key,
+)
 from tests.support.engine import Engine, QuickFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.mortal_files import Killed, MortalFiles
@@ -52,6 +75,24 @@ def known_to_have_been(changes: Changes, lost: set[int]) -> range:
     return range(int(first[-24:-4]), max(set(SAMPLE.puts) - lost, default=0) + 1)
 
 
+def said_of(one: int, record_type: Type) -> list[Place]:
+    """The records of that type that are about an item."""
+    read: Callable[[bytes], Due | Key] = read_due if record_type == Type.DUE else read_key
+    return [
+        place
+        for place in SAMPLE.places
+        if place.record_type == record_type and read(place.record[FRAME_BYTES:]).item_id == one
+    ]
+
+
+def copied(disk: MemoryFiles) -> MemoryFiles:
+    copy = MemoryFiles()
+    for path, content in disk.files.items():
+        copy.make_dir(path.rpartition("/")[0])
+        copy.files[path] = bytearray(content)
+    return copy
+
+
 def is_named(name: bytes, spans: Spans) -> bool:
     """Whether a whole record is left that says what the number of the reader `name` is called."""
     return any(
@@ -63,8 +104,13 @@ def assert_all_that_is_whole_is_delivered(changes: Changes, spans: Spans, where:
     disk = SAMPLE.disk(changes)
     assert Engine(SPOOL, SAMPLE.disk(changes)).take(OTHER) == b"sound", where
     report = mended(disk)
+    held, keys = held_back(copied(disk)), {key: known_key(copied(disk), key) for key in KEYS}
     found = drained(disk)
     lost = hit(spans)
+    for key, one in SAMPLE.keys.items():
+        assert keys[key] in (0, one), where
+        if one not in lost and not any(is_hit(said, spans) for said in said_of(one, Type.KEY)):
+            assert keys[key] == one, f"{where}: the key of {one} is forgotten"
     # A reader whose name is nowhere left is a queue with its number for a name, if anything is left that speaks of it:
     # and the next one too, as a name that stands amid damage is believed only if its number is the next.
     known = list(QUEUES)
@@ -77,7 +123,12 @@ def assert_all_that_is_whole_is_delivered(changes: Changes, spans: Spans, where:
     assert set(found) == {OTHER, *known}, where
     for name in known:
         ids = list(map(item_id, found[name]))
-        assert ids == sorted(set(ids)), f"{where}: {name} out of order, or twice"
+        assert len(ids) == len(set(ids)), f"{where}: {name} twice"
+        waiting = [one for one in ids if one not in held[name]]
+        assert waiting == sorted(waiting), f"{where}: {name} out of order"
+        for one, due_at_ms in SAMPLE.held_back[name].items():
+            if one in ids and not any(is_hit(said, spans) for said in said_of(one, Type.DUE)):
+                assert held[name][one] == due_at_ms, f"{where}: {name} forgot when {one} is due"
         assert [SAMPLE.puts[one].record for one in ids] == found[name], f"{where}: {name} altered"
         assert set(SAMPLE.undone[name]) - lost <= set(ids), f"{where}: {name} lost more than {lost}"
         assert not lost & set(ids)
@@ -139,7 +190,7 @@ def test_every_cut_of_every_segment() -> None:
 
 def test_the_sample_has_something_of_everything() -> None:
     assert {place.record_type for place in SAMPLE.places} == set(Type) - {Type.IMPORT}
-    assert len(SAMPLE.segments) == 4
+    assert len(SAMPLE.segments) == 6
     assert SAMPLE.undone[FAMILY] != SAMPLE.undone[f"{FAMILY}+audit"] != list(SAMPLE.puts)
 
 
@@ -301,10 +352,10 @@ def test_a_journal_of_a_later_version_is_not_touched() -> None:
     content = bytearray(SAMPLE.files[path])
     header, header_bytes = decode_header(bytes(content), path)
     later = bytearray(encode_header(Header(header.journal_id, 3, header.first_id, header.created_at_ms, FAMILY)))
-    later[8] = 2  # the version; its checksum is made anew
+    later[8] = 3  # the version; its checksum is made anew
     disk = SAMPLE.disk({path: sealed(bytes(later)) + bytes(content[header_bytes:])})
     before = {name: bytes(data) for name, data in disk.files.items()}
-    with pytest.raises(JournalCorrupt, match="journal version 2"):
+    with pytest.raises(JournalCorrupt, match="journal version 3"):
         mended(disk)
     assert disk.files == before
 
@@ -460,7 +511,9 @@ def on_disk_once(spool: Path) -> Path:
 
 
 def test_a_repair_killed_at_any_step_and_begun_again_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    expected = {name: [one for one in SAMPLE.undone[name] if one != 12] for name in QUEUES}
+    expected = {
+        name: [one for one in SAMPLE.undone[name] if one != 12 and one not in SAMPLE.held_back[name]] for name in QUEUES
+    }
     steps = 0
     for spool in repairs_killed(tmp_path):
         steps += 1
@@ -472,7 +525,9 @@ def test_a_repair_killed_at_any_step_and_begun_again_loses_nothing_and_repeats_n
 
 
 def test_a_server_started_on_a_killed_repair_has_the_old_journal_or_the_new(tmp_path: Path) -> None:
-    expected = {name: [one for one in SAMPLE.undone[name] if one != 12] for name in QUEUES}
+    expected = {
+        name: [one for one in SAMPLE.undone[name] if one != 12 and one not in SAMPLE.held_back[name]] for name in QUEUES
+    }
     outcomes = set()
     for spool in repairs_killed(tmp_path):
         engine = Engine(spool, QuickFiles())

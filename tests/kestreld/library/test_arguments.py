@@ -28,6 +28,9 @@ NO_NUMBER: Final = ("1", b"1", [1], object())
 NO_WHOLE: Final = (*NO_NUMBER, True, False, 1.0, 0.5, NAN)
 NO_TEXT: Final = (b"work", 7, True, 1.5, ["work"], object())
 NO_TIMEOUT: Final = (*NO_NUMBER, True, False, -1, -0.001, NAN)
+NO_DELAY: Final = (*NO_NUMBER, None, True, False, -1, -0.001, NAN, float("inf"), 365 * 86_400.001)
+NO_LEASE: Final = (*NO_NUMBER, None, True, False, -1, 0, 0.0009, NAN, float("inf"), 12 * 3_600.001)
+NO_KEY: Final = (1, True, 1.5, ["key"], object(), "", b"")
 NO_SWITCH: Final = (None, 0, 1, "no", "", 1.0)
 NO_FUNCTION: Final = (None, 1, "print", True)
 NO_ITEM_OF_OURS: Final = (None, 1, b"item", "item", (0, 0, b"", 1, 0))
@@ -35,8 +38,11 @@ NO_BYTES: Final = (None, "text", 1, True, 1.0, [b"item"])
 Given = Callable[[Any], object]
 Hole = tuple[str, Given, tuple[object, ...]]
 
-UNLIMITED: Final = ("max_items", "max_size_bytes", "max_item_size_bytes", "max_retries")
-COUNTS: Final = ("max_journal_size_bytes", "max_journal_overflow", "max_memory_size_bytes")
+UNLIMITED: Final = (
+    "max_items", "max_size_bytes", "max_item_size_bytes", "max_retries", "open_transaction_timeout_ms"
+)  # fmt: skip
+COUNTS: Final = ("max_journal_size_bytes", "max_journal_overflow", "max_memory_size_bytes", "max_keys")
+LIMITS: Final = ("max_lease_ms", "max_delay_ms", "key_time_ms")
 SPANS: Final = ("sync_journal_ms", "max_age_ms")
 SWITCHES: Final = ("discard_old_when_full", "journal")
 NAMES: Final = ("move_expired_to", "move_failed_to")
@@ -49,10 +55,12 @@ def config_holes() -> Iterator[Hole]:
 
     for name in UNLIMITED:
         yield f"QueueConfig {name}", given(name), (*NO_WHOLE, 0, -1)
-    for name in COUNTS:
+    for name in (*COUNTS, *LIMITS):
         yield f"QueueConfig {name}", given(name), (*NO_WHOLE, None, 0, -1)
     for name in SPANS:
         yield f"QueueConfig {name}", given(name), (*NO_WHOLE, -1)
+    no_delays = (*NO_NUMBER[:2], 1, True, {1}, [0], (1, -1), [1.5], ["1"], (None,))
+    yield "QueueConfig retry_delays_ms", given("retry_delays_ms"), no_delays
     yield "QueueConfig trash_ms", given("trash_ms"), (*NO_WHOLE, None, -1)
     for name in SWITCHES:
         yield f"QueueConfig {name}", given(name), NO_SWITCH
@@ -131,12 +139,15 @@ def finished(given: Given, value: object) -> None:
 
 def test_every_field_of_a_configuration_is_in_the_table() -> None:
     known = {field.name for field in fields(QueueConfig)}
-    assert known == {*UNLIMITED, *COUNTS, *SPANS, *SWITCHES, *NAMES, "trash_ms"}
+    assert known == {*UNLIMITED, *COUNTS, *SPANS, *LIMITS, *SWITCHES, *NAMES, "retry_delays_ms", "trash_ms"}
 
 
 def test_what_can_be_is_taken() -> None:
     QueueConfig(**dict.fromkeys((*UNLIMITED, *SPANS, *NAMES), None))  # type: ignore[arg-type]
-    QueueConfig(**dict.fromkeys((*UNLIMITED, *COUNTS), 1), **dict.fromkeys(SPANS, 0), move_expired_to="late+child")  # type: ignore[arg-type]
+    assert QueueConfig(retry_delays_ms=[1, 2]) == QueueConfig(retry_delays_ms=(1, 2))  # type: ignore[arg-type]
+    QueueConfig(
+        **dict.fromkeys((*UNLIMITED, *COUNTS, *LIMITS), 1), **dict.fromkeys(SPANS, 0), move_expired_to="late+child"
+    )  # type: ignore[arg-type]
     KestrelCluster(iter(("127.0.0.1:1", "127.0.0.1:2")), timeout_ms=1, patience_ms=0)
     assert SimpleBlockingQueue[int](1).get(0).result() is None
     assert ConcurrentBlockingQueue[int](None).get(-5).result() is None
@@ -175,6 +186,21 @@ def test_each_operation_of_a_persistent_queue_checks_what_it_is_given(tmp_path: 
         refuses(queue.add, NO_BYTES, "item")
         refuses(lambda value: queue.add(b"", value), (*NO_WHOLE, None, "", -1), "expiry")
         refuses(lambda value: queue.add_all([b""], value), (*NO_WHOLE, None, "", -1), "expiry")
+        refuses(lambda value: queue.add(b"", delay=value), NO_DELAY, "delay")
+        refuses(lambda value: queue.add(b"", key=value), NO_KEY, "key")
+        refuses(lambda value: queue.add(value, delay=1), NO_BYTES, "item")
+        refuses(lambda value: queue.put_nowait(b"", delay=value), NO_DELAY, "delay")
+        refuses(lambda value: queue.put_nowait(b"", key=value), NO_KEY, "key")
+        refuses(queue.cancel, (None, *NO_KEY), "key")
+        for call in (queue.lease, queue.lease_async):
+            refuses(call, NO_LEASE, "seconds")
+            refuses(lambda value, call=call: call(1, value), NO_TIMEOUT, "timeout")
+            refuses(lambda value, call=call: call(1, heartbeat=value), NO_SWITCH, "heartbeat")
+        refuses(queue.confirm_lease, (*NO_WHOLE, None, 0, -1), "token")
+        lease = queue.lease(1)
+        refuses(lease.extend, NO_LEASE, "seconds")
+        refuses(lease.give_back, NO_DELAY, "delay")
+        assert lease.give_back()
         refuses(queue.add_all, ([None], ["text"]), "item")
         refuses(queue.add_all, (None, 1), "values")
         refuses(queue.remove, NO_SWITCH, "transaction")
@@ -202,6 +228,9 @@ def test_each_operation_of_a_journaled_queue_checks_what_it_is_given(tmp_path: P
         queue: Any = journaled
         refuses(queue.put, NO_BYTES, "item")
         refuses(lambda value: queue.put(b"", value), (*NO_WHOLE, None, -1), "expiry")
+        refuses(lambda value: queue.put(b"", delay=value), NO_DELAY, "delay")
+        refuses(lambda value: queue.put(b"", key=value), NO_KEY, "key")
+        refuses(queue.cancel, (None, *NO_KEY), "key")
         refuses(queue.reader, (None, *NO_TEXT, "a b"), "reader name")
         refuses(lambda value: queue.reader("", value), (1, True, "x", {}), "config")
         refuses(lambda value: queue.reader("", error_handler=value), (1, True, "x"), "error_handler")
@@ -214,6 +243,11 @@ def test_each_operation_of_a_journaled_queue_checks_what_it_is_given(tmp_path: P
         reader: Any = queue.reader()
         for call in (reader.get, reader.peek, reader.get_later, reader.get_async):
             refuses(call, (*NO_NUMBER, True, False, NAN), "deadline_at_ms")
+        refuses(reader.confirm_lease, (*NO_WHOLE, None, 0, -1), "token")
+        for call in (reader.lease, reader.lease_async):
+            refuses(call, NO_LEASE, "seconds")
+            refuses(lambda value, call=call: call(1, value), NO_TIMEOUT, "timeout")
+            refuses(lambda value, call=call: call(1, heartbeat=value), NO_SWITCH, "heartbeat")
         for call in (reader.commit, reader.unget):
             refuses(call, NO_ITEM_OF_OURS, "item")
         refuses(reader.discard_expired, (*NO_WHOLE, None, -2), "limit")

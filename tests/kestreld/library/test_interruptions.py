@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from kestreld.files import FileLayer
 from kestreld.journal.verify import verify_spool
-from kestreld.library import PersistentQueue, QueueConfig
+from kestreld.library import Lease, PersistentQueue, QueueConfig
 from tests.support.interrupting import Interrupted, interrupted_at
 from tests.support.library import LONG_MS, LONG_S, at_ms
 
@@ -58,6 +59,50 @@ OPERATIONS: Final = [
     Operation("flush", lambda queue, _: queue.flush(), [b"a"], 1),
     Operation("len", lambda queue, _: len(queue), FIRST, 1),
     Operation("discard_expired", lambda queue, _: queue._reading.discard_expired(-1), FIRST, 1),
+]
+
+
+def then(end: Callable[[Lease], object]) -> Callable[[PersistentQueue, list[Lease]], object]:
+    """Lease an item, and do something with that."""
+
+    def call(queue: PersistentQueue, leases: list[Lease]) -> object:
+        lease = queue.lease(LONG_S)
+        assert lease is not None
+        leases.append(lease)
+        return end(lease)
+
+    return call
+
+
+def failed_in_block(lease: Lease) -> None:
+    with suppress(ZeroDivisionError), lease:
+        raise ZeroDivisionError
+
+
+@dataclass(frozen=True)
+class Timed:
+    """As Operation, of items with a time of their own: what it leaves when everything has fallen due."""
+
+    name: str
+    call: Callable[[PersistentQueue, list[Lease]], object]
+    left: list[bytes]
+
+
+SOON_S: Final = 0.01
+TIMED: Final = [
+    Timed("add with a delay", lambda queue, _: queue.add(b"x", delay=SOON_S), [*FIRST, b"x"]),
+    Timed("add with a key", lambda queue, _: queue.add(b"x", key=b"x"), [*FIRST, b"x"]),
+    Timed("add with both", lambda queue, _: queue.add(b"x", delay=SOON_S, key=b"x"), [*FIRST, b"x"]),
+    Timed("cancel", lambda queue, _: queue.cancel(b"later"), FIRST[:2]),
+    Timed("lease", lambda queue, _: queue.lease(SOON_S), FIRST),
+    Timed("lease, waiting", lambda queue, _: queue.lease(SOON_S, LONG_S), FIRST),
+    Timed("confirm", then(Lease.confirm), FIRST[1:]),
+    Timed("extend", then(lambda lease: lease.extend(SOON_S)), FIRST),
+    Timed("give back", then(Lease.give_back), FIRST),
+    Timed("give back later", then(lambda lease: lease.give_back(SOON_S)), FIRST),
+    Timed("fail", then(Lease.fail), FIRST),
+    Timed("fail in a block", then(failed_in_block), FIRST),
+    Timed("flush", then(lambda lease: lease._reading.flush()), FIRST[:1]),
 ]
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "plain": {},
@@ -148,6 +193,76 @@ def test_a_timeout_error_of_a_handler_is_no_error_of_the_disk(
     tmp_path: Path, operation: Operation, settings: dict[str, Any]
 ) -> None:
     interrupt_everywhere(tmp_path, operation, settings, 1, TimeoutError)
+
+
+def drained_in_time(queue: PersistentQueue) -> list[bytes]:
+    """Everything, as it falls due."""
+    left = drained(queue)
+    while any(((figures := queue.figures).items, figures.delayed_items, figures.retrying_items, figures.open_items)):
+        item = queue.remove_receive(timeout=LONG_S)
+        assert item is not None, figures
+        left.append(item.data)
+    return left
+
+
+def interrupt_timed(folder: Path, operation: Timed, settings: dict[str, Any], step: int) -> int:
+    """`interrupt_everywhere` of an operation on a queue with three items, of which one is due later."""
+    settings = {"retry_delays_ms": (10,), **settings}
+    queue, at = opened(folder, **settings), 1
+    try:
+        while True:
+            assert queue.add_all(FIRST[:2]) == 2
+            assert queue.add(FIRST[2], delay=LONG_S if operation.name == "cancel" else SOON_S, key=b"later")
+            leases: list[Lease] = []
+            found = interrupted_at(at, lambda queue=queue, leases=leases: operation.call(queue, leases))  # type: ignore[misc]
+            if found is None:
+                queue.close()
+                must_be_sound(folder)
+                return at
+            where = found[1]
+            len_elsewhere(queue)
+            if operation.name in ("add with a key", "add with both") and queue._reading.reader.find_key(b"x"):
+                assert queue.add(b"x", key=b"x"), where
+            if operation.name == "cancel" and queue._reading.reader.find_key(b"later"):
+                assert queue.cancel(b"later"), where
+            if settings.get("journal", True) and at % 2:
+                queue.close()
+                queue = opened(folder, **settings)
+            for lease in leases:
+                Lease(queue._reading, lease.item, lease.token, 1, heartbeat=False, failed=None).give_back()
+            left = drained_in_time(queue)
+            first = leases[0].item.data if leases else FIRST[0]  # the later one, where that fell due before
+            swapped = {FIRST[0]: first, first: FIRST[0]}
+            expected = sorted(swapped.get(data, data) for data in operation.left)
+            assert sorted(left) in (expected, FIRST), f"{where}: {left}"
+            reader = queue._reading.reader
+            figures = queue.figures
+            assert (figures.items, figures.data_bytes, figures.memory_bytes, figures.open_bytes) == (0, 0, 0, 0), where
+            if reader.held is not None:
+                assert (reader.held.data_bytes, reader.held.ready_bytes, reader.held.memory_bytes) == (0, 0, 0), where
+                assert not reader.held.leases, where
+            queue.flush()  # which forgets the keys
+            if not settings.get("journal", True):  # else it counts ever more failures of items that are done
+                queue.close()
+                queue = opened(folder, **settings)
+            at += step
+    finally:
+        queue.close()
+
+
+@pytest.mark.parametrize("operation", TIMED, ids=lambda one: one.name)
+def test_an_exception_at_some_places_leaves_what_has_a_time_done_or_undone(tmp_path: Path, operation: Timed) -> None:
+    assert interrupt_timed(tmp_path, operation, {}, 2 * QUICK + 1) > QUICK
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("operation", TIMED, ids=lambda one: one.name)
+def test_an_exception_at_any_place_leaves_what_has_a_time_done_or_undone(
+    tmp_path: Path, operation: Timed, settings: dict[str, Any]
+) -> None:
+    step = 3 if "max_journal_size_bytes" in settings or "sync_journal_ms" in settings else 1
+    assert interrupt_timed(tmp_path, operation, settings, step) > 10
 
 
 def flow(queue: PersistentQueue, rounds: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import Done, Reason, done_record, got_record, item_data, put_record
 from kestreld.queues.figures import queue_figures
-from kestreld.queues.waiters import TAKE, Deadlines, Waiter
+from kestreld.queues.waiters import TAKE, Waiter
 from kestreld.server.memcache.handler import Handler
 from kestreld.server.memcache.parser import CommandCache, MemcacheParser
 from kestreld.server.state import ServerState
@@ -139,7 +139,7 @@ class BySession(ByReader):
 
     def __init__(self, spool: Path) -> None:
         super().__init__(spool)
-        state = ServerState(self.engine.collection, ServerStats(), Deadlines(), None)  # type: ignore[arg-type]
+        state = ServerState(self.engine.collection, ServerStats(), None)  # type: ignore[arg-type]
         self.parser = MemcacheParser(CommandCache())
         self.taking, self.opening = Handler(state, strict=False), Handler(state, strict=False)
 

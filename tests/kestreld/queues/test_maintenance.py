@@ -12,7 +12,7 @@ import pytest
 from kestreld.journal.records import Type, whole_records
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_journal
-from kestreld.queues.waiters import Deadlines
+from kestreld.queues.retirement import SEEK_POINTS_AT_ONCE
 from kestreld.server.memcache.commands import CommandCache
 from kestreld.server.memcache.handler import Handler
 from kestreld.server.memcache.parser import MemcacheParser
@@ -203,7 +203,7 @@ def test_a_busy_queue_that_syncs_before_every_answer_is_compacted_too(tmp_path: 
 def test_who_fills_a_journal_faster_than_it_is_compacted_waits_and_the_others_do_not(tmp_path: Path) -> None:
     files = LateFiles()
     engine = Engine(tmp_path, files, **SETTINGS)
-    state = ServerState(engine.collection, ServerStats(), Deadlines(), None)  # type: ignore[arg-type]  # nobody stops it
+    state = ServerState(engine.collection, ServerStats(), None)  # type: ignore[arg-type]  # nobody stops it
     told: list[str] = []
     filler, other = Handler(state, strict=False), Handler(state, strict=False)
     filler.ready, other.ready = partial(told.append, "filler"), partial(told.append, "other")
@@ -459,3 +459,26 @@ def test_killed_at_any_change_to_the_disk_nothing_is_lost_repeated_or_turned_aro
         disk.die()
     assert deaths > 45
     assert compacted > 3
+
+
+@pytest.mark.parametrize("is_archived", [False, True], ids=["deleted", "copied to the archive"])
+def test_what_is_known_of_a_large_segment_is_freed_in_small_steps(tmp_path: Path, is_archived: bool) -> None:
+    archive = tmp_path / "archive" if is_archived else None
+    engine = Engine(tmp_path / "spool", OtherQuickDisk(), archive=archive, max_journal_size_bytes=16 << 20)
+    for _ in range(40):
+        engine.put("work", b"x" * (256 << 10))
+        engine.end_turn()
+    journal = engine.queue("work").journal
+    assert journal is not None
+    segment = journal.segments[0]
+    engine.queue("work").want_segment(wanted=True)
+    while engine.take("work") is not None:
+        engine.end_turn()
+    left, known = len(segment.seek_points), []
+    for _ in range(20):
+        engine.end_turn()
+        engine.work()
+        known.append(left - len(segment.seek_points))
+        left = len(segment.seek_points)
+    assert segment not in journal.segments
+    assert (left, max(known)) == (0, SEEK_POINTS_AT_ONCE)

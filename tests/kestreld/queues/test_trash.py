@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kestreld.errors import JournalFailed
-from kestreld.journal.records import item_data, item_flags, item_times_ms
+from kestreld.journal.records import Reason, item_data, item_flags, item_times_ms
 from kestreld.queues import repairing
+from kestreld.queues.leases import confirm, lease
 from tests.support.engine import Engine, LateFiles, QuickFiles
 from tests.support.faulty_files import FaultyFiles
 from tests.support.mortal_files import Killed, MortalFiles
@@ -64,6 +65,75 @@ def test_items_come_back_in_order_with_their_flags_and_expiry(engine: Engine, ho
     records = [reader.take(engine.clock.wall_ms) for _ in range(3)]
     found = [(item_data(record), item_flags(record), item_times_ms(record)[1]) for record in records if record]
     assert found == [(b"one", 0, 0), (b"two", 7, 0), (b"three", 0, later_ms)]
+
+
+@either
+@pytest.mark.parametrize("is_written", [True, False])
+def test_items_come_back_with_the_due_times_they_had(engine: Engine, how: str, *, is_written: bool) -> None:
+    reader = engine.reader("work")
+    queue = reader.queue
+    engine.put("work", b"first", b"fails")
+    for data, delay_ms in ((b"in an hour", HOUR_MS), (b"cancelled", HOUR_MS), (b"in a minute", 60_000)):
+        assert queue.put_later(data, 0, 7, None, delay_ms)
+    engine.put("work", b"waits")
+    assert engine.take("work") == b"first"
+    opened = reader.open_read(engine.clock.wall_ms)
+    assert opened is not None
+    reader.give_back(opened[0], engine.clock.wall_ms, 2 * HOUR_MS)
+    if is_written:
+        engine.end_turn()
+    reader.withdraw(4, Reason.DISCARDED)
+    drop(engine, how)
+    engine.clock.advance(1000)
+    if is_written:
+        engine.crash()
+    assert undone(engine, "work") == (4, 0)
+    assert [engine.take("work") for _ in range(2)] == [b"waits", None]
+    for data, at_ms in ((b"in a minute", 59_000), (b"in an hour", HOUR_MS - 60_000), (b"fails", HOUR_MS)):
+        engine.clock.advance(at_ms - 1)
+        engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+        assert engine.take("work") is None
+        engine.clock.advance(1)
+        engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+        assert engine.take("work") == data
+    assert undone(engine, "work") is None
+
+
+@either
+def test_after_a_clock_was_set_back_items_wait_as_long_as_was_left_when_they_were_dropped(
+    engine: Engine, how: str
+) -> None:
+    assert engine.reader("work").queue.put_later(b"later", 0, 0, None, 100)
+    engine.end_turn()
+    engine.clock.advance(60)
+    drop(engine, how)
+    engine.clock.wall_ms -= HOUR_MS
+    undone(engine, "work")
+    engine.clock.advance(39)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.take("work") is None
+    engine.clock.advance(1)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.take("work") == b"later"
+
+
+def test_a_delete_brings_back_what_was_leased_as_waiting_and_without_its_key(engine: Engine) -> None:
+    reader = engine.reader("work")
+    reader.queue.use_version_2()
+    assert reader.queue.put_later(b"leased", 0, 0, None, 10)
+    reader.remember_key(b"order-17", 1, 10)
+    engine.end_turn()
+    engine.clock.advance(10)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    leased = lease(reader, engine.clock.wall_ms, HOUR_MS, "127.0.0.1:1")
+    assert leased is not None
+    engine.end_turn()
+    drop(engine, "delete")
+    assert undone(engine, "work") == (1, 0)
+    reader = engine.reader("work")
+    assert not confirm(reader, leased[0])
+    assert reader.find_key(b"order-17") == 0
+    assert engine.drain("work") == [b"leased"]
 
 
 @either
@@ -316,6 +386,20 @@ def test_a_queue_with_no_room_takes_what_it_can_and_the_rest_is_kept(engine: Eng
     assert engine.drain("work") == [b"4", b"5", b"6", b"7"]
     assert undone(engine, "work") == (2, 0)
     assert engine.drain("work") == [b"8", b"9"]
+
+
+@pytest.mark.parametrize("torn", [b'\n{"undone_to": 9, "ite', b"\0" * 40, b""], ids=["half a line", "zeros", "none"])
+def test_a_line_of_progress_that_is_cut_short_leaves_the_one_before_and_joins_none(engine: Engine, torn: bytes) -> None:
+    engine.put("work", *[b"%d" % number for number in range(9)])
+    drop(engine, "flush")
+    for left in (6, 3, 0):
+        engine.configure(trash_ms=KEPT_MS, max_items=3)
+        assert undone(engine, "work") == (3, left)
+        assert engine.drain("work") == [b"%d" % number for number in range(6 - left, 9 - left)]
+        engine.end_turn()
+        for progress in engine.spool.glob(".trash/*/progress"):
+            progress.write_bytes(progress.read_bytes() + torn)
+        engine.crash()
 
 
 @pytest.mark.parametrize("sync_ms", [None, 0], ids=["unsynced", "synced"])

@@ -8,8 +8,9 @@ import pytest
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import item_data
+from kestreld.queues.agenda import Agenda
 from kestreld.queues.reader import Reader
-from kestreld.queues.waiters import PEEK, TAKE, Deadlines, Waiter
+from kestreld.queues.waiters import PEEK, TAKE, Waiter
 from tests.support.engine import Engine
 
 WORK = "work"
@@ -37,18 +38,18 @@ class Place:
     def __init__(self, spool: Path) -> None:
         self.engine = Engine(spool)
         self.reader = self.engine.collection.reader(WORK)
-        self.deadlines = Deadlines()
+        self.agenda = Agenda()
 
     def add(self, want: int = TAKE, wait_ms: int = 10_000) -> tuple[Someone, Waiter]:
         someone = Someone(take=lambda: self.reader.take(self.engine.clock.wall_ms))
         waiter = Waiter(someone, self.reader, want, self.engine.clock.monotonic_ms + wait_ms)
         self.reader.wait_queue.add(waiter)
-        self.deadlines.add(waiter)
+        self.agenda.add(waiter)
         return someone, waiter
 
     def pass_ms(self, ms: int) -> None:
         self.engine.clock.advance(ms)
-        self.deadlines.expire(self.engine.clock.monotonic_ms)
+        self.agenda.fall_due(self.engine.clock.monotonic_ms)
 
     def put(self, data: bytes) -> None:
         self.engine.put(WORK, data)
@@ -75,7 +76,7 @@ def test_one_whose_deadline_has_come_waits_no_more(place: Place) -> None:
     place.add()
     assert place.waiting == 1
     place.pass_ms(11_000)
-    assert (place.waiting, place.deadlines.next_at_ms()) == (0, None)
+    assert (place.waiting, place.agenda.next_at_ms()) == (0, None)
 
 
 def test_one_is_woken_by_an_item_and_waits_no_more(place: Place) -> None:
@@ -126,7 +127,7 @@ class Twice:
     def __init__(self, spool: Path) -> None:
         self.engine = Engine(spool)
         self.readers = [self.engine.collection.reader(name) for name in (WORK, "beside")]
-        self.deadlines = Deadlines()
+        self.agenda = Agenda()
         self.someone = Someone(take=self._take)
         self.waiter = self.stand(self.someone, *self.readers)
 
@@ -134,7 +135,7 @@ class Twice:
         waiter = Waiter(someone, readers[0], TAKE, self.engine.clock.monotonic_ms + 10_000)
         for reader in readers:
             reader.wait_queue.add(waiter)
-        self.deadlines.add(waiter)
+        self.agenda.add(waiter)
         return waiter
 
     def _take(self) -> None:
@@ -161,7 +162,7 @@ def test_one_who_waits_at_two_queues_is_served_by_the_first_that_has_an_item_and
         place.engine.put(other, b"2")
         assert place.engine.items(other) == 1
     place.engine.clock.advance(11_000)
-    place.deadlines.expire(place.engine.clock.monotonic_ms)
+    place.agenda.fall_due(place.engine.clock.monotonic_ms)
     assert place.someone.told == [b"1"]
 
 
@@ -178,7 +179,7 @@ def test_one_who_waits_at_two_queues_keeps_his_place_in_each(tmp_path: Path) -> 
 def test_one_who_waits_at_two_queues_gives_both_up_when_his_deadline_has_come(tmp_path: Path) -> None:
     place = Twice(tmp_path)
     place.engine.clock.advance(11_000)
-    place.deadlines.expire(place.engine.clock.monotonic_ms)
+    place.agenda.fall_due(place.engine.clock.monotonic_ms)
     assert (place.someone.told, place.waiting) == ([None], [(0, 0), (0, 0)])
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from kestreld.journal.records import item_data
-from kestreld.queues.waiters import TAKE, Deadlines, Waiter
+from kestreld.queues.agenda import Agenda
+from kestreld.queues.waiters import TAKE, Waiter
 from tests.support.engine import Engine, LateFiles, QuickFiles
 from tests.support.flow import SETTINGS
 
@@ -258,11 +259,44 @@ def test_a_wait_is_over_at_its_deadline_and_not_a_millisecond_before(tmp_path: P
         def refused(self, waiter: Waiter, reason: str) -> None:
             pytest.fail(reason)
 
-    deadlines, reader = Deadlines(), engine.reader(WORK)
+    agenda, reader = Agenda(), engine.reader(WORK)
     waiter = Waiter(Client(), reader, TAKE, 100)
     reader.wait_queue.add(waiter)
-    deadlines.add(waiter)
-    deadlines.expire(99)
-    assert (told, deadlines.next_at_ms()) == ([], 100)
-    deadlines.expire(100)
-    assert (told, deadlines.next_at_ms()) == ([None], None)
+    agenda.add(waiter)
+    agenda.fall_due(99)
+    assert (told, agenda.next_at_ms()) == ([], 100)
+    agenda.fall_due(100)
+    assert (told, agenda.next_at_ms()) == ([None], None)
+
+
+# --- out of order on both sides of where reading has come to
+
+
+def test_what_was_done_before_a_start_stays_done_when_the_item_before_it_leaves_the_middle_of_the_window(
+    tmp_path: Path,
+) -> None:
+    """Both are one range of what is done, in which reading has come as far as the end of the first."""
+    engine = Engine(tmp_path, QuickFiles(), max_memory_size_bytes=30, max_journal_size_bytes=200, trash_ms=600_000)
+    engine.put(WORK, *(b"%d" % number * 10 for number in range(1, 7)))
+    reader = engine.reader(WORK)
+    for xid in [opened(engine, WORK) for _ in range(5)][:3]:
+        reader.abort(xid, engine.clock.wall_ms)
+    for xid in list(reader.open):
+        reader.close(xid)
+    engine.end_turn()
+    engine.crash()
+    reader = engine.reader(WORK)
+    assert reader.items == 4
+    assert engine.take(WORK) == b"1" * 10, "1, 2 and 3 are in memory"
+    assert reader.send_on(3, "elsewhere")
+    engine.end_turn()
+    engine.end_turn()
+    assert engine.take(WORK) == b"2" * 10
+    engine.end_turn()
+    note = engine.collection.trash.note(reader, "flush")
+    assert note is not None
+    assert note.ranges == [(6, 6)]
+    assert reader.state().done == [(4, 5)]
+    engine.crash()
+    assert engine.drain(WORK) == [b"6" * 10]
+    assert engine.log == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kestreld.config.config import Compat
+from kestreld.config.config import Compat, QueueConfig
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache import parser as limits
 from kestreld.server.memcache.commands import CommandCache
@@ -29,6 +29,10 @@ names = st.sampled_from([b"work", b"work+audit", b"q", b"", b"a/b", b"x" * 70])
 options = st.sampled_from(
     [b"", b"/t=250", b"/open", b"/close/open", b"/abort", b"/peek", b"/t=", b"/odd", b"/peek/open"]
 )
+options |= st.sampled_from(
+    [b"/open/lease=5", b"/lease=5/open/t=9", b"/odd=1", b"/delay=5", b"/delay=5/key=a/b", b"/key=k"]
+)
+options |= st.sampled_from([b"/12", b"/12/failed", b"/7/delay=3", b"/12/lease=9", b"/12x", b"/99999999999999999999"])
 numbers = st.sampled_from([b"0", b"5", b"-1", b"007", b"99999999999999999999", b"x", b""])
 sizes = st.integers(0, 30)
 endings = st.sampled_from([b"\r\n", b"\r\n", b"\n"])
@@ -39,6 +43,7 @@ verbs = st.sampled_from(
         b"GET",
         b"gets",
         b"delete",
+        b"touch",
         b"flush",
         b"flush_expired",
         b"flush_all",
@@ -116,8 +121,10 @@ def test_any_bytes_give_commands_or_answers_and_nothing_else(stream, compat):
             assert reply.count(b"\n") == 1
         elif value[0] <= wire.SET_WITH:
             assert isinstance(value[-1], bytes)
+        elif value[0] >= wire.CONFIRM:
+            assert isinstance(value[-1], int)
         else:
-            assert 0 <= value[0] <= wire.TOO_LARGE
+            assert 0 <= value[0] <= wire.FAIL
 
 
 @given(st.lists(streams, max_size=5), streams, compats)
@@ -161,6 +168,17 @@ def test_the_line_cache_stays_bounded():
     assert len(lines.whole) <= limits.LINES_CACHED_MAX
 
 
+def test_lines_with_a_token_or_a_key_take_no_room_in_the_line_cache():
+    lines = CommandCache()
+    parser = MemcacheParser(lines)
+    for number in range(1, 1000):
+        parser.feed(b"delete q/%d\r\ntouch q/%d 30\r\ntouch q/%d/failed 0 noreply\r\n" % (number, number, number))
+        parser.feed(b"set q/delay=5/key=%d 0 0 1\r\nx\r\ndelete q/key=%d\r\n" % (number, number))
+    assert lines.about_leases.keys() == {b"delete q/", b"touch q/ 30", b"touch q//failed 0 noreply"}
+    assert not lines.whole
+    assert not lines.stores
+
+
 # Data is never executed
 
 EVIL = b"flush_all\r\nshutdown\r\nset q 0 0 1\r\n"
@@ -187,7 +205,7 @@ EVIL = b"flush_all\r\nshutdown\r\nset q 0 0 1\r\n"
 def test_the_data_of_a_refused_set_is_never_run_as_commands(compat, line, expected):
     line = line % len(EVIL) if b"%d" in line else line
     stream = line + b"\r\n" + EVIL + b"\r\n" + b"version\r\n"
-    got = parse([stream], compat, item_bytes_max=lambda name: 10 if name == "big" else None)
+    got = parse([stream], compat, config_of=lambda name: QueueConfig(max_item_size_bytes=10 if name == "big" else None))
     followed = [] if hangs_up(got) or not got else [wire.VERSION]
     assert kinds(got) == expected + followed
 
@@ -200,7 +218,7 @@ def test_a_set_whose_data_is_longer_than_it_says_is_refused_and_hangs_up():
 
 
 def test_data_larger_than_the_queue_takes_is_thrown_away_as_it_comes():
-    parser = MemcacheParser(CommandCache(), item_bytes_max=lambda name: 1000)
+    parser = MemcacheParser(CommandCache(), config_of=lambda name: QueueConfig(max_item_size_bytes=1000))
     batch = parser.feed(b"set q 0 0 50000\r\n")
     for _ in range(50):
         batch += parser.feed(b"x" * 1000)

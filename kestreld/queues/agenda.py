@@ -1,0 +1,55 @@
+"""What is due when: waits that end, leases that run out, items whose time comes. On the monotonic clock."""
+
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+DEAD_ENTRIES_MAX: Final = 64  # entries are cleared out beyond this and twice those that still count
+
+
+class Scheduled:
+    """Something that has a due time."""
+
+    __slots__ = ("due_at_ms",)
+
+    def __init__(self, due_at_ms: int) -> None:
+        self.due_at_ms = due_at_ms
+
+    def is_due_at(self, at_ms: int) -> bool:
+        """Whether an agenda's entry for that time still counts: it is dead once the due time has changed."""
+        return self.due_at_ms == at_ms
+
+    def fall_due(self, now_ms: int) -> None:
+        """Its time has come. What it is due for again it adds to the agenda itself."""
+        raise NotImplementedError
+
+
+class Agenda:
+    """Entries in the order of their times. Served waits stay in the heap until it has doubled, at the latest."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, Scheduled]] = []  # empty: nothing is due, ever
+        self._count = 0
+        self._clear_out_at = DEAD_ENTRIES_MAX
+
+    def add(self, scheduled: Scheduled) -> None:
+        """Have it fall due at its `due_at_ms`."""
+        if len(self.heap) >= self._clear_out_at:
+            self.heap = [entry for entry in self.heap if entry[2].is_due_at(entry[0])]
+            heapify(self.heap)
+            self._clear_out_at = 2 * len(self.heap) + DEAD_ENTRIES_MAX
+        self._count += 1
+        heappush(self.heap, (scheduled.due_at_ms, self._count, scheduled))
+
+    def next_at_ms(self) -> int | None:
+        """When the next entry that is not dead is due; None when there is none."""
+        while self.heap and not self.heap[0][2].is_due_at(self.heap[0][0]):
+            heappop(self.heap)
+        return self.heap[0][0] if self.heap else None
+
+    def fall_due(self, now_ms: int) -> None:
+        """Everything whose time has come falls due, once: what is due again by then waits for the next call."""
+        last = self._count
+        while self.heap and self.heap[0][0] <= now_ms and self.heap[0][1] <= last:
+            at_ms, _, scheduled = heappop(self.heap)
+            if scheduled.is_due_at(at_ms):
+                scheduled.fall_due(now_ms)

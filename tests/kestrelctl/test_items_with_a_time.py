@@ -1,0 +1,260 @@
+"""Leases, delays, keys and dead letters from a shell."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.peer import Exchange, scripted_peer
+from tests.support.shell import Kestrelctl
+
+CONFIG = """
+queues:
+  fragile: {max_retries: 1, move_failed_to: dead}
+  patient: {retry_delays: [1h]}
+  full: {max_items: 1}
+"""
+
+
+def objects(kestrelctl: Kestrelctl, *line: str) -> list[dict[str, object]]:
+    return [json.loads(one) for one in kestrelctl(*line, "-o", "ndjson").out.splitlines()]
+
+
+# put
+
+
+def test_a_delayed_item_is_not_delivered_before_it_is_due(kestrelctl: Kestrelctl, queue: str) -> None:
+    begin = time.monotonic()
+    assert kestrelctl("put", queue, "later", "--delay", "300ms").code == 0
+    assert kestrelctl("get", queue).code == 1
+    assert kestrelctl("get", queue, "--wait", "30s").out == b"later"
+    assert time.monotonic() - begin > 0.3
+
+
+def test_an_item_that_is_put_again_with_its_key_is_there_once(kestrelctl: Kestrelctl, queue: str) -> None:
+    for _ in range(2):
+        assert kestrelctl("put", queue, "x", "--key", "order-17").code == 0
+    assert kestrelctl("get", queue, "--all").out == b"x\n"
+    assert kestrelctl("put", queue, "--lines", "--key", "order-17", stdin=b"x\n").code == 2
+    refused = kestrelctl("put", queue, "x", "--key", "two words")
+    assert (refused.code, "key" in refused.err) == (2, True)
+
+
+def test_a_server_that_knows_no_leases_is_not_given_an_item(tmp_path: Path) -> None:
+    answers = [Exchange(b"touch work/0 0\r\n", b"ERROR\r\n")]
+    for line in (
+        ["put", "work", "x", "--delay", "1s"],
+        ["put", "work", "x", "--key", "k"],
+        ["get", "work", "--lease", "1s", "--json"],
+        ["cancel", "work", "k"],
+    ):
+        with scripted_peer(answers) as peer:
+            refused = Kestrelctl(peer.address, tmp_path)(*line)
+            assert (refused.code, "knows no leases, delays or keys" in refused.err) == (77, True), refused
+
+
+# get --lease
+
+
+def test_a_leased_item_is_confirmed_when_its_command_succeeds(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "job")
+    assert kestrelctl("get", queue, "--lease", "30s", "--exec", "cat").out == b"job"
+    assert kestrelctl("get", queue).code == 1
+    assert objects(kestrelctl, "items", queue) == []
+
+
+def test_a_lease_is_extended_while_its_command_runs(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "job")
+    done = kestrelctl("get", queue, "--lease", "600ms", "--exec", "sleep 1.5; cat")
+    assert (done.code, done.out, done.err) == (0, b"job", "")
+    (figures,) = objects(kestrelctl, "stats", queue)
+    assert (figures["leases_expired"], figures["leased"]) == (0, 0)
+    assert kestrelctl("get", queue).code == 1
+
+
+def test_a_leased_item_fails_with_its_command(own: Kestrelctl) -> None:
+    own("put", "patient", "job")
+    failed = own("get", "patient", "--lease", "30s", "--all", "--exec", "exit 3")
+    assert (failed.code, failed.err) == (85, "kestrelctl: the command exited with 3; its item has failed\n")
+    (item,) = objects(own, "items", "patient", "--state", "retrying")
+    assert (item["attempts"], item["data"]) == (1, "job")
+    assert own("cancel", "patient", str(item["id"])).code == 0
+
+
+def test_a_lease_without_a_command_prints_its_token(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "job")
+    assert kestrelctl("get", queue, "--lease", "30s").code == 2
+    found = json.loads(kestrelctl("get", queue, "--lease", "30s", "--json").out)
+    assert found["data"] == "job"
+    assert 0 < found["token"] < 1 << 63
+    (item,) = objects(kestrelctl, "items", queue, "--state", "leased")
+    assert (item["state"], item["data"]) == ("leased", "job")
+    assert 0 < item["left_ms"] <= 30_000
+    assert str(item["client"]).startswith("127.0.0.1:")
+
+
+def test_an_interrupted_command_gives_its_item_back_at_once(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
+    kestrelctl("put", queue, "job")
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    worker = kestrelctl.start("get", queue, "--lease", "1h", "--exec", f"echo >{begun}; sleep 60")
+    begun.read_bytes()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 143
+    assert kestrelctl("get", queue).out == b"job"
+
+
+# items, cancel, run-now
+
+
+def test_items_of_a_state_in_every_form(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "b", "--delay", "2h")
+    kestrelctl("put", queue, "a", "--delay", "1h")
+    kestrelctl("put", queue, "c")
+    first, second = objects(kestrelctl, "items", queue, "--state", "delayed")
+    assert (first["data"], second["data"], first["state"]) == ("a", "b", "delayed")
+    assert 0 < first["left_ms"] <= 3_600_000
+    lines = kestrelctl("items", queue, "--state", "delayed").out.splitlines()
+    assert lines[0].split(b"\t") == b"id add_ms due_at_ms left_ms bytes flags text".split()
+    assert [line.split(b"\t")[0] for line in lines[1:]] == [b"2", b"1"]
+    shown = kestrelctl("items", queue, "--state", "delayed", "--fields", "id,state", "-o", "csv", "--limit", "1").out
+    assert shown == b"id,state\n2,delayed\n"
+    assert kestrelctl("items", queue, "--state", "delayed", "--offset", "1", "-o", "name").out == b"1\n"
+    assert [item["data"] for item in objects(kestrelctl, "items", queue, "--state", "waiting")] == ["c"]
+    assert kestrelctl("items", queue, "--state", "leased").code == 1
+    assert [item["id"] for item in objects(kestrelctl, "items", queue)] == [1, 2, 3]
+    assert [item["id"] for item in objects(kestrelctl, "items", queue, "--state", "delayed", "--grep", "b")] == [1]
+
+
+def test_items_are_cancelled_by_key_and_by_id(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "a", "--delay", "1h", "--key", "order-17")
+    kestrelctl("put", queue, "b", "--delay", "1h")
+    kestrelctl("put", queue, "c", "--delay", "1h", "--key", "3")
+    assert kestrelctl("cancel", queue, "order-17").code == 0
+    assert kestrelctl("cancel", queue, "order-17").code == 1
+    assert kestrelctl("cancel", queue, "2").code == 0
+    assert kestrelctl("cancel", queue, "2").code == 1
+    assert kestrelctl("cancel", queue, "3", "--key").code == 0
+    assert kestrelctl("items", queue, "--state", "delayed").code == 1
+    assert kestrelctl("cancel", queue, "three", "--id").code == 2
+
+
+def test_an_item_is_run_now(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "later", "--delay", "1h")
+    assert kestrelctl("run-now", queue, "1").code == 0
+    assert kestrelctl("get", queue).out == b"later"
+    assert kestrelctl("run-now", queue, "1").code == 1
+    assert kestrelctl("run-now", queue, "one").code == 2
+
+
+# redrive
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Kestrelctl]:
+    """Of a server of its own."""
+    with running_daemon(tmp_path, config=CONFIG, admin="127.0.0.1:0") as daemon:
+        yield Kestrelctl(daemon.address, tmp_path)
+
+
+def test_dead_letters_go_back_where_they_came_from(own: Kestrelctl) -> None:
+    own("put", "fragile", "--lines", stdin=b"a\nb\n")
+    for _ in range(4):
+        own("get", "fragile", "--lease", "1s", "--exec", "false")
+    own("put", "dead", "own")
+    first, _, third = objects(own, "items", "dead", "--state", "waiting")
+    assert (first["origin"], first["reason"], first["origin_attempts"]) == ("fragile", "failed", 2)
+    assert "origin" not in third
+    head = json.loads(own("peek", "dead", "--json", "--origin").out)
+    assert (head["id"], head["data"], head["origin"], head["origin_attempts"]) == (1, "a", "fragile", 2)
+    assert own("peek", "nobody", "--json", "--origin").code == 1
+    assert own("peek", "dead", "--origin").code == 2
+    assert own("redrive", "dead", "--dry-run").out == b"queue\titems\nfragile\t2\n"
+    assert json.loads(own("redrive", "dead", "-o", "json").out) == [{"queue": "fragile", "items": 2}]
+    assert own("get", "fragile", "--all").out == b"a\nb\n"
+    assert own("redrive", "dead").code == 1
+    assert own("redrive", "dead", "--to", "fragile").code == 0
+    assert own("get", "fragile").out == b"own"
+
+
+def test_a_redrive_goes_on_in_slices_until_all_are_back(own: Kestrelctl) -> None:
+    own("put", "dead", "--lines", stdin=b"".join(b"%d\n" % number for number in range(2500)))
+    assert own("redrive", "dead", "--to", "work").out == b"queue\titems\nwork\t2500\n"
+    assert own("get", "work", "--all").out.splitlines()[2499] == b"2499"
+
+
+def test_a_redrive_says_what_a_queue_refused(own: Kestrelctl) -> None:
+    own("put", "dead", "--lines", stdin=b"a\nb\n")
+    part = own("redrive", "dead", "--to", "full")
+    assert (part.code, part.out) == (81, b"queue\titems\nfull\t1\n")
+    assert "full: the queue is full" in part.err
+    assert own("redrive", "dead", "--to", "full").code == 80
+    assert own("redrive", "dead", "--to", "dead").code == 2
+    assert own("redrive", "nobody").code == 1
+
+
+def test_consumers_names_who_holds_leases(kestrelctl: Kestrelctl, daemon: Daemon, queue: str) -> None:
+    kestrelctl("put", queue, "a")
+    kestrelctl("get", queue, "--lease", "1h", "--json")
+    (row,) = [row for row in objects(kestrelctl, "consumers", queue) if row["kind"] == "leasing"]
+    assert (row["open"], row["id"]) == (1, 1)
+    assert 3_000_000 < row["left_ms"] <= 3_600_000
+
+
+# Out and in again
+
+
+def due_times(kestrelctl: Kestrelctl, queue: str) -> dict[object, int]:
+    """By the data of what is delayed or retrying."""
+    rows = [row for state in ("delayed", "retrying") for row in objects(kestrelctl, "items", queue, "--state", state)]
+    return {row["data"]: int(str(row["due_at_ms"])) for row in rows}
+
+
+def same_times(found: dict[object, int], expected: dict[object, int]) -> bool:
+    """The same items, due within a minute of one another: of an hour or a day, on a busy machine."""
+    return found.keys() == expected.keys() and all(abs(found[data] - expected[data]) < 60_000 for data in expected)
+
+
+def test_an_export_an_import_and_a_copy_keep_due_times(own: Kestrelctl, tmp_path: Path) -> None:
+    own("put", "patient", "has failed")
+    own("get", "patient", "--lease", "1s", "--exec", "false")
+    own("put", "patient", "in a day", "--delay", "1d")
+    own("put", "patient", "now")
+    due = due_times(own, "patient")
+    assert set(due) == {"has failed", "in a day"}
+    path = str(tmp_path / "out")
+    assert own("export", "patient", path).code == 0
+    failed, later, now = [json.loads(line) for line in Path(path).read_bytes().splitlines()[1:]]
+    assert same_times({"has failed": failed["due_at_ms"], "in a day": later["due_at_ms"]}, due)
+    assert failed["attempts"] == 1
+    assert "due_at_ms" not in now
+    assert own("import", "imported", path).code == 0
+    assert own("copy", "patient", "copied").code == 0
+    for queue in ("imported", "copied"):
+        assert own("get", queue, "--all").out == b"now\n"
+        assert same_times(due_times(own, queue), due)
+    assert own("move", "patient", "moved").code == 0
+    assert same_times(due_times(own, "patient"), due)  # they stay
+    assert own("get", "moved", "--all").out == b"now\n"
+
+
+def test_an_export_says_where_a_dead_letter_comes_from(own: Kestrelctl) -> None:
+    own("put", "fragile", "bad")
+    for _ in range(2):
+        own("get", "fragile", "--lease", "1s", "--exec", "false")
+    line = json.loads(own("export", "dead").out.splitlines()[1])
+    assert [line[name] for name in ("origin", "reason", "origin_attempts")] == ["fragile", "failed", 2]
+    assert line["put_at_ms"] <= line["add_ms"]
+
+
+def test_what_was_delayed_and_is_due_by_the_time_of_the_import_is_there_at_once(
+    kestrelctl: Kestrelctl, queue: str
+) -> None:
+    line = b'{"id": 1, "data": "x", "due_at_ms": 1700000000000}\n'
+    assert kestrelctl("import", queue, stdin=line).code == 0
+    assert kestrelctl("get", queue).out == b"x"

@@ -1,0 +1,222 @@
+"""Leases by token: what each token is good for, and when it no longer is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kestreld.journal.records import item_data
+from kestreld.queues import leases
+from kestreld.queues.leases import confirm, extend, fail, give_back, lease
+from kestreld.queues.reader import Reader
+from tests.support.engine import Engine, QuickFiles
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> MakeEngine:
+    return lambda **settings: Engine(tmp_path / "spool", QuickFiles(), **settings)
+
+
+def pass_time(engine: Engine, ms: int) -> None:
+    engine.clock.advance(ms)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+
+
+def take_lease(engine: Engine, name: str = "work", ms: int = 1000) -> int:
+    leased = lease(engine.reader(name), engine.clock.wall_ms, ms, "127.0.0.1:1")
+    assert leased is not None
+    return leased[0]
+
+
+def left(reader: Reader) -> list[bytes]:
+    found = []
+    while (record := reader.take(reader.queue.clock.wall_ms)) is not None:
+        found.append(item_data(record))
+    return found
+
+
+@pytest.fixture(params=[{}, {"journal": False}, {"sync_journal_ms": 0}, {"max_memory_size_bytes": 1}])
+def engine(make_engine: MakeEngine, request: pytest.FixtureRequest) -> Engine:
+    running = make_engine(**request.param)
+    for data in (b"a", b"b", b"c"):
+        running.put("work", data)
+    running.end_turn()
+    return running
+
+
+def test_a_confirmed_item_is_done_once(engine: Engine) -> None:
+    token = take_lease(engine)
+    assert 1 <= token < 1 << 63
+    assert confirm(engine.reader("work"), token)
+    assert not confirm(engine.reader("work"), token)
+    engine.end_turn()
+    assert left(engine.reader("work")) == [b"b", b"c"]
+
+
+def test_what_is_given_back_is_the_head_again_and_not_counted(engine: Engine) -> None:
+    reader = engine.reader("work")
+    assert give_back(reader, take_lease(engine), engine.clock.wall_ms)
+    assert reader.retries == {}
+    assert left(reader) == [b"a", b"b", b"c"]
+
+
+def test_what_is_given_back_for_later_comes_later(engine: Engine) -> None:
+    reader = engine.reader("work")
+    assert give_back(reader, take_lease(engine), engine.clock.wall_ms, 50)
+    assert left(reader) == [b"b", b"c"]
+    pass_time(engine, 49)
+    assert left(reader) == []
+    pass_time(engine, 1)
+    assert left(reader) == [b"a"]
+
+
+def test_a_lease_that_runs_out_counts_as_a_failure_and_the_item_comes_first_by_id(engine: Engine) -> None:
+    reader = engine.reader("work")
+    first, second = take_lease(engine, ms=20), take_lease(engine, ms=10)
+    pass_time(engine, 10)
+    pass_time(engine, 10)
+    assert reader.retries == {1: 1, 2: 1}
+    assert [first >> 29, second >> 29] == [1, 2]
+    assert left(reader) == [b"a", b"b", b"c"]
+
+
+def test_an_extended_lease_lasts_from_then_on(engine: Engine) -> None:
+    reader = engine.reader("work")
+    token = take_lease(engine, ms=20)
+    pass_time(engine, 15)
+    assert extend(reader, token, 20)
+    pass_time(engine, 19)
+    assert left(reader) == [b"b", b"c"]
+    pass_time(engine, 1)
+    assert left(reader) == [b"a"]
+
+
+def test_a_token_is_good_after_its_time_as_long_as_nobody_else_has_the_item(engine: Engine) -> None:
+    reader = engine.reader("work")
+    token = take_lease(engine, ms=1)
+    pass_time(engine, 1)
+    assert extend(reader, token, 1000)
+    pass_time(engine, 999)
+    assert confirm(reader, token)
+    assert left(reader) == [b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    "act", [confirm, lambda *a: extend(*a, 1), lambda *a: fail(*a, 0), lambda *a: give_back(*a, 0)]
+)
+def test_a_late_token_does_nothing_to_whoever_has_the_item_next(
+    engine: Engine, act: Callable[[Reader, int], bool]
+) -> None:
+    reader = engine.reader("work")
+    token = take_lease(engine, ms=1)
+    pass_time(engine, 1)
+    other = take_lease(engine, ms=1000)
+    assert other >> 29 == token >> 29
+    assert not act(reader, token)
+    assert confirm(reader, other)
+
+
+def test_a_plain_open_read_is_no_lease(engine: Engine) -> None:
+    reader = engine.reader("work")
+    token = take_lease(engine, ms=1)
+    pass_time(engine, 1)
+    opened = reader.open_read(engine.clock.wall_ms)
+    assert opened is not None
+    assert not confirm(reader, token)
+    assert list(reader.open) == [opened[0]]
+
+
+def test_a_token_of_a_child_of_another_family_or_of_a_queue_made_again_fits_nothing(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.reader("work+a")
+    engine.put("work", b"x")
+    engine.put("other", b"x")
+    tokens = [take_lease(engine, name) for name in ("work", "work+a", "other")]
+    for name in ("work", "work+a", "other"):
+        assert sum(confirm(engine.reader(name), token) for token in tokens) == 1
+    engine.put("work", b"y")
+    token = take_lease(engine)
+    engine.end_turn()
+    for name in ("work", "work+a"):
+        engine.collection.delete(name)
+    engine.clock.advance(1)
+    engine.put("work", b"x")
+    engine.put("work", b"y")
+    assert not confirm(engine.reader("work"), token)
+    assert left(engine.reader("work")) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("seen", ["in memory", "on disk", "come back"])
+def test_after_a_kill_a_token_is_good_for_the_item_that_waits_again(make_engine: MakeEngine, seen: str) -> None:
+    engine = make_engine(max_memory_size_bytes=1 if seen == "on disk" else 1 << 20)
+    for data in (b"a", b"b", b"c", b"d"):
+        engine.put("work", data)
+    tokens = [take_lease(engine) for _ in range(3)]
+    engine.end_turn()
+    engine.crash()
+    reader = engine.reader("work")
+    if seen == "come back":
+        found = reader.open_read(engine.clock.wall_ms)
+        assert found is not None
+        reader.abort(found[0], engine.clock.wall_ms)
+    else:
+        reader.peek(engine.clock.wall_ms)
+    assert confirm(reader, tokens[1])
+    assert not confirm(reader, tokens[1])
+    engine.end_turn()
+    assert give_back(reader, tokens[2], engine.clock.wall_ms, 5)
+    engine.end_turn()
+    engine.end_turn()  # the first delay of a journal waits for a segment that has delays
+    engine.crash()
+    assert left(engine.reader("work")) == [b"a", b"d"]
+    pass_time(engine, 5)
+    assert left(engine.reader("work")) == [b"c"]
+
+
+def test_leases_go_on_over_a_stop_and_are_as_long_as_they_were(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    for data in (b"a", b"b", b"c"):
+        engine.put("work", data)
+    tokens = [take_lease(engine, ms=100), take_lease(engine, ms=1000)]
+    engine.restart()
+    assert left(engine.reader("work")) == [b"c"]
+    assert confirm(engine.reader("work"), tokens[1])
+    engine.restart()
+    pass_time(engine, 99)
+    assert left(engine.reader("work")) == []
+    pass_time(engine, 1)
+    assert left(engine.reader("work")) == [b"a"]
+    assert engine.reader("work").retries[1] == 1
+
+
+def test_a_compaction_keeps_what_a_stop_said_of_leases(make_engine: MakeEngine) -> None:
+    """For a kill may come before they are over: the token is good then, and the item does not wait for their ends."""
+    engine = make_engine(max_journal_size_bytes=1, max_journal_overflow=4)
+    for data in (b"a", b"b"):
+        engine.put("work", data)
+    tokens = [take_lease(engine, ms=1000), take_lease(engine, ms=1000)]
+    engine.restart()
+    journal = engine.queue("work").journal
+    assert journal is not None
+    while not any(segment.compacted for segment in journal.segments):
+        engine.put("work", b"c")
+        engine.end_turn()
+        engine.work(20)
+        assert left(engine.reader("work")) == [b"c"]
+        engine.end_turn()
+        engine.work(20)
+    assert give_back(engine.reader("work"), tokens[1], engine.clock.wall_ms)
+    engine.end_turn()
+    engine.crash()
+    assert left(engine.reader("work")) == [b"b"]
+    assert engine.reader("work").is_leased(1)
+    assert confirm(engine.reader("work"), tokens[0])
+
+
+def test_the_number_that_an_item_ends_in_is_the_newest_item_with_it() -> None:
+    assert leases._newest(5, 7) == 5
+    assert leases._newest(7, 7) == 7
+    assert leases._newest(9, 7) < 1
+    assert leases._newest(5, (1 << 34) + 6) == (1 << 34) + 5

@@ -1,0 +1,298 @@
+"""What is promised of items with a time and an owner of their own: leases, delays, back-off, keys."""
+
+from collections import defaultdict
+from itertools import pairwise
+
+from tests.simulation.excuses import FOR_EVER_MS, Excuses
+from tests.simulation.history import STOPPED, Cancel, Delivery, LeaseChange, Life, Put
+
+FOR_EVER_US = FOR_EVER_MS
+ID_SHIFT = 29  # of a token
+A_TICK_US = 1000  # the server's clock counts in milliseconds
+
+
+class Times(Excuses):
+    """Nothing comes before its time, or to two at once; keys are refused."""
+
+    def _check_times(self, reader: str, put: Put, deliveries: list[Delivery]) -> None:
+        if "@" in reader or put.number == 0:
+            return  # a stream reads the journal, whatever is due
+        self._check_delay(reader, put, deliveries)
+        if put.name not in (reader, reader.partition("+")[0]):
+            return
+        handed_out = [one for one in deliveries if one.kind != "peek" and not one.came_too_late]
+        for one, following in pairwise(handed_out):
+            self._check_rest(reader, one, following, handed_out)
+        leases = [one for one in deliveries if one.kind == "lease"]
+        for lease in leases:
+            self._check_tokens(reader, lease, leases)
+
+    # Delays
+
+    def _due_us(self, put: Put) -> int:
+        """An instant before which it was not due, whatever the wall clock was set to later."""
+        return put.sent_us - put.sent_us % 1000 + put.delay_ms * 1000
+
+    def _steps_ahead_us(self, since: Life | None, from_us: int, life: Life, until_us: int) -> int:
+        """How much too early something of another life may be: by what the clock was set forward."""
+        if since is life:
+            return 0
+        return self._history.steps_ahead_ms(from_us, until_us) * 1000 + A_TICK_US
+
+    def _check_delay(self, reader: str, put: Put, deliveries: list[Delivery]) -> None:
+        if not put.delay_ms or put.connection is None or self._may_be_cut_up(put.family):
+            return
+        family = [name for name, other in self._history.hurried if other is put]
+        for one in deliveries:
+            hurried_us = min([self._history.hurried[name, put] for name in family], default=FOR_EVER_US)
+            if one.served_us >= hurried_us:
+                continue
+            since = put.connection.life if put.family not in self._undone_families() else None
+            early_us = self._steps_ahead_us(since, put.sent_us, one.connection.life, one.served_us)
+            if one.served_us < self._due_us(put) - early_us and not self._has_anothers_id(reader, deliveries):
+                self._violation(
+                    f"item {put.number}, put at {put.sent_us} for {put.delay_ms} ms later,"
+                    f" was delivered by {reader} at {one.served_us}"
+                )
+
+    def _undone_families(self) -> set[str]:
+        """Whose items an undo may have put back: with as much of a delay as is left by the wall clock."""
+        return {reader.partition("+")[0] for reader in self._history.undone}
+
+    def _has_anothers_id(self, reader: str, deliveries: list[Delivery]) -> bool:
+        """Whether somebody had leased one with its id before: where that was lost in a power cut, its token is good
+        for this one as well after another start, and may have given it back.
+        """
+        ids = {one.token >> ID_SHIFT for one in deliveries if one.kind == "lease"}
+        puts = {one.put for one in deliveries}
+        return any(
+            one.reader == reader and one.put not in puts and one.token >> ID_SHIFT in ids
+            for one in self._history.leases
+        )
+
+    def _may_be_cut_up(self, family: str) -> bool:
+        """Whether what is said of an item may be lost, and the item not: bits flipped, or a hole that was repaired."""
+        history = self._history
+        return family in history.damaged | history.stopped | history.repaired
+
+    def _has_own_time(self, reader: str, put: Put, deliveries: list[Delivery]) -> bool:
+        """Whether it is not in order with the others: delayed, leased, held back after a failure."""
+        if put.delay_ms or any(one.kind == "lease" for one in deliveries):
+            return True
+        backs_off = put.family in self._rules.retry_delays_ms
+        return backs_off and any(one.kind == "open" and one.ending != "close" for one in deliveries)
+
+    def _may_have_been_held_back(self, reader: str, until_us: int) -> bool:
+        """Whether somebody whose answer was lost may have had an item before then that came back before its turn."""
+        backs_off = reader.partition("+")[0] in self._rules.retry_delays_ms
+        return any(
+            request.takes and (request.lease_ms or (backs_off and request.opens)) and request.sent_us < until_us
+            for request in self._unanswered[reader]
+        )
+
+    # Rest after a failure
+
+    def _check_rest(self, reader: str, one: Delivery, following: Delivery, all_of_it: list[Delivery]) -> None:
+        """What was given back for later, or has failed, is not delivered before that."""
+        life, put = one.connection.life, one.put
+        if following.connection.life is not life or (reader, put) in self._history.hurried:
+            return
+        if following.kind == "lease" and following.sent_us < one.served_us:
+            return  # maybe it was the first
+        if self._history.undone or self._move_may_be_refused(put, following.served_us):
+            return
+        delays_ms = self._rules.retry_delays_ms.get(put.family)
+        least_ms = min(delays_ms) if delays_ms else 0
+        from_us, rest_ms = -1, least_ms
+        shown = [change for other in all_of_it for change in other.changes if change.outcome != "not found"]
+        shown = [
+            change for change in shown if change.sent_us <= following.served_us and change.latest_us() >= one.sent_us
+        ]
+        if one.kind == "lease" and len(shown) == 1 and shown[0] in one.changes:
+            change = shown[0]
+            if change.outcome == "done" and change.kind in ("give back", "fail"):
+                rest_ms = change.ms if change.kind == "give back" else least_ms
+                if following.sent_us >= change.answered_us:
+                    from_us = min(change.sent_us, one.sent_us + one.lease_ms * 1000)
+        elif one.kind == "lease" and not shown and following.sent_us >= one.served_us:
+            from_us = one.sent_us + one.lease_ms * 1000
+        elif one.kind == "open" and one.ending == "abort" and one.ending_answered_us >= 0 and not shown:
+            from_us = one.ending_sent_us
+        if from_us < 0 or not rest_ms:
+            return
+        if following.served_us < from_us - from_us % 1000 + rest_ms * 1000 - A_TICK_US:
+            self._violation(
+                f"item {put.number} was delivered by {reader} at {following.served_us},"
+                f" and was to rest for {rest_ms} ms from {from_us} on at least"
+            )
+
+    # Leases
+
+    def _leased_until(self, lease: Delivery, from_us: int, until_us: int, without: LeaseChange | None = None) -> int:
+        """Until when it surely holds, for something that was asked at one instant and carried out by another."""
+        end_us = lease.sent_us + lease.lease_ms * 1000
+        ends: list[tuple[int, int]] = []  # until when something may have been carried out, and what it makes the end
+        for change in sorted(lease.changes, key=lambda one: one.sent_us):
+            if change is without or change.outcome == "not found" or change.sent_us > until_us:
+                continue
+            new_us = change.sent_us + change.ms * 1000 if change.kind == "extend" else change.sent_us
+            if change.kind == "extend" and change.outcome == "done" and change.answered_us <= from_us:
+                end_us = min([new_us, *(one for latest_us, one in ends if latest_us >= change.sent_us)])
+            else:
+                end_us = min(end_us, new_us)
+            ends.append((change.latest_us(), new_us))
+        return end_us - A_TICK_US
+
+    def _goes_on(self, reader: str, since: Life, life: Life) -> bool:
+        """Whether leases of one life are there in another: it is the same, or the server stopped in good order."""
+        if since is life:
+            return True
+        if life.number != since.number + 1 or since.how != STOPPED:
+            return False
+        family = reader.partition("+")[0]
+        if family in self._history.unmarked or self._may_be_cut_up(family):
+            return False
+        is_sound = not any(family in one.faulty_since for one in self._history.lives[: life.number])
+        return since.modes[family].journal and is_sound
+
+    def _surely_leased(
+        self, reader: str, lease: Delivery, life: Life, from_us: int, until_us: int, without: LeaseChange | None = None
+    ) -> bool:
+        """Whether the one who has leased an item had it all that time."""
+        since = lease.connection.life
+        if from_us < lease.served_us or not self._goes_on(reader, since, life):
+            return False
+        ahead_us = self._steps_ahead_us(since, lease.sent_us, life, until_us)
+        if self._leased_until(lease, from_us, until_us, without) - ahead_us <= until_us:
+            return False
+        put = lease.put
+        if put.answered_us < 0 or put.answered_us > from_us:
+            return False  # its commit may have failed
+        family = reader.partition("+")[0]
+        if family in self._history.stopped or reader in self._history.undone:
+            return False
+        deletes = [wipe for name in (reader, family) for wipe in self._wipes[name] if wipe.deletes]
+        return not any(wipe.sent_us <= until_us and self._wiped_until(wipe) >= lease.sent_us for wipe in deletes)
+
+    def _check_tokens(self, reader: str, lease: Delivery, leases: list[Delivery]) -> None:
+        """Whoever has a lease can confirm, extend and give back; who had one before can do nothing to it."""
+        for change in lease.changes:
+            if change.outcome == "not found" and change.connection is not None:
+                life = change.connection.life
+                if self._surely_leased(reader, lease, life, change.sent_us, change.answered_us, change):
+                    self._violation(
+                        f"item {lease.put.number}, leased from {reader} at {lease.served_us} for {lease.lease_ms} ms:"
+                        f" the token was not known at {change.answered_us} ({change.kind})"
+                    )
+        for other in leases:
+            for change in other.changes if other.token != lease.token else ():
+                if change.outcome != "done" or change.connection is None:
+                    continue
+                life = change.connection.life
+                if self._surely_leased(reader, lease, life, change.sent_us, change.answered_us):
+                    self._violation(
+                        f"item {lease.put.number}, leased from {reader} at {lease.served_us} for {lease.lease_ms} ms:"
+                        f" another token was good at {change.answered_us} ({change.kind})"
+                    )
+
+    def _check_leased_twice(self, reader: str, lease: Delivery, later: Delivery) -> None:
+        """Nobody gets an item that somebody has leased."""
+        life = later.connection.life
+        from_us = max(lease.served_us, later.sent_us)
+        if later.served_us > lease.served_us and self._surely_leased(reader, lease, life, from_us, later.served_us):
+            self._violation(
+                f"item {lease.put.number}, leased from {reader} at {lease.served_us} for {lease.lease_ms} ms,"
+                f" was delivered at {later.served_us}"
+            )
+
+    # Keys
+
+    def _check_keys(self) -> None:
+        groups: dict[tuple[str, str], list[Put]] = defaultdict(list)
+        for put in self._history.puts.values():
+            if put.key:
+                groups[put.name, put.key].append(put)
+        for (name, _), puts in groups.items():
+            if self._may_be_cut_up(name.partition("+")[0]):
+                continue
+            self._check_key(name, sorted(puts, key=lambda one: one.sent_us))
+
+    def _check_key(self, name: str, puts: list[Put]) -> None:
+        """Of puts with the same key one is stored as long as it counts."""
+        stored = [put for put in puts if put.answered_us >= 0 and self._is_surely_stored(put)]
+        for index, first in enumerate(stored):
+            for second in stored[index + 1 :]:
+                assert second.connection is not None
+                if self._key_surely_counts(name, first, second.sent_us, self._known_us(second), second.connection.life):
+                    self._violation(
+                        f"items {first.number} and {second.number} were put on {name} with the key {first.key}, both"
+                    )
+        if name in self._rules.discards or name.partition("+")[0] in self._rules.limited:
+            return
+        for put in puts:
+            if put.outcome == "refused" and not any(
+                other is not put and other.outcome != "refused" and other.sent_us <= put.answered_us for other in puts
+            ):
+                self._violation(f"item {put.number} was refused by {name}, and its key {put.key} was not known")
+
+    def _is_surely_stored(self, put: Put) -> bool:
+        if put.outcome == "stored":
+            return True
+        return any(put in puts for puts in self._by_reader.values())
+
+    def _key_surely_counts(self, name: str, put: Put, from_us: int, until_us: int, life: Life) -> bool:
+        """Whether the key of an item that was stored is known all that time."""
+        assert put.connection is not None
+        family, since = name.partition("+")[0], put.connection.life
+        if from_us < put.answered_us or self._may_be_undone(family, since, put.answered_us):
+            return False
+        ahead_us = self._steps_ahead_us(since, put.sent_us, life, until_us)
+        if until_us >= self._due_us(put) + self._rules.key_time_ms[family] * 1000 - ahead_us - A_TICK_US:
+            return False
+        if since is not life and not since.modes[family].journal:
+            return False
+        for wipe in [*self._wipes[name], *self._wipes[family]]:
+            if wipe.sent_us <= until_us and self._wiped_until(wipe) >= put.sent_us:
+                return False
+        return not any(
+            self._cancelled_until(one) >= put.sent_us and one.sent_us <= until_us for one in self._cancels_of(put)
+        )
+
+    def _cancels_of(self, put: Put) -> list[Cancel]:
+        """What may have cancelled it."""
+        return [
+            one
+            for one in self._history.cancels
+            if (one.reader, one.key) == (put.name, put.key) and one.outcome != "not found"
+        ]
+
+    def _cancelled_until(self, cancel: Cancel) -> int:
+        if cancel.answered_us >= 0 or cancel.connection is None:
+            return cancel.answered_us
+        over_us = cancel.connection.link.over_us
+        return self._end_us if over_us is None else over_us
+
+    def _may_be_cancelled(self, reader: str, put: Put) -> bool:
+        if (reader, put) in self._history.withdrawn:
+            return True
+        return bool(put.key) and any(self._cancelled_until(one) >= put.sent_us for one in self._cancels_of(put))
+
+    def _check_cancelled(self, reader: str, put: Put, deliveries: list[Delivery]) -> None:
+        """What was cancelled before it was due is not delivered."""
+        if not put.key or put.connection is None or "@" in reader or reader in self._history.undone:
+            return
+        for cancel in self._cancels_of(put):
+            if cancel.outcome != "done" or cancel.connection is None or cancel.sent_us < put.answered_us:
+                continue
+            life = cancel.connection.life
+            early_us = self._steps_ahead_us(put.connection.life, put.sent_us, life, cancel.answered_us)
+            if cancel.answered_us >= self._due_us(put) - early_us or (reader, put) in self._history.hurried:
+                continue
+            others = [one for one in self._history.puts.values() if (one.name, one.key) == (put.name, put.key)]
+            if any(one is not put and one.outcome != "refused" and one.sent_us < cancel.answered_us for one in others):
+                continue
+            since_us = life.faulty_since.get(put.family, self._end_us)
+            if since_us <= cancel.answered_us or self._may_be_undone(put.family, life, cancel.answered_us):
+                continue
+            if any(one.sent_us > cancel.answered_us for one in deliveries):
+                self._violation(f"item {put.number} was delivered by {reader}, cancelled at {cancel.answered_us}")
