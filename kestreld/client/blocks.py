@@ -60,7 +60,7 @@ def parse_blocks(answer: bytes, keys: Collection[str] = ()) -> list[QueueBlock]:
 def _alike(names: tuple[str, ...], keys: frozenset[str]) -> re.Pattern[bytes]:
     """A block of these numbers: most are like the one before, and a third of the work this way."""
     lines = [
-        b"  " + re.escape(name.encode("utf-8", "surrogateescape")) + (b"=([0-9]+)\n" if name in keys else b"=[0-9]+\n")
+        b"  " + re.escape(name.encode("utf-8", "surrogateescape")) + (b"=([0-9]+)\n" if name in keys else b"=.*\n")
         for name in names
     ]
     return re.compile(rb"queue '(.*)' \{\n" + b"".join(lines) + rb"\}\n")

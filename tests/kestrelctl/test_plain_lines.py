@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from kestrelctl import plain, verbs
 from kestrelctl.commands.options import line_options
 from kestrelctl.shell.exit_codes import Failure
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl
 
@@ -147,15 +148,16 @@ def test_put_get_and_stats_take_little_of_the_processor(kestrelctl: Kestrelctl, 
 @pytest.mark.long
 @pytest.mark.usefixtures("installed_programs")
 def test_with_5000_queues_stats_and_ls_take_at_most_twice_as_much(
-    own_daemon: Daemon, own_kestrelctl: Kestrelctl
+    own_daemon: Daemon, own_kestrelctl: Kestrelctl, tmp_path: Path
 ) -> None:
-    def least_ms(*line: str) -> float:
-        return min(cpu_ms(own_kestrelctl, *line) for _ in range(5))
-
-    with QueueClient(own_daemon.port) as client:
-        client.put("q", b"x")
-        alone = [least_ms(verb) for verb in ("stats", "ls")]
-        for number in range(5000):
-            client.put(f"queue{number}", b"x")
-    for verb, ms in zip(("stats", "ls"), alone, strict=True):
-        assert least_ms(verb) <= 2 * ms
+    with running_daemon(tmp_path / "few") as with_one:
+        one_queue = Kestrelctl(with_one.address, tmp_path)
+        one_queue("put", "q", "x")
+        with QueueClient(own_daemon.port) as client:
+            for number in range(5000):
+                client.put(f"queue{number}", b"x")
+        for verb in ("stats", "ls"):
+            # In turns, as the tests beside this one leave now more and now less of the processor's caches.
+            runs = [(cpu_ms(one_queue, verb), cpu_ms(own_kestrelctl, verb)) for _ in range(9)]
+            few, many = (min(ms) for ms in zip(*runs, strict=True))
+            assert many <= 2 * few
