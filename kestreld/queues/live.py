@@ -76,11 +76,12 @@ def live_parts(queue: Queue, end_id: int) -> Iterator[Part | None]:
             return
         else:
             others.advance()
-            if part is not None and part.first_id == found:
-                part = next(held_back, None)
             if record is None:
                 yield None
-            elif found != last:
+                continue
+            if part is not None and part.first_id == found:
+                part = next(held_back, None)
+            if found != last:
                 last = found
                 yield Part(found, record + due_records(queue, found, record) if needs_notes else record, 1)
 

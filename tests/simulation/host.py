@@ -26,7 +26,13 @@ STARTS_MAX: Final = 30
 STOP_US: Final = 4_000_000
 HOLD_US_MAX: Final = (HOLD_MS_MAX + 2000) * 1000  # a lease that runs out, the back-off behind it, and a little more
 # What recovery says when something is gone that was on disk.
-SYNCED_LOST: Final = ("that had been synced", "the file ends here", "shorter than what was written", "past the end")
+SYNCED_LOST: Final = (
+    "that had been synced",
+    "the file ends here",
+    "shorter than what was written",
+    "past the end",
+    "byte 0: item",  # is missing: one that was held back
+)
 # What it says when whole segments have gone, which no power cut may bring about, whatever was not synced.
 NAMES_LOST: Final = ("the marker is", "everything before")
 

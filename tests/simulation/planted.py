@@ -226,6 +226,14 @@ def due_times_lost_by_a_compaction() -> AbstractContextManager[Any]:
     return patch.object(live, "due_records", lambda queue, found, record: b"")
 
 
+def held_items_missed_by_a_compaction() -> AbstractContextManager[Any]:
+    """A compacted segment has not every item that is held back."""
+    held_back = live._held_back
+    return patch.object(
+        live, "_held_back", lambda *given: (part for part in held_back(*given) if not part.items or part.first_id % 5)
+    )
+
+
 def held_items_copied_forever() -> AbstractContextManager[Any]:
     """What a compacted segment said of an item, the next one says again, whatever has become of it."""
     return patch.object(Held, "is_as_noted", lambda self, one, due_at_ms, has_failed: True)
@@ -294,6 +302,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "leased-item-flushed": flush_of_leased_items,
     "delayed-item-not-flushed": flush_leaves_delayed_items,
     "due-time-not-compacted": due_times_lost_by_a_compaction,
+    "held-item-not-compacted": held_items_missed_by_a_compaction,
     "held-item-copied": held_items_copied_forever,
     "dead-letter-lost": dead_letters_lost_on_their_way_back,
     "key-forgotten": keys_forgotten_by_a_roll,
@@ -318,6 +327,7 @@ SEEN_BY: Final = {
     "leased-item-flushed": 10_000_051,
     "delayed-item-not-flushed": 10_000_051,
     "due-time-not-compacted": 10_000_030,
+    "held-item-not-compacted": 10_000_005,
     "dead-letter-lost": 10_000_172,
     "held-item-copied": 10_000_005,
     "key-forgotten": 10_000_521,

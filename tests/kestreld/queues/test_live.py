@@ -32,6 +32,24 @@ def test_a_compaction_gives_way_often_whatever_it_passes_over(tmp_path: Path, it
     assert steps.count(None) >= passed_bytes // (live.PAUSE_BYTES + size + live.PASSED_COST_BYTES) > 5
 
 
+def test_what_is_held_back_is_kept_where_a_reader_that_is_behind_passes_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two others of one reader: the pauses of its search bear the ids of what another one holds."""
+    monkeypatch.setattr(live, "PAUSE_BYTES", 1)
+    engine = Engine(tmp_path, QuickFiles(), max_memory_size_bytes=1000)
+    behind, holder = engine.reader("work"), engine.reader("work+b")
+    queue = engine.queue("work")
+    for _ in range(5):
+        assert queue.put_with(b"d" * 400, 0, 0, behind)
+    for number in range(10):
+        assert queue.put_later(b"%d" % number, 0, 0, holder, HOUR_MS)
+    engine.end_turn()
+    assert not behind.attached
+    kept = [part.first_id for part in live_parts(queue, queue.next_id) if part is not None and part.items]
+    assert kept == list(range(1, 16))
+
+
 def test_a_compaction_says_what_keys_there_are_some_at_a_time(tmp_path: Path) -> None:
     engine = Engine(tmp_path, QuickFiles())
     reader = engine.reader("work")
