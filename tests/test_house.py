@@ -86,9 +86,14 @@ STATE: Final = {
     "kestreld/journal/journal.py": ("Journal",),
     "kestreld/journal/open_files.py": ("Descriptors",),
     "kestreld/queues/commit.py": ("Committed", "SyncState"),
+    "kestreld/queues/family.py": ("Family",),
     "kestreld/queues/memory.py": ("Holding",),
+    "kestreld/queues/notes.py": ("Holder", "Notes"),
+    "kestreld/queues/progress.py": ("Progress",),
+    "kestreld/queues/putting.py": ("Putting",),
     "kestreld/queues/queue.py": ("Queue",),
-    "kestreld/queues/reader.py": ("Reader", "Stream"),
+    "kestreld/queues/reader.py": ("Reader",),
+    "kestreld/queues/stream.py": ("Stream",),
     "kestreld/queues/waiters.py": ("Awaited", "Source"),
     "kestreld/queues/window.py": ("Window",),
 }
@@ -96,12 +101,12 @@ STATE: Final = {
 NOT_STATE: Final = {"collection", "command", "held", "note", "pending_commit", "template", "wait"}
 # Functions that set what is another's all the same, and why.
 MAY_SET: Final = {
-    ("kestreld/queues/queue.py", "put_at_once"): "a call for each reader would be 2 % of a put of the library",
+    ("kestreld/queues/putting.py", "put_at_once"): "a call for each reader would be 2 % of a put of the library",
 }
 
 # Modules that import one another, TYPE_CHECKING included: three circles of three at most, each saying why where it is.
 CIRCLES: Final = [
-    ["kestreld.queues.queue", "kestreld.queues.reader", "kestreld.queues.window"],
+    ["kestreld.queues.putting", "kestreld.queues.queue", "kestreld.queues.reader"],
     ["kestreld.server.inflight", "kestreld.server.session", "kestreld.server.turn"],
 ]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
-from kestreld.queues.commit import GroupCommit, Tally
+from kestreld.queues.commit import Committed, GroupCommit, Tally
 from kestreld.queues.queue import Queue
 from kestreld.queues.slices import WAITS
 
@@ -25,7 +25,7 @@ def everywhere(
     while not is_over:
         is_over = True
         until_us = commit.clock.stopwatch_us() + AT_ONCE_US
-        changed: set[Queue] = set()
+        changed: set[Committed] = set()
         for queue, count in steps:
             total += count
             changed.add(queue)
@@ -43,7 +43,7 @@ def everywhere(
     return total
 
 
-def _write(commit: GroupCommit, finish_turn: Callable[[], None], changed: set[Queue], tally: Tally) -> None:
+def _write(commit: GroupCommit, finish_turn: Callable[[], None], changed: set[Committed], tally: Tally) -> None:
     dirty = [queue for queue in changed if queue.dirty]
     finish_turn()
     for queue in dirty:

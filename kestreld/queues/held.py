@@ -137,6 +137,11 @@ class Held(Scheduled):
         return len(self.later) + len(self.ready) + len(self.out) + len(self.leases)
 
     @property
+    def later_bytes(self) -> int:
+        """The data of what is later."""
+        return self.data_bytes - self.ready_bytes
+
+    @property
     def is_empty(self) -> bool:
         return not (self.later or self.ready or self.out or self.leases)
 

@@ -1,5 +1,6 @@
 """What an item says about itself. An item *is* its PUT record: one `bytes`, never re-encoded."""
 
+from collections.abc import Collection
 from typing import Final
 
 from kestreld.journal.records import PUT_HEADER_BYTES, item_optional_fields, item_times_ms
@@ -19,6 +20,11 @@ def expires_at_ms(record: bytes, max_age_ms: int) -> int:
 def is_expired(record: bytes, max_age_ms: int, now_ms: int) -> bool:
     expire_at_ms = expires_at_ms(record, max_age_ms)
     return expire_at_ms != 0 and expire_at_ms < now_ms
+
+
+def data_bytes_of(records: Collection[bytes]) -> int:
+    """How much data these items have."""
+    return sum(map(len, records)) - len(records) * ITEM_HEADER_BYTES
 
 
 def has_metadata(record: bytes) -> bool:

@@ -55,13 +55,13 @@ class ReaderLifecycle:
         """The default reader goes by a name from now on. One CHECKPOINT says so: after a crash it is as if it had not
         been asked for, or done.
         """
-        reader.rename(label)
+        queue.rename_reader(reader, label)
         try:
             if queue.journal is not None:
                 self._maintenance.begin_segment(queue, queue.journal)
                 queue.mark_dirty()  # a queue that is synced before every reply puts it on disk first
         except (JournalFailed, OSError) as problem:
-            reader.rename("")
+            queue.rename_reader(reader, "")
             queue.review_next_put()
             if isinstance(problem, OSError):
                 must_be_the_systems(problem)

@@ -77,7 +77,7 @@ def _settle_readers(collection: QueueCollection, queue: Queue, labels: dict[int,
         if label is None:
             queue.forget_reader(reader)
         elif label != reader.label:
-            reader.rename(label)
+            queue.rename_reader(reader, label)
 
 
 def _restore(

@@ -90,7 +90,7 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
         note.held_until = (journal.live.number, journal.live.used_bytes) if journal.segments else (0, 0)
         note.ended = [*map(item_id, reader.ended_in_memory()), *(item_id(move.record) for move in reader.moving)]
         note.ended += [] if what == DELETE else reader.open
-        note.unwritten[:0] = [one.record for one in queue.notes if reader in one.readers]
+        note.unwritten[:0] = [one.record for one in queue.notes.due if reader in one.readers]
     return note
 
 

@@ -7,7 +7,8 @@ out of id order, and are counted by `returned`.
 
 from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import Final
 
 from kestreld.config.config import QueueConfig
 from kestreld.errors import JournalCorrupt
@@ -23,33 +24,27 @@ from kestreld.journal.records import (
     record_end,
 )
 from kestreld.journal.segment import Segment
-from kestreld.queues.held import Held
-from kestreld.queues.item import ITEM_HEADER_BYTES, has_metadata
-from kestreld.queues.waiters import Source
-
-# queue.py, reader.py and this import one another: a family and its readers are one thing, which is too large for one
-# file, and what a window asks of its family is on the way of every item.
-if TYPE_CHECKING:
-    from kestreld.queues.queue import Queue
+from kestreld.queues.family import Family
+from kestreld.queues.item import ITEM_HEADER_BYTES, data_bytes_of, has_metadata
+from kestreld.queues.notes import Holder
 
 FILL_BYTES: Final = 256 * 1024  # some two milliseconds of reading at most
 SEEK_BYTES: Final = 64 * 1024
 
 
-class Window(Source):
+class Window(Holder):
     """What a reader has yet to deliver. A reader is one; this part knows nothing of what becomes of the items."""
 
     __slots__ = (
-        "attached", "behind_bytes", "behind_items", "config", "detached_at", "held", "max_age_ms", "mem_bytes",
-        "metadata_items", "name", "next_unread", "number", "offset", "open_bytes", "queue", "returned",
-        "segment", "skip", "skip_at", "slow", "sought", "taken_in_order", "window",
+        "attached", "behind_bytes", "behind_items", "config", "detached_at", "family", "max_age_ms", "mem_bytes",
+        "metadata_items", "name", "next_unread", "offset", "open_bytes", "returned", "segment", "skip", "skip_at",
+        "slow", "sought", "taken_in_order", "window",
     )  # fmt: skip
 
-    def __init__(self, queue: "Queue", name: str, number: int, at_id: int, config: QueueConfig) -> None:
-        super().__init__(queue)
-        self.queue = queue
+    def __init__(self, family: Family, name: str, number: int, at_id: int, config: QueueConfig) -> None:
+        super().__init__(family, number)
+        self.family = family
         self.name = name
-        self.number = number
         self.config = config
         self.max_age_ms = config.max_age_ms or 0
 
@@ -57,7 +52,6 @@ class Window(Source):
         self.mem_bytes = 0  # data in the window, as of the last flush_counters
         self.open_bytes = 0  # data of open reads: it may come back, so the window leaves room for it
         self.metadata_items = 0  # items in the window with flags, expiry or only_reader
-        self.held: Held | None = None  # what has a time of its own; None = nothing ever had
         self.returned = 0  # items at the window's front that came back
         self.slow = bool(self.max_age_ms or config.open_transaction_timeout_ms)  # window.popleft() is not all of a get
         self.attached = True
@@ -77,7 +71,7 @@ class Window(Source):
 
     @property
     def items(self) -> int:
-        """Items waiting; open reads and what is not due yet do not count. Exact after `queue.flush_counters()`."""
+        """Items waiting; open reads and what is not due yet do not count. Exact after `Queue.flush_counters()`."""
         waiting = len(self.window) + self.behind_items
         return waiting if self.held is None else waiting + len(self.held.ready)
 
@@ -98,7 +92,7 @@ class Window(Source):
         if self.attached:
             return 0
         if self.detached_at >= 0:
-            for record in self.queue.pending[self.detached_at :]:
+            for record in self.family.pending[self.detached_at :]:
                 if self._is_wanted(item_id(record), record):
                     return item_add_at_ms(record)
             return 0
@@ -111,7 +105,7 @@ class Window(Source):
         """
         if self.window or self.attached or self.detached_at >= 0:
             return False
-        journal, wanted_id = self.queue.journal, self.next_unread
+        journal, wanted_id = self.family.journal, self.next_unread
         if self.sought[0] != wanted_id:
             self.sought = (wanted_id, self.segment, self.offset, 0)
         _, number, offset, found_at_ms = self.sought
@@ -160,7 +154,7 @@ class Window(Source):
 
     def refresh_fast_path(self) -> None:
         """Recompute `slow` after what it depends on has changed."""
-        self.slow = bool(self.metadata_items or self.returned or self.max_age_ms or self.queue.stopped)
+        self.slow = bool(self.metadata_items or self.returned or self.max_age_ms or self.family.stopped)
         if self.config.open_transaction_timeout_ms or (self.held is not None and self.held.ready):
             self.slow = True
 
@@ -188,6 +182,13 @@ class Window(Source):
             self.metadata_items -= 1
         self.refresh_fast_path()
 
+    def _take_front(self) -> bytes:
+        """The head leaves the window, and counts no more."""
+        record = self.window.popleft()
+        self.left_front(record)
+        self.mem_bytes -= len(record) - ITEM_HEADER_BYTES
+        return record
+
     def attach_at_end(self) -> None:
         """Nothing waits: follow the journal from its end."""
         self.mem_bytes = self.metadata_items = self.returned = 0
@@ -195,16 +196,16 @@ class Window(Source):
         self.skip, self.skip_at = [], 0
         self.detached_at = -1
         self.attached = True
-        self.next_unread = self.queue.next_id
+        self.next_unread = self.family.next_id
         self.refresh_fast_path()
-        self.queue.reattach()
+        self.family.reattach()
 
     def detach(self) -> None:
         """The window is full: from the next put on items stay on disk until the window has drained."""
         self.attached = False
-        self.next_unread = self.queue.next_id
-        self.detached_at = len(self.queue.pending)
-        self.queue.reattach()
+        self.next_unread = self.family.next_id
+        self.detached_at = len(self.family.pending)
+        self.family.reattach()
 
     def resume_at(self, segment: int, offset: int, next_unread: int) -> None:
         """Start behind, as after a restart: the next item to load is at or after this place."""
@@ -226,9 +227,23 @@ class Window(Source):
             self.behind_items -= 1
             self.behind_bytes -= len(record) - ITEM_HEADER_BYTES
 
-    def undo_detaching(self) -> None:
+    def _undo_from(self, first_new_id: int, back: list[bytes]) -> None:
+        """Items from that id on were never put; those in `back` wait again, at the head."""
+        back += [self.window[index] for index in range(self.returned) if item_id(self.window[index]) < first_new_id]
+        fresh = [record for record in islice(self.window, self.returned, None) if item_id(record) < first_new_id]
+        back.sort(key=item_id)
+        self.window = deque(back + fresh)
+        self.returned = len(back)
+        self.mem_bytes = data_bytes_of(self.window)
+        self.metadata_items = sum(map(has_metadata, self.window))
+        self.next_unread = min(self.next_unread, first_new_id)
+        self.taken_in_order = True
+        self.refresh_fast_path()
+        self._undo_detaching()
+
+    def _undo_detaching(self) -> None:
         """What was pending, and it was to read on from, is taken back."""
-        journal = self.queue.journal
+        journal = self.family.journal
         if self.detached_at >= 0 and journal is not None and journal.segments:
             self.read_on_at(journal.live.number, journal.live.used_bytes)
         elif self.detached_at >= 0:
@@ -244,7 +259,7 @@ class Window(Source):
 
     def count_anew(self) -> None:
         """Have the counts agree with the items of a window that holds all there are."""
-        self.mem_bytes = sum(map(len, self.window)) - len(self.window) * ITEM_HEADER_BYTES
+        self.mem_bytes = data_bytes_of(self.window)
         self.metadata_items = sum(map(has_metadata, self.window))
         self.returned = min(self.returned, len(self.window))
         self.behind_items = self.behind_bytes = 0
@@ -253,7 +268,7 @@ class Window(Source):
 
     def _pull_from_window(self, one: int) -> bytes | None:
         """Take an item out of the window, wherever it stands."""
-        self.queue.flush_counters()
+        self.family.flush_counters()
         window = self.window
         at = next((at for at in range(self.returned) if item_id(window[at]) == one), -1)
         if at < 0:
@@ -272,18 +287,18 @@ class Window(Source):
 
     def _pull_from_disk(self, one: int) -> bytes | None:
         """Take an item out of what has yet to be loaded. `_wants` must be told of it."""
-        journal = self.queue.journal
+        journal = self.family.journal
         if self.attached or one < self.next_unread or journal is None or not journal.segments:
             return None
-        first_pending = self.queue.next_id - len(self.queue.pending)
+        first_pending = self.family.next_id - len(self.family.pending)
         found, record = one, b""
         if one < first_pending:
             found, record = next(journal.puts(one, SEEK_BYTES), (0, b""))
-        elif one < self.queue.next_id:
-            record = self.queue.pending[one - first_pending]
+        elif one < self.family.next_id:
+            record = self.family.pending[one - first_pending]
         if found != one or not record or not self._is_wanted(one, record):
             return None
-        self.queue.flush_counters()
+        self.family.flush_counters()
         self.behind_items -= 1
         self.behind_bytes -= len(record) - ITEM_HEADER_BYTES
         return record
@@ -315,6 +330,12 @@ class Window(Source):
         if place < self.skip_at:
             self.skip_at += len(parts) - 1
 
+    def _forget_passed(self, head: int) -> None:
+        """Reading never comes to what is below the head again."""
+        passed = sum(1 for one in self.skip if one[1] < head)
+        del self.skip[:passed]
+        self.skip_at = max(self.skip_at - passed, 0)
+
     def moved_to(self, replaced: list[int], compacted: Segment) -> None:
         """The segments it was to read from have been compacted into one."""
         if not self.attached and self.segment in replaced:
@@ -328,11 +349,11 @@ class Window(Source):
         try:
             return self._fill()
         except JournalCorrupt as problem:
-            self.queue.stop(problem)
+            self.family.stop(problem)
             raise
 
     def _fill(self) -> bool:
-        journal = self.queue.journal
+        journal = self.family.journal
         assert journal is not None
         while not self.window:
             if self.detached_at >= 0:
@@ -355,7 +376,7 @@ class Window(Source):
 
     def _load(self, chunk: bytes) -> None:
         """Take the PUTs of a stretch of journal into the window, as many as may be in memory but at least one."""
-        journal = self.queue.journal
+        journal = self.family.journal
         assert journal is not None
         at, start = 0, self.offset
         limit_bytes = self.room_bytes()
@@ -399,9 +420,9 @@ class Window(Source):
 
     def _follow(self) -> None:
         """All that is written has been loaded: take what waits for the commit too, and attach if all of it fits."""
-        self.queue.flush_counters()
+        self.family.flush_counters()
         limit_bytes = self.room_bytes()
-        for index, record in enumerate(self.queue.pending[self.detached_at :], self.detached_at):
+        for index, record in enumerate(self.family.pending[self.detached_at :], self.detached_at):
             found = item_id(record)
             size = len(record) - ITEM_HEADER_BYTES
             if self.window and self.mem_bytes + size > limit_bytes:
@@ -414,13 +435,13 @@ class Window(Source):
                 self.behind_items -= 1
                 self.behind_bytes -= size
         if self.behind_items or self.behind_bytes:
-            self.queue.report(
+            self.family.report(
                 f"{self.name}: {self.behind_items} items ({self.behind_bytes} bytes) fewer in the journal"
                 " than counted; corrected"
             )
             self.behind_items = self.behind_bytes = 0
         self.detached_at = -1
         self.attached = True
-        self.next_unread = self.queue.next_id
+        self.next_unread = self.family.next_id
         self.refresh_fast_path()
-        self.queue.reattach()
+        self.family.reattach()

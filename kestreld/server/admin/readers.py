@@ -24,7 +24,7 @@ from kestreld.journal.records import Kind
 from kestreld.queues.commit import Tally
 from kestreld.queues.queue import Queue
 from kestreld.queues.ranges import earliest_id
-from kestreld.queues.reader import Stream
+from kestreld.queues.stream import Stream
 from kestreld.server.accounts import Account
 from kestreld.server.admin.answers import ID_DIGITS_MAX, Refused, Share, as_json, number_in, refusal, stream
 from kestreld.server.admin.consumers import CONSUMERS_DEFAULT, CONSUMERS_MAX, ConsumersReport

@@ -179,7 +179,7 @@ class Life:
     def note_written(self) -> None:
         """All is written, but for due times that wait for a segment which can hold them."""
         self.written = {name: known.copy() for name, known in self.now.items()}
-        for note in self.engine.queue("work").notes:
+        for note in self.engine.queue("work").notes.due:
             for reader in note.readers:
                 self.written[reader.name].due_at_ms.pop(note.item_id, None)
 

@@ -1,0 +1,241 @@
+"""A queue family, as far as its readers know it: its journal, and what the next commit is to write there.
+
+Readers ask their family to write records, and for what is on the way to the journal. Of readers it knows nothing but
+that notes are about their items: what puts do to them is in putting.py, and what a commit does in queue.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.journal.journal import Journal
+from kestreld.journal.records import (
+    Abort,
+    Due,
+    Key,
+    Origin,
+    Why,
+    abort_record,
+    key_record,
+    origin_record,
+)
+from kestreld.queues.agenda import Agenda
+from kestreld.queues.commit import Committed, GroupCommit
+from kestreld.queues.notes import Holder, Note, Notes
+
+T = TypeVar("T")
+ORIGINS_FEW: Final = 1024
+
+
+class Family(Committed):
+    """One journal, and what was put and said since the last commit. `journal` is None for one kept in memory only."""
+
+    __slots__ = (
+        "_again", "_origins_max", "agenda", "commits", "control", "first_id_here", "followers", "in_memory", "mover",
+        "next_id", "notes", "origins", "pending", "undone_from",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        journal: Journal | None,
+        clock: Clock,
+        commit: GroupCommit,
+        report: Callable[[str], None],
+        mover: "Callable[[str, bytes, int, Origin | None], Family | None]",
+        agenda: Agenda,
+    ) -> None:
+        super().__init__(name, journal, clock, commit, report)
+        self.in_memory = journal is None
+        self.agenda = agenda
+        self.mover = mover  # puts an item on the queue of a name; which that is, or None where it is refused
+
+        self.next_id = 1
+        self.first_id_here = 1  # what was put since this process knows the queue
+        self.undone_from = 0  # the lowest id that a failed commit has taken back since `watch_undone`
+        self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
+        self.pending: list[bytes] = []  # PUT records since the last commit
+        self.notes = Notes()  # what is written before them, or of items put before
+        self.origins: dict[int, Origin] = {}  # of items that were moved here
+        self._origins_max = ORIGINS_FEW  # with more of them, those of items that are done are forgotten
+        self.commits = 0  # so many there have been since the start
+        self.followers: list[Callable[[], None]] = []  # told when items have settled, or none will any more
+        self._again: Callable[[], object] | None = None  # what is under way that only all of it may be done of
+
+    def reattach(self) -> None:
+        """The set of windows that puts append to has changed; how much room there is is open again."""
+        raise NotImplementedError
+
+    def stop(self, problem: JournalCorrupt) -> None:
+        """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
+        raise NotImplementedError
+
+    # The journal
+
+    def append_at_once(self, record: bytes, next_id: int) -> bool:
+        """Write a commit that is one record. False, with nothing done, when that takes a turn. Raises JournalFailed."""
+        journal = self.journal
+        if journal is None or self.dirty or self.sync_ms is not None:
+            return False
+        try:
+            used_bytes = journal.append(record, next_id)
+        except JournalFailed as failure:
+            self.review_next_put()
+            self.report(f"{self.name}: {failure}")
+            raise
+        if not used_bytes:
+            return False
+        self.commits += 1
+        if used_bytes >= self.segment_bytes_max and self.wants_segment(journal):
+            self.commit_group.rolling.append(self)
+        return True
+
+    def go_on(self) -> None:
+        """Leave a failed segment behind: begin a new one that says all there is to know. Raises JournalFailed."""
+        assert self.journal is not None
+        self.commit()  # what was taken meanwhile is in memory only, and so in the CHECKPOINT
+        self.start_segment(self.journal, self.checkpoint())
+
+    def use_version_2(self) -> None:
+        """Have the journal in a version that has DUE records before one is promised.
+
+        Raises JournalFailed, and JournalCorrupt where the queue has stopped.
+        """
+        journal = self.journal
+        if journal is None or journal.live_version >= 2:
+            return
+        journal.need_version(2)
+        if journal.segments:
+            try:
+                self.commit_group.settle(self)
+                self.start_segment(journal, self.checkpoint())
+            except JournalFailed as failure:
+                self.report(f"{self.name}: {failure}")
+                raise
+
+    def leave_journal(self) -> None:
+        """Its journal has been deleted: nothing is written any more."""
+        self.pending, self.control = [], []
+        self.notes.clear()
+        self.journal = None
+
+    def stay_stopped(self, problem: JournalCorrupt) -> None:
+        """It is stopped, and this is why as far as is known by now."""
+        self.stopped = problem
+
+    # What the next commit says
+
+    def note_due(
+        self,
+        readers: Sequence[Holder],
+        number: int,
+        one: int,
+        due_at_ms: int,
+        size: int,
+        why: Why,
+        attempts: int = 0,
+        lease: int = 0,
+        *,
+        is_first: bool = True,
+    ) -> None:
+        """Have the next commit say when an item is due to the reader of that number, or (0) to all."""
+        if self.journal is None:
+            return
+        now_ms = self.clock.wall_ms
+        due_wall_ms = max(now_ms + due_at_ms - self.clock.monotonic_ms, 0)
+        due = Due(number, why, one, now_ms, due_wall_ms, size, attempts, lease)
+        self.mark_dirty()
+        self.notes.add_due(Note(readers, due, due_at_ms, is_first=is_first))
+        if self.journal.live_version < 2:
+            self.journal.need_version(2)
+            self.want_segment(wanted=True)
+
+    def note_key(self, reader: Holder, digest: bytes, one: int, left_ms: int) -> None:
+        """Have the commit of a put say what key it had. `use_version_2` comes before the put."""
+        if self.journal is not None:
+            now_ms = self.clock.wall_ms
+            record = key_record(Key(reader.number, one, now_ms, now_ms + left_ms, digest))
+            self.notes.add_of_put(one, record)
+
+    def note_origin(self, one: int, origin: Origin) -> None:
+        """Have the commit of a put say where its item comes from. `use_version_2` comes before the put."""
+        self.origins[one] = replace(origin, item_id=one)
+        if self.journal is not None:
+            self.notes.add_of_put(one, origin_record(self.origins[one]))
+        if len(self.origins) > self._origins_max:
+            self.forget_origins()
+
+    def forget_origins(self) -> None:
+        """Keep those of items that may be waiting only."""
+        head = self.lowest_head()
+        self.origins = {one: origin for one, origin in self.origins.items() if one >= head}
+        self._origins_max = 2 * len(self.origins) + ORIGINS_FEW
+
+    def lowest_origin(self) -> int:
+        """The lowest id of an item that was moved here and may be waiting; 0 = there is none."""
+        if not self.origins:
+            return 0
+        head = self.lowest_head()
+        while self.origins and (first := next(iter(self.origins))) < head:
+            del self.origins[first]
+        return next(iter(self.origins), 0)
+
+    def note_abort(self, reader: Holder, aborted: int, times: int) -> None:
+        """Have the next commit say how often an item has failed that waits again."""
+        self.mark_dirty()
+        self.control.append(abort_record(Abort(reader.number, self.clock.wall_ms, aborted, times)))
+
+    def note_move(self) -> None:
+        """An item is about to leave a reader for another queue."""
+        self.mark_dirty()
+        self.moving = True
+
+    # What is on its way there
+
+    def first_id(self) -> int:
+        """The lowest id that can still be read back; next_id when there is none."""
+        if self.journal is None or not self.journal.segments:
+            return self.next_id
+        return self.journal.segments[0].first_id
+
+    def settled_id(self) -> int:
+        """Ids below it no failed commit takes back, so none of them is ever given to another item."""
+        return self.next_id - len(self.pending) - len(self.sync.in_flight)
+
+    def is_landing(self, puts: list[bytes]) -> bool:
+        """Whether the PUT records that `pending` was have yet to be written, or to get to the disk."""
+        is_in_flight = self.sync.in_flight is puts and self.sync.syncing_commit is not None
+        return self.pending is puts or is_in_flight
+
+    def watch_undone(self, end_id: int) -> None:
+        """Have `undone_from` say from which id below `end_id` on items are taken back."""
+        self.undone_from = end_id
+
+    def _undo_from(self, first_id: int) -> None:
+        """Items from that id on were never put."""
+        self.pending = []
+        self.next_id = first_id
+        self.undone_from = min(self.undone_from, first_id)
+        self.notes.undo_from(first_id)
+        self.origins = {one: origin for one, origin in self.origins.items() if one < first_id}
+
+    def tell_followers(self) -> None:
+        """There may be more to read back than there was, or nothing to be read any more."""
+        followers, self.followers = self.followers, []
+        for tell in followers:
+            tell()
+
+    def do_whole(self, act: Callable[[], T]) -> T:
+        """Do what is done again from its start where it is cut short, if no journal would say how far it came."""
+        if self.in_memory:
+            self._again = act
+        made = act()
+        self._again = None
+        return made
+
+
+def full_name(family: str, label: str) -> str:
+    """What clients call a reader of a family: the queue's own name, or with the child's."""
+    return f"{family}+{label}" if label else family

@@ -1,0 +1,285 @@
+"""When a reader delivers items that have a time or an owner of their own: delays, retries and leases.
+
+What is held back, and since when, is in held.py; here is what becomes of such an item: it falls due, comes back to the
+window, fails and waits again, or is done.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from kestreld.errors import JournalCorrupt
+from kestreld.journal.records import Due, Reason, Why, item_expire_at_ms, item_id
+from kestreld.queues.held import Held, lease_of
+from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired
+from kestreld.queues.progress import Progress
+
+READ_AHEAD_BYTES: Final = 64 * 1024  # half a millisecond of small items
+
+
+class Scheduling(Progress):
+    """A reader's items that do not simply wait."""
+
+    __slots__ = ()
+
+    # At a start and a stop
+
+    def _restore_held(self, due: dict[int, Due]) -> None:
+        """Hold back what a journal says is held: all of it in the journal only, for now. Leases that run go on."""
+        clock = self.family.clock
+        self.held = held = self._new_held() if self.held is None else self.held.renewed(self.open, None)
+        for one, known in due.items():
+            left_ms = known.left_ms(clock.wall_ms)
+            due_at_ms = clock.monotonic_ms + left_ms
+            if known.attempts:
+                self.retries[one] = known.attempts
+            if one in self.open:
+                held.out[one] = due_at_ms
+                if known.why == Why.LEASED:
+                    held.noted_leases[one] = known.lease
+            else:
+                held.hold(one, None, known.data_bytes, due_at_ms, has_failed=known.why == Why.FAILED)
+                if known.why == Why.LEASED and left_ms:
+                    self._restore_lease(held, one, known.lease)
+        held.fall_due(clock.monotonic_ms)
+
+    def _restore_lease(self, held: Held, one: int, attempt: int) -> None:
+        """A lease goes on that ran when the server stopped."""
+        with suppress(JournalCorrupt):  # the queue has stopped
+            record, ends_at_ms = self._read_back(held, one), held.due_of(held.later[one])
+            held.go_out(one)
+            self._add_open(one, record)
+            held.lease(one, lease_of(attempt, self.family.clock.monotonic_ms, ends_at_ms, ""))
+            held.noted_leases[one] = attempt
+
+    def note_leases(self) -> None:
+        """Have the journal say which leases run: the server is about to stop, and they are to go on."""
+        held = self.held
+        for one, leased in held.leases.items() if held is not None else ():
+            if leased.attempt >= 0 and held is not None:
+                record, is_first = self.open[one], not held.is_noted(one)
+                held.take_note_of(one, leased.ends_at_ms)
+                self._note(record, leased.ends_at_ms, Why.LEASED, is_first=is_first, lease=leased.attempt)
+
+    # Later and ready
+
+    def _new_held(self) -> Held:
+        return Held(self.family.agenda, self._fall_due, self.family.clock.wall_ms)
+
+    def held_items(self) -> Held:
+        """What it holds back: from the first time on that there is anything."""
+        if self.held is None:
+            self.held = self._new_held()
+        return self.held
+
+    def hold(self, record: bytes, due_at_ms: int, why: Why) -> None:
+        """Keep an item, which is in no window, from being delivered before then. `Family.note_due` comes next."""
+        held, one, size = self.held_items(), item_id(record), len(record) - ITEM_HEADER_BYTES
+        is_noted = held.is_noted(one)
+        fits = self.family.journal is None or self.mem_bytes + size <= self.room_bytes()
+        held.hold(one, record if fits else None, size, due_at_ms, has_failed=why == Why.FAILED)
+        if not is_noted and self.family.journal is not None:
+            held.unnoted.add(one)
+
+    def hold_new(self, record: bytes, due_at_ms: int) -> None:
+        """`hold` an item that was just put."""
+        self.total_items += 1
+        self.hold(record, due_at_ms, Why.DELAYED)
+
+    def _hold_again(self, record: bytes, delay_ms: int, why: Why) -> None:
+        """Hold back an item that somebody had."""
+        one, due_at_ms = item_id(record), self.family.clock.monotonic_ms + delay_ms
+        is_first = self.held is None or not self.held.is_noted(one)
+        self.hold(record, due_at_ms, why)
+        self._note(record, due_at_ms, why, is_first=is_first)
+
+    def _note(self, record: bytes, due_at_ms: int, why: Why, *, is_first: bool, lease: int = 0) -> None:
+        one, size = item_id(record), len(record) - ITEM_HEADER_BYTES
+        attempts, held = self.retries.get(one, 0), self.held_items()
+        if one in held.out:
+            held.out[one] = due_at_ms
+        if why == Why.LEASED:
+            held.noted_leases[one] = lease
+        elif held.noted_leases:
+            held.noted_leases.pop(one, None)
+        self.family.note_due([self], self.number, one, due_at_ms, size, why, attempts, lease, is_first=is_first)
+
+    def _fall_due(self, one: int, is_later: bool) -> None:
+        now_ms = self.family.clock.wall_ms
+        if is_later:
+            self.make_ready(one, now_ms)
+        else:
+            self.end_lease(one, now_ms)
+
+    def make_ready(self, one: int, now_ms: int) -> None:
+        """A later item is to be delivered now, before what waits."""
+        held = self.held_items()
+        held.make_ready(one)
+        self._before_what_waits(one)
+        if self.wait_queue.waiting:
+            self.wait_queue.serve(now_ms)
+
+    def run_now(self, one: int, now_ms: int) -> None:
+        """A later item is to be delivered now, whenever it was due. The next commit says so."""
+        held, due_at_ms = self.held_items(), self.family.clock.monotonic_ms
+        why = Why.FAILED if one in held.failed else Why.DELAYED
+        size, is_first = held.size_of(held.later[one]), one in held.unnoted
+        held.bring_forward(one, due_at_ms)
+        attempts = self.retries.get(one, 0)
+        self.family.note_due([self], self.number, one, due_at_ms, size, why, attempts, is_first=is_first)
+        self.make_ready(one, now_ms)
+
+    def come_back(self, one: int, record: bytes, now_ms: int) -> None:
+        """An item that is in no window is ready: before what waits, by id among its like."""
+        self.held_items().come_in(one, record, self.family.clock.monotonic_ms)
+        self._before_what_waits(one)
+        if self.wait_queue.waiting:
+            self.wait_queue.serve(now_ms)
+
+    def _before_what_waits(self, one: int) -> None:
+        held = self.held_items()
+        self.slow = True
+        if held.fed > one and self.returned == 1 and item_id(self.window[0]) == held.fed:
+            record = self._take_front()
+            held.come_in(held.fed, record, self.family.clock.monotonic_ms)
+            self.slow = True
+
+    def _feed(self, held: Held) -> None:
+        """Make the first ready item the head, unless something that came back is."""
+        if self.returned or not (one := held.first_ready()):
+            return
+        record = self._record_of(held, one, held.ready[one])
+        self.put_back(record)  # first: it is lost where this is cut short, and there is no journal
+        held.send_out(one)
+
+    def _record_of(self, held: Held, one: int, value: bytes) -> bytes:
+        """The record of an item that is later or ready. Raises JournalCorrupt."""
+        return held.record_of(value) if held.is_in_memory(value) else self._read_back(held, one)
+
+    def _read_back(self, held: Held, wanted: int) -> bytes:
+        """The record of an item that only the journal has. A JournalCorrupt stops the queue."""
+        family = self.family
+        unwritten = wanted - (family.next_id - len(family.pending))
+        if unwritten >= 0:
+            return family.pending[unwritten]
+        journal, room_bytes = family.journal, self.room_bytes() - self.mem_bytes
+        assert journal is not None
+        try:
+            records = journal.puts(wanted, READ_AHEAD_BYTES)
+            found, wanted_record = next(records, (0, b""))
+            if found != wanted:
+                raise JournalCorrupt(journal.folder, 0, f"item {wanted} is missing")
+            # Others that are ready may stand right behind it.
+            looked_bytes = 0
+            for found, record in records if len(held.ready) > 1 else ():
+                size = len(record) - ITEM_HEADER_BYTES
+                value = held.ready.get(found)
+                if value is not None and not held.is_in_memory(value) and size <= room_bytes:
+                    held.keep_in_memory(found, record)
+                    room_bytes -= size
+                looked_bytes += len(record)
+                if looked_bytes >= READ_AHEAD_BYTES:
+                    break
+        except JournalCorrupt as problem:
+            family.stop(problem)
+            raise
+        return wanted_record
+
+    def _is_expired(self, record: bytes, now_ms: int) -> bool:
+        """By its client's expiry, or by max_age, which counts from when it was due."""
+        if self.held is None or (due_at_ms := self.held.out.get(item_id(record))) is None:
+            return is_expired(record, self.max_age_ms, now_ms)
+        clock = self.family.clock
+        is_too_old = self.max_age_ms and clock.monotonic_ms - due_at_ms > self.max_age_ms
+        return bool(is_too_old) or 0 < item_expire_at_ms(record) < now_ms
+
+    def pull_out(self, one: int) -> bytes | None:
+        """Set aside an item that waits, wherever it does; None when it does not. Raises JournalCorrupt."""
+        held = self.held_items()
+        value = held.ready.get(one) or held.later.get(one)
+        record: bytes | None
+        if value is not None:
+            self.open[one] = record = self._record_of(held, one, value)  # first, as in `_feed`
+            held.go_out(one)
+        elif (record := self._pull_from_window(one) or self._pull_from_disk(one)) is not None and one not in held.out:
+            held.take_note_of(one, self.family.clock.monotonic_ms)
+        if record is not None:
+            self._add_open(one, record)
+        return record
+
+    def withdraw(self, one: int, reason: Reason) -> None:
+        """An item that is later or ready is done. Raises JournalCorrupt where it has to be read back, and cannot."""
+        held = self.held_items()
+        record = self._record_of(held, one, held.ready.get(one) or held.later[one])
+        held.go_out(one)
+        self._end(reason, record)
+
+    # Failures
+
+    def fail(self, one: int, now_ms: int) -> None:
+        """Whoever has an item has failed with it: it waits as `retry_delays` say, or comes back now, or moves on."""
+        record = self._take_from_open(one)
+        if record is not None and not self.deleted and not self._has_failed(one, record):
+            self.come_back(one, record, now_ms)
+
+    def give_back(self, one: int, now_ms: int, delay_ms: int = 0) -> None:
+        """Whoever has an item does not want it, now or for so long. That is not counted."""
+        record = self._take_from_open(one)
+        if record is None or self.deleted:
+            return
+        if delay_ms:
+            self._hold_again(record, delay_ms, Why.DELAYED)
+        else:
+            if self.held is not None and self.held.is_described(one):  # the journal may say that it is leased
+                self._note(record, self.family.clock.monotonic_ms, Why.DELAYED, is_first=False)
+            self.come_back(one, record, now_ms)
+
+    def _has_failed(self, one: int, record: bytes) -> bool:
+        """Count a failure; True when the item does not return now: it went to move_failed_to, or waits."""
+        config = self.config
+        times = self.retries.get(one, 0) + 1
+        self.retries[one] = times
+        if len(self.retries) > self._retries_max:
+            self._forget_retries()
+        is_over = config.max_retries is not None and times > config.max_retries
+        if is_over and config.move_failed_to and self._move(record, config.move_failed_to, Reason.MOVED):
+            return True  # counted on, should the move fail
+        if delays_ms := config.retry_delays_ms:
+            self._hold_again(record, delays_ms[min(times, len(delays_ms)) - 1], Why.FAILED)
+            return True
+        if self.held is not None and self.held.is_described(one):
+            self._note(record, self.family.clock.monotonic_ms, Why.FAILED, is_first=False)
+        else:
+            self.family.note_abort(self, one, times)
+        return False
+
+    # Leases
+
+    def is_leased(self, one: int) -> bool:
+        """Whether it is set aside for somebody until a time, whose connection does not matter."""
+        leased = None if self.held is None else self.held.leases.get(one)
+        return leased is not None and leased.attempt >= 0
+
+    def begin_lease(self, one: int, lease_ms: int, holder: str, lost: Callable[[], None] | None = None) -> int:
+        """An open read is a lease from now on, which ends by itself after so long: `lost` is told of that.
+
+        Which attempt of the item's it is.
+        """
+        return self.held_items().begin_lease(one, self.family.clock.monotonic_ms, lease_ms, holder, lost)
+
+    def limit_open(self, one: int, limit_ms: int, holder: str, lost: Callable[[], None]) -> None:
+        """An open read stays one, but ends by itself after so long. `lost` is told of that."""
+        now_ms = self.family.clock.monotonic_ms
+        self.held_items().lease(one, lease_of(-1, now_ms, now_ms + limit_ms, holder, lost))
+
+    def extend_lease(self, one: int, lease_ms: int) -> None:
+        self.held_items().extend(one, self.family.clock.monotonic_ms + lease_ms)
+
+    def end_lease(self, one: int, now_ms: int) -> None:
+        """A lease has run out, which counts as a failure."""
+        held = self.held_items()
+        lease = held.leases[one]
+        held.expired_leases += 1
+        self.fail(one, now_ms)
+        if lease.lost is not None:
+            lease.lost()
