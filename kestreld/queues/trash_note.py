@@ -68,14 +68,19 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
     """What a reader holds now: what waits, and with a `delete` what is open too."""
     queue = reader.queue
     queue.flush_counters()
-    ids = [item_id(reader.window[index]) for index in range(reader.returned)]
+    dropped = [item_id(reader.window[index]) for index in range(reader.returned)]
+    ended = [*map(item_id, reader.ended_in_memory()), *(item_id(move.record) for move in reader.moving)]
     items = reader.items
     if what == DELETE:
-        ids += reader.open
+        dropped += reader.open
         items += len(reader.open)
+    else:
+        ended += reader.open
     fresh = reader.fresh_id()
-    ranges = [(one, one) for one in ids]
-    for first, last in reader.skip:
+    ranges = [(one, one) for one in dropped]
+    # What was held back may have been taken before what is fresh.
+    kept = merged([*reader.skip, *((one, one) for one in ended if one >= fresh)])
+    for first, last in kept:
         if last >= fresh:
             ranges.append((fresh, first - 1))
             fresh = last + 1
@@ -88,8 +93,7 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
         note.items += len(held.later)
         note.held = (lowest, queue.next_id - 1)
         note.held_until = (journal.live.number, journal.live.used_bytes) if journal.segments else (0, 0)
-        note.ended = [*map(item_id, reader.ended_in_memory()), *(item_id(move.record) for move in reader.moving)]
-        note.ended += [] if what == DELETE else reader.open
+        note.ended = ended
         note.unwritten[:0] = [one.record for one in queue.notes.due if reader in one.readers]
     return note
 

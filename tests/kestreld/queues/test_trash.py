@@ -190,6 +190,23 @@ def test_open_reads_stay_open_through_a_flush_and_come_back_after_a_delete(engin
     assert engine.drain("work") == [b"2"]
 
 
+def test_what_is_leased_before_what_is_still_on_disk_does_not_come_back_after_a_flush(tmp_path: Path) -> None:
+    engine = engine_on(tmp_path / "spool", max_memory_size_bytes=1000)
+    reader = engine.reader("work")
+    engine.put("work", *[b"%d" % number * 300 for number in range(1, 9)])
+    assert reader.queue.put_later(b"leased", 0, 0, None, 10)
+    engine.end_turn()
+    engine.clock.advance(10)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert lease(reader, engine.clock.wall_ms, HOUR_MS, "127.0.0.1:1") is not None
+    engine.end_turn()
+    assert not reader.attached
+    drop(engine, "flush")
+    assert undone(engine, "work") == (8, 0)
+    assert engine.drain("work") == [b"%d" % number * 300 for number in range(1, 9)]
+    engine.abandon()
+
+
 @either
 def test_a_family_loses_and_gets_back_what_one_of_it_dropped(engine: Engine, how: str) -> None:
     engine.reader("work+audit")
