@@ -166,10 +166,10 @@ class Queue(Putting):
         now_ms = self.clock.wall_ms
         first_new_id = self.next_id - len(self.pending)
         if self.journal is not None:
-            notes = self._take_notes(self.journal) if self.notes.due else []
+            notes = self._take_notes(self.journal) if self.notes.due else None
             puts = self.pending
             if notes or self.notes.of_puts:
-                puts = self.notes.written_before(notes, puts, first_new_id)
+                puts = self.notes.written_before(notes or (), puts, first_new_id)
             parts = self.control + puts
             for reader in self.readers.values():
                 parts += reader.done_records(now_ms)
