@@ -36,8 +36,9 @@ class Journal(Descriptors):
     __slots__ = (
         "_sync_note", "begun_with", "checkpoint_bytes", "clock", "compact_again_at_ms", "distrusted", "failed",
         "failed_at_ms", "filled", "floor_on_disk", "folder", "folder_unsynced", "is_sync_failed", "journal_id",
-        "leftover", "make_room", "marker", "marker_refused", "names_unsynced", "queue", "retiring", "segments",
-        "sync_untold", "sync_us", "synced_number", "syncing", "unproven", "unsynced", "version", "written_to",
+        "leftover", "leftover_unsynced", "make_room", "marker", "marker_refused", "names_unsynced", "queue",
+        "retiring", "segments", "sync_untold", "sync_us", "synced_number", "syncing", "unproven", "unsynced",
+        "version", "written_to",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,7 @@ class Journal(Descriptors):
         self.compact_again_at_ms = 0  # after a compaction that was given up: not before
         self.begun_with: Checkpoint | None = None  # what the live segment begins with, if a number before it is free
         self.leftover: dict[int, Segment] = {}  # replaced by a compacted one, but their files have yet to go
+        self.leftover_unsynced = False  # and the name of that one may not be on disk
         self.syncing = False  # a background sync is under way
         self.unproven: list[Segment] = []  # full ones that may not be on disk, and that the next sync opens by name
         self.filled: dict[int, Segment] = {}  # full ones that it covers by descriptors, which are borrowed
@@ -552,6 +554,10 @@ class Journal(Descriptors):
         """Whether the live segment's CHECKPOINT is on disk."""
         return self.synced_number == self.live.number
 
+    def leftover_synced(self) -> None:
+        """The name of what stands for `leftover` is on disk."""
+        self.leftover_unsynced = False
+
     def retire(self, *, under_way: bool) -> None:
         """Dead segments are being deleted or archived, or that is over."""
         self.retiring = under_way
@@ -596,6 +602,7 @@ class Journal(Descriptors):
         self.checkpoint_bytes = checkpoint_bytes
         self.marker = marker
         self.leftover = {segment.number: segment for segment in leftover}
+        self.leftover_unsynced = bool(leftover)
         self.distrusted = is_distrusted
         self.unproven = [] if is_proven else self.segments[:-1]
         self.unsynced = self.names_unsynced = self.folder_unsynced = True

@@ -50,6 +50,10 @@ class Retirement:
         """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
         is_copying = has_gone = False
         try:
+            # A process killed as it put a compacted segment in place has not synced its name.
+            if journal.leftover_unsynced and not (yield from self._sync_names(queue, journal)):
+                return
+            journal.leftover_synced()
             kept = next(segment for segment in journal.segments if segment not in dead)
             if kept is not journal.segments[0] and not (yield from self._raise_floor(queue, journal, kept.first_id)):
                 return
@@ -88,23 +92,28 @@ class Retirement:
         """Have the marker say, on disk, that nobody needs what stands before `floor`; False when it does not."""
         if journal.marker is None or journal.floor_on_disk >= floor:
             return True  # where there is no marker nothing is missed
-        outcome: list[OSError | None] = []
         try:
             journal.mark(floor)
         except OSError as error:
             must_be_the_systems(error)
-            outcome.append(error)
-        else:
-            self._files.in_background(lambda: self._files.sync_dir(journal.folder), outcome.append)
+            self._report_once(f"{queue.name}: cannot rename the marker: {error.strerror}; will be retried")
+            return journal.marker is None
+        if not (yield from self._sync_names(queue, journal)):
+            return journal is queue.journal and journal.marker is None
+        journal.floor_synced(floor)
+        return True
+
+    def _sync_names(self, queue: Queue, journal: Journal) -> Generator[int | None, None, bool]:
+        """Have the names of a journal's files on disk; False when they are not."""
+        outcome: list[OSError | None] = []
+        self._files.in_background(lambda: self._files.sync_dir(journal.folder), outcome.append)
         while not outcome:
             yield WAITS
         if journal is not queue.journal:
             return False
         if outcome[0] is not None:
-            self._report_once(f"{queue.name}: cannot rename the marker: {outcome[0].strerror}; will be retried")
-            return journal.marker is None
-        journal.floor_synced(floor)
-        return True
+            self._report_once(f"{journal.folder}: cannot sync the folder: {outcome[0].strerror}; will be retried")
+        return outcome[0] is None
 
     def _archived(self, queue: Queue, journal: Journal, segment: Segment) -> bool:
         """Move a segment to the archive; False when that takes a copy, which goes on in the background."""

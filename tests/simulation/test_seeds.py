@@ -65,6 +65,7 @@ FOUND = {
     13714472: "a repair held back again what a flush had dropped, as a power cut had taken the word of that",
     13301389: "a lease of a millisecond was over within that one, and its item opened before the answer was there",
     13800624: "a marker written after a queue had stopped said that what it held was done (test_held_commits)",
+    15000194: "a start deleted what a compaction had replaced before its name was on disk (test_compaction)",
     14006607: "a compaction missed an item held back whose id another reader's search had just passed (test_live)",
     14100279: "an undo put back an item leased at the flush, of a reader that had yet to come to its id (test_trash)",
     13821342: "a put with a key to a queue that had stopped wrote that its items were done (test_held_commits)",

@@ -147,9 +147,20 @@ def test_those_it_stands_in_for_are_dead_on_sight_wherever_a_crash_left_them(tmp
     for path in kept.iterdir():
         if int(path.name[:10]) in replaced:
             shutil.copy(path, tmp_path / "spool" / "work.journal")
-    engine = Engine(tmp_path / "spool", QuickFiles(), **SETTINGS)
+    done: list[str] = []
+
+    class Watched(QuickFiles):
+        def sync_dir(self, path: str) -> None:
+            done.append(path.rpartition("/")[2])
+
+        def unlink(self, path: str) -> None:
+            done.append(path.rpartition(".")[2])
+            super().unlink(path)
+
+    engine = Engine(tmp_path / "spool", Watched(), **SETTINGS)
     engine.work(60)
     assert [path.name for path in engine.segments(WORK) if int(path.name[:10]) in replaced] == []
+    assert "work.journal" in done[: done.index("seg")], "the name of the one that stands for them may not be on disk"
     assert engine.drain(WORK) == [b"held"]
     assert engine.log == []
 
