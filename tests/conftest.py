@@ -28,6 +28,7 @@ settings.register_profile("quick", settings.get_profile("steady"), max_examples=
 settings.load_profile("steady")
 
 WORTH_TELLING_S: Final = 30
+LONG_S: Final = 900  # what a long test may take on a busy machine
 _spent_s: Counter[str] = Counter()
 _seen_s = 0.0
 
@@ -48,10 +49,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """The rows of an exhaustive table that none of its words is in are long."""
+    """The rows of an exhaustive table that none of its words is in are long, and long tests have more time."""
     for table in item.iter_markers("exhaustive"):
         if not any(word in item.name.partition("[")[2] for word in table.args):
             item.add_marker(pytest.mark.long)
+    if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(LONG_S))
 
 
 @pytest.fixture(autouse=True)
