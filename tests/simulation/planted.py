@@ -331,6 +331,6 @@ SEEN_BY: Final = {
     "dead-letter-lost": 10_000_172,
     "held-item-copied": 10_000_005,
     "key-forgotten": 10_000_521,
-    "old-token-good": 10_000_002,
+    "old-token-good": 10_000_004,
     "leases-end-at-stop": 10_000_059,
 }
