@@ -29,7 +29,7 @@ from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.log import FromLibraries, Level, Log
-from kestreld.machine import memory_bytes
+from kestreld.machine import OwnProcess, cpu_s, memory_bytes
 from kestreld.net import ListeningSocket, Network
 from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
@@ -242,6 +242,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     )
     try:
         addresses = listen(service, network, config, passed_sockets(os.environ))
+        disque_addresses = listen_for_jobs(service, network, config)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))
@@ -251,6 +252,8 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         complain(f"cannot listen on {error.filename}: {error.strerror}{advice}")
         return ExitCode.CANNOT_LISTEN
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
+    if disque_addresses:
+        where += f" disque={','.join(disque_addresses)}"
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     settle_collector()
@@ -353,6 +356,38 @@ def listen(service: Service, network: Network, config: Config, passed: list[Pass
         bound = bind(network, address)
         addresses.append(service.listen(bound, memcache, is_tls=address.tls, is_trusted=bound.is_private).address)
     return addresses
+
+
+def listen_for_jobs(service: Service, network: Network, config: Config) -> list[str]:
+    """Listen for Disque's clients, where the configuration says so; the addresses it is really at. Raises OSError."""
+    if config.disque is None:
+        return []
+    # Who has no jobs loads nothing of them.
+    from kestreld.server.disque.node import ProcessFacts
+    from kestreld.server.disque.starting import disque_protocol, new_jobs
+
+    bound = [bind(network, address) for address in config.disque]
+    system = os.uname()
+    own = OwnProcess(service.collection.files)
+    process = ProcessFacts(
+        os.getpid(),
+        sys.executable,
+        f"{system.sysname} {system.release} {system.machine}",
+        lambda: use.resident_bytes if (use := own.use()) is not None else 0,
+        cpu_s,
+    )
+    jobs = new_jobs(service.collection, config, os.urandom)
+    protocol, _ = disque_protocol(service, jobs, os.urandom, _port_of(bound[0].address), process)
+    return [
+        service.listen(one, protocol, is_tls=address.tls, is_trusted=one.is_private).address
+        for one, address in zip(bound, config.disque, strict=True)
+    ]
+
+
+def _port_of(address: str) -> int:
+    """Of HOST:PORT; 0 where there is none."""
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdigit() else 0
 
 
 def listen_for_operators(service: Service, network: Network, config: Config, log: Log) -> "AdminListener | None":

@@ -37,6 +37,13 @@ class LogFormat(Enum):
     JSON = "json"
 
 
+class RetryFrom(Enum):
+    """From when a job's retry time counts."""
+
+    QUEUEING = "queueing"
+    DELIVERY = "delivery"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a listener listens: host and port, or a Unix socket where `path` is not empty."""
@@ -154,6 +161,8 @@ class Config:
 
     memcache: tuple[Address, ...] = (Address("127.0.0.1", 22133),)
     admin: Address | None = Address("127.0.0.1", 2223)  # None = no admin listener
+    disque: tuple[Address, ...] | None = None  # None = no jobs
+    jobs_retry_from: RetryFrom = RetryFrom.QUEUEING
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT
@@ -189,7 +198,13 @@ class Config:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Every place where it listens."""
-        return (*self.memcache, *([self.admin] if self.admin is not None else []))
+        return (*self.memcache, *([self.admin] if self.admin is not None else []), *(self.disque or ()))
+
+    def listener_of(self, address: Address) -> str:
+        """The field of the setting that names one of `addresses`."""
+        if address == self.admin:
+            return "admin"
+        return "disque" if address in (self.disque or ()) else "memcache"
 
     @property
     def asks_for_certificates(self) -> bool:

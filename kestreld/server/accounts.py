@@ -2,11 +2,11 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from kestreld.clock import Clock
-from kestreld.config.users import EVERY_QUEUE, Right, Thing, UserConfig, pattern_of
+from kestreld.config.users import ALL_OF_JOBS, EVERY_QUEUE, Right, Rights, Thing, UserConfig, pattern_of
 from kestreld.passwords import NOBODYS, PasswordHash
 from kestreld.server.command_handler import ParsedCommands
 
@@ -48,12 +48,20 @@ class Account:
     def configure(self, config: UserConfig, clock: Clock) -> None:
         """What he may do from now on."""
         self.config = config
+        self.is_admin = any(Right.ADMIN in rights and pattern == EVERY_QUEUE for pattern, rights in config.rights)
+        granted: dict[Thing, Sequence[tuple[str, Rights]]] = {
+            Thing.QUEUE: config.rights,
+            Thing.JOB: ((EVERY_QUEUE, ALL_OF_JOBS),) if self.is_admin else config.job_rights,
+        }
         self._may = {
-            (Thing.QUEUE, right): pattern_of([pattern for pattern, rights in config.rights if right in rights])
+            (thing, right): pattern_of([pattern for pattern, rights in by_pattern if right in rights])
+            for thing, by_pattern in granted.items()
             for right in Right
         }
-        self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
-        self.is_admin = any(Right.ADMIN in rights and pattern == EVERY_QUEUE for pattern, rights in config.rights)
+        self._seen = {
+            thing: pattern_of([pattern for pattern, rights in by_pattern if rights])
+            for thing, by_pattern in granted.items()
+        }
         if config.rate_bytes is None:
             self.meter = None
         elif self.meter is None or self.meter.rate_bytes != config.rate_bytes:
@@ -74,9 +82,9 @@ class Account:
         """Whether it has this right on the thing of that name."""
         return self._may[thing, right].fullmatch(name) is not None
 
-    def sees(self, queue: str) -> bool:
+    def sees(self, queue: str, thing: Thing = Thing.QUEUE) -> bool:
         """Whether he may know of a queue: he has some right on it."""
-        return self._seen.fullmatch(queue) is not None
+        return self._seen[thing].fullmatch(queue) is not None
 
     def commands(self, protocol: str, new: Callable[[], C]) -> C:
         """What a protocol has parsed and checked for this account: one cache, made by `new`."""

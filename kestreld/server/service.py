@@ -92,6 +92,8 @@ class Service:
         self.admission.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
+        self.once_a_second: list[Callable[[], None]] = []  # of who else has something to look after,
+        self.at_stop: list[Callable[[], None]] = []  # or to end
         self.stopped: asyncio.Future[None] = loop.create_future()
         self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False
@@ -206,6 +208,8 @@ class Service:
         self.maintenance.start_round()
         for listener in self.listeners:
             listener.resume()
+        for look_after in self.once_a_second:
+            look_after()
         self.turn.finish()
         self.notifier.still_alive()
 
@@ -304,9 +308,11 @@ class Service:
         waiting = needs_restart(self.started_with, config)
         running = until_restart(self.started_with, config)
         if (address := running.exposed()) is not None:  # with the new addresses it would not be
-            raise ConfigError([config.problem("memcache", f"before the restart, {exposure_reason(address)}")])
+            raise ConfigError(
+                [config.problem(running.listener_of(address), f"before the restart, {exposure_reason(address)}")]
+            )
         context = server_context(running, self.collection.files)
-        if context is None and any(address.tls for address in (*running.memcache, running.admin) if address):
+        if context is None and any(address.tls for address in running.addresses):
             raise ConfigError([config.problem("tls_certificate", "required by tls: listeners until the restart")])
         configured = self.collection.configure(running)
         self.admission.configure(running, context)
@@ -362,6 +368,8 @@ class Service:
             reader.wait_queue.send_away(None)
         for absence in list(self.collection.absences.values()):
             absence.send_away()
+        for end in self.at_stop:
+            end()
         self.turn.finish()
         self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
 
