@@ -18,6 +18,7 @@ from tests.support.process import environment
 ROOT: Final = Path(__file__).parents[2]
 TIME: Final = re.compile(r"[0-9T:.-]+Z (?=kestreld: )")
 READY: Final = re.compile(r"ready .*memcache=(\S+)(?: admin=(\S+))?")
+DISQUE: Final = re.compile(r"ready .* disque=(\S+)")
 STOP_S: Final = 20
 
 
@@ -44,6 +45,7 @@ class Daemon:
         self.listen = listen
         self.admin = admin  # where it listens for HTTP; the place it chose once it is ready
         self.address = ""  # HOST:PORT or unix:PATH, once it is ready
+        self.disque = ""  # where it listens for Disque's clients, once it is ready; "" where it does not
         self.log: list[str] = []
         self.process: subprocess.Popen[str] | None = None
         self._log_reader = threading.Thread()
@@ -62,6 +64,8 @@ class Daemon:
     def command(self) -> list[str]:
         listen = [f"listen.memcache={self.listen}", f"listen.admin={self.admin}"]
         settings = [*listen, f"queue_path={self.spool}", *self.settings]
+        if self.disque:
+            settings.append(f"listen.disque={self.disque}")
         sets = [word for setting in settings for word in ("--set", setting)]
         return [sys.executable, "-m", "kestreld", "--config", str(self.config_path), *sets]
 
@@ -77,6 +81,7 @@ class Daemon:
             if ready := READY.search(line):
                 self.address = self.listen = ready[1]
                 self.admin = ready[2] or self.admin
+                self.disque = found[1] if (found := DISQUE.search(line)) else ""
                 break
         else:
             code = self.process.wait()
