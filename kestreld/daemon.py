@@ -242,7 +242,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     )
     try:
         addresses = listen(service, network, config, passed_sockets(os.environ))
-        disque_addresses = listen_for_jobs(service, network, config)
+        disque_addresses = listen_for_jobs(service, network, config, log)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))
@@ -288,6 +288,8 @@ def close(service: Service, files: ThreadedFiles, collection: QueueCollection, l
     left_us = None if until_us is None else max(until_us - service.clock.stopwatch_us(), 0) // 2
     files.stop(left_us)
     service.close()
+    for put_on_disk in service.at_close:
+        put_on_disk(until_us)
     collection.close(lock, until_us)
 
 
@@ -358,13 +360,13 @@ def listen(service: Service, network: Network, config: Config, passed: list[Pass
     return addresses
 
 
-def listen_for_jobs(service: Service, network: Network, config: Config) -> list[str]:
+def listen_for_jobs(service: Service, network: Network, config: Config, log: Log) -> list[str]:
     """Listen for Disque's clients, where the configuration says so; the addresses it is really at. Raises OSError."""
     if config.disque is None:
         return []
     # Who has no jobs loads nothing of them.
     from kestreld.server.disque.node import ProcessFacts
-    from kestreld.server.disque.starting import disque_protocol, new_jobs
+    from kestreld.server.disque.starting import disque_protocol, keep_on_disk, new_jobs
 
     bound = [bind(network, address) for address in config.disque]
     system = os.uname()
@@ -377,7 +379,8 @@ def listen_for_jobs(service: Service, network: Network, config: Config) -> list[
         cpu_s,
     )
     jobs = new_jobs(service.collection, config, os.urandom)
-    protocol, _ = disque_protocol(service, jobs, os.urandom, _port_of(bound[0].address), process)
+    protocol, node = disque_protocol(service, jobs, os.urandom, _port_of(bound[0].address), process)
+    keep_on_disk(service, node, config, log.of("jobs", Level.WARNING), gc.freeze)
     return [
         service.listen(one, protocol, is_tls=address.tls, is_trusted=one.is_private).address
         for one, address in zip(bound, config.disque, strict=True)
