@@ -25,10 +25,11 @@ from rich.console import Console
 
 from benchmarks.compare import measure, turned
 from benchmarks.errors import Unusable
+from benchmarks.limits import NO_LIMIT, Figure, above_idle, in_words, line, waited
 from benchmarks.load import SCRATCH, Load
 from benchmarks.servers import Server, free_port, kestreld
 from benchmarks.start_stop import started_s, stopped_s
-from benchmarks.waits import Prober, Waits, ask, connect, fetch
+from benchmarks.waits import ask, connect, fetch
 from kestreld.journal.records import Due, Why, due_record, put_record
 
 PARTS: Final = ("leases", "small", "large")
@@ -52,23 +53,9 @@ DUE_S_MAX: Final = 600
 MIB: Final = 1024**2
 
 PAIR_MAX, SAME_MAX, OTHER_MAX = 1.35, 1.10, 1.02
-EACH_BYTES_MAX, START_S_MAX, ABOVE_IDLE_MS_MAX, LARGE_EACH_BYTES_MAX = 400, 15, 10, 1024
+EACH_BYTES_MAX, START_S_MAX, LARGE_EACH_BYTES_MAX = 400, 15, 1024
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """What was measured, and what it may be."""
-
-    name: str
-    value: float
-    limit: float
-    more: str = ""  # in words
-
-    @property
-    def is_above(self) -> bool:
-        return self.value > self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +227,8 @@ def _costs(options: Options, server: Server, without: Server) -> Iterator[Figure
 def _waits(options: Options, server: Server, without: Server, admin_port: int, disk: Disk) -> Iterator[Figure]:
     """What another client waits for."""
     port = server.port
-    idle = _waited(without, lambda: time.sleep(IDLE_S), rounds=options.rounds)
-    yield Figure("wait beside an idle server, ms", idle.longest_alone_ms, float("inf"), _words(idle))
+    idle = waited(without, lambda: time.sleep(IDLE_S), rounds=options.rounds)
+    yield Figure("wait beside an idle server, ms", idle.longest_alone_ms, NO_LIMIT, in_words(idle))
     commands: dict[str, Callable[[], None]] = {
         "stats": lambda: ask(port, b"stats\r\n", b"\r\nEND\r\n"),
         "dump_stats": lambda: ask(port, b"dump_stats\r\n", b"\r\nEND\r\n"),
@@ -251,14 +238,14 @@ def _waits(options: Options, server: Server, without: Server, admin_port: int, d
     }
     for name, command in commands.items():
         options.say(name)
-        yield _above_idle(name, _waited(server, command, rounds=options.rounds), idle)
+        yield above_idle(name, waited(server, command, rounds=options.rounds), idle)
     options.say("rolling")
-    yield _above_idle("rolling", _waited(server, lambda: _elsewhere(_work, port, 4 * SEGMENT_BYTES)), idle)
+    yield above_idle("rolling", waited(server, lambda: _elsewhere(_work, port, 4 * SEGMENT_BYTES)), idle)
     options.say("compaction")
-    yield _above_idle("compaction", _waited(server, lambda: _elsewhere(_work_until_smaller, port, disk)), idle)
+    yield above_idle("compaction", waited(server, lambda: _elsewhere(_work_until_smaller, port, disk)), idle)
     for name, request, end in (("flush", b"flush held\r\n", b"\r\n"), ("undo", b"undo held\r\n", b"\r\n")):
         options.say(name)
-        yield _above_idle(name, _waited(server, lambda: _ask_and_wait(port, request, end)), idle)  # noqa: B023
+        yield above_idle(name, waited(server, lambda: _ask_and_wait(port, request, end)), idle)  # noqa: B023
 
 
 def _due(options: Options, server: Server, without: Server, items: int, due_s: float) -> Iterator[Figure]:
@@ -268,35 +255,13 @@ def _due(options: Options, server: Server, without: Server, items: int, due_s: f
         raise Unusable(f"the items came due too soon: --due-s {options.due_s - left_s + 60:.0f}")
     if _delayed(server) != items:
         raise Unusable(f"{_delayed(server):,} items are delayed, not {items:,}")
-    idle = _waited(without, lambda: time.sleep(IDLE_S), rounds=options.rounds)
+    idle = waited(without, lambda: time.sleep(IDLE_S), rounds=options.rounds)
     options.say("until all are due")
     time.sleep(max(due_s - time.monotonic() - 2, 0))
-    yield _above_idle("all come due at once", _waited(server, lambda: _until_none_is_delayed(server)), idle)
+    yield above_idle("all come due at once", waited(server, lambda: _until_none_is_delayed(server)), idle)
     options.say("flush of what is due")
-    flush = _waited(server, lambda: _ask_and_wait(server.port, b"flush held\r\n", b"\r\n"))
-    yield _above_idle("flush of what is due", flush, idle)
-
-
-def _waited(server: Server, command: Callable[[], None], *, rounds: int = 1) -> Waits:
-    """The longest waits of another client meanwhile; the best of the rounds, for what else runs only adds."""
-    best = None
-    for _ in range(rounds):
-        prober = Prober(server.port, server.pid)
-        prober.start()
-        command()
-        found = prober.stop()
-        best = found if best is None else found.best(best)
-    assert best is not None
-    return best
-
-
-def _words(waits: Waits) -> str:
-    return f"waited {waits.longest_ms:.1f} ms in all; took {waits.took_ms / 1000:.2f} s"
-
-
-def _above_idle(name: str, waits: Waits, idle: Waits) -> Figure:
-    above_ms = waits.longest_alone_ms - idle.longest_alone_ms
-    return Figure(f"wait above idle, ms: {name}", above_ms, ABOVE_IDLE_MS_MAX, _words(waits))
+    flush = waited(server, lambda: _ask_and_wait(server.port, b"flush held\r\n", b"\r\n"))
+    yield above_idle("flush of what is due", flush, idle)
 
 
 def _elsewhere(work: Callable[..., None], port: int, more: object) -> None:
@@ -358,11 +323,6 @@ def large(options: Options) -> Iterator[Figure]:
         grown_bytes = _resident_bytes(server) - empty_bytes
         limit = LARGE_MEMORY_BYTES + items * LARGE_EACH_BYTES_MAX
         yield Figure(f"memory of {items:,} items of 256 KiB, MiB", grown_bytes / MIB, limit / MIB)
-
-
-def line(one: Figure) -> str:
-    limit = "" if one.limit == float("inf") else f"of {one.limit:.5g}"
-    return f"{'ABOVE' if one.is_above else '':<6}{one.name:<52}{one.value:>9.4g} {limit:<9}  {one.more}".rstrip()
 
 
 def main(given: Sequence[str] | None = None) -> int:

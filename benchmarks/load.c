@@ -2,6 +2,8 @@
 //
 // It speaks to kestreld and Kestrel, memcached, redis (lists) and beanstalkd. Every item carries its number, and what
 // follows in it depends on the number: each one that comes back is compared byte for byte, and has to come once.
+// With `--keys` memcached and kestreld's cache are used as what they are: puts and takes are of random keys, and the
+// number of a value is that of its key.
 // The result is one line of JSON; the exit status is 0 if all is well, 1 if items or answers were wrong, 2 if it
 // could not be run. The clients wait for answers before they send more (a closed loop), so a stalled server delays
 // them, and percentiles are those of the requests sent, not of those that would have been.
@@ -40,7 +42,7 @@ enum {
 };
 static const u64 PATIENCE_NS = 60000000000ull;  // without any answer
 
-enum work { PUT, PUT_TAKE, RELIABLE, OPENED, LEASED, DRAIN_ONLY };
+enum work { PUT, TAKE, PUT_TAKE, RELIABLE, OPENED, LEASED, DRAIN_ONLY };
 enum phase { FILL, WORK, FINISH, DRAIN };
 enum kind { OF_PUT, OF_TAKE, OF_ACK, OF_OTHER };
 
@@ -91,6 +93,8 @@ struct protocol {
 static const char *queue_name = "load";
 static unsigned port, client_count = 1, depth = 1, idle_count;
 static u64 queue_count = 1, fill_count, first_number, last_number;
+static u64 key_count;     // 0 = each connection has a key of its own
+static u64 expires_at_s;  // when what is put expires, since the epoch; 0 = never
 static double seconds = 1, warm_seconds = -1;
 static size_t size_min = 64, size_max = 64;
 static enum work work = PUT_TAKE;
@@ -217,7 +221,7 @@ static void item_arrived(const char *item, size_t bytes, const struct request *a
         }
         number = number << 4 | digit;
     }
-    if (bytes < ITEM_BYTES_MIN || number >= put_count || bytes != size_of(number) ||
+    if (bytes < ITEM_BYTES_MIN || number >= (key_count ? key_count : put_count) || bytes != size_of(number) ||
         memcmp(item + ITEM_BYTES_MIN, filling + number % FILLINGS, bytes - ITEM_BYTES_MIN) != 0) {
         fault("an item is damaged, or not ours");
     } else if (protocol->keeps) {
@@ -285,7 +289,7 @@ static void send_out(struct connection *c) {
 // kestreld, Kestrel and memcached
 
 static void memcache_put(struct connection *c, u64 queue, const char *item, size_t bytes) {
-    say(c, "set %s 0 0 %zu\r\n", name_of(queue), bytes);
+    say(c, "set %s 0 %lu %zu\r\n", name_of(queue), expires_at_s, bytes);
     add(c, item, bytes);
     add(c, "\r\n", 2);
 }
@@ -436,6 +440,35 @@ static u64 queue_of(const struct connection *c) {
     return protocol->keeps ? c->index : (c->index + c->turn * client_count) % queue_count;
 }
 
+static u64 random_key(void) {
+    static u64 random = 88172645463325252ull;  // xorshift64
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    return random % key_count;
+}
+
+static void put_value(struct connection *c, u64 key) {
+    size_t bytes;
+    const char *value = make_item(key, &bytes);
+    expect(c, OF_PUT, key);
+    protocol->put(c, key, value, bytes);
+    c->in_flight++;
+}
+
+static void take_value(struct connection *c, u64 key) {
+    expect(c, OF_TAKE, key);
+    protocol->take(c, key, false);
+    c->in_flight++;
+}
+
+static void do_one_with_a_key(struct connection *c) {
+    bool puts = work == PUT || (work == PUT_TAKE && !c->takes_next);
+    c->takes_next = puts;
+    if (puts)
+        put_value(c, random_key());
+    else
+        take_value(c, random_key());
+}
+
 static void put(struct connection *c, u64 queue) {
     if (put_count == taken_room) {
         u64 old = taken_room;
@@ -471,6 +504,10 @@ static void take(struct connection *c, u64 queue, bool reliable) {
 }
 
 static void do_one(struct connection *c) {
+    if (key_count) {
+        do_one_with_a_key(c);
+        return;
+    }
     u64 queue = queue_of(c);
     if (work == PUT) {
         put(c, queue);
@@ -491,7 +528,7 @@ static void do_one(struct connection *c) {
 static void finish(struct connection *c) {
     if (c->is_finished) return;
     c->is_finished = true;
-    if (c->takes_next) do_one(c);
+    if (c->takes_next && !key_count) do_one(c);
     if (c->ack[0]) {
         send_ack(c, NULL, 0);
     } else if (work == RELIABLE && protocol->ack == memcache_ack) {
@@ -508,7 +545,12 @@ static unsigned fill_depth(void) {
 static void go_on(struct connection *c) {
     switch (phase) {
     case FILL:
-        while (c->in_flight < fill_depth() && put_count < fill_count) put(c, put_count % queue_count);
+        while (c->in_flight < fill_depth() && put_count < fill_count) {
+            if (key_count)
+                put_value(c, put_count++ % key_count);
+            else
+                put(c, put_count % queue_count);
+        }
         break;
     case WORK:
         while (c->in_flight < depth && !c->is_dry) do_one(c);
@@ -541,7 +583,7 @@ static void count(const struct request *request, size_t item_bytes) {
 
 static void found_empty(struct connection *c) {
     if (phase != DRAIN) {
-        if (!confirms()) fault("a queue was empty though it had an item");
+        if (!confirms()) fault(key_count ? "a key had no value" : "a queue was empty though it had an item");
         c->is_dry = true;
     } else if (queue_count == 1) {
         c->is_dry = true;
@@ -747,9 +789,9 @@ static void read_options(int count, char **words) {
         {"queues", 1, 0, 'Q'},   {"work", 1, 0, 'w'},      {"clients", 1, 0, 'c'}, {"depth", 1, 0, 'd'},
         {"size", 1, 0, 's'},     {"seconds", 1, 0, 't'},   {"warm", 1, 0, 'W'},    {"fill", 1, 0, 'f'},
         {"idle", 1, 0, 'I'},     {"numbers", 1, 0, 'n'},   {"leave", 0, 0, 'l'},   {"join-acks", 0, 0, 'j'},
-        {"at-least", 1, 0, 'm'}, {0, 0, 0, 0},
+        {"at-least", 1, 0, 'm'}, {"keys", 1, 0, 'k'},      {"expires-at", 1, 0, 'e'}, {0, 0, 0, 0},
     };
-    static const char *const works[] = {"put", "put+take", "reliable", "opened", "leased", "drain"};
+    static const char *const works[] = {"put", "take", "put+take", "reliable", "opened", "leased", "drain"};
     int option, work_number = -1;
     while ((option = getopt_long(count, words, "", options, NULL)) != -1) {
         switch (option) {
@@ -762,7 +804,7 @@ static void read_options(int count, char **words) {
         case 'q': queue_name = optarg; break;
         case 'Q': queue_count = strtoul(optarg, NULL, 10); break;
         case 'w':
-            for (int i = 0; i < 6; i++)
+            for (int i = 0; i < 7; i++)
                 if (strcmp(optarg, works[i]) == 0) work_number = i;
             break;
         case 'c': client_count = atoi(optarg); break;
@@ -778,18 +820,22 @@ static void read_options(int count, char **words) {
             if (sscanf(optarg, "%lu-%lu", &first_number, &last_number) != 2) give_up("--numbers FIRST-LAST");
             break;
         case 'm': operations_min = strtoul(optarg, NULL, 10); break;
+        case 'k': key_count = strtoul(optarg, NULL, 10); break;
+        case 'e': expires_at_s = strtoul(optarg, NULL, 10); break;
         case 'l': leaves = true; break;
         case 'j': acks_join = true; break;
         default: exit(2);
         }
     }
     if (protocol == NULL || port == 0 || work_number < 0 || client_count < 1 || depth < 1 || queue_count < 1)
-        give_up("needs --protocol, --port and --work put|put+take|reliable|opened|leased|drain");
+        give_up("needs --protocol, --port and --work put|take|put+take|reliable|opened|leased|drain");
     if (size_min < ITEM_BYTES_MIN || size_max < size_min || size_max > ITEM_BYTES_MAX)
         give_up("--size is from %d to %d", ITEM_BYTES_MIN, ITEM_BYTES_MAX);
     work = (enum work)work_number;
     if ((work == OPENED || work == LEASED) && strcmp(protocol->name, "kestrel") != 0)
         give_up("only kestrel has this work");
+    if (key_count && !protocol->keeps) give_up("only memcached has --keys");
+    if (work == TAKE && !key_count) give_up("--work=take needs --keys");
     if (is_beanstalk() && queue_count > 1) give_up("with beanstalkd it uses one queue");
     if (warm_seconds < 0) warm_seconds = seconds / 10;
 }

@@ -19,12 +19,14 @@ RUN_S_MAX: Final = 600
 class Load:
     """What the clients of one measurement do. load.c says what each of these means."""
 
-    work: str = "put+take"  # put | put+take | reliable | opened | leased | drain
+    work: str = "put+take"  # put | take | put+take | reliable | opened | leased | drain
     clients: int = 1
     depth: int = 1  # operations on the way on one connection
     size: str = "64"  # bytes of an item, or MIN-MAX
     queues: int = 1
     fill: int = 0  # items put before the measurement
+    keys: int = 0  # random ones of so many are put and taken; of memcached and kestreld's cache only
+    expires_at_s: int = 0  # when what is put expires, since the epoch; 0 = never
     idle: int = 0  # further connections
     at_least: int = 0  # operations that are measured, even when that takes longer
     join_acks: bool = False
@@ -34,7 +36,7 @@ class Load:
     def arguments(self) -> list[str]:
         words = [f"--work={self.work}", f"--clients={self.clients}", f"--depth={self.depth}", f"--size={self.size}"]
         words += [f"--queues={self.queues}", f"--fill={self.fill}", f"--idle={self.idle}"]
-        words += [f"--at-least={self.at_least}"]
+        words += [f"--at-least={self.at_least}", f"--keys={self.keys}", f"--expires-at={self.expires_at_s}"]
         words += ["--join-acks"] * self.join_acks + ["--leave"] * self.leave
         return words + ([f"--numbers={self.numbers}"] if self.numbers else [])
 

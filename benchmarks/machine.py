@@ -57,10 +57,10 @@ def _described(program: Program, folder: Path) -> str:
     if not program.is_ours:
         return version
     with running([program], folder / "described") as (server,):
-        return f"{version}, {_engine(server)}"
+        return f"{version}, {engine(server)}"
 
 
-def _engine(server: Server) -> str:
+def engine(server: Server) -> str:
     """Which interpreter runs a kestreld, and whether its modules are compiled."""
     mapped = Path(f"/proc/{server.pid}/maps").read_text()
     compiled = any("/kestreld/" in line and line.endswith(".so") for line in mapped.splitlines())

@@ -41,17 +41,17 @@ class Program:
     name: str
     protocol: str
     command: Command
-    package: str  # of Debian
+    package: str  # of Debian, "" = it is a kestreld
     version: Sequence[str]  # the command that prints it
 
     @property
     def is_ours(self) -> bool:
-        return self.protocol == "kestrel"
+        return not self.package
 
 
 def kestreld(name: str, command: str, *, admin_port: int | None = None) -> Program:
     """`command` starts it, options excepted. "" = the one beside the interpreter that runs this."""
-    base = shlex.split(command) or [sys.executable, "-m", "kestreld"]
+    base = _base(command)
     admin = "null" if admin_port is None else f"127.0.0.1:{admin_port}"
 
     def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
@@ -67,9 +67,32 @@ def kestreld(name: str, command: str, *, admin_port: int | None = None) -> Progr
     return Program(name, "kestrel", with_options, "", [*base, "--version"])
 
 
-def _memcached(port: int, folder: Path, sync: Sync) -> list[str]:
-    as_root = ["-u", "root"] if os.geteuid() == 0 else []
-    return ["memcached", "-l", "127.0.0.1", "-p", str(port), "-t", "1", "-m", "1024", *as_root]
+def kestreld_cache(name: str, command: str, memory_mib: int) -> Program:
+    """As `kestreld`, but its port is that of the cache, which may take so much memory."""
+    base = _base(command)
+
+    def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
+        config = folder / "kestreld.yaml"
+        config.write_text(
+            f"listen: {{memcache: 127.0.0.1:{free_port()}, cache: 127.0.0.1:{port}, admin: null}}\n"
+            f"queue_path: {folder / 'spool'}\n"
+            f"cache_memory: {memory_mib}MiB\n"
+        )
+        return [*base, "--config", str(config)]
+
+    return Program(name, "memcached", with_options, "", [*base, "--version"])
+
+
+def _base(command: str) -> list[str]:
+    return shlex.split(command) or [sys.executable, "-m", "kestreld"]
+
+
+def memcached(memory_mib: int = 1024) -> Program:
+    def command(port: int, folder: Path, sync: Sync) -> list[str]:
+        as_root = ["-u", "root"] if os.geteuid() == 0 else []
+        return ["memcached", "-l", "127.0.0.1", "-p", str(port), "-t", "1", "-m", str(memory_mib), *as_root]
+
+    return Program("memcached", "memcached", command, "memcached", ["memcached", "-V"])
 
 
 def _redis(port: int, folder: Path, sync: Sync) -> list[str]:
@@ -94,7 +117,7 @@ def _beanstalkd(port: int, folder: Path, sync: Sync) -> list[str]:
 
 
 PEERS: Final = (
-    Program("memcached", "memcached", _memcached, "memcached", ["memcached", "-V"]),
+    memcached(),
     Program("redis", "redis", _redis, "redis-server", ["redis-server", "--version"]),
     Program("beanstalkd", "beanstalkd", _beanstalkd, "beanstalkd", ["beanstalkd", "-v"]),
 )

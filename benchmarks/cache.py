@@ -1,0 +1,303 @@
+"""`python -m benchmarks.cache`: kestreld's cache beside memcached: processor time, memory, and what others wait for.
+
+`cpu` puts and gets values of 64 to 100 bytes on both in turn, under few keys and under a million that are walked at
+random. `memory` fills the cache three times over, `waits` probes it while two million keys come, expire and are
+flushed. Each figure stands beside its limit; the exit status is 1 where one is above. Waits are judged by how long the
+server worked meanwhile: that is the same on a machine that others use, too.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from rich.console import Console
+
+from benchmarks.compare import measure, turned
+from benchmarks.errors import Unusable
+from benchmarks.limits import NO_LIMIT, Figure, above_idle, in_words, line, waited
+from benchmarks.load import SCRATCH, Load, build
+from benchmarks.machine import engine
+from benchmarks.results import Run
+from benchmarks.servers import ROOT, Program, Server, is_installed, kestreld_cache, memcached, running
+from benchmarks.waits import IDLE_S, ask, connect
+
+PARTS: Final = ("cpu", "memory", "waits")
+COMPILED: Final = ROOT / ".venv-compiled" / "bin" / "kestreld"  # `make compiled`
+MIB: Final = 1024**2
+SIZE: Final = "64-100"
+KEYS: Final = 1_000_000
+FEW_KEYS: Final = 1_000
+ROOMY_MIB: Final = 1024  # nothing is evicted
+MEMORY_MIB: Final = (64, 256)
+ITEM_BYTES_MIN: Final = 100  # what an item of 64 bytes takes at least: so many fill a cache several times over
+RSS_MAX: Final = 1.3  # of cache_memory
+MANY_KEYS_MAX: Final = 1.1  # of the limit with few keys
+EXPIRY_SPARE_S: Final = 5.0
+EXPIRY_S_MAX: Final = 15.0  # after that, what has expired may well stay until somebody asks for it
+SETTLE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Clients, operations on the way on each connection, and what the processor time may be of memcached's."""
+
+    name: str
+    clients: int
+    depth: int
+    limit: float
+    compiled_limit: float
+
+
+SHAPES: Final = (
+    Shape("16 clients", 16, 1, 1.7, 1.5),
+    Shape("64 clients", 64, 1, 1.55, 1.4),
+    Shape("16 clients x 32", 16, 32, 0.7, 0.45),
+)
+WORKS: Final = {"set+get": "put+take", "get": "take"}  # a set and a get by turns, each of a random key
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`programs` are the kestrelds' names and the commands that start them."""
+
+    programs: dict[str, str]
+    folder: Path
+    keys: int
+    memory_mib: Sequence[int]
+    rounds: int
+    seconds: float
+    say: Callable[[str], None]
+
+
+def row_name(words: str, keys: int, shape: Shape) -> str:
+    return f"{words} of {keys:,} keys, {shape.name}"
+
+
+def runs(
+    servers: Sequence[Server], *, keys: int, rounds: int, seconds: float, say: Callable[[str], None]
+) -> Iterator[Run]:
+    """The same loads on all servers in turn, under few keys and then under so many."""
+    for key_count in (FEW_KEYS, keys):
+        for server in servers:
+            say(f"{key_count:,} keys for {server.name}")
+            fill(server, key_count, size=SIZE)
+        for number in range(rounds):
+            for shape in SHAPES:
+                for words, work in WORKS.items():
+                    row = row_name(words, key_count, shape)
+                    load = Load(work=work, clients=shape.clients, depth=shape.depth, size=SIZE, keys=key_count)
+                    for server in turned(servers, number):
+                        say(f"round {number + 1}: {row}: {server.name}")
+                        yield measure(server, row, load, prefix(key_count), number, seconds)
+
+
+def prefix(keys: int) -> str:
+    """What the names of so many keys begin with."""
+    return f"k{keys}"
+
+
+def fill(server: Server, keys: int, *, size: str = "64", expires_at_s: int = 0) -> None:
+    """Set every key once."""
+    load = Load(work="put", clients=16, fill=keys, keys=keys, size=size, expires_at_s=expires_at_s)
+    _checked(measure(server, "", load, prefix(keys), 0, 0))
+
+
+def _checked(run: Run) -> Run:
+    if run.result.faults:
+        raise Unusable(f"{run.server}: {run.result.first_fault}")
+    return run
+
+
+def cpu(options: Options) -> Iterator[Figure]:
+    """Server CPU of an operation, of memcached's in the same round."""
+    peer = memcached(ROOMY_MIB)
+    if not is_installed(peer):
+        raise Unusable(f"{peer.name} is not installed (apt-get install {peer.package})")
+    programs = [kestreld_cache(name, command, ROOMY_MIB) for name, command in options.programs.items()]
+    with running([*programs, peer], options.folder / "cpu") as servers:
+        compiled = {server.name: engine(server).startswith("compiled") for server in servers[:-1]}
+        found: dict[tuple[str, str], list[float]] = {}
+        for run in runs(servers, keys=options.keys, rounds=options.rounds, seconds=options.seconds, say=options.say):
+            found.setdefault((run.row, run.server), []).append(_checked(run).result.server_cpu_us_op)
+    for keys, more in ((FEW_KEYS, 1.0), (options.keys, MANY_KEYS_MAX)):
+        for words in WORKS:
+            for shape in SHAPES:
+                for name, is_compiled in compiled.items():
+                    row = row_name(words, keys, shape)
+                    limit = (shape.compiled_limit if is_compiled else shape.limit) * more
+                    yield ratio(f"{name}: {row}", found[row, name], found[row, peer.name], limit)
+
+
+def ratio(name: str, own_us: Sequence[float], peer_us: Sequence[float], limit: float) -> Figure:
+    """The median of the rounds' ratios, beside the ratio of the minima."""
+    ratios = [own / peer for own, peer in zip(own_us, peer_us, strict=True)]
+    words = f"minima {min(own_us) / min(peer_us):.2f} ({min(own_us):.2f} and {min(peer_us):.2f} µs)"
+    return Figure(name, median(ratios), limit, f"{words}; rounds {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+@contextmanager
+def _server(options: Options, program: Program) -> Iterator[Server]:
+    with running([program], options.folder / "server") as (server,):
+        yield server
+
+
+def _kestrelds(options: Options, memory_mib: int) -> list[Program]:
+    return [kestreld_cache(name, command, memory_mib) for name, command in options.programs.items()]
+
+
+def memory(options: Options) -> Iterator[Figure]:
+    """Resident memory of a full cache, less that of an idle server, of what the cache may take."""
+    for memory_mib in options.memory_mib:
+        for program in [*_kestrelds(options, memory_mib), *filter(is_installed, [memcached(memory_mib)])]:
+            with _server(options, program) as server:
+                for what, share, limit in _fillings(server, memory_mib * MIB, options):
+                    words = f"{int(statistic(server, 'curr_items')):,} items"
+                    name = f"{server.name}: RSS of {memory_mib} MiB, {what}"
+                    yield Figure(name, share, limit if program.is_ours else NO_LIMIT, words)
+
+
+def _fillings(server: Server, memory_bytes: int, options: Options) -> Iterator[tuple[str, float, float]]:
+    """What the cache has been filled with, what share of its limit that is resident, and what it may be."""
+    idle_bytes, keys = _resident_bytes(server), memory_bytes // ITEM_BYTES_MIN
+    again = Load(work="put", clients=16, depth=16, keys=keys, at_least=keys)
+    for what, load, limit in (
+        ("64-byte values", None, RSS_MAX),
+        ("set again at random", again, RSS_MAX),
+        ("then 16 bytes to 4 KiB", replace(again, size="16-4096"), NO_LIMIT),
+        ("then 64-byte values", again, NO_LIMIT),
+    ):
+        options.say(f"{server.name}: {memory_bytes:,} bytes: {what}")
+        if load is None:
+            fill(server, keys)
+        else:
+            _checked(measure(server, what, load, prefix(keys), 0, options.seconds))
+        yield what, (_resident_bytes(server) - idle_bytes) / memory_bytes, limit
+
+
+def _resident_bytes(server: Server) -> int:
+    time.sleep(1)  # the server gives back what it has no use for
+    return server.resident_bytes
+
+
+def statistic(server: Server, name: str) -> str:
+    """One line of `stats`."""
+    heard = b""
+    with connect(server.port) as connection:
+        connection.sendall(b"stats\r\n")
+        while not heard.endswith(b"END\r\n"):
+            heard += connection.recv(65536)
+    return next(line.split()[2] for line in heard.decode().splitlines() if line.startswith(f"STAT {name} "))
+
+
+def waits(options: Options) -> Iterator[Figure]:
+    """What a client with one small item waits for meanwhile: the best of the rounds, for what else runs only adds."""
+    for program in _kestrelds(options, 2 * ROOMY_MIB):
+        best: dict[str, Figure] = {}
+        for _ in range(options.rounds):
+            for figure in _waits(options, program, 2 * options.keys):
+                if figure.name not in best or figure.value < best[figure.name].value:
+                    best[figure.name] = figure
+        yield from best.values()
+
+
+def _waits(options: Options, program: Program, keys: int) -> Iterator[Figure]:
+    with _server(options, program) as server:
+        idle = waited(server, lambda: time.sleep(IDLE_S))
+        yield Figure(f"{server.name}: wait beside an idle server, ms", idle.longest_alone_ms, NO_LIMIT, in_words(idle))
+
+        def figure(what: str, command: Callable[[], None]) -> Figure:
+            options.say(f"{server.name}: {keys:,} keys {what}")
+            return above_idle(f"{keys:,} keys {what}", waited(server, command), idle)
+
+        began_s = time.monotonic()
+        yield figure("come", lambda: fill(server, keys))
+        took_s = time.monotonic() - began_s
+        expires_at_s = int(time.time() + 2 * took_s + EXPIRY_SPARE_S)
+        yield figure("come again, to expire", lambda: fill(server, keys, expires_at_s=expires_at_s))
+        time.sleep(max(expires_at_s - 1 - time.time(), 0))
+        yield figure("expire at once", lambda: _until_expired(server, expires_at_s))
+        yield figure("come where others expired", lambda: fill(server, keys))
+        yield figure("are flushed", lambda: _flush_all(server))
+        yield figure("come where others were flushed", lambda: fill(server, keys))
+    with _server(options, _with_little_memory(program, options)) as server:
+        yield figure("come where there is no room", lambda: fill(server, keys))
+
+
+def _with_little_memory(program: Program, options: Options) -> Program:
+    """The same kestreld with the smallest of the caches."""
+    return kestreld_cache(program.name, options.programs[program.name], min(options.memory_mib))
+
+
+def _until_expired(server: Server, expires_at_s: int) -> None:
+    while time.time() < expires_at_s + EXPIRY_S_MAX:
+        if time.time() > expires_at_s + SETTLE_S and int(statistic(server, "curr_items")) <= 1:
+            break
+        time.sleep(0.2)
+
+
+def _flush_all(server: Server) -> None:
+    ask(server.port, b"flush_all\r\n", b"OK\r\n")
+    time.sleep(SETTLE_S)  # what is dropped may be freed in parts
+
+
+def _read_options(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cache", description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure (default all): {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, help="so many of everything that is repeated (cpu: 7, waits: 2)")
+    parser.add_argument("--seconds", type=float, default=1, help="of each measurement of CPU (1)")
+    parser.add_argument("--keys", type=int, default=KEYS, help=f"how many are many; twice as many for waits ({KEYS})")
+    parser.add_argument("--quick", action="store_true", help="does everything work? short, and with few keys")
+    parser.add_argument("--kestreld", default="", metavar="COMMAND", help="the kestreld to measure (default: this one)")
+    parser.add_argument("--compiled", action="store_true", help="the one of `make compiled` beside it")
+    parser.add_argument("--folder", type=Path, default=SCRATCH, help="where journals lie meanwhile")
+    options = parser.parse_args(given)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if options.quick:
+        options.rounds, options.seconds, options.keys = 1, 0.05, 5_000
+    if options.keys < 1 or (options.rounds or 1) < 1:
+        parser.error("it takes a round and a key at least")
+    if options.compiled and not COMPILED.exists():
+        parser.error(f"there is no {COMPILED}: run `make compiled` first")
+    return options
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """0 = measured, and nothing is above its limit; 1 = something is; 2 = it could not be measured."""
+    options = _read_options(given)
+    build()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="run", dir=options.folder))
+    programs = {"kestreld": options.kestreld} | ({"compiled": str(COMPILED)} if options.compiled else {})
+    memory_mib = (8,) if options.quick else MEMORY_MIB
+    words = Console(stderr=True, highlight=False)
+    is_above = False
+    try:
+        with words.status("starting") as status:
+            say: Callable[[str], None] = status.update if words.is_terminal else lambda what: None
+            for part in options.parts or PARTS:
+                rounds = options.rounds or (7 if part == "cpu" else 2)
+                wanted = Options(programs, folder, options.keys, memory_mib, rounds, options.seconds, say)
+                for figure in {"cpu": cpu, "memory": memory, "waits": waits}[part](wanted):
+                    is_above = is_above or figure.is_above
+                    status.stop()
+                    print(line(figure), flush=True)  # some are a long time coming
+                    status.start()
+    except Unusable as unusable:
+        words.print(f"benchmarks: {unusable}", markup=False)
+        return 2
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(is_above)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
