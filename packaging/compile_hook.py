@@ -13,6 +13,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = [
+    "kestreld/cache/entries.py",
+    "kestreld/cache/counts.py",
+    "kestreld/cache/parts.py",
+    "kestreld/cache/dictionary.py",
     "kestreld/journal/records.py",
     "kestreld/journal/open_files.py",
     "kestreld/journal/segment.py",
@@ -43,6 +47,9 @@ MODULES = [
     "kestreld/server/memcache/commands.py",
     "kestreld/server/memcache/parser.py",
     "kestreld/server/memcache/handler.py",
+    "kestreld/server/cache/commands.py",
+    "kestreld/server/cache/parser.py",
+    "kestreld/server/cache/handler.py",
     "kestreld/server/session.py",
     "kestreld/server/turn.py",
 ]

@@ -1,0 +1,1 @@
+"""A memcached of its own: an LRU dictionary in memory only (docs/cache.md)."""

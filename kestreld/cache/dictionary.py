@@ -1,0 +1,330 @@
+"""The dictionary: entries that leave when their time is over, or when memory is and they were not used for longest."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from kestreld.cache.counts import Counts
+from kestreld.cache.entries import (
+    CAS_AT,
+    CAS_MASK,
+    EXPIRES_AT,
+    FETCHED,
+    NEVER,
+    NEVER_MS,
+    STATE_AT,
+    TIME_BYTES,
+    UNFETCHED,
+    USED_AT,
+    Item,
+    expires_at_ms,
+    unpack,
+    used_at_ms,
+)
+from kestreld.cache.parts import PLACES, SHIFT, SPLIT_MIN, Parts
+from kestreld.clock import Clock
+
+# What an item costs beside the bytes of its name and its entry: both objects' own, and its share of a dict.
+ITEM_OVERHEAD_BYTES: Final = 2 * 33 + 16 + 96
+MOVE_UP_MS_MAX: Final = 60_000  # an entry that is used is moved up this often, more often where entries leave sooner
+EVICTED_AT_ONCE: Final = 64
+FREED_AT_ONCE: Final = 500  # each may be the last in a megabyte of free memory, which goes back to the kernel
+TIDY_PAUSE_MS: Final = 1000
+RELATIVE_S_MAX: Final = 60 * 60 * 24 * 30  # a longer expiry is a time since 1970
+
+
+class Dictionary:
+    """Entries by name (see `entries`). Names and entries are bytes, made by whoever speaks the protocol.
+
+    Every command calls `read_clock` first. Then `table` and `fresh_after` are all that a usual get needs: an entry
+    that sorts after `fresh_after` is the answer; any other, or none, is for `fetch`.
+    """
+
+    def __init__(self, clock: Clock, memory_bytes: int, item_size_max_bytes: int) -> None:
+        self.memory_bytes = memory_bytes
+        self.item_size_max_bytes = item_size_max_bytes
+        self.counts = Counts()
+        self.items = 0
+        self.used_bytes = 0
+        self._clock = clock
+        self._parts = Parts()
+        self.table = self._parts.table
+        self._garbage: list[dict[bytes, bytes]] = []
+        self._garbage_bytes = 0
+        self._cas = 0
+        self._evicted_used_ms = -(1 << 40)  # when what was evicted last had been moved up
+        self._flush_at_ms: int | None = None
+        self._now_ms = -1
+        self._now = b""
+        self.fresh_after = b""
+        self.new_header = b""
+        self.read_clock()
+
+    def configure(self, memory_bytes: int, item_size_max_bytes: int) -> None:
+        """What it may hold from now on."""
+        self.memory_bytes = memory_bytes
+        self.item_size_max_bytes = item_size_max_bytes
+
+    def figures(self) -> dict[str, int]:
+        """memcached's figures of what it holds and has done, by memcached's names."""
+        return {
+            **self.counts.figures(),
+            "curr_items": self.items,
+            "bytes": self.used_bytes,
+            "limit_maxbytes": self.memory_bytes,
+        }
+
+    # Time
+
+    def read_clock(self) -> None:
+        """Take over the time of this turn."""
+        now_ms = self._clock.monotonic_ms
+        if now_ms == self._now_ms:
+            return
+        self._now_ms = now_ms
+        self._now = now_ms.to_bytes(TIME_BYTES, "big")
+        self.fresh_after = (now_ms + MOVE_UP_MS_MAX - self._move_up_ms()).to_bytes(TIME_BYTES, "big")
+        self.new_header = UNFETCHED + b"\0" + NEVER + self._now
+        if self._flush_at_ms is not None and now_ms >= self._flush_at_ms:
+            self._flush_at_ms = None
+            self._drop_all()
+
+    def _move_up_ms(self) -> int:
+        """How long an entry that is used may stay where it is."""
+        return min(MOVE_UP_MS_MAX, (self._now_ms - self._evicted_used_ms) // 8)
+
+    def expiry_ms(self, expiry_s: int) -> int:
+        """When that is which a client says: a number of seconds up to 30 days, or a time since 1970; 0 = NEVER_MS."""
+        if expiry_s == 0:
+            return NEVER_MS
+        if expiry_s < 0:
+            return self._now_ms
+        ahead_ms = expiry_s * 1000
+        if expiry_s > RELATIVE_S_MAX:
+            ahead_ms -= self._clock.wall_ms
+        return max(self._now_ms + ahead_ms, self._now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        """The time of this turn, on the clock that entries are on."""
+        return self._now_ms
+
+    # Entries
+
+    def fetch(self, name: bytes) -> bytes | None:
+        """The entry to answer a get with, which counts as a use; None when there is none."""
+        entry = self.find(name)
+        if entry is None:
+            return None
+        if not entry[STATE_AT] & FETCHED:
+            return self.rewrite(name, entry, entry[STATE_AT] | FETCHED)
+        if self._now_ms - used_at_ms(entry) >= self._move_up_ms():
+            part = self.table[hash(name) >> SHIFT]
+            del part[name]
+            look_at_ms = min(self._now_ms + MOVE_UP_MS_MAX, expires_at_ms(entry))
+            entry = look_at_ms.to_bytes(TIME_BYTES, "big") + entry[STATE_AT:USED_AT] + self._now + entry[CAS_AT:]
+            part[name] = entry
+        return entry
+
+    def find(self, name: bytes) -> bytes | None:
+        """The entry, which stays as it is; None when there is none, or it has expired."""
+        entry = self.table[hash(name) >> SHIFT].get(name)
+        if entry is not None and entry[EXPIRES_AT:USED_AT] <= self._now:
+            self._expire(name, entry)
+            return None
+        return entry
+
+    def _expire(self, name: bytes, entry: bytes) -> None:
+        self.counts.get_expired += 1
+        self.counts.reclaimed += 1
+        if not entry[STATE_AT] & FETCHED:
+            self.counts.expired_unfetched += 1
+        self.remove(name)
+
+    def rewrite(self, name: bytes, entry: bytes, state: int) -> bytes:
+        """Change the state of an entry, which stays where it is; what it is now."""
+        if state & FETCHED:
+            look_at_ms = min(used_at_ms(entry) + MOVE_UP_MS_MAX, expires_at_ms(entry))
+            entry = look_at_ms.to_bytes(TIME_BYTES, "big") + state.to_bytes(1, "big") + entry[EXPIRES_AT:]
+        else:
+            entry = entry[:STATE_AT] + state.to_bytes(1, "big") + entry[EXPIRES_AT:]
+        self.table[hash(name) >> SHIFT][name] = entry
+        return entry
+
+    def next_cas(self) -> int:
+        """A cas that nothing has had."""
+        self._cas = (self._cas + 1) & CAS_MASK
+        return self._cas
+
+    def item(self, flags: bytes, data: bytes, expiry_s: int) -> Item:
+        """A new item."""
+        return Item(flags, data, self.expiry_ms(expiry_s), self._now_ms)
+
+    def look(self, name: bytes) -> Item | None:
+        """What is there, unpacked; it stays as it is."""
+        entry = self.find(name)
+        return None if entry is None else unpack(name, entry)
+
+    def put(self, name: bytes, item: Item, cas: int = 0) -> None:
+        """Store an item as the newest, under a new cas or the one that is given."""
+        item.cas = cas or self.next_cas()
+        item.used_at_ms = self._now_ms
+        self._write(name, item)
+
+    def _write(self, name: bytes, item: Item) -> None:
+        if item.expires_at_ms <= self._now_ms:
+            self.counts.total_items += 1
+            self.remove(name)
+            return
+        self.store(name, item.pack(name, item.used_at_ms + MOVE_UP_MS_MAX))
+        if item.expires_at_ms != NEVER_MS:
+            self._parts.note_expiry(hash(name) >> SHIFT, item.expires_at_ms)
+
+    def touch(self, name: bytes, expires_at_ms: int) -> bool:
+        """Have it expire then; whether it is there."""
+        item = self.look(name)
+        if item is None:
+            return False
+        self.change(name, item, expires_at_ms)
+        return True
+
+    def change(self, name: bytes, item: Item, expires_at_ms: int) -> None:
+        """Write back what `look` has found, to expire then, where it is in the order of use."""
+        item.expires_at_ms = expires_at_ms
+        if expires_at_ms <= self._now_ms:
+            self.remove(name)
+            return
+        part = self.table[hash(name) >> SHIFT]
+        before = part[name]
+        entry = part[name] = item.pack(name, item.used_at_ms + MOVE_UP_MS_MAX)
+        self.used_bytes += len(entry) - len(before)
+        if expires_at_ms != NEVER_MS:
+            self._parts.note_expiry(hash(name) >> SHIFT, expires_at_ms)
+
+    def store(self, name: bytes, entry: bytes) -> None:
+        """Put an entry there as the newest, in the place of any other of that name."""
+        part = self.table[hash(name) >> SHIFT]
+        before = part.pop(name, None)
+        part[name] = entry
+        self.counts.total_items += 1
+        if before is not None:
+            self.used_bytes += len(entry) - len(before)
+        else:
+            self.items += 1
+            self.used_bytes += len(entry) + len(name) + ITEM_OVERHEAD_BYTES
+            if len(part) > SPLIT_MIN:
+                self._parts.grown(hash(name) >> SHIFT)
+        if self.used_bytes + self._garbage_bytes > self.memory_bytes:
+            self._make_room()
+
+    def remove(self, name: bytes) -> bool:
+        """Drop an entry; whether there was one."""
+        before = self.table[hash(name) >> SHIFT].pop(name, None)
+        if before is None:
+            return False
+        self._discount(name, before)
+        return True
+
+    # Memory
+
+    def _make_room(self) -> None:
+        """Free memory until it is within its limit, or as much as one command should."""
+        for _ in range(EVICTED_AT_ONCE):
+            if self._garbage:
+                self._free_some()
+            elif self.items > 1:
+                self._evict_some()
+            if self.used_bytes + self._garbage_bytes <= self.memory_bytes:
+                return
+
+    def _evict_some(self) -> None:
+        """Drop those of the next part that were not moved up for longest."""
+        parts = self._parts
+        first = parts.next_first()
+        part = self.table[first]
+        while not part:
+            first = parts.next_first()
+            part = self.table[first]
+        counts = self.counts
+        for name in list(islice(part, 1 + len(part) // EVICTED_AT_ONCE)):
+            entry = part.pop(name)
+            self._discount(name, entry)
+            self._evicted_used_ms = used_at_ms(entry)
+            counts.evictions += 1
+            if not entry[STATE_AT] & FETCHED:
+                counts.evicted_unfetched += 1
+            if self.used_bytes <= self.memory_bytes:
+                break
+        if len(part) < SPLIT_MIN // 8:
+            parts.shrunk(first, USED_AT, CAS_AT)
+
+    def _free_some(self) -> None:
+        """Free some of what was flushed."""
+        part = self._garbage[-1]
+        for _ in range(min(FREED_AT_ONCE, len(part))):
+            name, entry = part.popitem()
+            self._garbage_bytes -= len(entry) + len(name) + ITEM_OVERHEAD_BYTES
+        if not part:
+            self._garbage.pop()
+
+    # Everything at once
+
+    def flush(self, delay_s: int) -> None:
+        """Drop everything that is there now, or by then if there is a delay (as an expiry is given)."""
+        self.counts.cmd_flush += 1
+        if delay_s <= 0:
+            self._flush_at_ms = None
+            self._drop_all()
+        else:
+            self._flush_at_ms = self.expiry_ms(delay_s)
+
+    def _drop_all(self) -> None:
+        self._garbage += self._parts.replace_all()
+        self._garbage_bytes += self.used_bytes
+        self.used_bytes = self.items = 0
+
+    # Long work, in short steps
+
+    @property
+    def tidy_at_ms(self) -> int:
+        """From when on there is something for `tidy` to do, NEVER_MS = nothing."""
+        return self._now_ms if self._garbage else self._parts.tidy_at_ms
+
+    def tidy(self) -> Iterator[None]:
+        """Free what has expired or was flushed, a little at each step."""
+        while self._garbage:
+            self._free_some()
+            yield
+        parts, first, started_ms = self._parts, 0, self._now_ms
+        while first < PLACES:
+            if parts.due_ms(first) <= self._now_ms:
+                self._drop_expired(first)
+                yield
+            first = parts.after(parts.first_of(first))
+        parts.find_due(self._now_ms + max(TIDY_PAUSE_MS, 10 * (self._now_ms - started_ms)))
+
+    def _drop_expired(self, first: int) -> None:
+        part, now, due = self.table[first], self._now, NEVER
+        expired = []
+        for name, entry in part.items():
+            expires = entry[EXPIRES_AT:USED_AT]
+            if expires <= now:
+                expired.append(name)
+            elif expires < due:
+                due = expires
+        for name in expired:
+            entry = part.pop(name)
+            self._discount(name, entry)
+            self.counts.reclaimed += 1
+            if not entry[STATE_AT] & FETCHED:
+                self.counts.expired_unfetched += 1
+        parts = self._parts
+        parts.set_due(first, int.from_bytes(due, "big"))
+        if len(part) < len(expired):
+            parts.rebuild(first)
+            parts.shrunk(first, USED_AT, CAS_AT)
+
+    def _discount(self, name: bytes, entry: bytes) -> None:
+        """It is gone."""
+        self.items -= 1
+        self.used_bytes -= len(entry) + len(name) + ITEM_OVERHEAD_BYTES

@@ -1,0 +1,131 @@
+"""Very many entries in small dicts: none ever takes long to grow, to look through or to free.
+
+One dict at first, split in two by the next bit of the hash whenever it has become large. A dict keeps the order in
+which entries were put there: the first is the one not moved up for longest. So up to the first split that order is
+exact, and beyond it is among a random sample of all entries.
+"""
+
+import sys
+from typing import Final
+
+from kestreld.cache.entries import NEVER_MS
+
+DEPTH_MAX: Final = 12
+PLACES: Final = 1 << DEPTH_MAX
+# The highest bits: within a dict, the lowest say where an entry goes. A negative place counts from the table's end.
+SHIFT: Final = sys.hash_info.width - DEPTH_MAX
+SPLIT_MIN: Final = 1024
+MERGE_MAX: Final = 256
+
+
+class Parts:
+    """The dicts. `table` has a dict in as many places as it has hashes: `table[hash(name) >> SHIFT]` is the name's."""
+
+    __slots__ = ("_cursor", "_depths", "_due_ms", "_not_before_ms", "_split_above", "table", "tidy_at_ms")
+
+    def __init__(self) -> None:
+        self.table: list[dict[bytes, bytes]] = [{}] * PLACES
+        self._depths = [0] * PLACES
+        self._due_ms: list[int] = [NEVER_MS] * PLACES  # at a part's first place: nothing in it expires before
+        # Not all the same, that they do not all split at once.
+        self._split_above = [SPLIT_MIN + (place * 677) % SPLIT_MIN for place in range(PLACES)]
+        self._cursor = 0
+        self.tidy_at_ms = NEVER_MS  # when something may have expired
+        self._not_before_ms = 0
+
+    def replace_all(self) -> list[dict[bytes, bytes]]:
+        """Be empty; what was there before, to be freed in small steps."""
+        parts, place = [], 0
+        while place < PLACES:
+            if self.table[place]:
+                parts.append(self.table[place])
+            place += PLACES >> self._depths[place]
+        self.table[:] = [{}] * PLACES
+        self._depths = [0] * PLACES
+        self._due_ms = [NEVER_MS] * PLACES
+        self.tidy_at_ms = NEVER_MS
+        self._cursor = 0
+        return parts
+
+    def first_of(self, place: int) -> int:
+        """The first place of the part that is at this one."""
+        return (place & (PLACES - 1)) & -(PLACES >> self._depths[place])
+
+    def after(self, first: int) -> int:
+        """The first place of the next part, PLACES behind the last."""
+        return first + (PLACES >> self._depths[first])
+
+    def next_first(self) -> int:
+        """The first place of a part, of all in turns."""
+        first = self._cursor
+        after = self.after(first)
+        self._cursor = 0 if after >= PLACES else after
+        return first
+
+    def note_expiry(self, place: int, expires_at_ms: int) -> None:
+        """Something in the part there expires then."""
+        first = self.first_of(place)
+        if expires_at_ms < self._due_ms[first]:
+            self._due_ms[first] = expires_at_ms
+            if expires_at_ms < self.tidy_at_ms:
+                self.tidy_at_ms = max(expires_at_ms, self._not_before_ms)
+
+    def due_ms(self, first: int) -> int:
+        """Nothing in that part expires before."""
+        return self._due_ms[first]
+
+    def set_due(self, first: int, due_ms: int) -> None:
+        """Nothing in that part expires before."""
+        self._due_ms[first] = due_ms
+
+    def find_due(self, not_before_ms: int) -> None:
+        """Set `tidy_at_ms` to when something may have expired, but not before that."""
+        self._not_before_ms = not_before_ms
+        self.tidy_at_ms = max(min(self._due_ms), not_before_ms)
+
+    def grown(self, place: int) -> None:
+        """The part there has more than SPLIT_MIN entries: split it if it has too many."""
+        first = self.first_of(place)
+        part, depth = self.table[first], self._depths[first]
+        if depth == DEPTH_MAX or len(part) <= self._split_above[first]:
+            return
+        half = PLACES >> (depth + 1)
+        lower: dict[bytes, bytes] = {}
+        upper: dict[bytes, bytes] = {}
+        for name, entry in part.items():
+            if (hash(name) >> SHIFT) & half:
+                upper[name] = entry
+            else:
+                lower[name] = entry
+        self._put(first, half, depth + 1, lower)
+        self._put(first + half, half, depth + 1, upper)
+        self._due_ms[first + half] = self._due_ms[first]
+
+    def shrunk(self, first: int, order_at: int, order_end: int) -> None:
+        """The part there has become small: join it with its neighbour if both are. The bytes of each entry from
+        `order_at` to `order_end` say in which order they are.
+        """
+        depth = self._depths[first]
+        if depth == 0:
+            return
+        size = PLACES >> depth
+        low, high = first & ~size, first | size
+        if self._depths[low] != depth or self._depths[high] != depth:
+            return
+        ours, theirs = self.table[low], self.table[high]
+        if len(ours) + len(theirs) > MERGE_MAX:
+            return
+        both = sorted([*ours.items(), *theirs.items()], key=lambda one: one[1][order_at:order_end])
+        self._put(low, size * 2, depth - 1, dict(both))
+        self._due_ms[low] = min(self._due_ms[low], self._due_ms[high])
+        self._due_ms[high] = NEVER_MS
+        if self._cursor == high:
+            self._cursor = low
+
+    def rebuild(self, first: int) -> None:
+        """Give back what the dict there has room for beyond what is in it."""
+        self._put(first, PLACES >> self._depths[first], self._depths[first], dict(self.table[first].items()))
+
+    def _put(self, first: int, size: int, depth: int, part: dict[bytes, bytes]) -> None:
+        self.table[first : first + size] = [part] * size
+        self._depths[first : first + size] = [depth] * size

@@ -1,0 +1,1 @@
+"""Memcached's text and meta protocol, on a dictionary (docs/cache.md)."""

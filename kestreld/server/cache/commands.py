@@ -1,0 +1,86 @@
+"""What memcached's command lines ask for, and its answers.
+
+A batch of the parser has, for each command, one of:
+
+- the line itself, where that is a get of one key: the dictionary has its answer under it;
+- its words in a list, the data in the place of its length where it is a plain set;
+- a `Storage`, where data came with it that is no plain set's;
+- a `Refusal`.
+"""
+
+import re
+from typing import Final
+
+STORED: Final = b"STORED\r\n"
+NOT_STORED: Final = b"NOT_STORED\r\n"
+EXISTS: Final = b"EXISTS\r\n"
+NOT_FOUND: Final = b"NOT_FOUND\r\n"
+DELETED: Final = b"DELETED\r\n"
+TOUCHED: Final = b"TOUCHED\r\n"
+END: Final = b"END\r\n"
+OK: Final = b"OK\r\n"
+ERROR: Final = b"ERROR\r\n"
+BAD_FORMAT: Final = b"CLIENT_ERROR bad command line format\r\n"
+BAD_CHUNK: Final = b"CLIENT_ERROR bad data chunk\r\n"
+BAD_EXPIRY: Final = b"CLIENT_ERROR invalid exptime argument\r\n"
+BAD_DELTA: Final = b"CLIENT_ERROR invalid numeric delta argument\r\n"
+NOT_A_NUMBER: Final = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
+BAD_DELETE: Final = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n"
+TOO_LARGE: Final = b"SERVER_ERROR object too large for cache\r\n"
+
+KEY_BYTES_MAX: Final = 250
+WORDS_MAX: Final = 23  # beyond these a line is not split further, but for keys
+
+_LEADING_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?)0*(\d{1,20})(?![^ \t\n\v\f\r])")
+
+
+def number(word: bytes, least: int, most: int) -> int | None:
+    """A number between these, as C reads it; None where the word is none."""
+    found = _LEADING_NUMBER.match(word)
+    if found is None:
+        return None
+    value = int(found[2])
+    if found[1] == b"-":
+        value = -value
+    return value if least <= value <= most else None
+
+
+def signed_32(word: bytes) -> int | None:
+    """An expiry or a length."""
+    return number(word, -(1 << 31), (1 << 31) - 1)
+
+
+def unsigned_32(word: bytes) -> int | None:
+    """Flags."""
+    return number(word, 0, (1 << 32) - 1)
+
+
+def unsigned_64(word: bytes) -> int | None:
+    """A cas, or a number that is counted with."""
+    return number(word, 0, (1 << 64) - 1)
+
+
+class Refusal:
+    """Answers, then hangs up if `closes`."""
+
+    __slots__ = ("closes", "reply")
+
+    def __init__(self, reply: bytes, *, closes: bool = False) -> None:
+        self.reply = reply
+        self.closes = closes
+
+
+class Storage:
+    """A command that came with data. `drops` says that its data was too large: what is stored under the key goes."""
+
+    __slots__ = ("cas", "data", "drops", "expiry_s", "flags", "key", "quiet", "word")
+
+    def __init__(self, word: bytes, key: bytes, flags: int, expiry_s: int) -> None:
+        self.word = word
+        self.key = key
+        self.flags = flags
+        self.expiry_s = expiry_s
+        self.cas = 0
+        self.data = b""
+        self.quiet = False
+        self.drops = False

@@ -1,0 +1,337 @@
+"""Commands of one session carried out on the dictionary."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from kestreld import __version__
+from kestreld.cache.dictionary import Dictionary
+from kestreld.cache.entries import CAS_AT, CAS_MASK, END_BYTES, HEADER_BYTES, KEY_AT, Item, name_of
+from kestreld.cache.parts import SHIFT
+from kestreld.server.cache import commands as wire
+from kestreld.server.cache.commands import (
+    END,
+    KEY_BYTES_MAX,
+    NOT_FOUND,
+    NOT_STORED,
+    STORED,
+    Refusal,
+    Storage,
+    signed_32,
+    unsigned_32,
+    unsigned_64,
+)
+from kestreld.server.cache.stats import stats_of
+from kestreld.server.command_handler import CommandHandler
+from kestreld.server.state import ServerState
+
+KEYS_AT_ONCE: Final = 1000
+
+
+class CacheHandler(CommandHandler):
+    """The commands of one session. `allowed` are the words that its account may send, None = all."""
+
+    def __init__(
+        self, state: ServerState, dictionary: Dictionary, allowed: frozenset[bytes] | None, plan: Callable[[], None]
+    ) -> None:
+        super().__init__(state)
+        self.dictionary = dictionary
+        self._allowed = allowed
+        self._plan = plan
+        self._keys: list[bytes] = []  # of a get of many keys, those still to be answered, the next one last
+        self._keys_word = b""
+        self._keys_expire_at_ms = 0
+
+    def execute(self, commands: Iterator[Any]) -> bool:
+        out, dictionary = self.out, self.dictionary
+        dictionary.read_clock()
+        table, fresh_after = dictionary.table, dictionary.fresh_after
+        hits = misses = 0
+        if self._keys and self._answer_keys():
+            return True
+        for each in commands:
+            if isinstance(each, bytes):
+                entry = table[hash(each) >> SHIFT].get(each)
+                if entry is None or entry <= fresh_after:
+                    entry = dictionary.fetch(each)
+                if entry is None:
+                    misses += 1
+                    out.append(END)
+                    continue
+                hits += 1
+                out.append(entry[HEADER_BYTES:])
+                self.room_bytes -= len(entry)
+                if self.room_bytes >= 0:
+                    continue
+            elif isinstance(each, Storage):
+                self._store(each)
+            elif isinstance(each, list):
+                self._other(each)
+            else:
+                refusal: Refusal = each
+                out.append(refusal.reply)
+                self.closing = refusal.closes
+            if self.room_bytes < 0 or self.closing or self.held or self._keys:
+                break
+        counts = dictionary.counts
+        counts.get_hits += hits
+        counts.get_misses += misses
+        self._plan()
+        return self.room_bytes < 0 or self.closing or self.held or bool(self._keys)
+
+    def commit_failure(self, reason: str) -> bytes:
+        return b"SERVER_ERROR journal " + reason.encode("latin-1", "replace") + b"\r\n"
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        self._keys = []
+
+    # Storage
+
+    def _store(self, storage: Storage) -> None:
+        dictionary = self.dictionary
+        counts = dictionary.counts
+        name = name_of(storage.key)
+        if self._allowed is not None and storage.word not in self._allowed:
+            self._refuse(storage.word, storage.quiet)
+            return
+        if storage.drops:
+            counts.store_too_large += 1
+            if storage.word == b"set":
+                dictionary.remove(name)
+            self._answer(wire.TOO_LARGE, storage.quiet)
+            return
+        counts.cmd_set += 1
+        self._answer(self._stored(storage, name), storage.quiet)
+
+    def _stored(self, storage: Storage, name: bytes) -> bytes:
+        dictionary, word = self.dictionary, storage.word
+        item = dictionary.item(b"%d" % storage.flags, storage.data, storage.expiry_s)
+        if word != b"set":
+            before = dictionary.look(name)
+            if word == b"add":
+                if before is not None:
+                    dictionary.fetch(name)
+                    return NOT_STORED
+            elif word == b"cas":
+                counts = dictionary.counts
+                if before is None:
+                    counts.cas_misses += 1
+                    return NOT_FOUND
+                if before.cas != storage.cas:
+                    counts.cas_badval += 1
+                    return wire.EXISTS
+                counts.cas_hits += 1
+            elif before is None:
+                return NOT_STORED
+            elif word != b"replace":
+                item = before
+                item.data = before.data + storage.data if word == b"append" else storage.data + before.data
+                if len(item.data) + len(storage.key) > dictionary.item_size_max_bytes:
+                    return b"SERVER_ERROR out of memory storing object\r\n"
+        dictionary.put(name, item)
+        return STORED
+
+    # Everything else
+
+    def _other(self, words: list[bytes]) -> None:
+        word = words[0]
+        command = _COMMANDS.get(word)
+        if command is None:
+            self.out.append(wire.ERROR)
+            self.closing = words[-1].startswith(b"HTTP/") and len(words) > 1
+        elif self._allowed is not None and word not in self._allowed:
+            self._refuse(word, quiet=False)
+        else:
+            command(self, words)
+
+    def _refuse(self, word: bytes, quiet: bool) -> None:
+        self._answer(b"CLIENT_ERROR not allowed: %b\r\n" % word, quiet)
+
+    def _answer(self, reply: bytes, quiet: bool) -> None:
+        if not quiet:
+            self.out.append(reply)
+
+    def _get(self, words: list[bytes]) -> None:
+        if len(words) < 2:
+            self.out.append(wire.ERROR)
+            return
+        keys = words[1:]
+        if words[0] in (b"gat", b"gats"):
+            expiry_s = signed_32(words[1])
+            if expiry_s is None:
+                self.out.append(wire.BAD_EXPIRY)
+                return
+            keys = words[2:]
+            if not keys:
+                self.out.append(wire.ERROR)
+                return
+            self._keys_expire_at_ms = self.dictionary.expiry_ms(expiry_s)
+        if max(map(len, keys)) > KEY_BYTES_MAX:
+            self.out.append(wire.BAD_FORMAT)
+            return
+        keys.reverse()
+        self._keys, self._keys_word = keys, words[0]
+        self._answer_keys()
+
+    def _answer_keys(self) -> bool:
+        """Answer some of the keys of a get; whether there are more that have to wait."""
+        word, keys = self._keys_word, self._keys
+        touches, with_cas = word in (b"gat", b"gats"), word in (b"gets", b"gats")
+        dictionary, out = self.dictionary, self.out
+        for _ in range(KEYS_AT_ONCE):
+            if not keys:
+                out.append(END)
+                return False
+            if self.room_bytes < 0:
+                return True
+            name = name_of(keys.pop())
+            if touches:
+                self._touch_one(name)
+            entry = dictionary.fetch(name)
+            if touches:
+                pass
+            elif entry is None:
+                dictionary.counts.get_misses += 1
+            else:
+                dictionary.counts.get_hits += 1
+            if entry is not None:
+                self.room_bytes -= len(entry)
+                out.append(_with_cas(name, entry) if with_cas else entry[HEADER_BYTES:-END_BYTES])
+        self.room_bytes = -1  # the others' turn
+        out.append(b"")
+        return True
+
+    def _touch_one(self, name: bytes) -> bool:
+        found = self.dictionary.touch(name, self._keys_expire_at_ms)
+        if found:
+            self.dictionary.counts.touch_hits += 1
+        else:
+            self.dictionary.counts.touch_misses += 1
+        return found
+
+    def _touch(self, words: list[bytes]) -> None:
+        if not 3 <= len(words) <= 4:
+            self.out.append(wire.ERROR)
+            return
+        quiet = words[-1] == b"noreply"
+        expiry_s = signed_32(words[2])
+        if len(words[1]) > KEY_BYTES_MAX:
+            self._answer(wire.BAD_FORMAT, quiet)
+        elif expiry_s is None:
+            self._answer(wire.BAD_EXPIRY, quiet)
+        else:
+            self._keys_expire_at_ms = self.dictionary.expiry_ms(expiry_s)
+            self._answer(wire.TOUCHED if self._touch_one(name_of(words[1])) else NOT_FOUND, quiet)
+
+    def _delete(self, words: list[bytes]) -> None:
+        if not 2 <= len(words) <= 4:
+            self.out.append(wire.ERROR)
+            return
+        quiet = len(words) > 2 and words[-1] == b"noreply"
+        rest = words[2:]
+        if rest not in ([], [b"0"], [b"noreply"], [b"0", b"noreply"]):
+            self._answer(wire.BAD_DELETE, quiet)
+        elif len(words[1]) > KEY_BYTES_MAX:
+            self._answer(wire.BAD_FORMAT, quiet)
+        elif self.dictionary.find(name_of(words[1])) is not None and self.dictionary.remove(name_of(words[1])):
+            self.dictionary.counts.delete_hits += 1
+            self._answer(wire.DELETED, quiet)
+        else:
+            self.dictionary.counts.delete_misses += 1
+            self._answer(NOT_FOUND, quiet)
+
+    def _count(self, words: list[bytes]) -> None:
+        """incr and decr."""
+        if not 3 <= len(words) <= 4:
+            self.out.append(wire.ERROR)
+            return
+        quiet = words[-1] == b"noreply"
+        if len(words[1]) > KEY_BYTES_MAX:
+            self._answer(wire.BAD_FORMAT, quiet)
+            return
+        delta = unsigned_64(words[2])
+        if delta is None:
+            self._answer(wire.BAD_DELTA, quiet)
+            return
+        name, goes_up = name_of(words[1]), words[0] == b"incr"
+        item = self.dictionary.look(name)
+        counts = self.dictionary.counts
+        if item is None:
+            if goes_up:
+                counts.incr_misses += 1
+            else:
+                counts.decr_misses += 1
+            self._answer(NOT_FOUND, quiet)
+            return
+        if goes_up:
+            counts.incr_hits += 1
+        else:
+            counts.decr_hits += 1
+        counted = self.counted(name, item, delta, goes_up)
+        self._answer(wire.NOT_A_NUMBER if counted is None else counted + b"\r\n", quiet)
+
+    def counted(self, name: bytes, item: Item, delta: int, goes_up: bool) -> bytes | None:
+        """Add to a number or subtract from it; what it is now, None where it is none."""
+        value = unsigned_64(item.data)
+        if value is None:
+            return None
+        value = (value + delta) & CAS_MASK if goes_up else max(value - delta, 0)
+        text = b"%d" % value
+        item.data = text.ljust(len(item.data))
+        self.dictionary.put(name, item)
+        return text
+
+    def _flush_all(self, words: list[bytes]) -> None:
+        if len(words) > 3:
+            self.out.append(wire.ERROR)
+            return
+        quiet = len(words) > 1 and words[-1] == b"noreply"
+        delay_s: int | None = 0
+        if len(words) > (2 if quiet else 1):
+            delay_s = signed_32(words[1])
+        if delay_s is None:
+            self._answer(wire.BAD_EXPIRY, quiet)
+            return
+        self.dictionary.flush(delay_s)
+        self._answer(wire.OK, quiet)
+
+    def _version(self, words: list[bytes]) -> None:
+        self.out.append(b"VERSION " + __version__.encode() + b"\r\n")
+
+    def _verbosity(self, words: list[bytes]) -> None:
+        if not 2 <= len(words) <= 3:
+            self.out.append(wire.ERROR)
+            return
+        is_number = unsigned_32(words[1]) is not None
+        self._answer(wire.OK if is_number else wire.BAD_FORMAT, words[-1] == b"noreply")
+
+    def _quit(self, words: list[bytes]) -> None:
+        self.closing = self.has_quit = True
+
+    def _stats(self, words: list[bytes]) -> None:
+        self.out.append(stats_of(self.dictionary, self.state, words[1:]))
+
+
+def _with_cas(name: bytes, entry: bytes) -> bytes:
+    """The answer to gets, but for its END."""
+    line_end = entry.index(b"\r\n", KEY_AT + len(name) - 6)
+    cas = int.from_bytes(entry[CAS_AT:HEADER_BYTES], "big")
+    return b"%b %d%b" % (entry[HEADER_BYTES:line_end], cas, entry[line_end:-END_BYTES])
+
+
+_COMMANDS: Final[dict[bytes, Callable[[CacheHandler, list[bytes]], None]]] = {
+    b"get": CacheHandler._get,
+    b"gets": CacheHandler._get,
+    b"gat": CacheHandler._get,
+    b"gats": CacheHandler._get,
+    b"bget": CacheHandler._get,
+    b"touch": CacheHandler._touch,
+    b"delete": CacheHandler._delete,
+    b"incr": CacheHandler._count,
+    b"decr": CacheHandler._count,
+    b"flush_all": CacheHandler._flush_all,
+    b"version": CacheHandler._version,
+    b"verbosity": CacheHandler._verbosity,
+    b"quit": CacheHandler._quit,
+    b"stats": CacheHandler._stats,
+}

@@ -1,0 +1,202 @@
+"""Memcached's text protocol: bytes to commands (`commands` says what a batch has). It never sees a socket or a key's
+value.
+"""
+
+from typing import Any, Final
+
+from kestreld.cache.dictionary import Dictionary
+from kestreld.server.cache.commands import (
+    BAD_CHUNK,
+    BAD_FORMAT,
+    ERROR,
+    KEY_BYTES_MAX,
+    Refusal,
+    Storage,
+    signed_32,
+    unsigned_32,
+    unsigned_64,
+)
+from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
+from kestreld.server.memcache.parser import BINARY_MAGIC, SMALL_ITEM_BYTES, binary_refusal
+
+DATA_BYTES_MAX: Final = (1 << 31) - 3
+GETS_LINE_BYTES_MAX: Final = 1 << 22
+ITEM_HEADER_BYTES: Final = 48 + 8 + 1 + 2  # memcached's own, with the cas and what ends key and data
+_STORAGE: Final = frozenset((b"set", b"add", b"replace", b"append", b"prepend", b"cas"))
+_MANY_KEYS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
+
+
+class CacheParser(Parser):
+    """The input of one connection."""
+
+    def __init__(self, dictionary: Dictionary, line_bytes_max: int, *, has_all_rights: bool) -> None:
+        super().__init__()
+        self._dictionary = dictionary
+        self._line_bytes_max = line_bytes_max
+        self._is_plain = has_all_rights  # a get of one key need not be looked at
+        self._rest = b""
+        self._is_first = True
+        self._over = False
+        self._storage: Storage | None = None  # whose data is unfinished; None: it is thrown away
+        self._chunks: list[bytes] = []
+        self._missing = 0
+        self._block_bytes = 0
+
+    @property
+    def mid_command(self) -> bool:
+        return bool(self._rest) or self._missing > 0
+
+    @property
+    def held_bytes(self) -> int:
+        if not self._missing or self._storage is None or self._block_bytes <= SMALL_ITEM_BYTES + 2:
+            return 0
+        return self._block_bytes - self._missing
+
+    def close(self) -> None:
+        self._over = True
+        self._rest = b""
+        self._chunks = []
+        self._missing = 0
+
+    def feed(self, data: bytes) -> list[Any]:
+        batch: list[Any] = []
+        at = 0
+        if self._missing:
+            at = self._continue_block(data, batch)
+            if at < 0:
+                return batch
+        elif self._rest:
+            data = self._rest + data
+            self._rest = b""
+        elif (self._is_first or self._over) and not self._begin(data, batch):
+            return batch
+        self._walk(data, at, batch)
+        return batch
+
+    def _begin(self, data: bytes, batch: list[Any]) -> bool:
+        """The first bytes of the connection; whether they are text. Also any after the last: they are dropped."""
+        if self._over:
+            return False
+        if data[:1] in BINARY_MAGIC:
+            batch.append(Refusal(binary_refusal(data), closes=True))
+            self.close()
+            return False
+        self._is_first = not data
+        return True
+
+    def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
+        """Add the commands of `data` from `at` on, and keep what is unfinished."""
+        find = data.find
+        while True:
+            end = find(b"\n", at) + 1
+            if end == 0:
+                break
+            line = data[at:end]
+            at = end
+            if self._is_plain and line[:4] == b"get " and line[-2:] == b"\r\n" and line.count(b" ") == 1:
+                batch.append(line)
+                continue
+            words = words_of(line)
+            word = words[0] if words else b""
+            if word in _STORAGE:
+                size = self._read_storage(words, batch)
+                if size < 0:
+                    continue
+                at = self._read_block(size, data, at, batch)
+                if at < 0:
+                    return
+            elif len(word) < 2:
+                batch.append(Refusal(ERROR))
+            else:
+                batch.append(words)
+        if at < len(data):
+            self._rest = data[at:] if at else data
+            if len(self._rest) > self._line_bytes_max and not self._may_be_long():
+                batch.append(Refusal(b"CLIENT_ERROR line too long\r\n", closes=True))
+                self.close()
+
+    def _may_be_long(self) -> bool:
+        return self._rest.lstrip(b" ").startswith(_MANY_KEYS) and len(self._rest) <= GETS_LINE_BYTES_MAX
+
+    # Data
+
+    def _read_storage(self, words: list[bytes], batch: list[Any]) -> int:
+        """Make `_storage` of a line; how many bytes of data follow, -1 where it is refused."""
+        has_cas = words[0] == b"cas"
+        at_least = 6 if has_cas else 5
+        if not at_least <= len(words) <= at_least + 1:
+            batch.append(Refusal(ERROR))
+            return -1
+        quiet = words[-1] == b"noreply"
+        flags, expiry_s, size = unsigned_32(words[2]), signed_32(words[3]), signed_32(words[4])
+        cas = unsigned_64(words[5]) if has_cas else 0
+        if (
+            flags is None
+            or expiry_s is None
+            or size is None
+            or cas is None
+            or len(words[1]) > KEY_BYTES_MAX
+            or not 0 <= size <= DATA_BYTES_MAX
+        ):
+            batch.append(Refusal(b"" if quiet else BAD_FORMAT))
+            return -1
+        storage = Storage(words[0], words[1], flags, expiry_s)
+        storage.cas, storage.quiet = cas, quiet
+        self._storage = storage
+        item_bytes = ITEM_HEADER_BYTES + len(storage.key) + size + (4 if flags else 0)
+        if item_bytes > self._dictionary.item_size_max_bytes:
+            storage.drops = True
+            batch.append(storage)
+            self._storage = None
+        return size
+
+    def _read_block(self, size: int, data: bytes, at: int, batch: list[Any]) -> int:
+        """Take the data that begins at `at`; where the next line begins, -1 when all is consumed."""
+        end = at + size
+        storage = self._storage
+        if storage is not None and len(data) >= end + 2:
+            self._storage = None
+            if data[end : end + 2] == b"\r\n":
+                storage.data = data[at:end]
+                batch.append(storage)
+            else:
+                batch.append(Refusal(b"" if storage.quiet else BAD_CHUNK))
+            return end + 2
+        self._missing = self._block_bytes = size + 2
+        self._chunks = []
+        taken = self._continue_block(data[at:], batch)
+        return -1 if taken < 0 else at + taken
+
+    def _continue_block(self, data: bytes, batch: list[Any]) -> int:
+        """Feed an open block of data; how many bytes it took, -1 when it took all and wants more."""
+        take = min(self._missing, len(data))
+        self._missing -= take
+        storage = self._storage
+        if storage is not None:
+            self._chunks.append(data if take == len(data) else data[:take])
+        if self._missing:
+            self.wanted_bytes = max(READ_BYTES + 1, min(self._missing, DATA_READ_BYTES))
+            return -1
+        self.wanted_bytes = READ_BYTES
+        if storage is not None:
+            block = b"".join(self._chunks)
+            self._storage, self._chunks = None, []
+            if block[-2:] == b"\r\n":
+                storage.data = block[:-2]
+                batch.append(storage)
+            else:
+                batch.append(Refusal(b"" if storage.quiet else BAD_CHUNK))
+        return take
+
+
+def words_of(line: bytes) -> list[bytes]:
+    """The words of a line, up to a NUL and without its end. Of many, the last is all the rest."""
+    text = line[:-1]
+    if len(text) > 1 and text.endswith(b"\r"):
+        text = text[:-1]
+    if b"\0" in text:
+        text = text.partition(b"\0")[0]
+    words = text.split(b" ")
+    if b"" in words:
+        words = [word for word in words if word]
+    return words

@@ -1,0 +1,101 @@
+"""memcached's commands on a socket: what each answers, and what it leaves behind."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cache_here import CacheHere, cache_server
+
+EXCHANGES = {
+    "set and get": (
+        b"set a 5 0 3\r\nabc\r\nget a\r\nget a b a\r\nget b\r\n",
+        b"STORED\r\nVALUE a 5 3\r\nabc\r\nEND\r\nVALUE a 5 3\r\nabc\r\nVALUE a 5 3\r\nabc\r\nEND\r\nEND\r\n",
+    ),
+    "add and replace": (
+        b"replace a 0 0 1\r\n1\r\nadd a 0 0 1\r\n2\r\nadd a 0 0 1\r\n3\r\nreplace a 1 0 1\r\n4\r\nget a\r\n",
+        b"NOT_STORED\r\nSTORED\r\nNOT_STORED\r\nSTORED\r\nVALUE a 1 1\r\n4\r\nEND\r\n",
+    ),
+    "append and prepend": (
+        b"append a 0 0 1\r\n1\r\nset a 7 0 1\r\n2\r\nappend a 1 0 2\r\n34\r\nprepend a 0 0 1\r\n1\r\nget a\r\n",
+        b"NOT_STORED\r\nSTORED\r\nSTORED\r\nSTORED\r\nVALUE a 7 4\r\n1234\r\nEND\r\n",
+    ),
+    "cas": (
+        b"cas a 0 0 1 1\r\n1\r\nset a 0 0 1\r\n2\r\ngets a\r\ncas a 0 0 1 9\r\n3\r\ncas a 0 0 1 1\r\n4\r\ngets a\r\n",
+        b"NOT_FOUND\r\nSTORED\r\nVALUE a 0 1 1\r\n2\r\nEND\r\nEXISTS\r\nSTORED\r\nVALUE a 0 1 2\r\n4\r\nEND\r\n",
+    ),
+    "counters": (
+        b"incr n 1\r\nset n 0 0 2\r\n10\r\nincr n 5\r\ndecr n 9\r\nget n\r\ndecr n 100\r\n"
+        b"set n 0 0 1\r\nx\r\nincr n 1\r\n",
+        b"NOT_FOUND\r\nSTORED\r\n15\r\n6\r\nVALUE n 0 2\r\n6 \r\nEND\r\n0\r\nSTORED\r\n"
+        b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+    ),
+    "a counter wraps": (
+        b"set n 0 0 20\r\n18446744073709551615\r\nincr n 2\r\nget n\r\n",
+        b"STORED\r\n1\r\nVALUE n 0 20\r\n1                   \r\nEND\r\n",
+    ),
+    "touch and get with touch": (
+        b"touch a 10\r\nset a 0 0 1\r\n1\r\ntouch a 10\r\ngat 20 a b\r\ngats 0 a\r\ngat -1 a\r\nget a\r\n",
+        b"NOT_FOUND\r\nSTORED\r\nTOUCHED\r\nVALUE a 0 1\r\n1\r\nEND\r\nVALUE a 0 1 1\r\n1\r\nEND\r\nEND\r\nEND\r\n",
+    ),
+    "delete": (
+        b"delete a\r\nset a 0 0 1\r\n1\r\ndelete a 0\r\nget a\r\ndelete a 1\r\n",
+        b"NOT_FOUND\r\nSTORED\r\nDELETED\r\nEND\r\n"
+        b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
+    ),
+    "flush_all": (
+        b"set a 0 0 1\r\n1\r\nflush_all\r\nget a\r\nset a 0 0 1\r\n2\r\nget a\r\nflush_all 100\r\nget a\r\n",
+        b"STORED\r\nOK\r\nEND\r\nSTORED\r\nVALUE a 0 1\r\n2\r\nEND\r\nOK\r\nVALUE a 0 1\r\n2\r\nEND\r\n",
+    ),
+    "noreply": (
+        b"set a 0 0 1 noreply\r\n1\r\nadd a 0 0 1 noreply\r\n2\r\nincr a 1 noreply\r\ntouch a 0 noreply\r\nget a\r\n"
+        b"delete a noreply\r\nflush_all noreply\r\nverbosity 1 noreply\r\nincr a x noreply\r\nget a\r\n",
+        b"VALUE a 0 1\r\n2\r\nEND\r\nEND\r\n",
+    ),
+    "an item that has expired when it comes": (b"set a 0 -1 1\r\n1\r\nget a\r\n", b"STORED\r\nEND\r\n"),
+    "verbosity": (b"verbosity 1\r\nverbosity\r\n", b"OK\r\nERROR\r\n"),
+    "an unknown command": (b"nonsense\r\nx\r\n\r\n", b"ERROR\r\nERROR\r\nERROR\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_commands_are_answered_as_memcached_does(name: str, tmp_path: Path) -> None:
+    request, answer = EXCHANGES[name]
+    with cache_server(tmp_path) as cache:
+        cache.ask(request, answer)
+
+
+def test_a_value_too_large_is_refused_and_the_old_one_dropped(tmp_path: Path) -> None:
+    with cache_server(tmp_path, item_size_max_bytes=1024) as cache:
+        cache.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n")
+        cache.ask(b"set a 0 0 2000\r\n%b\r\n" % bytes(2000), b"SERVER_ERROR object too large for cache\r\n")
+        cache.ask(b"get a\r\n", b"END\r\n")
+
+
+def test_a_large_value_comes_back_whole(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 3900
+    with cache_server(tmp_path) as cache:
+        cache.ask(b"set a 0 0 %d\r\n%b\r\n" % (len(data), data), b"STORED\r\n")
+        cache.ask(b"get a\r\n", b"VALUE a 0 %d\r\n%b\r\nEND\r\n" % (len(data), data))
+
+
+def test_the_binary_protocol_is_refused_in_binary(tmp_path: Path) -> None:
+    with cache_server(tmp_path) as cache:
+        assert cache.talk(b"\x80\x0b" + bytes(22))[:8] == b"\x81\x0b\0\0\0\0\0\x81"
+
+
+def test_quit_ends_the_connection_after_the_answers(tmp_path: Path) -> None:
+    with cache_server(tmp_path) as cache:
+        assert cache.talk(b"version\r\nquit\r\nget a\r\n").startswith(b"VERSION ")
+
+
+def test_stats_tell_what_has_been_done(tmp_path: Path) -> None:
+    with cache_server(tmp_path) as cache:
+        cache.ask(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\n", b"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nEND\r\n")
+        assert stats(cache) | {"get_hits": "1", "get_misses": "1", "cmd_set": "1", "curr_items": "1"} == stats(cache)
+        cache.ask(b"stats reset\r\n", b"RESET\r\n")
+        assert stats(cache)["get_hits"] == "0"
+
+
+def stats(cache: CacheHere) -> dict[str, str]:
+    lines = cache.talk(b"stats\r\n", until=b"END\r\n").decode().splitlines()
+    return dict(line.split(" ", 2)[1:] for line in lines[:-1])
