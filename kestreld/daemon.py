@@ -14,35 +14,31 @@ import ssl
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kestreld import __version__
 from kestreld.clock import Clock
-from kestreld.config.config import Address, Config, LogFormat, exposure_reason
+from kestreld.config.config import Config, LogFormat
 from kestreld.config.config_file import find_config_path, load_file
 from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
+from kestreld.listening import listen, listen_for_cache, listen_for_operators
 from kestreld.log import FromLibraries, Level, Log
 from kestreld.machine import memory_bytes
-from kestreld.net import ListeningSocket, Network
+from kestreld.net import Network
 from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from kestreld.server.loop import TurnLoop
-from kestreld.server.memcache.protocol import Memcache
 from kestreld.server.service import Service
 from kestreld.spool_lock import check_spool, take_lock
-from kestreld.systemd import Notifier, PassedSocket, is_journal, passed_sockets
+from kestreld.systemd import Notifier, is_journal, passed_sockets
 from kestreld.tls import server_context
-
-if TYPE_CHECKING:
-    from kestreld.server.admin.listener import AdminListener
 
 STDERR = 2
 INFLIGHT_BYTES = 1024**3
@@ -241,7 +237,9 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         collect_new_garbage,
     )
     try:
-        addresses = listen(service, network, config, passed_sockets(os.environ))
+        passed = passed_sockets(os.environ)
+        addresses = listen(service, network, config, passed)
+        cache_addresses = listen_for_cache(service, network, config, passed)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))
@@ -251,6 +249,8 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         complain(f"cannot listen on {error.filename}: {error.strerror}{advice}")
         return ExitCode.CANNOT_LISTEN
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
+    if cache_addresses:
+        where += f" cache={','.join(cache_addresses)}"
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     settle_collector()
@@ -332,56 +332,6 @@ def give_up(log: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
     details = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
     log.say(Level.CRITICAL, "daemon", f"internal error: {context.get('message')}: {error!r}", details)
     os._exit(ExitCode.INTERNAL)
-
-
-def listen(service: Service, network: Network, config: Config, passed: list[PassedSocket]) -> list[str]:
-    """Listen where systemd has opened sockets, else where the configuration says; the addresses it is really at.
-
-    Raises ConfigError for a passed socket that is open to all, and OSError.
-    """
-    addresses, memcache = [], Memcache(service.state)
-    for one in passed:
-        bound, is_tls = ListeningSocket(one.bound), "tls" in one.name
-        address = Address.parse(f"tls:{bound.address}" if is_tls else bound.address)
-        exposed = replace(config, memcache=(address,)).exposed()
-        if exposed is not None:
-            raise ConfigError([config.problem("memcache", f"{one.name}: {exposure_reason(exposed)}")])
-        if is_tls and config.tls_certificate is None:
-            raise ConfigError([config.problem("tls_certificate", f"{one.name}: requires tls.certificate")])
-        addresses.append(service.listen(bound, memcache, is_tls=is_tls, is_trusted=bound.is_private).address)
-    for address in () if passed else config.memcache:
-        bound = bind(network, address)
-        addresses.append(service.listen(bound, memcache, is_tls=address.tls, is_trusted=bound.is_private).address)
-    return addresses
-
-
-def listen_for_operators(service: Service, network: Network, config: Config, log: Log) -> "AdminListener | None":
-    """Open the admin port, if there is to be one. Raises OSError for an address that somebody has asked for."""
-    if config.admin is None:
-        return None
-    try:
-        bound = bind(network, config.admin)
-    except OSError as error:
-        if "admin" in config.places:
-            raise
-        reason = f"cannot listen on {config.admin}, the default of listen.admin: {error.strerror}"
-        log.say(Level.WARNING, "daemon", f"admin port disabled: {reason}")
-        return None
-    # aiohttp takes more time and memory than all the rest: clients of the data port are let in before.
-    from kestreld.server.admin.listener import AdminListener
-
-    return AdminListener(service, bound, is_tls=config.admin.tls, is_trusted=bound.is_private)
-
-
-def bind(network: Network, address: Address) -> ListeningSocket:
-    """Raises OSError, whose `filename` is the address."""
-    try:
-        if address.path:
-            Path(address.path).parent.mkdir(parents=True, exist_ok=True)
-            return network.listen_unix(address.path)
-        return network.listen_tcp(address.host, address.port)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(address)) from error
 
 
 def catch_signals(loop: asyncio.AbstractEventLoop, service: Service) -> None:

@@ -1,6 +1,6 @@
 """Counters of the server as a whole."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
 Figures = Sequence[tuple[str, int | str]]
@@ -23,6 +23,7 @@ class ServerStats:
     refused_sets: int = 0
     child_sets: int = 0  # SETs on a child, which its parent does not count
     admin_address: str = ""  # where the HTTP listener is; "" = it is off
+    cache_figures: Callable[[], dict[str, int]] | None = None  # by memcached's names; None = there is no cache
 
 
 @dataclass(slots=True)

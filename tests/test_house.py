@@ -55,7 +55,7 @@ MAY_IMPORT: Final = {
     "threading": ("client/", "disk_threads.py", "library/"),
     "signal": ("daemon.py",),
     "os": ("daemon.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
-    "pathlib": ("daemon.py",),
+    "pathlib": ("daemon.py", "listening.py"),
     "fcntl": ("files.py",),
     "shutil": (),
     "tempfile": (),

@@ -154,6 +154,7 @@ class Config:
 
     memcache: tuple[Address, ...] = (Address("127.0.0.1", 22133),)
     admin: Address | None = Address("127.0.0.1", 2223)  # None = no admin listener
+    cache: tuple[Address, ...] | None = None  # None = no cache
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT
@@ -167,6 +168,8 @@ class Config:
     max_open_reads: int = 1
     max_line_bytes: int = 8192
     max_memory_bytes: int | None = None  # of all queues together; None = unlimited
+    cache_memory_bytes: int = 64 * 1024**2  # of all values of the cache, with what each costs beside its data
+    cache_item_size_max_bytes: int = 1024**2  # of one of them, its key included
     max_inflight_bytes: int | None = None  # of unfinished items; None = by the machine's memory
     max_queues: int | None = 100_000  # children count; None = unlimited
     max_connections: int | None = None  # None = as many as there are descriptors for
@@ -189,7 +192,13 @@ class Config:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Every place where it listens."""
-        return (*self.memcache, *([self.admin] if self.admin is not None else []))
+        return (*self.memcache, *([self.admin] if self.admin is not None else []), *(self.cache or ()))
+
+    def listener_of(self, address: Address) -> str:
+        """The field of the setting that names one of `addresses`."""
+        if address == self.admin:
+            return "admin"
+        return "cache" if address in (self.cache or ()) else "memcache"
 
     @property
     def asks_for_certificates(self) -> bool:

@@ -1,13 +1,13 @@
 """A configuration as a file says it: every setting in force, with where its value comes from, to be read back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import yaml
 
 from kestreld.config.config import Address, Config, PerQueue
 from kestreld.config.settings import GROUPED, PER_QUEUE, TOP_LEVEL, Setting, written
-from kestreld.config.users import ALL, ALL_WORD, Right, UserConfig
+from kestreld.config.users import ALL, ALL_OF_CACHE, ALL_WORD, Right, Rights, UserConfig
 from kestreld.config.values import as_people_write_it
 from kestreld.config.yaml_tree import SourceLocation
 
@@ -73,14 +73,20 @@ def _user_lines(user: UserConfig) -> Iterator[str]:
         yield f"password: {_quoted(str(user.password))}"
     if user.certificates:
         yield f"certificate: [{', '.join(map(_quoted, user.certificates))}]"
-    yield "rights:"
-    for pattern, rights in user.rights:
-        # `all` has the right to create, but does not name it.
-        is_all = rights == ALL and not user.names_create
-        words = ALL_WORD if is_all else f"[{', '.join(right.value for right in Right if right in rights)}]"
-        yield f"  {_quoted(as_people_write_it(pattern))}: {words}"
+    # `all` has the right to create, but does not name it.
+    yield from _rights_lines("rights", user.rights, None if user.names_create else ALL)
+    yield from _rights_lines("cache", user.cache_rights, ALL_OF_CACHE)
     if user.rate_bytes is not None:
         yield f"max_rate: {user.rate_bytes}"
+
+
+def _rights_lines(name: str, by_pattern: Sequence[tuple[str, Rights]], all_rights: Rights | None) -> Iterator[str]:
+    """Rights by pattern; `all_rights` are those that are written as one word."""
+    if by_pattern:
+        yield f"{name}:"
+    for pattern, rights in by_pattern:
+        words = ALL_WORD if rights == all_rights else f"[{', '.join(right.value for right in Right if right in rights)}]"
+        yield f"  {_quoted(as_people_write_it(pattern))}: {words}"
 
 
 def _quoted(text: str) -> str:

@@ -119,8 +119,12 @@ class _Draft:
             block_places=places,
         )
         if (address := config.exposed()) is not None:
-            field = "admin" if address == config.admin else "memcache"
+            field = config.listener_of(address)
             self._problems[config.problem(field, f"listen.{field}: {exposure_reason(address)}")] = None
+        if config.cache_item_size_max_bytes > config.cache_memory_bytes:
+            fields = ("cache_item_size_max_bytes", "cache_memory_bytes")
+            field = next(field for field in fields if field in config.places)
+            self._problems[config.problem(field, "cache_item_size_max must not exceed cache_memory")] = None
         self._raise_problems()
         return config
 
@@ -230,15 +234,16 @@ class _Draft:
     # What settings mean together.
 
     def _check_tls(self) -> None:
-        addresses = self.values.get("memcache", ())
+        admin = self.values.get("admin")
+        listeners = {
+            "memcache": self.values.get("memcache", ()),
+            "admin": (admin,) if admin is not None else (),
+            "cache": self.values.get("cache") or (),
+        }
         if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
-            if any(address.tls for address in addresses):
-                self._problem(
-                    self._places["", "memcache"], "listen.memcache: tls: requires tls.certificate and tls.key"
-                )
-            admin = self.values.get("admin")
-            if admin is not None and admin.tls:
-                self._problem(self._places["", "admin"], "listen.admin: tls: requires tls.certificate and tls.key")
+            for name, addresses in listeners.items():
+                if any(address.tls for address in addresses):
+                    self._problem(self._places["", name], f"listen.{name}: tls: requires tls.certificate and tls.key")
             for name in ("tls_key", "tls_client_ca"):
                 if self.values.get(name) is not None:
                     self._problem(

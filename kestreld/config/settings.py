@@ -14,6 +14,8 @@ from kestreld.config.config import Address, Compat, Config, LogFormat, PerQueue,
 from kestreld.config.yaml_tree import Kind, Node
 
 LINE_BYTES_MAX: Final = 1024**2
+CACHE_BYTES_MIN: Final = 1024**2
+CACHE_ITEM_BYTES_MIN, CACHE_ITEM_BYTES_MAX = 1024, 1024**3  # as memcached
 MAX_AGE_MS_MAX: Final = 36_500 * 86_400_000  # a century
 
 Parse = Callable[[Node], object]
@@ -130,6 +132,7 @@ def _queue_setting(name: str, field: str, parse: Parse, unset: str = "", *, of_f
 SETTINGS: Final = (
     Setting("listen.memcache", "memcache", _addresses, restart=True),
     Setting("listen.admin", "admin", _address, "null", restart=True),
+    Setting("listen.cache", "cache", _addresses, "null", restart=True),
     Setting("listen.admin_hosts", "admin_hosts", _host_names),
     Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
     Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
@@ -149,6 +152,12 @@ SETTINGS: Final = (
     Setting("max_open_reads", "max_open_reads", values.count_from(1)),
     Setting("max_line", "max_line_bytes", values.size_bytes_from(1024, LINE_BYTES_MAX), restart=True),
     Setting("max_memory", "max_memory_bytes", values.size_bytes_from(1), "infinite"),
+    Setting("cache_memory", "cache_memory_bytes", values.size_bytes_from(CACHE_BYTES_MIN)),
+    Setting(
+        "cache_item_size_max",
+        "cache_item_size_max_bytes",
+        values.size_bytes_from(CACHE_ITEM_BYTES_MIN, CACHE_ITEM_BYTES_MAX),
+    ),
     Setting("max_inflight", "max_inflight_bytes", values.size_bytes_from(1), "auto"),
     Setting("max_queues", "max_queues", values.count_from(1), "infinite"),
     Setting("max_connections", "max_connections", values.count_from(1), "infinite"),

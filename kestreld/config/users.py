@@ -17,9 +17,10 @@ SECRET_BYTES_MAX: Final = 4096
 
 
 class Right(Enum):
-    """What a user may do with the queues of a pattern. ADMIN of `*` is the server's own commands, too.
+    """What a user may do with the queues, or the keys of the cache, of a pattern.
 
-    CREATE counts only where some user has it by name: else whoever may put or get makes queues.
+    ADMIN of all queues is the server's own commands, too, and every right on the cache. CREATE counts only where some
+    user has it by name: else whoever may put or get makes queues.
     """
 
     PUT = "put"
@@ -35,12 +36,14 @@ class Thing(Enum):
     """The kind of thing that a right is on."""
 
     QUEUE = "queue"
+    CACHE = "cache"  # a key of the cache
 
 
 Rights = frozenset[Right]
 ALL: Final[Rights] = frozenset(Right)
+ALL_OF_CACHE: Final[Rights] = ALL - {Right.PEEK, Right.CREATE}
 ALL_WORD: Final = "all"
-EVERY_QUEUE: Final = "*"
+EVERYTHING: Final = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +53,15 @@ class UserConfig:
     name: str
     password: PasswordHash | None = None  # None = not by password
     certificates: tuple[str, ...] = ()  # one of these is in his certificate; empty = not by certificate
-    rights: tuple[tuple[str, Rights], ...]  # pattern of queue names (latin-1 text) -> rights; all that match count
+    rights: tuple[tuple[str, Rights], ...] = ()  # pattern of queue names (latin-1 text) -> rights; all that match count
+    cache_rights: tuple[tuple[str, Rights], ...] = ()  # the same of keys
     names_create: bool = False  # not only as one of all
     password_file: str | None = field(default=None, compare=False)  # where the password is from
     rate_bytes: int | None = None  # bytes a second, of all his connections in both directions; None = unlimited
 
 
 def pattern_of(patterns: Iterable[str]) -> "re.Pattern[str]":
-    """One that matches the queue names of all these patterns: `*` stands for any characters."""
+    """One that matches the names of all these patterns: `*` stands for any characters."""
     return re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns) or "(?!)", re.S)
 
 
@@ -92,6 +96,7 @@ class _User:
         self._password_file: str | None = None
         self._certificates: tuple[str, ...] = ()
         self._rights: list[tuple[str, Rights]] = []
+        self._cache_rights: list[tuple[str, Rights]] = []
         self._names_create = False
         self._rate_bytes: int | None = None
         readers = {
@@ -99,6 +104,7 @@ class _User:
             "password_file": self._read_password_file,
             "certificate": self._read_certificate,
             "rights": self._read_rights,
+            "cache": self._read_cache_rights,
             "max_rate": self._read_rate,
         }
         if not re.fullmatch(r"[^\x00-\x20\x7f]{1,64}", name):
@@ -128,8 +134,8 @@ class _User:
             self._problem(given["password_file"], "set password or password_file, not both")
         elif not {"password", "password_file", "certificate"} & given.keys():
             self._problem(entry, "no credentials: set password, password_file or certificate")
-        if "rights" not in given:
-            self._problem(entry, "no rights: set rights, such as {'*': [put, get]}")
+        if not {"rights", "cache"} & given.keys():
+            self._problem(entry, "no rights: set rights, such as {'*': [put, get]}, or cache for those on the cache")
 
     def finish(self) -> UserConfig:
         return UserConfig(
@@ -138,6 +144,7 @@ class _User:
             password_file=self._password_file,
             certificates=self._certificates,
             rights=tuple(self._rights),
+            cache_rights=tuple(self._cache_rights),
             names_create=self._names_create,
             rate_bytes=self._rate_bytes,
         )
@@ -168,31 +175,39 @@ class _User:
         self._certificates = tuple(names)
 
     def _read_rights(self, node: Node) -> None:
-        if node.kind is not Kind.MAPPING or not node.entries:
-            raise BadValue(node, "expected a mapping of queue patterns to rights, such as {'orders*': [put, get]}")
-        for pattern, entry in node.entries.items():
-            self._rights.append((as_clients_send_it(pattern), _rights(entry.node)))
+        self._rights = _patterns(node, ALL, "queue patterns to rights, such as {'orders*': [put, get]}")
+        for entry in node.entries.values():
             words = entry.node.items if entry.node.kind is Kind.LIST else [entry.node]
             self._names_create = self._names_create or any(word.text == Right.CREATE.value for word in words)
+
+    def _read_cache_rights(self, node: Node) -> None:
+        self._cache_rights = _patterns(node, ALL_OF_CACHE, "key patterns to rights, such as {'session:*': [put, get]}")
 
     def _read_rate(self, node: Node) -> None:
         infinite = node.kind is Kind.TEXT and node.text == "infinite"
         self._rate_bytes = None if infinite else size_bytes_from(1024)(node)
 
 
-def _rights(node: Node) -> Rights:
+def _patterns(node: Node, known: Rights, expected: str) -> list[tuple[str, Rights]]:
+    """Patterns and the rights, among `known` ones, on what they match."""
+    if node.kind is not Kind.MAPPING or not node.entries:
+        raise BadValue(node, f"expected a mapping of {expected}")
+    return [(as_clients_send_it(pattern), _rights(entry.node, known)) for pattern, entry in node.entries.items()]
+
+
+def _rights(node: Node, all_rights: Rights) -> Rights:
     rights: set[Right] = set()
     for item in node.items if node.kind is Kind.LIST else [node]:
         if item.kind is Kind.TEXT and item.text == ALL_WORD:
-            rights |= ALL
+            rights |= all_rights
             continue
-        known = [right.value for right in Right]
-        try:
-            rights.add(Right(text_of(item, "a right")))
-        except ValueError:
+        known = {right.value: right for right in Right if right in all_rights}
+        if (right := known.get(text_of(item, "a right"))) is not None:
+            rights.add(right)
+        else:
             near = difflib.get_close_matches(item.text, known, n=1)
             more = f"; did you mean {near[0]}?" if near else ""
-            raise BadValue(item, f"unknown right {item}: expected {', '.join(known)} or {ALL_WORD}{more}") from None
+            raise BadValue(item, f"unknown right {item}: expected {', '.join(known)} or {ALL_WORD}{more}")
     return frozenset(rights)
 
 

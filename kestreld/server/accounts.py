@@ -2,11 +2,11 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from kestreld.clock import Clock
-from kestreld.config.users import EVERY_QUEUE, Right, Thing, UserConfig, pattern_of
+from kestreld.config.users import ALL_OF_CACHE, EVERYTHING, Right, Rights, Thing, UserConfig, pattern_of
 from kestreld.passwords import NOBODYS, PasswordHash
 from kestreld.server.command_handler import ParsedCommands
 
@@ -48,12 +48,23 @@ class Account:
     def configure(self, config: UserConfig, clock: Clock) -> None:
         """What he may do from now on."""
         self.config = config
+        self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
+        self.is_admin = any(Right.ADMIN in rights and pattern == EVERYTHING for pattern, rights in config.rights)
+        given: dict[Thing, Sequence[tuple[str, Rights]]] = {Thing.QUEUE: config.rights, Thing.CACHE: config.cache_rights}
+        if self.is_admin:
+            given[Thing.CACHE] = ((EVERYTHING, ALL_OF_CACHE),)
         self._may = {
-            (Thing.QUEUE, right): pattern_of([pattern for pattern, rights in config.rights if right in rights])
+            (thing, right): pattern_of([pattern for pattern, rights in by_pattern if right in rights])
+            for thing, by_pattern in given.items()
             for right in Right
         }
-        self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
-        self.is_admin = any(Right.ADMIN in rights and pattern == EVERY_QUEUE for pattern, rights in config.rights)
+        self._may_all = {
+            (thing, right)
+            for thing, by_pattern in given.items()
+            for pattern, rights in by_pattern
+            if pattern == EVERYTHING
+            for right in rights
+        }
         if config.rate_bytes is None:
             self.meter = None
         elif self.meter is None or self.meter.rate_bytes != config.rate_bytes:
@@ -73,6 +84,10 @@ class Account:
     def may(self, right: Right, name: str, thing: Thing = Thing.QUEUE) -> bool:
         """Whether it has this right on the thing of that name."""
         return self._may[thing, right].fullmatch(name) is not None
+
+    def may_all(self, right: Right, thing: Thing) -> bool:
+        """Whether it has this right on everything of the kind."""
+        return (thing, right) in self._may_all
 
     def sees(self, queue: str) -> bool:
         """Whether he may know of a queue: he has some right on it."""

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kestreld.clock import Clock
 from kestreld.config.config import Config, exposure_reason
@@ -30,6 +30,9 @@ from kestreld.server.wire_protocol import WireProtocol
 from kestreld.stats import ServerStats
 from kestreld.systemd import Notifier
 from kestreld.tls import server_context
+
+if TYPE_CHECKING:
+    from kestreld.cache.dictionary import Dictionary
 
 T = TypeVar("T")
 MAINTENANCE_MS: Final = 1000
@@ -92,6 +95,7 @@ class Service:
         self.admission.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
+        self._dictionary: Dictionary | None = None  # None = there is no cache
         self.stopped: asyncio.Future[None] = loop.create_future()
         self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False
@@ -149,6 +153,11 @@ class Service:
         )
         self.listeners.append(listener)
         return listener
+
+    def look_after(self, dictionary: "Dictionary") -> None:
+        """Show its figures beside the server's, and let a reload change its limits."""
+        self._dictionary = dictionary
+        self.stats.cache_figures = dictionary.figures
 
     def _after_commit(self) -> None:
         self.maintenance.after_turn()
@@ -304,13 +313,15 @@ class Service:
         waiting = needs_restart(self.started_with, config)
         running = until_restart(self.started_with, config)
         if (address := running.exposed()) is not None:  # with the new addresses it would not be
-            raise ConfigError([config.problem("memcache", f"before the restart, {exposure_reason(address)}")])
+            raise ConfigError([config.problem(running.listener_of(address), f"before the restart, {exposure_reason(address)}")])
         context = server_context(running, self.collection.files)
-        if context is None and any(address.tls for address in (*running.memcache, running.admin) if address):
+        if context is None and any(address.tls for address in running.addresses):
             raise ConfigError([config.problem("tls_certificate", "required by tls: listeners until the restart")])
         configured = self.collection.configure(running)
         self.admission.configure(running, context)
         self.state.max_open_reads = config.max_open_reads
+        if self._dictionary is not None:
+            self._dictionary.configure(config.cache_memory_bytes, config.cache_item_size_max_bytes)
         self.inflight.configure(self._inflight_bytes_max(config))
         return self._tell_reloaded(config.source, waiting, configured)
 

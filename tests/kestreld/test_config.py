@@ -309,6 +309,17 @@ BAD_FILES = [
     ("listen: {memcache: 'tls:h:1'}", "1:20", "listen.memcache: tls: requires tls.certificate"),
     ("listen: {admin: 'tls:127.0.0.1:1'}", "1:17", "listen.admin: tls: requires tls.certificate"),
     ("listen: {admin_hosts: 'http://h'}", "1:23", "listen.admin_hosts: expected a host name"),
+    ("listen: {cache: 'tls:h:1'}", "1:17", "listen.cache: tls: requires tls.certificate"),
+    ("listen: {cache: [127.0.0.1:1, '[::]:1']}", "1:17", "listen.cache: [::]:1 is reachable from other machines"),
+    ("listen: {cache: []}", "1:17", "listen.cache: expected at least one address"),
+    ("listen: {cache: on}", "1:17", "not 'on'"),
+    ("cache_memory: 1000KiB", "1:15", "1000KiB is too small: the minimum is 1048576"),
+    ("cache_item_size_max: 1023", "1:22", "1023 is too small: the minimum is 1024"),
+    ("cache_item_size_max: 2GiB", "1:22", "2GiB is too large: the maximum is 1073741824"),
+    ("cache_memory: 2MiB\ncache_item_size_max: 3MiB", "2:22", "cache_item_size_max must not exceed cache_memory"),
+    ("users: {a: {certificate: c, cache: [get]}}", "1:36", "a mapping of key patterns to rights"),
+    ("users: {a: {certificate: c, cache: {k: peek}}}", "1:40", "expected put, get, flush, delete, admin or all"),
+    ("users: {a: {certificate: c, cache: {k: gte}}}", "1:40", "did you mean get?"),
     ("metrics: {per_queue: most}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
     ("metrics: {per_queue: 'top:x'}", "1:22", "metrics.per_queue: expected all, off, top:N or regex:PATTERN"),
     ("metrics: {per_queue: 'regex:('}", "1:22", "'(' is not a valid regular expression"),
@@ -584,13 +595,14 @@ def test_only_settings_that_are_bound_at_the_start_need_a_restart():
     live = "queue_path: /a\nmax_age: 5\nmax_size: 3\nsync_journal: true\ntimeout: 5\nmax_open_reads: 9\n"
     assert needs_restart(old, load(live + "queues: {a: {journal: false}, c: {}}", "k.yaml")) == []
     new = load(
-        "listen: {memcache: 127.0.0.1:1, admin: null}\ncompat: kestrel-1\nqueue_path: /b\narchive_path: /c\n"
-        "max_line: 2KiB\nqueues: {a: {journal: true}, b: {journal: false}}",
+        "listen: {memcache: 127.0.0.1:1, admin: null, cache: 127.0.0.1:2}\ncompat: kestrel-1\nqueue_path: /b\narchive_path: /c\n"
+        "max_line: 2KiB\ncache_memory: 1GiB\ncache_item_size_max: 1KiB\nqueues: {a: {journal: true}, b: {journal: false}}",
         "k.yaml",
     )
     assert needs_restart(old, new) == [
         "listen.memcache",
         "listen.admin",
+        "listen.cache",
         "compat",
         "queue_path",
         "archive_path",
@@ -647,6 +659,7 @@ EVERY_SERVER_SETTING = """
 listen:
   memcache: [127.0.0.1:0, '[::1]:22133', 'unix:/run/k: #1.sock', 'tls:127.0.0.1:1']
   admin: null
+  cache: [127.0.0.1:0, 'unix:/run/c.sock']
   admin_hosts: [a, b.c]
 metrics: {per_queue: 'regex:a "b" # \\d: {}'}
 log: {format: json}
@@ -663,6 +676,8 @@ sync_together: true
 max_open_reads: 4
 max_line: 16KiB
 max_memory: 2GiB
+cache_memory: 2GiB
+cache_item_size_max: 5MiB
 max_inflight: 1GiB
 max_queues: infinite
 max_connections: 5
@@ -671,8 +686,9 @@ max_connections_per_ip: 3
 USERS = f"""
 users:
   o#p: {{password: "{hash_password(b"x", b"salt of the tests")}", rights: {{'*': all}}, max_rate: 1MiB}}
-  yes: {{certificate: [a, 'b: c'], rights: {{'größe*': [create, put], b: all, c: []}}}}
+  yes: {{certificate: [a, 'b: c'], rights: {{'größe*': [create, put], b: all, c: []}}, cache: {{'*': all, 'ö:*': [get, put]}}}}
   by_hand: {{certificate: z, rights: {{'*': [put, get, peek, flush, delete, admin, create]}}}}
+  of_cache: {{certificate: y, cache: {{'a*': [get, put, delete, flush, admin]}}}}
 """
 
 

@@ -1,0 +1,98 @@
+"""Opening the ports: where systemd has opened sockets, else where the configuration says."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kestreld.config.config import Address, Config, exposure_reason
+from kestreld.errors import ConfigError
+from kestreld.log import Level, Log
+from kestreld.net import ListeningSocket, Network
+from kestreld.server.memcache.protocol import Memcache
+from kestreld.server.service import Service
+from kestreld.server.wire_protocol import WireProtocol
+from kestreld.systemd import PassedSocket
+
+if TYPE_CHECKING:
+    from kestreld.server.admin.listener import AdminListener
+
+# In the name of a passed socket, as a word of its own: "memcache" is the queues'.
+CACHE_WORD: Final = re.compile(r"(?<![A-Za-z0-9])cache(?![A-Za-z0-9])")
+
+
+def listen(service: Service, network: Network, config: Config, passed: Sequence[PassedSocket]) -> list[str]:
+    """Open the ports of the queues; the addresses that they are really at.
+
+    Raises ConfigError for a passed socket that is open to all, and OSError.
+    """
+    sockets = [one for one in passed if not CACHE_WORD.search(one.name)]
+    return _serve(service, network, config, Memcache(service.state), sockets, config.memcache)
+
+
+def listen_for_cache(service: Service, network: Network, config: Config, passed: Sequence[PassedSocket]) -> list[str]:
+    """As `listen` for the ports of the cache, and make it, if there is to be one."""
+    sockets = [one for one in passed if CACHE_WORD.search(one.name)]
+    if not sockets and not config.cache:
+        return []
+    # Not loaded by servers without a cache.
+    from kestreld.cache.dictionary import Dictionary
+    from kestreld.server.cache.protocol import Cache
+
+    dictionary = Dictionary(service.clock, config.cache_memory_bytes, config.cache_item_size_max_bytes)
+    service.look_after(dictionary)
+    return _serve(service, network, config, Cache(service.state, dictionary), sockets, config.cache or ())
+
+
+def _serve(
+    service: Service,
+    network: Network,
+    config: Config,
+    protocol: WireProtocol,
+    passed: Sequence[PassedSocket],
+    configured: Sequence[Address],
+) -> list[str]:
+    addresses = []
+    for one in passed:
+        bound, is_tls = ListeningSocket(one.bound), "tls" in one.name
+        address = Address.parse(f"tls:{bound.address}" if is_tls else bound.address)
+        exposed = replace(config, memcache=(address,)).exposed()
+        if exposed is not None:
+            raise ConfigError([config.problem("memcache", f"{one.name}: {exposure_reason(exposed)}")])
+        if is_tls and config.tls_certificate is None:
+            raise ConfigError([config.problem("tls_certificate", f"{one.name}: requires tls.certificate")])
+        addresses.append(service.listen(bound, protocol, is_tls=is_tls, is_trusted=bound.is_private).address)
+    for address in () if passed else configured:
+        bound = bind(network, address)
+        addresses.append(service.listen(bound, protocol, is_tls=address.tls, is_trusted=bound.is_private).address)
+    return addresses
+
+
+def listen_for_operators(service: Service, network: Network, config: Config, log: Log) -> "AdminListener | None":
+    """Open the admin port, if there is to be one. Raises OSError for an address that somebody has asked for."""
+    if config.admin is None:
+        return None
+    try:
+        bound = bind(network, config.admin)
+    except OSError as error:
+        if "admin" in config.places:
+            raise
+        reason = f"cannot listen on {config.admin}, the default of listen.admin: {error.strerror}"
+        log.say(Level.WARNING, "daemon", f"admin port disabled: {reason}")
+        return None
+    # aiohttp takes more time and memory than all the rest: clients of the data port are let in before.
+    from kestreld.server.admin.listener import AdminListener
+
+    return AdminListener(service, bound, is_tls=config.admin.tls, is_trusted=bound.is_private)
+
+
+def bind(network: Network, address: Address) -> ListeningSocket:
+    """Raises OSError, whose `filename` is the address."""
+    try:
+        if address.path:
+            Path(address.path).parent.mkdir(parents=True, exist_ok=True)
+            return network.listen_unix(address.path)
+        return network.listen_tcp(address.host, address.port)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(address)) from error
