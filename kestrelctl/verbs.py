@@ -9,6 +9,7 @@ import typer
 
 from kestrelctl.commands import (
     bench,
+    cache,
     cancel,
     check,
     consumers,
@@ -78,7 +79,7 @@ TOPICS: Final = {
     "Monitoring": ("top", "web", "watch", "check", "doctor"),
     "Server": ("dump-config", "dump-stats", "reload", "version", "shutdown"),
     "Journals": ("journal", "journal-verify", "repair", "retention"),
-    "More": ("context", "bench", "spark"),
+    "More": ("cache", "context", "bench", "spark"),
 }
 HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
 
@@ -209,6 +210,7 @@ journal.journal.command("explain-space")(journal_explain_space.journal_explain_s
 journal.journal.command("peek")(journal_peek.journal_peek)
 journal.journal.command("replay")(journal_replay.journal_replay)
 app.add_typer(readers.readers, name="readers")
+app.add_typer(cache.cache, name="cache")
 app.add_typer(context.context, name="context")
 app.add_typer(journal.journal, name="journal")
 app.add_typer(retention.retention, name="retention")

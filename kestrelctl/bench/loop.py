@@ -16,8 +16,8 @@ from kestrelctl.remote.access import parse_address, tls_context
 from kestrelctl.remote.client import failure_of
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.access import Login, connect
-from kestreld.client.connection import reason_of
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
+from kestreld.client.transport import reason_of
 from kestreld.errors import KestrelError, ServersAway
 
 RECEIVE_BYTES: Final = 262_144

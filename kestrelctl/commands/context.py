@@ -37,6 +37,9 @@ def context_add(
         int | None,
         typer.Option(metavar="PORT", help="The servers' admin port, if it differs from the one they report."),
     ] = None,
+    cache: Annotated[
+        str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The cache of `kestrelctl cache`, if there is one.")
+    ] = "",
     select: Annotated[bool, typer.Option("--select", help="Select it as well.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing context of this name.")] = False,
 ) -> None:
@@ -48,7 +51,9 @@ def context_add(
     ways = {option: os.path.abspath(os.path.expanduser(path)) if path else "" for option, path in files.items()}
     try:
         check_name(name)
-        made = checked(Context(tuple(dict.fromkeys(servers)), user, tls=tls, admin_port=admin_port, **ways))
+        made = checked(
+            Context(tuple(dict.fromkeys(servers)), user, tls=tls, admin_port=admin_port, cache=cache, **ways)
+        )
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from problem
     contexts = load()
@@ -98,7 +103,7 @@ def context_show(
     else:
         way = way_to("")
         name = way.context
-        fields = {"servers": way.servers, "admin_port": way.admin_port}
+        fields = {"servers": way.servers, "admin_port": way.admin_port, "cache": way.cache}
         fields |= {option: getattr(way.login, option) for option in WAY_IN if option != "password_file"}
         fields["password_file"] = password_file_of(way.login)
     record: dict[str, Cell] = {"context": name, "servers": ",".join(fields.pop("servers"))}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.remote.access import parse_address
-from kestrelctl.remote.contexts import SERVER_DEFAULT, Way, settle
+from kestrelctl.remote.contexts import CACHE_DEFAULT, SERVER_DEFAULT, Way, settle
 from kestrelctl.shell.endings import at_end
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import (
@@ -24,6 +24,7 @@ from kestreld.client.blocks import Cell
 from kestreld.config.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
+    from kestrelctl.remote.cache import CacheClient
     from kestrelctl.remote.client import KestrelClient
     from kestrelctl.remote.cluster import Cluster
     from kestrelctl.remote.reader_api import ReaderApi
@@ -126,6 +127,17 @@ ServerOption = Annotated[
         "-s",
         metavar="HOST:PORT|unix:PATH",
         help=f"The server (default -c, $KESTRELCTL_SERVER, the selected context, then {SERVER_DEFAULT}).",
+        callback=_server_on_the_line,
+        show_default=False,
+    ),
+]
+CacheServerOption = Annotated[
+    str,
+    option(
+        "--server",
+        "-s",
+        metavar="HOST:PORT|unix:PATH",
+        help=f"The cache (default: that of -c, $KESTRELCTL_CACHE, that of the selected context, then {CACHE_DEFAULT}).",
         callback=_server_on_the_line,
         show_default=False,
     ),
@@ -251,6 +263,23 @@ class Remote(NamedTuple):
         reader_api = open_reader_api(way.servers[0], timeout_ms, way.admin_port, way.login)
         at_end.callback(reader_api.close)
         return reader_api
+
+
+class RemoteCache(NamedTuple):
+    """Which cache a verb is for."""
+
+    server: CacheServerOption = ""
+    timeout: TimeoutOption = ""
+
+    def client(self) -> "CacheClient":
+        """It connects at its first command."""
+        from kestrelctl.remote.cache import CacheClient, way_to_cache
+
+        timeout_ms = answer_ms(self.timeout)
+        way = way_to_cache(line_options | {"server": self.server} if self.server else line_options)
+        client = CacheClient(way.servers[0], timeout_ms, way.login)
+        at_end.callback(client.close)
+        return client
 
 
 class Output(NamedTuple):

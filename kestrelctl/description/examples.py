@@ -73,6 +73,15 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "readers create": ("kestrelctl readers create work report --from latest",),
     "readers move": ("kestrelctl readers move work report 1000", "kestrelctl readers move work report latest"),
     "readers drop": ("kestrelctl readers drop work report",),
+    "cache get": ("kestrelctl cache get session:17", "kestrelctl cache get page >page.html"),
+    "cache set": (
+        "kestrelctl cache set greeting 'hello' --expire 10m",
+        "kestrelctl cache set page @page.html -s 127.0.0.1:11211",
+    ),
+    "cache add": ('kestrelctl cache add lock:report "$$" --expire 30s',),
+    "cache incr": ("kestrelctl cache incr hits", "kestrelctl cache incr stock --by -2"),
+    "cache delete": ("kestrelctl cache delete session:17 --missing-ok",),
+    "cache stats": ("kestrelctl cache stats", "kestrelctl cache stats settings -o json"),
     "context add": (
         "kestrelctl context add prod q1.example.org q2.example.org --user shop --ca ca.pem --select",
         "kestrelctl context add here 127.0.0.1:22133",

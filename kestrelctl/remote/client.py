@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from kestrelctl.items.putting import PutReport
@@ -10,8 +11,9 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import errors
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks, text
-from kestreld.client.connection import ClientConnection, reason_of
+from kestreld.client.connection import ClientConnection
 from kestreld.client.items import PutItem
+from kestreld.client.transport import reason_of
 
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512
@@ -109,7 +111,18 @@ class KestrelClient(ClientConnection):
         return f"{name} refused the item: the queue is full, or the item is larger than max_item_size"
 
 
-def failure_of(problem: errors.KestrelError, timeout_ms: int) -> Failure:
+@dataclass(frozen=True, slots=True)
+class ServerWords:
+    """What a kind of server is called, and what to try where none is reached."""
+
+    kind: str
+    hint: str
+
+
+KESTREL: Final = ServerWords("a Kestrel server", "is kestreld running? (-s HOST:PORT or KESTRELCTL_SERVER)")
+
+
+def failure_of(problem: errors.KestrelError, timeout_ms: int, expected: ServerWords = KESTREL) -> Failure:
     """The exit code of a problem with a server, and its words."""
     cause = problem.__cause__
     match problem:
@@ -121,8 +134,7 @@ def failure_of(problem: errors.KestrelError, timeout_ms: int) -> Failure:
             if tls_reason := getattr(cause, "reason", ""):
                 words = f"TLS handshake with {server} failed: {tls_reason.replace('_', ' ').lower()}"
                 return Failure(ExitCode.UNREACHABLE, words)
-            hint = "is kestreld running? (-s HOST:PORT or KESTRELCTL_SERVER)"
-            return Failure(ExitCode.UNREACHABLE, f"cannot reach {server}: {reason}; {hint}")
+            return Failure(ExitCode.UNREACHABLE, f"cannot reach {server}: {reason}; {expected.hint}")
         case errors.ConnectionLost() if cause is None:
             return Failure(ExitCode.UNREACHABLE, f"{problem.address} closed the connection before it answered")
         case errors.ConnectionLost() if isinstance(cause, TimeoutError):
@@ -139,7 +151,7 @@ def failure_of(problem: errors.KestrelError, timeout_ms: int) -> Failure:
         case errors.LoginRefused():
             return Failure(ExitCode.AUTHENTICATION, f"{problem.address} refused {problem.reason}")
         case errors.UnexpectedReply():
-            words = f"{problem.address} is not a Kestrel server: it replied {problem.reason!r}"
+            words = f"{problem.address} is not {expected.kind}: it replied {problem.reason!r}"
             return Failure(ExitCode.PROTOCOL, words)
         case errors.ServerUnfit():
             code = {"corrupt": ExitCode.QUEUE_STOPPED, "journal": ExitCode.IO}.get(problem.reason[:7], ExitCode.REFUSED)

@@ -13,6 +13,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.access import Login
 
 SERVER_DEFAULT: Final = "127.0.0.1:22133"
+CACHE_DEFAULT: Final = "127.0.0.1:11211"
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 WAY_IN: Final = ("user", "password_file", "tls", "ca", "cert", "key")
 _TRUE: Final = ("1", "true", "t", "yes", "y", "on")
@@ -30,6 +31,7 @@ class Context:
     cert: str = ""
     key: str = ""
     admin_port: int | None = None  # of every server; None = where the server itself says
+    cache: str = ""  # address of the one cache that goes with them
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class Way:
     login: Login
     context: str = ""  # "" = none
     admin_port: int | None = None
+    cache: str = ""  # as the context says
 
 
 def file_path() -> str:
@@ -82,10 +85,10 @@ def settle(options: Mapping[str, str | bool]) -> Way:
         context = contexts.find(name) if name else None
     way_in: dict[str, Any] = {o: options.get(o) or getattr(context, o, "") or _from_environment(o) for o in WAY_IN}
     login = login_of(**way_in)
-    if server:
-        return Way((server,), login, name, context.admin_port if context is not None else None)
     if context is not None:
-        return Way(context.servers, login, name, context.admin_port)
+        return Way((server,) if server else context.servers, login, name, context.admin_port, context.cache)
+    if server:
+        return Way((server,), login)
     return Way((from_environment or SERVER_DEFAULT,), login)
 
 
@@ -163,7 +166,7 @@ def _mapping(content: Any, where: str, known: set[str] | None) -> dict[str, Any]
 
 def checked(context: Context) -> Context:
     """The same. Raises ValueError for addresses and ports that cannot be."""
-    for server in context.servers:
+    for server in (*context.servers, *([context.cache] if context.cache else [])):
         try:
             parse_address(server)
         except Failure as problem:

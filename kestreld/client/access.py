@@ -31,12 +31,12 @@ class ServerAddress:
     tls: bool = False
 
     @classmethod
-    def parse(cls, address: str) -> "ServerAddress":
+    def parse(cls, address: str, port_default: int = PORT_DEFAULT) -> "ServerAddress":
         """`HOST`, `HOST:PORT`, `[IPV6]:PORT`, `tls:` before any of them, or `unix:PATH`. Raises ValueError."""
         if address.startswith("unix:") and address != "unix:":
             return cls(path=address.removeprefix("unix:"))
         found = re.fullmatch(r"(?:tls:)?(?:\[([^\[\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", address)
-        port = int(found[3]) if found is not None and found[3] else PORT_DEFAULT
+        port = int(found[3]) if found is not None and found[3] else port_default
         if found is None or not 0 < port < 65536:
             raise ValueError(f"{address!r} is not a server; write HOST:PORT, tls:HOST:PORT or unix:/PATH")
         return cls(found[1] or found[2], port, tls=address.startswith("tls:"))
@@ -91,9 +91,9 @@ def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
     return connected
 
 
-def connect(server: str, login: Login, timeout_s: float) -> socket.socket:
+def connect(server: str, login: Login, timeout_s: float, port_default: int = PORT_DEFAULT) -> socket.socket:
     """A connection that commands can be sent on. Raises OSError, LoginRefused or UnexpectedReply."""
-    address = ServerAddress.parse(server)
+    address = ServerAddress.parse(server, port_default)
     connected = open_socket(address, timeout_s)
     is_in = False
     try:

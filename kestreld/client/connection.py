@@ -1,82 +1,35 @@
 """One connection to a kestreld or an old Kestrel, and the commands on it. What a reply means is decided here."""
 
 import re
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
 from kestreld import checks, errors
-from kestreld.client.access import RECEIVE_BYTES, Login, Socket, connect, hang_up, is_quiet
+from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks, text
 from kestreld.client.items import OpenItem, PutItem, RepairAnswer
-from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
-from kestreld.forks import restart_in_child
+from kestreld.client.replies import Reply
+from kestreld.client.transport import Transport
 
 WAIT_MS_MAX: Final = 3_600_000  # of one command; whoever waits longer asks again
 REPAIR_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
-BLOCK_RECEIVE_BYTES: Final = 1 << 20
-CLOSED: Final = "it closed the connection"
-_ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 QUEUE_BYTES_MAX: Final = 250
 _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
 _BLANK: Final = re.compile(rb"[\s\0]")
 _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
-_BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
 
 
-class ClientConnection:
+class ClientConnection(Transport):
     """It connects once: an open read is gone with its connection, over a new one a close would look like success.
 
-    Methods raise KestrelErrors: ServersAway and LoginRefused where they connect first, ConnectionLost where the server
-    did not answer, ServerRefused for its refusals. All but an answer to a put also end the connection.
+    What goes wrong, all but an answer to a put, ends the connection.
     """
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
         """Connects with `connect`, or at the first command."""
-        self.address = address
-        self._login = login
-        self._timeout_ms = timeout_ms
-        self._socket: Socket | None = None
-        self._has_connected = False
-        self._why_closed = CLOSED
-        self._parser = ReplyParser()
-        self._replies: deque[Reply] = deque()
+        super().__init__(address, login, timeout_ms)
         self._knows_leases = False  # as far as the server has been asked
-        restart_in_child(self)
-
-    def failure_of(self, problem: errors.KestrelError) -> Exception:
-        """What is raised for it: a program with errors of its own gives those."""
-        return problem
-
-    def connect(self) -> None:
-        """Now, unless it is connected. Raises ServersAway, LoginRefused or UnexpectedReply."""
-        with self._talking():
-            pass
-
-    def after_fork(self) -> None:
-        """It is the parent's, which is gone for the server only once nobody else has the connection open."""
-        self._has_connected, self._why_closed = True, "it is a connection from before a fork, the parent's"
-        self.close()
-
-    def close(self) -> None:
-        connected, self._socket = self._socket, None
-        if connected is not None:
-            connected.close()
-
-    @property
-    def is_connected(self) -> bool:
-        return self._socket is not None
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the server, as far as can be told, is still at the other end."""
-        return self._socket is not None and is_quiet(self._socket)
-
-    def hang_up(self) -> None:
-        """End whatever another thread waits for on it."""
-        if (connected := self._socket) is not None:
-            hang_up(connected)
 
     # Items
 
@@ -307,13 +260,7 @@ class ClientConnection:
 
     def server_stats(self) -> dict[str, int | str]:
         """The server's own counters, by name."""
-        counters: dict[str, int | str] = {}
-        for line in self._block(b"stats").splitlines():
-            _, name, value = (line + b"  ").split(b" ", 2)
-            if name and not name.startswith(b"queue_"):
-                value = value[:-2]
-                counters[text(name)] = _number_or_text(value) if name != b"version" else text(value)
-        return counters
+        return {name: value for name, value in self._counters(b"stats").items() if not name.startswith("queue_")}
 
     def dump_stats(self, queues: Iterable[bytes] = ()) -> bytes:
         """The counters of these queues, or of all when there are none, in the server's own blocks.
@@ -345,99 +292,6 @@ class ClientConnection:
             raise self.failure_of(errors.BadQueueName(f"{text(queue)!r} is not a queue name: {words}"))
         return queue
 
-    def _ask(self, command: bytes, *answers: bytes) -> bytes:
-        return bytes(self._match(command, b"|".join(map(re.escape, answers)))[0])
-
-    def _match(self, command: bytes, expected: bytes, wait_ms: int = 0) -> "re.Match[bytes]":
-        """The reply of one line, which the pattern has to match."""
-        with self._talking(wait_ms):
-            self._send(command + b"\r\n")
-            line = self._line(command.split()[0])
-            found = re.fullmatch(expected, line)
-            if found is None:
-                raise errors.UnexpectedReply(self.address, text(line))
-            return found
-
-    def _line(self, verb: bytes) -> bytes:
-        """The next line, raised if it is an error. An END stands for itself."""
-        reply = self._reply()
-        if reply == ():
-            return b"END"
-        if isinstance(reply, tuple) or reply.startswith(_ERRORS):
-            raise self._refusal(reply, verb)
-        return reply
-
-    def _block(self, command: bytes) -> bytes:
-        """All lines up to END, without it. Taken as a whole, as it may be long: line by line is ten times the work."""
-        with self._talking():
-            self._send(command + b"\r\n")
-            answer = bytearray()
-            while not answer.endswith(b"END\r\n") or not (len(answer) == 5 or answer.endswith(b"\nEND\r\n")):
-                answer += self._received(BLOCK_RECEIVE_BYTES)
-                line, eol, _ = answer[:1000].partition(b"\n")
-                if eol and line.strip() and not line.startswith(_BLOCK_STARTS):
-                    raise self._refusal(bytes(line.rstrip(b"\r")), command)
-        return bytes(answer[:-5]).replace(b"\r\n", b"\n")
-
-    def _send(self, request: bytes) -> None:
-        if self._socket is None:
-            raise errors.ConnectionLost(self.address, self._why_closed)
-        self._socket.sendall(request)
-
-    def _received(self, most_bytes: int) -> bytes:
-        data = self._socket.recv(most_bytes) if self._socket is not None else b""
-        if not data:
-            raise errors.ConnectionLost(self.address, self._why_closed)
-        return data
-
-    def _reply(self) -> Reply:
-        while not self._replies:
-            try:
-                self._replies += self._parser.feed(self._received(RECEIVE_BYTES))
-            except UnparsableReply as error:
-                raise errors.UnexpectedReply(self.address, str(error)) from error
-        return self._replies.popleft()
-
-    @contextmanager
-    def _talking(self, wait_ms: int = 0) -> Iterator[None]:
-        """Connected; the server may take `wait_ms` beyond the time-out. What goes wrong ends the connection."""
-        try:
-            if self._socket is None and not self._has_connected:
-                self._connect()
-            if (connected := self._socket) is not None:
-                with suppress(OSError):  # ended by another thread: it shows below
-                    connected.settimeout((self._timeout_ms + wait_ms) / 1000)
-            yield
-        except (errors.KestrelError, OSError) as error:
-            self.close()
-            problem = (
-                error
-                if isinstance(error, errors.KestrelError)
-                else errors.ConnectionLost(self.address, reason_of(error))
-            )
-            problem.__cause__ = error if problem is not error else error.__cause__
-            raised = self.failure_of(problem)
-            raise raised from (problem.__cause__ if raised is problem else problem)
-
-    def _connect(self) -> None:
-        self._has_connected = True
-        try:
-            self._socket = connect(self.address, self._login, self._timeout_ms / 1000)
-        except OSError as error:
-            raise errors.ServersAway({self.address: reason_of(error)}) from error
-
-    def _refusal(self, reply: Reply, verb: bytes) -> errors.ServerRefused:
-        if isinstance(reply, tuple):
-            return errors.UnexpectedReply(self.address, text(self._parser.header) if reply else "END")
-        reason = text(reply.partition(b" ")[2] or reply)
-        if reply.startswith(b"CLIENT_ERROR"):
-            return errors.ServerRefused(self.address, reason)
-        if reply.startswith(b"SERVER_ERROR"):
-            return errors.ServerUnfit(self.address, reason)
-        if reply.startswith(b"ERROR"):
-            return errors.UnknownCommand(self.address, text(verb))
-        return errors.UnexpectedReply(self.address, text(reply))
-
 
 def sendable(data: bytes, expiry: int) -> bytes:
     """An item as it is sent. Raises InvalidType for anything but bytes."""
@@ -452,15 +306,3 @@ def queue_key(name: str) -> bytes:
     if not key or any(byte <= 32 or byte in b"/~.\x7f" for byte in key):
         raise errors.BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")
     return key
-
-
-def reason_of(error: OSError) -> str:
-    """What the system says of it, as words in the middle of a line."""
-    return (error.strerror or str(error) or type(error).__name__).lower()
-
-
-def _number_or_text(value: bytes) -> int | str:
-    try:
-        return int(value)
-    except ValueError:
-        return text(value)

@@ -85,7 +85,9 @@ def _rights_lines(name: str, by_pattern: Sequence[tuple[str, Rights]], all_right
     if by_pattern:
         yield f"{name}:"
     for pattern, rights in by_pattern:
-        words = ALL_WORD if rights == all_rights else f"[{', '.join(right.value for right in Right if right in rights)}]"
+        words = (
+            ALL_WORD if rights == all_rights else f"[{', '.join(right.value for right in Right if right in rights)}]"
+        )
         yield f"  {_quoted(as_people_write_it(pattern))}: {words}"
 
 

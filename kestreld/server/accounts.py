@@ -50,7 +50,10 @@ class Account:
         self.config = config
         self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
         self.is_admin = any(Right.ADMIN in rights and pattern == EVERYTHING for pattern, rights in config.rights)
-        given: dict[Thing, Sequence[tuple[str, Rights]]] = {Thing.QUEUE: config.rights, Thing.CACHE: config.cache_rights}
+        given: dict[Thing, Sequence[tuple[str, Rights]]] = {
+            Thing.QUEUE: config.rights,
+            Thing.CACHE: config.cache_rights,
+        }
         if self.is_admin:
             given[Thing.CACHE] = ((EVERYTHING, ALL_OF_CACHE),)
         self._may = {

@@ -313,7 +313,9 @@ class Service:
         waiting = needs_restart(self.started_with, config)
         running = until_restart(self.started_with, config)
         if (address := running.exposed()) is not None:  # with the new addresses it would not be
-            raise ConfigError([config.problem(running.listener_of(address), f"before the restart, {exposure_reason(address)}")])
+            raise ConfigError(
+                [config.problem(running.listener_of(address), f"before the restart, {exposure_reason(address)}")]
+            )
         context = server_context(running, self.collection.files)
         if context is None and any(address.tls for address in running.addresses):
             raise ConfigError([config.problem("tls_certificate", "required by tls: listeners until the restart")])

@@ -1,0 +1,130 @@
+"""kestrelctl cache get, set, add, incr, delete, stats"""
+
+import os
+import re
+from typing import Annotated
+
+import typer
+
+from kestrelctl.commands.declared import argument, bad_value, option
+from kestrelctl.commands.dropping import MissingOkOption
+from kestrelctl.commands.options import Output, RemoteCache, duration_ms
+from kestrelctl.items.putting import expiry_s, open_source
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark, write_data
+from kestreld.client.cache import KEY_BYTES_MAX
+
+cache = typer.Typer(help="Look into a cache: that of kestreld (listen.cache), or a memcached.", rich_markup_mode=None)
+
+
+def _key(value: str) -> str:
+    """An argument's key, if a cache takes it."""
+    key = os.fsencode(value)
+    if not key or len(key) > KEY_BYTES_MAX or re.search(rb"[\x00-\x20\x7f]", key):
+        raise bad_value(f"{value!r} is not a key: 1 to {KEY_BYTES_MAX} bytes without blanks and control characters")
+    return value
+
+
+KeyArgument = Annotated[str, argument(metavar="KEY", help="The key.", show_default=False, callback=_key)]
+DataArgument = Annotated[
+    str | None,
+    argument(metavar="DATA|-|@FILE", help="The value. - or nothing: stdin. @FILE: the contents of FILE."),
+]
+ExpireOption = Annotated[
+    int | None,
+    option(metavar="SPAN", parser=duration_ms, help="The value expires after this: 10m, 2h; 90 = seconds."),
+]
+FlagsOption = Annotated[int, option(metavar="N", min=0, max=2**32 - 1, help="Flags of the value.")]
+
+
+@cache.command("get")
+def cache_get(key: KeyArgument, remote: RemoteCache) -> None:
+    """Write the value of a key to stdout, its bytes and nothing else.
+
+    Exit 1 when there is none.
+    """
+    data = remote.client().get(os.fsencode(key))
+    if data is None:
+        raise _no_value(key)
+    write_data(data)
+
+
+@cache.command("set")
+def cache_set(
+    key: KeyArgument,
+    remote: RemoteCache,
+    data: DataArgument = None,
+    expire: ExpireOption = None,
+    flags: FlagsOption = 0,
+) -> None:
+    """Store a value, in place of the one that there may be.
+
+    Exit 77 when it is larger than cache_item_size_max.
+    """
+    remote.client().set(os.fsencode(key), b"".join(open_source(data)), expiry_s(expire), flags)
+    remark(f"stored {key}")
+
+
+@cache.command("add")
+def cache_add(
+    key: KeyArgument,
+    remote: RemoteCache,
+    data: DataArgument = None,
+    expire: ExpireOption = None,
+    flags: FlagsOption = 0,
+) -> None:
+    """Store a value unless the key has one: of several that try at once, one succeeds.
+
+    Exit 1 when it has one, 77 when the value is larger than cache_item_size_max.
+    """
+    if not remote.client().add(os.fsencode(key), b"".join(open_source(data)), expiry_s(expire), flags):
+        raise Failure(ExitCode.NEGATIVE, f"{key} has a value already")
+    remark(f"stored {key}")
+
+
+@cache.command("incr")
+def cache_incr(
+    key: KeyArgument,
+    remote: RemoteCache,
+    by: Annotated[
+        int, option("--by", metavar="N", min=1 - 2**64, max=2**64 - 1, help="Negative: count down, to 0 at the least.")
+    ] = 1,
+) -> None:
+    """Add to the number that is the value of a key, and print it.
+
+    Exit 1 when there is no value, 77 when it is not a number.
+    """
+    number = remote.client().increase(os.fsencode(key), by)
+    if number is None:
+        raise _no_value(key)
+    write_data(b"%d\n" % number)
+
+
+@cache.command("delete")
+def cache_delete(key: KeyArgument, remote: RemoteCache, missing_ok: MissingOkOption = False) -> None:
+    """Delete the value of a key.
+
+    Exit 1 when there is none.
+    """
+    if remote.client().delete(os.fsencode(key)):
+        remark(f"deleted {key}")
+    elif not missing_ok:
+        raise _no_value(key)
+
+
+@cache.command("stats")
+def cache_stats(
+    output: Output,
+    remote: RemoteCache,
+    group: Annotated[
+        str, argument(metavar="[items|settings]", help="These instead of the general ones.", show_default=False)
+    ] = "",
+) -> None:
+    """Print the figures of a cache, under memcached's names."""
+    if group not in ("", "items", "settings"):
+        raise bad_value(f"{group!r} is not a group of figures: write items or settings")
+    output.write_record(remote.client().stats(group.encode()))
+
+
+def _no_value(key: str) -> Failure:
+    return Failure(ExitCode.NEGATIVE, f"no value: {key}")
