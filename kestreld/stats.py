@@ -2,8 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from typing import Final
 
 Figures = Sequence[tuple[str, int | str]]
+# What the server's figures tell of the cache, and memcached's names for it.
+OF_CACHE: Final = {
+    "cache_items": "curr_items",
+    "cache_bytes": "bytes",
+    "cache_limit_bytes": "limit_maxbytes",
+    "cache_hits": "get_hits",
+    "cache_misses": "get_misses",
+    "cache_sets": "cmd_set",
+    "cache_evictions": "evictions",
+    "cache_expired": "reclaimed",
+}
 
 
 @dataclass(slots=True)
@@ -24,6 +36,13 @@ class ServerStats:
     child_sets: int = 0  # SETs on a child, which its parent does not count
     admin_address: str = ""  # where the HTTP listener is; "" = it is off
     cache_figures: Callable[[], dict[str, int]] | None = None  # by memcached's names; None = there is no cache
+
+    def of_cache(self) -> list[tuple[str, int]]:
+        """What `OF_CACHE` has; nothing where there is no cache."""
+        if self.cache_figures is None:
+            return []
+        figures = self.cache_figures()
+        return [(name, figures[key]) for name, key in OF_CACHE.items()]
 
 
 @dataclass(slots=True)

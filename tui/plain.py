@@ -13,7 +13,7 @@ from tui.figures import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
 from tui.formats import Number
 from tui.polling import Poller
 from tui.recording import Recorder
-from tui.summaries import health_line, totals_line, trouble_lines
+from tui.summaries import server_lines, totals_line, trouble_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ def page(board: Board, options: ViewOptions, at_ms: int) -> str:
     lines = [heads, *([cell(row, column) for column in COLUMNS] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
-    head = [f"{stamp}  {totals_line(rows)}", *(health_line(server, at_ms) for server in board.servers.values())]
+    head = [f"{stamp}  {totals_line(rows)}"]
+    head += [line for server in board.servers.values() for line in server_lines(server, at_ms)]
     head += trouble_lines(rows, list(board.servers.values()))
     table = [
         "  ".join(

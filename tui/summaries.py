@@ -88,3 +88,23 @@ def health_line(server: ServerState, now_ms: int) -> str:
         if per_s is not None:
             parts.append(f"{label} {rate(per_s)}")
     return "  ".join([f"{'✖' if failed else '●'} {server.address}", *failed, *filter(None, parts)])
+
+
+def server_lines(server: ServerState, now_ms: int) -> list[str]:
+    """Its health, and below it its cache if it has one."""
+    counters = server.snapshot.counters if server.snapshot is not None and server.outage is None else {}
+    held_bytes, limit_bytes = counters.get("cache_bytes"), counters.get("cache_limit_bytes")
+    if not isinstance(held_bytes, int) or not isinstance(limit_bytes, int):
+        return [health_line(server, now_ms)]
+    items = counters.get("cache_items")
+    parts = [f"items {count(items)}"] if isinstance(items, int) else []
+    parts.append(f"bytes {size(held_bytes)} of {size(limit_bytes)}")
+    hits_s, misses_s = server.counter_per_s("cache_hits"), server.counter_per_s("cache_misses")
+    if hits_s is not None and misses_s is not None:
+        gets_s = hits_s + misses_s
+        parts.append(f"gets/s {rate(gets_s)}" + (f" ({100 * hits_s / gets_s:.0f}% hits)" if gets_s else ""))
+    for label, name in (("sets/s", "cache_sets"), ("evictions/s", "cache_evictions"), ("expired/s", "cache_expired")):
+        per_s = server.counter_per_s(name)
+        if per_s is not None:
+            parts.append(f"{label} {rate(per_s)}")
+    return [health_line(server, now_ms), "  ".join(["└ cache", *parts])]

@@ -50,20 +50,20 @@ class Account:
         self.config = config
         self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
         self.is_admin = any(Right.ADMIN in rights and pattern == EVERYTHING for pattern, rights in config.rights)
-        given: dict[Thing, Sequence[tuple[str, Rights]]] = {
+        granted: dict[Thing, Sequence[tuple[str, Rights]]] = {
             Thing.QUEUE: config.rights,
             Thing.CACHE: config.cache_rights,
         }
         if self.is_admin:
-            given[Thing.CACHE] = ((EVERYTHING, ALL_OF_CACHE),)
+            granted[Thing.CACHE] = ((EVERYTHING, ALL_OF_CACHE),)
         self._may = {
             (thing, right): pattern_of([pattern for pattern, rights in by_pattern if right in rights])
-            for thing, by_pattern in given.items()
+            for thing, by_pattern in granted.items()
             for right in Right
         }
         self._may_all = {
             (thing, right)
-            for thing, by_pattern in given.items()
+            for thing, by_pattern in granted.items()
             for pattern, rights in by_pattern
             if pattern == EVERYTHING
             for right in rights

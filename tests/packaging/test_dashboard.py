@@ -27,7 +27,8 @@ def queries() -> list[str]:
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The names on a /metrics page, and the labels of each."""
-    with running_daemon(tmp_path_factory.mktemp("kestreld"), admin="127.0.0.1:0") as daemon:
+    folder = tmp_path_factory.mktemp("kestreld")
+    with running_daemon(folder, "listen.cache=127.0.0.1:0", admin="127.0.0.1:0") as daemon:
         with QueueClient(daemon.port) as client:
             client.put("work", b"x")
         page = ask(daemon, "/metrics").body.decode()
@@ -56,6 +57,13 @@ def test_it_shows_every_metric_of_queues(series: dict[str, set[str]]) -> None:
     metrics = {name for name in series if name.startswith("kestrel_queue_")}
     metrics -= {"kestrel_queue_mem_bytes", "kestrel_queue_age_seconds"}
     assert [name for name in sorted(metrics) if f"{name}{{" not in shown] == []
+
+
+def test_it_shows_every_metric_of_the_cache(series: dict[str, set[str]]) -> None:
+    shown = " ".join(queries())
+    metrics = [name for name in series if name.startswith("kestrel_cache_")]
+    assert metrics
+    assert [name for name in metrics if f"{name}{{" not in shown] == []
 
 
 def test_counters_are_shown_as_rates() -> None:

@@ -17,7 +17,7 @@ from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[2]
 TIME: Final = re.compile(r"[0-9T:.-]+Z (?=kestreld: )")
-READY: Final = re.compile(r"ready .*memcache=(\S+)(?: admin=(\S+))?")
+READY: Final = re.compile(r"ready .*memcache=(\S+)(?: admin=(\S+))?(?: cache=(\S+))?")
 STOP_S: Final = 20
 
 
@@ -44,6 +44,7 @@ class Daemon:
         self.listen = listen
         self.admin = admin  # where it listens for HTTP; the place it chose once it is ready
         self.address = ""  # HOST:PORT or unix:PATH, once it is ready
+        self.cache = ""  # the same of its cache, "" where it has none
         self.log: list[str] = []
         self.process: subprocess.Popen[str] | None = None
         self._log_reader = threading.Thread()
@@ -53,6 +54,10 @@ class Daemon:
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    @property
+    def cache_port(self) -> int:
+        return int(self.cache.rpartition(":")[2])
 
     @property
     def pid(self) -> int:
@@ -77,6 +82,11 @@ class Daemon:
             if ready := READY.search(line):
                 self.address = self.listen = ready[1]
                 self.admin = ready[2] or self.admin
+                self.cache = ready[3] or ""
+                self.settings = [
+                    f"listen.cache=[{self.cache}]" if setting.startswith("listen.cache=") else setting
+                    for setting in self.settings
+                ]
                 break
         else:
             code = self.process.wait()
@@ -143,7 +153,10 @@ class Daemon:
 def running_daemon(
     folder: Path, *settings: str, config: str = "", listen: str = "127.0.0.1:0", admin: str = "null"
 ) -> Iterator[Daemon]:
-    """A kestreld that spools into `folder`/spool. `settings` as for --set, `config` the text of its YAML file."""
+    """A kestreld that spools into `folder`/spool. `settings` as for --set, `config` the text of its YAML file.
+
+    It has a cache where they have `listen.cache`.
+    """
     daemon = Daemon(folder, settings, config, listen, admin)
     daemon.start()
     try:

@@ -25,9 +25,9 @@ class Outcome:
 
 
 class Kestrelctl:
-    """Runs kestrelctl against one server."""
+    """Runs kestrelctl against one server, and its cache."""
 
-    def __init__(self, address: str, folder: Path) -> None:
+    def __init__(self, address: str, folder: Path, cache: str = "127.0.0.1:1") -> None:
         self.address = address
         program = folder / "kestrelctl"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kestrelctl "$@"\n')
@@ -35,6 +35,7 @@ class Kestrelctl:
         self.environment = {
             **environment(),
             "KESTRELCTL_SERVER": address,
+            "KESTRELCTL_CACHE": cache,
             "PATH": f"{folder}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
         }

@@ -15,7 +15,7 @@ from tui.formats import span
 from tui.keys import OVERVIEW_KEYS, bindings
 from tui.screens.boxes import put_lines
 from tui.screens.key_bar import KeyBar
-from tui.summaries import health_line, totals_line, trouble_lines
+from tui.summaries import health_line, server_lines, totals_line, trouble_lines
 from tui.table import QueueTable
 
 SERVER_LINES_MAX: Final = 5
@@ -80,7 +80,10 @@ class Overview(ConsoleScreen):
         console = self.console
         now_ms = console.now_ms()
         servers = console.board.servers_in(console.view)
-        lines = [health_line(server, now_ms) for server in servers if server.outage is None]
+        healthy = [server for server in servers if server.outage is None]
+        lines = [line for server in healthy for line in server_lines(server, now_ms)]
+        if len(lines) > SERVER_LINES_MAX:  # caches make room for servers
+            lines = [health_line(server, now_ms) for server in healthy]
         if len(lines) > SERVER_LINES_MAX:
             lines[SERVER_LINES_MAX - 1 :] = [f"… and {len(lines) - SERVER_LINES_MAX + 1} more; press v to see each"]
         box = self.query_one("#servers", Static)

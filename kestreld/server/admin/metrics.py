@@ -126,6 +126,19 @@ def render(
                 yield "".join([f"{metric}{label}{int(row[at]) / divisor}\n" for label, row in some])
 
 
+# The figures of the cache -> metric, type, help.
+OF_CACHE: Final = {
+    "cache_items": ("kestrel_cache_items", "gauge", "Values in the cache."),
+    "cache_bytes": ("kestrel_cache_bytes", "gauge", "Memory of the values in the cache, keys and overhead included."),
+    "cache_limit_bytes": ("kestrel_cache_limit_bytes", "gauge", "Memory for values: cache_memory."),
+    "cache_hits": ("kestrel_cache_hits_total", "counter", "Keys asked for that had a value."),
+    "cache_misses": ("kestrel_cache_misses_total", "counter", "Keys asked for that had none."),
+    "cache_sets": ("kestrel_cache_sets_total", "counter", "Values stored."),
+    "cache_evictions": ("kestrel_cache_evictions_total", "counter", "Values dropped to make room."),
+    "cache_expired": ("kestrel_cache_expired_total", "counter", "Values that expired."),
+}
+
+
 def _metric(name: str, kind: str, words: str, value: float) -> str:
     return f"# HELP {name} {words}\n# TYPE {name} {kind}\n{name} {value}\n"
 
@@ -157,6 +170,7 @@ def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats)
         _metric("kestrel_logins_total", "counter", "Password logins, failed ones included.", stats.logins),
         _metric("kestrel_failed_logins_total", "counter", "Failed password logins.", stats.failed_logins),
         _syncs(collection),
+        *[_metric(*OF_CACHE[name], value) for name, value in stats.of_cache()],
     ]
     return "".join(parts)
 
