@@ -20,6 +20,7 @@ from kestreld.server.cache.commands import (
     unsigned_32,
     unsigned_64,
 )
+from kestreld.server.cache.rights import CacheRights
 from kestreld.server.cache.stats import stats_of
 from kestreld.server.command_handler import CommandHandler
 from kestreld.server.state import ServerState
@@ -28,14 +29,14 @@ KEYS_AT_ONCE: Final = 1000
 
 
 class CacheHandler(CommandHandler):
-    """The commands of one session. `allowed` are the words that its account may send, None = all."""
+    """The commands of one session. `rights` are those of its account, None = all."""
 
     def __init__(
-        self, state: ServerState, dictionary: Dictionary, allowed: frozenset[bytes] | None, plan: Callable[[], None]
+        self, state: ServerState, dictionary: Dictionary, rights: CacheRights | None, plan: Callable[[], None]
     ) -> None:
         super().__init__(state)
         self.dictionary = dictionary
-        self._allowed = allowed
+        self._rights = rights
         self._plan = plan
         self._keys: list[bytes] = []  # of a get of many keys, those still to be answered, the next one last
         self._keys_word = b""
@@ -91,8 +92,9 @@ class CacheHandler(CommandHandler):
         dictionary = self.dictionary
         counts = dictionary.counts
         name = name_of(storage.key)
-        if self._allowed is not None and storage.word not in self._allowed:
-            self._refuse(storage.word, storage.quiet)
+        refusal = self._rights.refusal([storage.word, storage.key]) if self._rights is not None else None
+        if refusal is not None:
+            self._answer(refusal, storage.quiet)
             return
         if storage.drops:
             counts.store_too_large += 1
@@ -139,13 +141,12 @@ class CacheHandler(CommandHandler):
         if command is None:
             self.out.append(wire.ERROR)
             self.closing = words[-1].startswith(b"HTTP/") and len(words) > 1
-        elif self._allowed is not None and word not in self._allowed:
-            self._refuse(word, quiet=False)
-        else:
+            return
+        refusal = self._rights.refusal(words) if self._rights is not None else None
+        if refusal is None:
             command(self, words)
-
-    def _refuse(self, word: bytes, quiet: bool) -> None:
-        self._answer(b"CLIENT_ERROR not allowed: %b\r\n" % word, quiet)
+        else:
+            self._answer(refusal, quiet=words[-1] == b"noreply")
 
     def _answer(self, reply: bytes, quiet: bool) -> None:
         if not quiet:

@@ -7,6 +7,7 @@ from kestreld.queues.slices import Work
 from kestreld.server.accounts import Account
 from kestreld.server.cache.handler import CacheHandler
 from kestreld.server.cache.parser import CacheParser
+from kestreld.server.cache.rights import CacheRights
 from kestreld.server.memcache.login import MemcacheLogin
 from kestreld.server.state import ServerState
 from kestreld.server.wire_protocol import WireProtocol
@@ -53,17 +54,13 @@ class Cache(WireProtocol):
         self._tidying = Tidying(state, dictionary)
 
     def open(self, account: Account | None) -> tuple[CacheParser, CacheHandler]:
-        allowed = self._allowed(account)
+        rights = CacheRights(account) if account is not None else None
         line_bytes_max = self._state.collection.config.max_line_bytes
-        parser = CacheParser(self._dictionary, line_bytes_max, has_all_rights=allowed is None)
-        return parser, CacheHandler(self._state, self._dictionary, allowed, self._tidying.plan)
+        parser = CacheParser(self._dictionary, line_bytes_max, has_all_rights=rights is None)
+        return parser, CacheHandler(self._state, self._dictionary, rights, self._tidying.plan)
 
     def login(self) -> MemcacheLogin:
         return MemcacheLogin(self._state.collection.config.max_line_bytes)
 
     def refusal(self, reason: str) -> bytes:
         return b"SERVER_ERROR " + reason.encode("latin-1", "replace") + b"\r\n"
-
-    def _allowed(self, account: Account | None) -> frozenset[bytes] | None:
-        """The words of the commands that this account may send, None = all of them."""
-        return None
