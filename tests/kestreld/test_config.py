@@ -595,8 +595,9 @@ def test_only_settings_that_are_bound_at_the_start_need_a_restart():
     live = "queue_path: /a\nmax_age: 5\nmax_size: 3\nsync_journal: true\ntimeout: 5\nmax_open_reads: 9\n"
     assert needs_restart(old, load(live + "queues: {a: {journal: false}, c: {}}", "k.yaml")) == []
     new = load(
-        "listen: {memcache: 127.0.0.1:1, admin: null, cache: 127.0.0.1:2}\ncompat: kestrel-1\nqueue_path: /b\narchive_path: /c\n"
-        "max_line: 2KiB\ncache_memory: 1GiB\ncache_item_size_max: 1KiB\nqueues: {a: {journal: true}, b: {journal: false}}",
+        "listen: {memcache: 127.0.0.1:1, admin: null, cache: 127.0.0.1:2}\ncompat: kestrel-1\nqueue_path: /b\n"
+        "archive_path: /c\nmax_line: 2KiB\ncache_memory: 1GiB\ncache_item_size_max: 1KiB\n"
+        "queues: {a: {journal: true}, b: {journal: false}}",
         "k.yaml",
     )
     assert needs_restart(old, new) == [
@@ -686,9 +687,10 @@ max_connections_per_ip: 3
 USERS = f"""
 users:
   o#p: {{password: "{hash_password(b"x", b"salt of the tests")}", rights: {{'*': all}}, max_rate: 1MiB}}
-  yes: {{certificate: [a, 'b: c'], rights: {{'größe*': [create, put], b: all, c: []}}, cache: {{'*': all, 'ö:*': [get, put]}}}}
+  yes: {{certificate: [a, 'b: c'], rights: {{'größe*': [create, put], b: all, c: []}}, cache: {{'ö:*': [get, put]}}}}
   by_hand: {{certificate: z, rights: {{'*': [put, get, peek, flush, delete, admin, create]}}}}
   of_cache: {{certificate: y, cache: {{'a*': [get, put, delete, flush, admin]}}}}
+  of_all: {{certificate: x, cache: {{'*': all}}}}
 """
 
 
