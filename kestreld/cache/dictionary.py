@@ -7,14 +7,13 @@ from typing import Final
 from kestreld.cache.counts import Counts
 from kestreld.cache.entries import (
     CAS_AT,
-    CAS_MASK,
     EXPIRES_AT,
     FETCHED,
     NEVER,
     NEVER_MS,
+    NEW,
     STATE_AT,
     TIME_BYTES,
-    UNFETCHED,
     USED_AT,
     Item,
     expires_at_ms,
@@ -57,7 +56,8 @@ class Dictionary:
         self._now_ms = -1
         self._now = b""
         self.fresh_after = b""
-        self.new_header = b""
+        self.new_header = b""  # of an entry that never expires,
+        self._fetched_header = b""  # and what it begins with once somebody has got it
         self.read_clock()
 
     def configure(self, memory_bytes: int, item_size_max_bytes: int) -> None:
@@ -84,7 +84,8 @@ class Dictionary:
         self._now_ms = now_ms
         self._now = now_ms.to_bytes(TIME_BYTES, "big")
         self.fresh_after = (now_ms + MOVE_UP_MS_MAX - self._move_up_ms()).to_bytes(TIME_BYTES, "big")
-        self.new_header = UNFETCHED + b"\0" + NEVER + self._now
+        self.new_header = NEW + self._now
+        self._fetched_header = (now_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big") + FETCHED.to_bytes(1, "big")
         if self._flush_at_ms is not None and now_ms >= self._flush_at_ms:
             self._flush_at_ms = None
             self._drop_all()
@@ -113,13 +114,19 @@ class Dictionary:
 
     def fetch(self, name: bytes) -> bytes | None:
         """The entry to answer a get with, which counts as a use; None when there is none."""
+        part = self.table[hash(name) >> SHIFT]
+        entry = part.get(name)
+        if entry is None:
+            return None
+        if entry.startswith(NEW):
+            entry = part[name] = self._fetched_header + entry[EXPIRES_AT:]
+            return entry
         entry = self.find(name)
         if entry is None:
             return None
         if not entry[STATE_AT] & FETCHED:
             return self.rewrite(name, entry, entry[STATE_AT] | FETCHED)
         if self._now_ms - used_at_ms(entry) >= self._move_up_ms():
-            part = self.table[hash(name) >> SHIFT]
             del part[name]
             look_at_ms = min(self._now_ms + MOVE_UP_MS_MAX, expires_at_ms(entry))
             entry = look_at_ms.to_bytes(TIME_BYTES, "big") + entry[STATE_AT:USED_AT] + self._now + entry[CAS_AT:]
@@ -153,7 +160,7 @@ class Dictionary:
 
     def next_cas(self) -> int:
         """A cas that nothing has had."""
-        self._cas = (self._cas + 1) & CAS_MASK
+        self._cas += 1
         return self._cas
 
     def item(self, flags: bytes, data: bytes, expiry_s: int) -> Item:
@@ -170,6 +177,12 @@ class Dictionary:
         item.cas = cas or self.next_cas()
         item.used_at_ms = self._now_ms
         self._write(name, item)
+
+    def put_plain(self, key: bytes, flags: bytes, block: bytes) -> None:
+        """`put` of what never expires. `block` is the line with its length, and the data with its line end."""
+        cas = self.next_cas().to_bytes(8, "big")
+        value = (self.new_header, cas, b"VALUE ", key, b" ", flags, b" ", block, b"END\r\n")
+        self.store(b"get %b\r\n" % key, b"".join(value))
 
     def _write(self, name: bytes, item: Item) -> None:
         if item.expires_at_ms <= self._now_ms:

@@ -46,7 +46,7 @@ class CacheHandler(CommandHandler):
         out, dictionary = self.out, self.dictionary
         dictionary.read_clock()
         table, fresh_after = dictionary.table, dictionary.fresh_after
-        hits = misses = 0
+        hits = misses = sets = 0
         if self._keys and self._answer_keys():
             return True
         for each in commands:
@@ -66,7 +66,13 @@ class CacheHandler(CommandHandler):
             elif isinstance(each, Storage):
                 self._store(each)
             elif isinstance(each, list):
-                self._other(each)
+                words: list[bytes] = each
+                if words[0] == b"set":
+                    sets += 1
+                    dictionary.put_plain(words[1], words[2], words[4])
+                    out.append(STORED)
+                    continue
+                self._other(words)
             else:
                 refusal: Refusal = each
                 out.append(refusal.reply)
@@ -76,6 +82,7 @@ class CacheHandler(CommandHandler):
         counts = dictionary.counts
         counts.get_hits += hits
         counts.get_misses += misses
+        counts.cmd_set += sets
         self._plan()
         return self.room_bytes < 0 or self.closing or self.held or bool(self._keys)
 

@@ -21,9 +21,27 @@ from kestreld.server.memcache.parser import BINARY_MAGIC, SMALL_ITEM_BYTES, bina
 
 DATA_BYTES_MAX: Final = (1 << 31) - 3
 GETS_LINE_BYTES_MAX: Final = 1 << 22
+ZERO: Final = 48  # its digit
+PLAIN_BYTES_MAX: Final = 16384
+PLAIN_SPARE_BYTES: Final = 512  # more than an item has beside its data
+GET_LINE_BYTES_MAX: Final = len("get \r\n") + KEY_BYTES_MAX
 ITEM_HEADER_BYTES: Final = 48 + 8 + 1 + 2  # memcached's own, with the cas and what ends key and data
 _STORAGE: Final = frozenset((b"set", b"add", b"replace", b"append", b"prepend", b"cas"))
 _MANY_KEYS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
+
+
+class _Sizes(dict[bytes, int]):
+    """The end of a storage line -> the size of a small value, -1 where it says something else."""
+
+    def __missing__(self, word: bytes) -> int:
+        digits = word[:-2]
+        if not digits.isdigit() or len(digits) > 5 or word != b"%d\r\n" % int(digits) or int(digits) > PLAIN_BYTES_MAX:
+            return -1
+        self[word] = int(digits)
+        return int(digits)
+
+
+_sizes: Final = _Sizes()
 
 
 class CacheParser(Parser):
@@ -93,9 +111,16 @@ class CacheParser(Parser):
                 break
             line = data[at:end]
             at = end
-            if self._is_plain and line[:4] == b"get " and line[-2:] == b"\r\n" and line.count(b" ") == 1:
-                batch.append(line)
-                continue
+            if self._is_plain:
+                if line[:4] == b"get ":
+                    if line.count(b" ") == 1 and line[-2:] == b"\r\n" and 6 < len(line) <= GET_LINE_BYTES_MAX:
+                        batch.append(line)
+                        continue
+                elif line[:4] == b"set ":
+                    after = self._read_plain(line, data, at, batch)
+                    if after:
+                        at = after
+                        continue
             words = words_of(line)
             word = words[0] if words else b""
             if word in _STORAGE:
@@ -119,6 +144,27 @@ class CacheParser(Parser):
         return self._rest.lstrip(b" ").startswith(_MANY_KEYS) and len(self._rest) <= GETS_LINE_BYTES_MAX
 
     # Data
+
+    def _read_plain(self, line: bytes, data: bytes, at: int, batch: list[Any]) -> int:
+        """Take a set of a small value that is all there and never expires; where the next line begins, 0 where it is
+        something else.
+        """
+        words: list[Any] = line.split(b" ")
+        if len(words) != 5 or words[3] != b"0" or b"\0" in line:
+            return 0
+        size_line: bytes = words[4]
+        size = _sizes[size_line]
+        end = at + size + 2
+        if size < 0 or data[end - 2 : end] != b"\r\n" or not 0 < len(words[1]) <= KEY_BYTES_MAX:
+            return 0
+        flags: bytes = words[2]
+        if flags != b"0" and (not flags.isdigit() or len(flags) > 9 or flags[0] == ZERO):
+            return 0
+        if size + PLAIN_SPARE_BYTES > self._dictionary.item_size_max_bytes:
+            return 0
+        words[4] = data[at - len(size_line) : end]
+        batch.append(words)
+        return end
 
     def _read_storage(self, words: list[bytes], batch: list[Any]) -> int:
         """Make `_storage` of a line; how many bytes of data follow, -1 where it is refused."""
