@@ -239,3 +239,49 @@ class UnknownCommand(ServerRefused):
     def __init__(self, address: str, command: str) -> None:
         super().__init__(address, f"it does not know {command}")
         self.command = command
+
+
+class CacheAway(KestrelError):
+    """A memcached server could not be reached, and nothing was done there."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"no memcached at {address} ({reason})")
+        self.address = address
+
+
+class CacheRefused(KestrelError):
+    """A memcached server said no: a value too large, no memory, a user without the right."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} answered: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class LockTimeout(KestrelError, TimeoutError):
+    """Somebody else had the lock for as long as the caller would wait. Nothing was done."""
+
+    def __init__(self, lock: str) -> None:
+        super().__init__(f"{lock}: held by another for the whole timeout")
+
+
+class LockLost(KestrelError):
+    """A lock expired before its holder was done. What was done with it already stands; nothing else was."""
+
+    def __init__(self, lock: str) -> None:
+        super().__init__(f"{lock}: expired while it was held; do less with it, or give it a longer expiry")
+
+
+class ClaimLost(KestrelError):
+    """A message came so late that readers have passed its number, or given it up. It was not written."""
+
+    def __init__(self, queue: str, number: str) -> None:
+        super().__init__(f"{queue}: number {number} was closed before it was written; write under a new one")
+
+
+class TooManyWaiting(KestrelError):
+    """A queue in memcached has as many messages waiting as it may, or its counters contradict each other."""
+
+    def __init__(self, queue: str, waiting: int, most: int) -> None:
+        super().__init__(f"{queue}: {waiting} messages are waiting, more than {most}; is it read?")
+        self.waiting = waiting

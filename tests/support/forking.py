@@ -5,7 +5,7 @@ import pickle
 import select
 import signal
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 CHILD_S = 30  # no child takes so long unless it hangs
@@ -41,3 +41,64 @@ def _outcome(do: Callable[[], T]) -> tuple[T | None, str | None]:
         return do(), None
     except BaseException as error:  # noqa: BLE001 - the child must not go on with the parent's test
         return None, repr(error)
+
+
+class Child:
+    """A forked child that runs a function. It may stop or kill itself, which `stopped` and `ended` wait for."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._reading, writing = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            signal.alarm(CHILD_S)
+            with os.fdopen(writing, "wb") as pipe:
+                pickle.dump(_outcome(do), pipe)
+            os._exit(0)
+        os.close(writing)
+
+    def stopped(self) -> None:
+        """Returns once it has got SIGSTOP."""
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), f"ended with {status}: {self._result()}"
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def killed(self) -> None:
+        """Returns once it has died of SIGKILL."""
+        _, status = os.waitpid(self.pid, 0)
+        assert os.WIFSIGNALED(status), f"ended with {status}: {self._result()}"
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        os.close(self._reading)
+
+    def result(self) -> Any:
+        """What its function returned, once it has."""
+        outcome, problem = self._result()
+        os.waitpid(self.pid, 0)
+        if problem is not None:
+            raise AssertionError(f"in the child: {problem}")
+        return outcome
+
+    def _result(self) -> Any:
+        with os.fdopen(self._reading, "rb") as pipe:
+            return pickle.loads(pipe.read() or pickle.dumps((None, "it was killed")))
+
+
+def before_first_call(owner: type, method: str, do: Callable[[], object]) -> None:
+    """In a child: `do` is called when a method is called for the first time, and then the method."""
+    real = getattr(owner, method)
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        setattr(owner, method, real)
+        do()
+        return real(*arguments, **named)
+
+    setattr(owner, method, called)
+
+
+def kill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,0 +1,42 @@
+"""Queues made of a memcached dictionary, for memcached and for kestreld's `listen.cache` alike. Needs pymemcache.
+
+docs/recipes-memcached.md says what each costs, what it promises, and when a queue of kestreld is the better choice.
+"""
+
+from kestreld.errors import (
+    CacheAway,
+    CacheRefused,
+    ClaimLost,
+    ConnectionLost,
+    LockLost,
+    LockTimeout,
+    TooManyWaiting,
+)
+from kestreld.recipes.locking import LockedWriter, LockingQueue
+from kestreld.recipes.locks import Lock
+from kestreld.recipes.numbered import Claim, LogQueue, RingQueue
+from kestreld.recipes.positions import MessagesMissed, Position
+from kestreld.recipes.reader import LogReader
+from kestreld.recipes.servers import Servers
+from kestreld.recipes.sweeper import Sweeper
+
+__all__ = [
+    "CacheAway",
+    "CacheRefused",
+    "Claim",
+    "ClaimLost",
+    "ConnectionLost",
+    "Lock",
+    "LockLost",
+    "LockTimeout",
+    "LockedWriter",
+    "LockingQueue",
+    "LogQueue",
+    "LogReader",
+    "MessagesMissed",
+    "Position",
+    "RingQueue",
+    "Servers",
+    "Sweeper",
+    "TooManyWaiting",
+]

@@ -1,0 +1,310 @@
+"""A queue under two locks, one for writers and one for readers: each message goes to one reader, in order."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Final
+
+from kestreld import checks
+from kestreld.errors import CacheAway, CacheRefused, ConnectionLost, LockLost, LockTimeout, TooManyWaiting
+from kestreld.recipes.batches import Batch
+from kestreld.recipes.locks import Lock
+from kestreld.recipes.numbered import checked_expiry
+from kestreld.recipes.packing import CLOSED, checked_messages, checked_name, pack, unpack
+from kestreld.recipes.positions import ATTEMPTS, NUMBERS, Counter, MessagesMissed, Reason, is_ahead, position_of
+from kestreld.recipes.servers import Servers, Value
+from kestreld.recipes.slots import Slots
+from kestreld.recipes.waiting import Retries
+
+WAITING_MAX: Final = 1_000_000
+ABSENT_AT_ONCE: Final = 100
+SEARCH_WINDOW: Final = 1000
+
+
+class _LockedSlots(Slots):
+    """A key for each number: `lock:NAME:EPOCH:NUMBER`, and the message as its plain value."""
+
+    kind = b"lock"
+
+
+class LockingQueue:
+    """A queue of which each message goes to one reader, at most once. Threads and processes may share it."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        name: str,
+        *,
+        lock_expiry: int = 10,
+        waiting_max: int = WAITING_MAX,
+        message_expiry: int = 0,
+        delete_after_reading: bool = True,
+        compress_from_bytes: int | None = None,
+        on_missed: Callable[[MessagesMissed], None] | None = None,
+    ) -> None:
+        """`lock_expiry`: for how many whole seconds a dead holder blocks others, at least 2.
+
+        `waiting_max`: where so many messages wait, a put raises TooManyWaiting. `message_expiry`: whole seconds after
+        which a message is gone, read or not; 0 = when memory is needed. `delete_after_reading`: False leaves it to
+        that. `compress_from_bytes`: values of that size are compressed. `on_missed` is called where a get would raise
+        MessagesMissed.
+        """
+        self.name = name
+        self.missed = 0
+        """Messages so far that this object was told of as missed."""
+        self.holes = 0
+        """Numbers so far that a dead or stopped writer left without a message, as far as that is certain."""
+        self._slots = _LockedSlots(servers, checked_name(name), checked_expiry(message_expiry))
+        self._head = self._slots.counter
+        self._server = self._head.server
+        self._tail = Counter(self._server, self._slots.prefix + b"tail")
+        self._write_key = self._slots.prefix + b"write_lock"
+        self._read_key = self._slots.prefix + b"read_lock"
+        self._lock_expiry_s = Lock(self._server, self._write_key, lock_expiry).expiry_s
+        self._waiting_max = checks.whole(waiting_max, "waiting_max", 1)
+        self._deletes = checks.switch(delete_after_reading, "delete_after_reading")
+        self._compress_from_bytes = checks.whole_or_none(compress_from_bytes, "compress_from_bytes")
+        self._on_missed = on_missed
+        self._taken: deque[bytes] = deque()  # by this object, and not returned yet
+        self._awaited: tuple[int, bytes | None] | None = None  # a number without a message, and the writer at that time
+
+    # Writing
+
+    def put(self, message: bytes, timeout: float | None = None) -> None:
+        """Add a message, waiting so many seconds for other writers; None = for as long as it takes.
+
+        Raises TooManyWaiting, LockTimeout, CacheAway or CacheRefused, each with nothing added, or ConnectionLost: then
+        it may be there or not.
+        """
+        checks.data(message, "message")
+        self._put([[message]], timeout)
+
+    def put_many(self, messages: Iterable[bytes], timeout: float | None = None) -> None:
+        """Add messages under one lock, next to each other. After an error, some of the first may be there."""
+        self._put([[message] for message in checked_messages(messages)], timeout)
+
+    def put_batch(self, messages: Iterable[bytes], timeout: float | None = None) -> None:
+        """Add messages as one value, all of which one reader takes at once."""
+        self._put([checked_messages(messages)], timeout)
+
+    def batch(self, messages_max: int = 100, bytes_max: int = 65536) -> Batch:
+        """Collects small messages in a `with` block, and puts so many, or so many bytes, as one value."""
+        return Batch(self.put_batch, messages_max, bytes_max)
+
+    def _put(self, values: Sequence[Sequence[bytes]], timeout: float | None) -> None:
+        left = deque(values)
+        while left:
+            try:
+                with self.writing(timeout) as writer:
+                    while left:
+                        writer.put_batch(left[0])
+                        left.popleft()
+            except LockLost:  # this process was stopped, or slow: nothing of what is left was added
+                continue
+
+    @contextmanager
+    def writing(self, timeout: float | None = None) -> Iterator["LockedWriter"]:
+        """Other writers wait for the `with` block. Each message can be read as soon as its put returns."""
+        lock = Lock(self._server, self._write_key, self._lock_expiry_s)
+        if not lock.acquire(timeout):
+            raise LockTimeout(lock.key.decode())
+        writer = LockedWriter(self, lock)
+        try:
+            yield writer
+        finally:
+            release(writer.lock)
+
+    def write(self, messages: Sequence[bytes], lock: Lock) -> bool:
+        """Add a value under a lock. False = this process was stopped for so long that its number was closed."""
+        waiting = self.waiting()
+        if waiting >= self._waiting_max:
+            raise TooManyWaiting(self.name, waiting, self._waiting_max)
+        lock.check()
+        count = self._head.reserve(1, lambda first: self._begin(first))
+        value, flags = pack(messages, self._compress_from_bytes)
+        try:
+            return self._slots.write(count, value, flags)
+        except (CacheAway, CacheRefused):
+            self._close([count])
+            raise
+
+    def _begin(self, first: bytes) -> None:
+        """The tail is where the head begins, so that a tail that is not there has vanished."""
+        self._server.add(self._tail.key, first)
+
+    def _close(self, counts: Sequence[int]) -> bool:
+        """Have late writers of these numbers refused. False = one has come before."""
+        for count in counts:
+            try:
+                if not self._slots.close(count):
+                    return False
+            except (CacheAway, CacheRefused, ConnectionLost):
+                continue
+        return True
+
+    # Reading
+
+    def waiting(self) -> int:
+        """How many numbers were given out that no reader has taken."""
+        found = self._server.get_many([self._tail.key, self._head.key])
+        if self._head.key not in found or self._tail.key not in found:
+            return 0
+        head, tail = int(found[self._head.key][0]), int(found[self._tail.key][0])
+        return max(head - tail, 0) if is_ahead(head, tail) else position_of(head).number
+
+    def get(self, timeout: float | None = 0.0) -> bytes | None:
+        """Take the oldest message, waiting so many seconds for it; None = forever. None when there is none.
+
+        It is taken by then: if this process dies with it, it is lost. Raises MessagesMissed, having passed those.
+        """
+        messages = self.get_many(1, timeout)
+        return messages[0] if messages else None
+
+    def get_many(self, count: int = 100, timeout: float | None = 0.0) -> list[bytes]:
+        """Take up to so many of the oldest messages under one lock, waiting until there is one. Otherwise as `get`.
+
+        `timeout` is for messages. Where there are some, another reader's lock is waited for, up to `lock_expiry`.
+        """
+        checks.whole(count, "count", 1)
+        retries = Retries(timeout)
+        lock = Lock(self._server, self._read_key, self._lock_expiry_s)
+        while True:
+            if self._taken:
+                return [self._taken.popleft() for _ in range(min(count, len(self._taken)))]
+            # Who finds nothing takes no lock, so that waiting readers do not keep each other waiting.
+            if self._has_something() and lock.acquire(self._lock_expiry_s):
+                try:
+                    is_moved = self._take_locked(count)
+                finally:
+                    release(lock)
+                if is_moved:
+                    continue
+            if not retries.wait():
+                return []
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Messages forever."""
+        return self
+
+    def __next__(self) -> bytes:
+        (message,) = self.get_many(1, None)
+        return message
+
+    def _has_something(self) -> bool:
+        found = self._server.get_many([self._tail.key, self._head.key])
+        head, tail = found.get(self._head.key), found.get(self._tail.key)
+        return head is not None and (tail is None or tail[0] != head[0])
+
+    def _take_locked(self, count: int) -> bool:
+        """Look, then move the tail by cas: a reader that lost its lock meanwhile takes nothing that another has taken.
+
+        True = look again: something was taken, or another has done something. False = there is nothing to take now.
+        """
+        found = self._server.gets_many([self._tail.key, self._head.key])
+        if self._head.key not in found:
+            return False
+        head = int(found[self._head.key][0][0])
+        if self._tail.key not in found:
+            return self._find_tail(head)
+        (text, _), unique = found[self._tail.key]
+        tail = int(text)
+        if not is_ahead(head, tail):
+            return self._drain(tail, head, unique, count)
+        numbers = range(tail, min(head, tail + count))
+        present = self._slots.fetch(numbers)
+        if tail in present:
+            return self._take_present(numbers, present, unique)
+        return tail < head and self._pass_absent(range(tail, min(head, tail + ABSENT_AT_ONCE)), unique)
+
+    def _take_present(self, numbers: range, present: dict[int, Value], unique: bytes) -> bool:
+        taken = list(takewhile(present.__contains__, numbers))
+        if not self._move_tail(taken[-1] + 1, unique):
+            return True
+        for value, flags in map(present.__getitem__, taken):
+            self.holes += bool(flags & CLOSED)
+            self._taken.extend(unpack(value, flags))
+        if self._deletes:
+            self._slots.delete(taken)
+        return True
+
+    def _pass_absent(self, numbers: range, unique: bytes) -> bool:
+        """Numbers without messages: evicted, or their writer is gone. While it has the lock it may write yet."""
+        tail = numbers.start
+        writer = Lock(self._server, self._write_key, self._lock_expiry_s).holder()
+        if self._awaited is None or self._awaited[0] != tail:
+            self._awaited = tail, writer
+        if writer is not None and writer == self._awaited[1]:
+            return False
+        present = self._slots.fetch(numbers)
+        absent = list(takewhile(lambda number: number not in present, numbers))
+        if absent and self._close(absent) and self._move_tail(absent[-1] + 1, unique):
+            self._tell("missing", len(absent), absent[-1] + 1)
+        return True
+
+    def _drain(self, tail: int, head: int, unique: bytes, count: int) -> bool:
+        """The head has begun a new epoch: take what is left of the old one, then go there."""
+        numbers = range(tail, tail + count)
+        present = self._slots.fetch(numbers)
+        if tail in present:
+            return self._take_present(numbers, present, unique)
+        first = position_of(head).epoch * NUMBERS
+        if self._move_tail(first, unique):
+            self._tell("epoch", 0, first)
+        return True
+
+    def _find_tail(self, head: int) -> bool:
+        """The tail has vanished: it is where the messages begin that nobody has deleted, or else at the head."""
+        first, tail = position_of(head).epoch * NUMBERS, head
+        while self._deletes and tail > first:
+            window = range(max(first, tail - SEARCH_WINDOW), tail)
+            present = self._slots.fetch(window)
+            while tail > window.start and tail - 1 in present:
+                tail -= 1
+            if tail > window.start:
+                break
+        if self._server.add(self._tail.key, b"%d" % tail):
+            self._tell("epoch", 0, tail)
+        return True
+
+    def _move_tail(self, to: int, unique: bytes) -> bool:
+        return self._server.cas(self._tail.key, b"%d" % to, unique)
+
+    def _tell(self, reason: Reason, count: int, at: int) -> None:
+        self.missed += count
+        missed = MessagesMissed(self.name, count, reason, position_of(at))
+        if self._on_missed is None:
+            raise missed
+        self._on_missed(missed)
+
+
+class LockedWriter:
+    """Adds messages while other writers of a LockingQueue wait."""
+
+    def __init__(self, queue: LockingQueue, lock: Lock) -> None:
+        self._queue = queue
+        self.lock = lock
+
+    def put(self, message: bytes) -> None:
+        """Raises what LockingQueue.put does, and LockLost if the block took longer than the lock: nothing was added."""
+        checks.data(message, "message")
+        self.put_batch([message])
+
+    def put_batch(self, messages: Sequence[bytes]) -> None:
+        """Add several as one value."""
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                if self._queue.write(messages, self.lock):
+                    return
+            except CacheAway:
+                if not left:
+                    raise  # else the next number may be of another server
+        raise LockLost(self.lock.key.decode())
+
+
+def release(lock: Lock) -> None:
+    """If it cannot be released it expires."""
+    try:
+        lock.release()
+    except (CacheAway, CacheRefused, ConnectionLost):
+        return

@@ -1,0 +1,109 @@
+"""Numbers of messages. A counter has 64 bits: above, the epoch it began with, at random; below, 0 and what was counted.
+
+One number in one item, so that a server counts both at once. A counter that has vanished begins another epoch, and the
+epoch is in the key or the value of each message: no number ever stands for two of them.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kestreld.errors import CacheRefused, InvalidValue, KestrelError
+from kestreld.recipes.servers import CacheServer
+
+NUMBER_BITS: Final = 32
+NUMBERS: Final = 1 << NUMBER_BITS  # after so many, a counter carries into the next epoch, and goes on
+ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Which message: its epoch and its number there, from 0. `part`: which of a batch that is stored as one."""
+
+    epoch: int
+    number: int
+    part: int = 0
+
+    def __str__(self) -> str:
+        part = f".{self.part}" if self.part else ""
+        return f"{self.epoch:08x}-{self.number}{part}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Position":
+        """The inverse of `str`, to go on from where one was saved. Raises InvalidValue."""
+        epoch, _, rest = text.partition("-")
+        number, _, part = rest.partition(".")
+        try:
+            return cls(int(epoch, 16), int(number), int(part or "0"))
+        except ValueError:
+            raise InvalidValue("position", "EPOCH-NUMBER, as str(position) gives it", text) from None
+
+    @property
+    def count(self) -> int:
+        """What a counter says whose next message is this one."""
+        return self.epoch * NUMBERS + self.number
+
+
+def position_of(count: int, part: int = 0) -> Position:
+    return Position(*divmod(count, NUMBERS), part)
+
+
+def is_ahead(head: int, count: int) -> bool:
+    """Whether a counter that says `head` has counted on from `count`: in its epoch, or carried into the next."""
+    return head // NUMBERS == count // NUMBERS or 0 <= head - count < NUMBERS
+
+
+class Counter:
+    """The number that the next message gets, on one server."""
+
+    def __init__(self, server: CacheServer, key: bytes) -> None:
+        self.server = server
+        self.key = key
+
+    def reserve(self, count: int, begins: Callable[[bytes], None] | None = None) -> int:
+        """The first of so many numbers that nobody else gets, by one incr.
+
+        A counter that is not there begins a new epoch; `begins` is called with what it will say first.
+        """
+        for _ in range(ATTEMPTS):
+            if (after := self.server.incr(self.key, count)) is not None:
+                return after - count
+            first = b"%d" % (secrets.randbits(NUMBER_BITS - 1) * NUMBERS)
+            if begins is not None:
+                begins(first)
+            self.server.add(self.key, first)
+        raise CacheRefused(self.server.address, f"{self.key.decode()} was evicted at once, {ATTEMPTS} times")
+
+    def look(self) -> int | None:
+        """What it says. None = it is not there."""
+        found = self.server.get_many([self.key]).get(self.key)
+        return None if found is None else int(found[0])
+
+
+Reason = Literal["epoch", "lapped", "missing"]
+
+
+class MessagesMissed(KestrelError):
+    """A reader did not get messages, and never will: `count` of them. It reads on behind them, from `position`.
+
+    `reason`: "missing", they were evicted, have expired, or were never written; "lapped", a ring wrote over them;
+    "epoch", a counter had vanished, by eviction, flush_all or a restart, and `count` has only those known of.
+    """
+
+    def __init__(self, queue: str, count: int, reason: Reason, position: Position) -> None:
+        what = {
+            "missing": f"{count} messages evicted, expired or never written",
+            "lapped": f"{count} messages overwritten before they were read",
+            "epoch": f"a counter vanished from the server, and at least {count} messages with it",
+        }[reason]
+        super().__init__(f"{queue}: {what}; reading goes on from {position}")
+        self.queue = queue
+        self.count = count
+        self.reason: Reason = reason
+        self.position = position
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether `count` has all of them."""
+        return self.reason != "epoch"
