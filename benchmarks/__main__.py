@@ -11,6 +11,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from benchmarks import cache
 from benchmarks.backlog import backlog
 from benchmarks.compare import QUEUES, compare
 from benchmarks.errors import Unusable
@@ -19,10 +20,10 @@ from benchmarks.load import SCRATCH, build
 from benchmarks.load_tests import load_tests
 from benchmarks.machine import Machine, describe
 from benchmarks.results import RESULTS, Results, save
-from benchmarks.servers import PEERS, Program, is_installed, kestreld
-from benchmarks.tables import Table, backlog_table, compare_tables, growth_tables, load_test_table
+from benchmarks.servers import PEERS, Program, is_installed, kestreld, kestreld_cache
+from benchmarks.tables import Table, backlog_table, cache_table, compare_tables, growth_tables, load_test_table
 
-PARTS: Final = ("compare", "load-tests", "backlog", "growth")
+PARTS: Final = ("compare", "load-tests", "backlog", "growth", "cache")
 QUICK_SECONDS: Final = 0.2
 FAULTY: Final = 1
 
@@ -73,19 +74,22 @@ def _options() -> argparse.Namespace:
 
 def _measure(options: argparse.Namespace) -> int:
     build()
-    own = [kestreld(*given.partition("=")[::2]) for given in options.kestreld or ["kestreld="]]
+    commands = dict(given.partition("=")[::2] for given in options.kestreld or ["kestreld="])
+    own = [kestreld(name, command) for name, command in commands.items()]
     peers = [peer for peer in PEERS if peer.name in options.peers.split(",")]
     missing = [peer for peer in peers if not is_installed(peer)]
     for peer in missing:
         words.print(f"benchmarks: {peer.name} is left out: it is not installed (apt-get install {peer.package})")
     programs = [*own, *(peer for peer in peers if peer not in missing)]
+    caches = [kestreld_cache(name, command, cache.ROOMY_MIB) for name, command in commands.items()]
+    caches += [program for program in programs if program.protocol == "memcached"]
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run", dir=options.folder))
     faults = 0
     try:
         machine = describe(programs, missing, folder)
         for part in options.parts or PARTS:
-            results = _part(part, machine, own, programs, folder, options)
+            results = _part(part, machine, own, programs, caches, folder, options)
             save(results, options.results / f"{part}.json")
             for table in _tables(part, results):
                 tables.print(_rich(table))
@@ -104,6 +108,7 @@ def _part(
     machine: Machine,
     own: Sequence[Program],
     programs: Sequence[Program],
+    caches: Sequence[Program],
     folder: Path,
     options: argparse.Namespace,
 ) -> Results:
@@ -120,6 +125,10 @@ def _part(
             case "backlog":
                 keeping = [program for program in programs if program.protocol in QUEUES]
                 results.backlogs.extend(backlog(keeping, folder, rounds=rounds, quick=quick, done=done))
+            case "cache":
+                results.runs.extend(
+                    cache.compare(caches, folder, rounds=rounds, seconds=seconds, quick=quick, done=done)
+                )
             case "load-tests":
                 results.load_tests.extend(load_tests(own[0], folder, quick=quick, done=done))
     return results
@@ -133,6 +142,8 @@ def _tables(part: str, results: Results) -> list[Table]:
             return growth_tables(results)
         case "backlog":
             return [backlog_table(results)]
+        case "cache":
+            return [cache_table(results)]
         case _:
             return [load_test_table(results)]
 

@@ -35,6 +35,7 @@ MIB: Final = 1024**2
 SIZE: Final = "64-100"
 KEYS: Final = 1_000_000
 FEW_KEYS: Final = 1_000
+QUICK_KEYS: Final = 5_000
 ROOMY_MIB: Final = 1024  # nothing is evicted
 MEMORY_MIB: Final = (64, 256)
 ITEM_BYTES_MIN: Final = 100  # what an item of 64 bytes takes at least: so many fill a cache several times over
@@ -141,6 +142,14 @@ def ratio(name: str, own_us: Sequence[float], peer_us: Sequence[float], limit: f
     ratios = [own / peer for own, peer in zip(own_us, peer_us, strict=True)]
     words = f"minima {min(own_us) / min(peer_us):.2f} ({min(own_us):.2f} and {min(peer_us):.2f} µs)"
     return Figure(name, median(ratios), limit, f"{words}; rounds {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def compare(
+    programs: Sequence[Program], folder: Path, *, rounds: int, seconds: float, quick: bool, done: Callable[[str], None]
+) -> Iterator[Run]:
+    """What `cpu` measures, of any caches. `done` hears what is being measured."""
+    with running(programs, folder / "caches") as servers:
+        yield from runs(servers, keys=QUICK_KEYS if quick else KEYS, rounds=rounds, seconds=seconds, say=done)
 
 
 @contextmanager
@@ -262,7 +271,7 @@ def _read_options(given: Sequence[str] | None) -> argparse.Namespace:
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if options.quick:
-        options.rounds, options.seconds, options.keys = 1, 0.05, 5_000
+        options.rounds, options.seconds, options.keys = 1, 0.05, QUICK_KEYS
     if options.keys < 1 or (options.rounds or 1) < 1:
         parser.error("it takes a round and a key at least")
     if options.compiled and not COMPILED.exists():

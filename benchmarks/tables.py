@@ -1,7 +1,7 @@
 """The measurements as tables of words: for the terminal and for docs/benchmarks.md alike."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -40,6 +40,15 @@ def compare_tables(results: Results) -> list[Table]:
         _columns(results, found, unsynced, "operations a second", lambda cell: f"{cell.ops_s:,.0f}"),
         _columns(results, found, names, "answers, µs: half of them, 99 %, 99.9 % within", _answer_times),
     ]
+
+
+def cache_table(results: Results) -> Table:
+    found = cells(results.runs)
+    servers = {name: version for name, version in results.machine.servers.items() if any(name == at[2] for at in found)}
+    results = replace(results, machine=replace(results.machine, servers=servers))
+    title = "the cache: server CPU, µs per operation; in brackets kestreld's divided by memcached's"
+    names = list(dict.fromkeys(row for row, _, _ in found))
+    return _beside_peers(results, found, names, title, lambda cell: cell.cpu_us, "{:.2f}")
 
 
 def _beside_peers(
