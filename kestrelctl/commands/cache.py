@@ -25,6 +25,7 @@ def _key(value: str) -> str:
     return value
 
 
+# Of parameters named `name`: `key` is that of the client's certificate.
 KeyArgument = Annotated[str, argument(metavar="KEY", help="The key.", show_default=False, callback=_key)]
 DataArgument = Annotated[
     str | None,
@@ -38,20 +39,20 @@ FlagsOption = Annotated[int, option(metavar="N", min=0, max=2**32 - 1, help="Fla
 
 
 @cache.command("get")
-def cache_get(key: KeyArgument, remote: RemoteCache) -> None:
+def cache_get(name: KeyArgument, remote: RemoteCache) -> None:
     """Write the value of a key to stdout, its bytes and nothing else.
 
     Exit 1 when there is none.
     """
-    data = remote.client().get(os.fsencode(key))
+    data = remote.client().get(os.fsencode(name))
     if data is None:
-        raise _no_value(key)
+        raise _no_value(name)
     write_data(data)
 
 
 @cache.command("set")
 def cache_set(
-    key: KeyArgument,
+    name: KeyArgument,
     remote: RemoteCache,
     data: DataArgument = None,
     expire: ExpireOption = None,
@@ -61,13 +62,13 @@ def cache_set(
 
     Exit 77 when it is larger than cache_item_size_max.
     """
-    remote.client().set(os.fsencode(key), b"".join(open_source(data)), expiry_s(expire), flags)
-    remark(f"stored {key}")
+    remote.client().set(os.fsencode(name), b"".join(open_source(data)), expiry_s(expire), flags)
+    remark(f"stored {name}")
 
 
 @cache.command("add")
 def cache_add(
-    key: KeyArgument,
+    name: KeyArgument,
     remote: RemoteCache,
     data: DataArgument = None,
     expire: ExpireOption = None,
@@ -77,14 +78,14 @@ def cache_add(
 
     Exit 1 when it has one, 77 when the value is larger than cache_item_size_max.
     """
-    if not remote.client().add(os.fsencode(key), b"".join(open_source(data)), expiry_s(expire), flags):
-        raise Failure(ExitCode.NEGATIVE, f"{key} has a value already")
-    remark(f"stored {key}")
+    if not remote.client().add(os.fsencode(name), b"".join(open_source(data)), expiry_s(expire), flags):
+        raise Failure(ExitCode.NEGATIVE, f"{name} has a value already")
+    remark(f"stored {name}")
 
 
 @cache.command("incr")
 def cache_incr(
-    key: KeyArgument,
+    name: KeyArgument,
     remote: RemoteCache,
     by: Annotated[
         int, option("--by", metavar="N", min=1 - 2**64, max=2**64 - 1, help="Negative: count down, to 0 at the least.")
@@ -94,22 +95,22 @@ def cache_incr(
 
     Exit 1 when there is no value, 77 when it is not a number.
     """
-    number = remote.client().increase(os.fsencode(key), by)
+    number = remote.client().increase(os.fsencode(name), by)
     if number is None:
-        raise _no_value(key)
+        raise _no_value(name)
     write_data(b"%d\n" % number)
 
 
 @cache.command("delete")
-def cache_delete(key: KeyArgument, remote: RemoteCache, missing_ok: MissingOkOption = False) -> None:
+def cache_delete(name: KeyArgument, remote: RemoteCache, missing_ok: MissingOkOption = False) -> None:
     """Delete the value of a key.
 
     Exit 1 when there is none.
     """
-    if remote.client().delete(os.fsencode(key)):
-        remark(f"deleted {key}")
+    if remote.client().delete(os.fsencode(name)):
+        remark(f"deleted {name}")
     elif not missing_ok:
-        raise _no_value(key)
+        raise _no_value(name)
 
 
 @cache.command("stats")
@@ -126,5 +127,5 @@ def cache_stats(
     output.write_record(remote.client().stats(group.encode()))
 
 
-def _no_value(key: str) -> Failure:
-    return Failure(ExitCode.NEGATIVE, f"no value: {key}")
+def _no_value(name: str) -> Failure:
+    return Failure(ExitCode.NEGATIVE, f"no value: {name}")

@@ -73,7 +73,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "readers create": ("kestrelctl readers create work report --from latest",),
     "readers move": ("kestrelctl readers move work report 1000", "kestrelctl readers move work report latest"),
     "readers drop": ("kestrelctl readers drop work report",),
-    "cache get": ("kestrelctl cache get session:17", "kestrelctl cache get page >page.html"),
+    "cache get": ("kestrelctl cache get session:17", "kestrelctl cache get page | gunzip"),
     "cache set": (
         "kestrelctl cache set greeting 'hello' --expire 10m",
         "kestrelctl cache set page @page.html -s 127.0.0.1:11211",

@@ -31,6 +31,8 @@ NEEDS: Final = {
     "readers create": ["made"],
     "readers move": ["kept", "latest"],
     "readers drop": ["kept"],
+    "cache set": ["x"],
+    "cache add": ["x"],
 }
 BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers", "consumers", "cancel", "run-now", "redrive"}
 # nagios decides here.
@@ -73,6 +75,8 @@ def prepare(kestrelctl: Kestrelctl, command: Command, queue: str) -> None:
         kestrelctl("flush", queue)
     if "kept" in NEEDS.get(command.words, []):
         kestrelctl("readers", "create", queue, "kept")
+    if command.words in ("cache get", "cache incr", "cache delete"):
+        kestrelctl("cache", "set", queue, "1")
 
 
 def each(commands: list[Command]) -> pytest.MarkDecorator:
@@ -121,8 +125,8 @@ def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
     daemon: Daemon, command: Command, tmp_path: Path
 ) -> None:
     admin = "127.0.0.1:0" if command.path[0] in BY_ADMIN_PORT else "null"
-    with running_daemon(tmp_path / "daemon", admin=admin) as own:
-        kestrelctl = Kestrelctl(own.address, tmp_path)
+    with running_daemon(tmp_path / "daemon", "listen.cache=127.0.0.1:0", admin=admin) as own:
+        kestrelctl = Kestrelctl(own.address, tmp_path, own.cache)
         prepare(kestrelctl, command, "q")
         line = line_of(command, "q", tmp_path)
         run = subprocess.run(

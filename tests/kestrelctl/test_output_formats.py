@@ -29,6 +29,7 @@ LINES: Final = {
     "readers-ls": "readers ls a",
     "repair": "repair a",
     "redrive": "redrive b --to c --dry-run",
+    "cache-stats": "cache stats",
     "context-ls": "context ls",
     "context-show": "context show",
     "dump-stats": "dump-stats",
@@ -42,7 +43,7 @@ LINES: Final = {
     "journal-export": "journal export O --to F",
     "retention-simulate": "retention simulate a --spool S --max-age 1h",
 }
-RECORDS: Final = ("stats-server-wide", "context-show", "retention-simulate")
+RECORDS: Final = ("cache-stats", "stats-server-wide", "context-show", "retention-simulate")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, di
         client.put("a", b"only there")
         client.put("x", b"only there")
     (folder / "k").write_bytes(struct.pack("<BIQQ", 2, 17, 1_700_000_000_000, 0) + b"x")
-    with running_daemon(folder / "daemon", admin="127.0.0.1:0") as daemon:
+    with running_daemon(folder / "daemon", "listen.cache=127.0.0.1:0", admin="127.0.0.1:0") as daemon:
         with QueueClient(daemon.port) as client:
             client.put("a", b"one", b'a\ttab, a "quote"\nand a line', "ünd \U0001f40d".encode(), b"\xff")
             client.put("b+child", b"two")
@@ -62,7 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, di
 
 @pytest.fixture
 def kestrelctl(world: tuple[Daemon, dict[str, str]], tmp_path: Path) -> Kestrelctl:
-    ctl = Kestrelctl(world[0].address, tmp_path)
+    ctl = Kestrelctl(world[0].address, tmp_path, world[0].cache)
     ctl.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
     ctl("context", "add", "here", world[0].address)
     ctl("context", "add", "there", "h:1", "h:2")
