@@ -56,6 +56,7 @@ class Dictionary:
         self._now_ms = -1
         self._now = b""
         self.fresh_after = b""
+        self._used_lately = b""
         self.new_header = b""  # of an entry that never expires,
         self._fetched_header = b""  # and what it begins with once somebody has got it
         self.read_clock()
@@ -83,7 +84,9 @@ class Dictionary:
             return
         self._now_ms = now_ms
         self._now = now_ms.to_bytes(TIME_BYTES, "big")
-        self.fresh_after = (now_ms + MOVE_UP_MS_MAX - self._move_up_ms()).to_bytes(TIME_BYTES, "big")
+        stale_at_ms = now_ms - self._move_up_ms()
+        self._used_lately = max(stale_at_ms, 0).to_bytes(TIME_BYTES, "big")
+        self.fresh_after = (stale_at_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big")
         self.new_header = NEW + self._now
         self._fetched_header = (now_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big") + FETCHED.to_bytes(1, "big")
         if self._flush_at_ms is not None and now_ms >= self._flush_at_ms:
@@ -118,19 +121,32 @@ class Dictionary:
         entry = part.get(name)
         if entry is None:
             return None
-        if entry.startswith(NEW):
+        if entry.startswith(NEW) and entry[USED_AT:CAS_AT] > self._used_lately:
             entry = part[name] = self._fetched_header + entry[EXPIRES_AT:]
             return entry
         entry = self.find(name)
         if entry is None:
             return None
         if not entry[STATE_AT] & FETCHED:
-            return self.rewrite(name, entry, entry[STATE_AT] | FETCHED)
+            entry = self.rewrite(name, entry, entry[STATE_AT] | FETCHED)
         if self._now_ms - used_at_ms(entry) >= self._move_up_ms():
-            del part[name]
-            look_at_ms = min(self._now_ms + MOVE_UP_MS_MAX, expires_at_ms(entry))
-            entry = look_at_ms.to_bytes(TIME_BYTES, "big") + entry[STATE_AT:USED_AT] + self._now + entry[CAS_AT:]
-            part[name] = entry
+            return self._moved_up(name, entry)
+        return entry
+
+    def move_up(self, name: bytes) -> None:
+        """Make what is there the newest; it does not count as fetched by that."""
+        entry = self.find(name)
+        if entry is not None:
+            self._moved_up(name, entry)
+
+    def _moved_up(self, name: bytes, entry: bytes) -> bytes:
+        part = self.table[hash(name) >> SHIFT]
+        del part[name]
+        look_at = entry[:STATE_AT]
+        if entry[STATE_AT] & FETCHED:
+            look_at = min(self._now_ms + MOVE_UP_MS_MAX, expires_at_ms(entry)).to_bytes(TIME_BYTES, "big")
+        entry = look_at + entry[STATE_AT:USED_AT] + self._now + entry[CAS_AT:]
+        part[name] = entry
         return entry
 
     def find(self, name: bytes) -> bytes | None:
@@ -172,11 +188,10 @@ class Dictionary:
         entry = self.find(name)
         return None if entry is None else unpack(name, entry)
 
-    def put(self, name: bytes, item: Item, cas: int = 0) -> None:
-        """Store an item as the newest, under a new cas or the one that is given."""
-        item.cas = cas or self.next_cas()
-        item.used_at_ms = self._now_ms
-        self._write(name, item)
+    @property
+    def last_cas(self) -> int:
+        """The one given last."""
+        return self._cas
 
     def put_plain(self, key: bytes, flags: bytes, block: bytes) -> None:
         """`put` of what never expires. `block` is the line with its length, and the data with its line end."""
@@ -184,7 +199,10 @@ class Dictionary:
         value = (self.new_header, cas, b"VALUE ", key, b" ", flags, b" ", block, b"END\r\n")
         self.store(b"get %b\r\n" % key, b"".join(value))
 
-    def _write(self, name: bytes, item: Item) -> None:
+    def put(self, name: bytes, item: Item) -> None:
+        """Store an item as the newest, under a new cas."""
+        item.cas = self.next_cas()
+        item.used_at_ms = self._now_ms
         if item.expires_at_ms <= self._now_ms:
             self.counts.total_items += 1
             self.remove(name)
@@ -193,17 +211,19 @@ class Dictionary:
         if item.expires_at_ms != NEVER_MS:
             self._parts.note_expiry(hash(name) >> SHIFT, item.expires_at_ms)
 
-    def touch(self, name: bytes, expires_at_ms: int) -> bool:
-        """Have it expire then; whether it is there."""
+    def expire_at(self, name: bytes, expires_at_ms: int) -> bool:
+        """Have it expire then, which counts as fetched; whether it is there."""
         item = self.look(name)
         if item is None:
             return False
-        self.change(name, item, expires_at_ms)
+        item.expires_at_ms = expires_at_ms
+        item.state |= FETCHED
+        self.change(name, item)
         return True
 
-    def change(self, name: bytes, item: Item, expires_at_ms: int) -> None:
-        """Write back what `look` has found, to expire then, where it is in the order of use."""
-        item.expires_at_ms = expires_at_ms
+    def change(self, name: bytes, item: Item) -> None:
+        """Write back what `look` has found, where it is in the order of use."""
+        expires_at_ms = item.expires_at_ms
         if expires_at_ms <= self._now_ms:
             self.remove(name)
             return
@@ -237,6 +257,11 @@ class Dictionary:
             return False
         self._discount(name, before)
         return True
+
+    def oldest_s(self) -> int:
+        """How long ago the oldest entry of a part was moved up."""
+        first = next(iter(self.table[0].values()), None)
+        return 0 if first is None else (self._now_ms - used_at_ms(first)) // 1000
 
     # Memory
 

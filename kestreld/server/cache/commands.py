@@ -9,8 +9,7 @@ A batch of the parser has, for each command, one of:
 - a `Refusal`.
 """
 
-import re
-from typing import Final
+from typing import Any, Final
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -30,35 +29,6 @@ BAD_DELETE: Final = b"CLIENT_ERROR bad command line format.  Usage: delete <key>
 TOO_LARGE: Final = b"SERVER_ERROR object too large for cache\r\n"
 
 KEY_BYTES_MAX: Final = 250
-WORDS_MAX: Final = 23  # beyond these a line is not split further, but for keys
-
-_LEADING_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?)0*(\d{1,20})(?![^ \t\n\v\f\r])")
-
-
-def number(word: bytes, least: int, most: int) -> int | None:
-    """A number between these, as C reads it; None where the word is none."""
-    found = _LEADING_NUMBER.match(word)
-    if found is None:
-        return None
-    value = int(found[2])
-    if found[1] == b"-":
-        value = -value
-    return value if least <= value <= most else None
-
-
-def signed_32(word: bytes) -> int | None:
-    """An expiry or a length."""
-    return number(word, -(1 << 31), (1 << 31) - 1)
-
-
-def unsigned_32(word: bytes) -> int | None:
-    """Flags."""
-    return number(word, 0, (1 << 32) - 1)
-
-
-def unsigned_64(word: bytes) -> int | None:
-    """A cas, or a number that is counted with."""
-    return number(word, 0, (1 << 64) - 1)
 
 
 class Refusal:
@@ -74,7 +44,19 @@ class Refusal:
 class Storage:
     """A command that came with data. `drops` says that its data was too large: what is stored under the key goes."""
 
-    __slots__ = ("cas", "data", "drops", "expiry_s", "flags", "key", "quiet", "word")
+    __slots__ = (
+        "cas",
+        "data",
+        "drops",
+        "expiry_s",
+        "flags",
+        "is_binary",
+        "key",
+        "may_be_stale",
+        "meta",
+        "quiet",
+        "word",
+    )
 
     def __init__(self, word: bytes, key: bytes, flags: int, expiry_s: int) -> None:
         self.word = word
@@ -85,3 +67,6 @@ class Storage:
         self.data = b""
         self.quiet = False
         self.drops = False
+        self.is_binary = False  # the key came in base64
+        self.may_be_stale = False  # of a cas: an older one will do
+        self.meta: Any = None  # the `Flags` of an ms

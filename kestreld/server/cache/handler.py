@@ -5,27 +5,30 @@ from typing import Any, Final
 
 from kestreld import __version__
 from kestreld.cache.dictionary import Dictionary
-from kestreld.cache.entries import CAS_AT, CAS_MASK, END_BYTES, HEADER_BYTES, KEY_AT, Item, name_of
+from kestreld.cache.entries import CAS_AT, END_BYTES, HEADER_BYTES, KEY_AT, name_of
 from kestreld.cache.parts import SHIFT
 from kestreld.server.cache import commands as wire
+from kestreld.server.cache.administration import refused, stats_of
 from kestreld.server.cache.commands import (
     END,
     KEY_BYTES_MAX,
     NOT_FOUND,
-    NOT_STORED,
     STORED,
     Refusal,
     Storage,
-    signed_32,
-    unsigned_32,
-    unsigned_64,
 )
+from kestreld.server.cache.counting import count
+from kestreld.server.cache.meta import META, meta_set
+from kestreld.server.cache.numbers import signed_32, unsigned_32, unsigned_64
+from kestreld.server.cache.parser import words_of
 from kestreld.server.cache.rights import CacheRights
-from kestreld.server.cache.stats import stats_of
+from kestreld.server.cache.storing import stored
 from kestreld.server.command_handler import CommandHandler
 from kestreld.server.state import ServerState
 
 KEYS_AT_ONCE: Final = 1000
+NAME_BYTES_MIN: Final = 6  # without a key
+NAME_BYTES_MAX: Final = KEY_BYTES_MAX + NAME_BYTES_MIN
 
 
 class CacheHandler(CommandHandler):
@@ -38,7 +41,7 @@ class CacheHandler(CommandHandler):
         self.dictionary = dictionary
         self._rights = rights
         self._plan = plan
-        self._keys: list[bytes] = []  # of a get of many keys, those still to be answered, the next one last
+        self._keys: list[bytes] | None = None  # of a get of many keys, those still to be answered, the next one last
         self._keys_word = b""
         self._keys_expire_at_ms = 0
 
@@ -47,7 +50,7 @@ class CacheHandler(CommandHandler):
         dictionary.read_clock()
         table, fresh_after = dictionary.table, dictionary.fresh_after
         hits = misses = sets = 0
-        if self._keys and self._answer_keys():
+        if self._keys is not None and self._answer_keys(self._keys):
             return True
         for each in commands:
             if isinstance(each, bytes):
@@ -55,8 +58,11 @@ class CacheHandler(CommandHandler):
                 if entry is None or entry <= fresh_after:
                     entry = dictionary.fetch(each)
                 if entry is None:
-                    misses += 1
-                    out.append(END)
+                    if len(each) > NAME_BYTES_MAX or len(each) == NAME_BYTES_MIN or b"\0" in each:
+                        self._get(words_of(each))
+                    else:
+                        misses += 1
+                        out.append(END)
                     continue
                 hits += 1
                 out.append(entry[HEADER_BYTES:])
@@ -77,83 +83,62 @@ class CacheHandler(CommandHandler):
                 refusal: Refusal = each
                 out.append(refusal.reply)
                 self.closing = refusal.closes
-            if self.room_bytes < 0 or self.closing or self.held or self._keys:
+            if self.room_bytes < 0 or self.closing or self.held or self._keys is not None:
                 break
         counts = dictionary.counts
         counts.get_hits += hits
         counts.get_misses += misses
         counts.cmd_set += sets
         self._plan()
-        return self.room_bytes < 0 or self.closing or self.held or bool(self._keys)
+        return self.room_bytes < 0 or self.closing or self.held or self._keys is not None
 
     def commit_failure(self, reason: str) -> bytes:
         return b"SERVER_ERROR journal " + reason.encode("latin-1", "replace") + b"\r\n"
 
     def disconnect(self) -> None:
         super().disconnect()
-        self._keys = []
+        self._keys = None
 
     # Storage
 
     def _store(self, storage: Storage) -> None:
         dictionary = self.dictionary
-        counts = dictionary.counts
         name = name_of(storage.key)
         refusal = self._rights.refusal([storage.word, storage.key]) if self._rights is not None else None
         if refusal is not None:
             self._answer(refusal, storage.quiet)
             return
+        if storage.meta is not None:
+            self.out.append(meta_set(dictionary, storage, storage.meta))
+            return
         if storage.drops:
-            counts.store_too_large += 1
+            dictionary.counts.store_too_large += 1
             if storage.word == b"set":
                 dictionary.remove(name)
             self._answer(wire.TOO_LARGE, storage.quiet)
             return
-        counts.cmd_set += 1
-        self._answer(self._stored(storage, name), storage.quiet)
-
-    def _stored(self, storage: Storage, name: bytes) -> bytes:
-        dictionary, word = self.dictionary, storage.word
-        item = dictionary.item(b"%d" % storage.flags, storage.data, storage.expiry_s)
-        if word != b"set":
-            before = dictionary.look(name)
-            if word == b"add":
-                if before is not None:
-                    dictionary.fetch(name)
-                    return NOT_STORED
-            elif word == b"cas":
-                counts = dictionary.counts
-                if before is None:
-                    counts.cas_misses += 1
-                    return NOT_FOUND
-                if before.cas != storage.cas:
-                    counts.cas_badval += 1
-                    return wire.EXISTS
-                counts.cas_hits += 1
-            elif before is None:
-                return NOT_STORED
-            elif word != b"replace":
-                item = before
-                item.data = before.data + storage.data if word == b"append" else storage.data + before.data
-                if len(item.data) + len(storage.key) > dictionary.item_size_max_bytes:
-                    return b"SERVER_ERROR out of memory storing object\r\n"
-        dictionary.put(name, item)
-        return STORED
+        self._answer(stored(dictionary, storage, name), storage.quiet)
 
     # Everything else
 
     def _other(self, words: list[bytes]) -> None:
         word = words[0]
         command = _COMMANDS.get(word)
-        if command is None:
-            self.out.append(wire.ERROR)
-            self.closing = words[-1].startswith(b"HTTP/") and len(words) > 1
+        meta = META.get(word) if command is None else None
+        if command is None and meta is None:
+            self.closing = len(words) > 1 and words[-1].startswith(b"HTTP/")
+            if not self.closing:
+                self.out.append(refused(words) or wire.ERROR)
             return
         refusal = self._rights.refusal(words) if self._rights is not None else None
-        if refusal is None:
-            command(self, words)
-        else:
+        if refusal is not None:
             self._answer(refusal, quiet=words[-1] == b"noreply")
+        elif meta is not None:
+            answer = meta(self.dictionary, words)
+            self.room_bytes -= len(answer)
+            self.out.append(answer)
+        elif command is not None:
+            command(self, words)
 
     def _answer(self, reply: bytes, quiet: bool) -> None:
         if not quiet:
@@ -170,34 +155,30 @@ class CacheHandler(CommandHandler):
                 self.out.append(wire.BAD_EXPIRY)
                 return
             keys = words[2:]
-            if not keys:
-                self.out.append(wire.ERROR)
-                return
             self._keys_expire_at_ms = self.dictionary.expiry_ms(expiry_s)
-        if max(map(len, keys)) > KEY_BYTES_MAX:
+        if max(map(len, keys), default=0) > KEY_BYTES_MAX:
             self.out.append(wire.BAD_FORMAT)
             return
         keys.reverse()
         self._keys, self._keys_word = keys, words[0]
-        self._answer_keys()
+        self._answer_keys(keys)
 
-    def _answer_keys(self) -> bool:
+    def _answer_keys(self, keys: list[bytes]) -> bool:
         """Answer some of the keys of a get; whether there are more that have to wait."""
-        word, keys = self._keys_word, self._keys
+        word = self._keys_word
         touches, with_cas = word in (b"gat", b"gats"), word in (b"gets", b"gats")
         dictionary, out = self.dictionary, self.out
         for _ in range(KEYS_AT_ONCE):
             if not keys:
                 out.append(END)
+                self._keys = None
                 return False
             if self.room_bytes < 0:
                 return True
             name = name_of(keys.pop())
-            if touches:
-                self._touch_one(name)
             entry = dictionary.fetch(name)
             if touches:
-                pass
+                self._extend_one(name)
             elif entry is None:
                 dictionary.counts.get_misses += 1
             else:
@@ -209,15 +190,15 @@ class CacheHandler(CommandHandler):
         out.append(b"")
         return True
 
-    def _touch_one(self, name: bytes) -> bool:
-        found = self.dictionary.touch(name, self._keys_expire_at_ms)
+    def _extend_one(self, name: bytes) -> bool:
+        found = self.dictionary.expire_at(name, self._keys_expire_at_ms)
         if found:
             self.dictionary.counts.touch_hits += 1
         else:
             self.dictionary.counts.touch_misses += 1
         return found
 
-    def _touch(self, words: list[bytes]) -> None:
+    def _extend(self, words: list[bytes]) -> None:
         if not 3 <= len(words) <= 4:
             self.out.append(wire.ERROR)
             return
@@ -229,7 +210,7 @@ class CacheHandler(CommandHandler):
             self._answer(wire.BAD_EXPIRY, quiet)
         else:
             self._keys_expire_at_ms = self.dictionary.expiry_ms(expiry_s)
-            self._answer(wire.TOUCHED if self._touch_one(name_of(words[1])) else NOT_FOUND, quiet)
+            self._answer(wire.TOUCHED if self._extend_one(name_of(words[1])) else NOT_FOUND, quiet)
 
     def _delete(self, words: list[bytes]) -> None:
         if not 2 <= len(words) <= 4:
@@ -271,23 +252,8 @@ class CacheHandler(CommandHandler):
                 counts.decr_misses += 1
             self._answer(NOT_FOUND, quiet)
             return
-        if goes_up:
-            counts.incr_hits += 1
-        else:
-            counts.decr_hits += 1
-        counted = self.counted(name, item, delta, goes_up)
+        counted = count(self.dictionary, name, item, delta, goes_up=goes_up)
         self._answer(wire.NOT_A_NUMBER if counted is None else counted + b"\r\n", quiet)
-
-    def counted(self, name: bytes, item: Item, delta: int, goes_up: bool) -> bytes | None:
-        """Add to a number or subtract from it; what it is now, None where it is none."""
-        value = unsigned_64(item.data)
-        if value is None:
-            return None
-        value = (value + delta) & CAS_MASK if goes_up else max(value - delta, 0)
-        text = b"%d" % value
-        item.data = text.ljust(len(item.data))
-        self.dictionary.put(name, item)
-        return text
 
     def _flush_all(self, words: list[bytes]) -> None:
         if len(words) > 3:
@@ -333,7 +299,7 @@ _COMMANDS: Final[dict[bytes, Callable[[CacheHandler, list[bytes]], None]]] = {
     b"gat": CacheHandler._get,
     b"gats": CacheHandler._get,
     b"bget": CacheHandler._get,
-    b"touch": CacheHandler._touch,
+    b"touch": CacheHandler._extend,
     b"delete": CacheHandler._delete,
     b"incr": CacheHandler._count,
     b"decr": CacheHandler._count,

@@ -12,21 +12,24 @@ from kestreld.server.cache.commands import (
     KEY_BYTES_MAX,
     Refusal,
     Storage,
-    signed_32,
-    unsigned_32,
-    unsigned_64,
 )
+from kestreld.server.cache.flags import OPAQUE_BYTES_MAX, OPAQUE_TOO_LONG, Flags
+from kestreld.server.cache.flags import WORDS_MAX as META_WORDS_MAX
+from kestreld.server.cache.numbers import signed_32, unsigned_32, unsigned_64
+from kestreld.server.cache.slab_classes import item_bytes
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
 from kestreld.server.memcache.parser import BINARY_MAGIC, SMALL_ITEM_BYTES, binary_refusal
 
+BAD_MODE: Final = b"CLIENT_ERROR invalid mode for ms M token\r\n"
+TOO_LONG: Final = b"CLIENT_ERROR options flags too long\r\n"
 DATA_BYTES_MAX: Final = (1 << 31) - 3
 GETS_LINE_BYTES_MAX: Final = 1 << 22
 ZERO: Final = 48  # its digit
 PLAIN_BYTES_MAX: Final = 16384
 PLAIN_SPARE_BYTES: Final = 512  # more than an item has beside its data
 GET_LINE_BYTES_MAX: Final = len("get \r\n") + KEY_BYTES_MAX
-ITEM_HEADER_BYTES: Final = 48 + 8 + 1 + 2  # memcached's own, with the cas and what ends key and data
 _STORAGE: Final = frozenset((b"set", b"add", b"replace", b"append", b"prepend", b"cas"))
+_MODES: Final = {0: b"set", 69: b"add", 65: b"append", 80: b"prepend", 82: b"replace", 83: b"set"}  # EAPRS
 _MANY_KEYS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
 
 
@@ -123,8 +126,8 @@ class CacheParser(Parser):
                         continue
             words = words_of(line)
             word = words[0] if words else b""
-            if word in _STORAGE:
-                size = self._read_storage(words, batch)
+            if word in _STORAGE or word == b"ms":
+                size = self._read_meta_set(words, batch) if word == b"ms" else self._read_storage(words, batch)
                 if size < 0:
                     continue
                 at = self._read_block(size, data, at, batch)
@@ -174,27 +177,57 @@ class CacheParser(Parser):
             batch.append(Refusal(ERROR))
             return -1
         quiet = words[-1] == b"noreply"
-        flags, expiry_s, size = unsigned_32(words[2]), signed_32(words[3]), signed_32(words[4])
+        flags, expiry_s, size = unsigned_32(words[2]), signed_32(words[3]), _length(words[4])
         cas = unsigned_64(words[5]) if has_cas else 0
-        if (
-            flags is None
-            or expiry_s is None
-            or size is None
-            or cas is None
-            or len(words[1]) > KEY_BYTES_MAX
-            or not 0 <= size <= DATA_BYTES_MAX
-        ):
+        if flags is None or expiry_s is None or cas is None or size < 0 or len(words[1]) > KEY_BYTES_MAX:
             batch.append(Refusal(b"" if quiet else BAD_FORMAT))
             return -1
         storage = Storage(words[0], words[1], flags, expiry_s)
         storage.cas, storage.quiet = cas, quiet
+        self._expect(storage, size, batch)
+        return size
+
+    def _read_meta_set(self, words: list[bytes], batch: list[Any]) -> int:
+        """As `_read_storage`, of an ms. What is wrong with its flags is answered, and its data thrown away."""
+        problem, size = b"", -1
+        if len(words) < 2:
+            problem = ERROR
+        elif len(words[1]) > KEY_BYTES_MAX or len(words) == 2:
+            problem = BAD_FORMAT
+        elif len(words) > META_WORDS_MAX:
+            problem = TOO_LONG
+        else:
+            size = _length(words[2])
+            problem = b"" if size >= 0 else BAD_FORMAT
+        if problem:
+            batch.append(Refusal(problem))
+            return -1
+        flags = Flags(words[1], words[3:])
+        word = _MODES.get(flags.mode)
+        problem = flags.problem
+        if not problem and word is None:
+            problem = BAD_MODE
+        elif not problem and len(flags.opaque) > OPAQUE_BYTES_MAX:
+            problem = OPAQUE_TOO_LONG
+        if problem or word is None:
+            batch.append(Refusal(problem))
+            self._storage = None
+            return size
+        if flags.cas is not None and word in (b"set", b"replace"):
+            word = b"cas"
+        storage = Storage(word, flags.key, flags.client_flags, flags.ttl_s or 0)
+        storage.cas, storage.meta, storage.is_binary = flags.cas or 0, flags, flags.is_binary
+        storage.may_be_stale = flags.has(b"I")
+        self._expect(storage, size, batch)
+        return size
+
+    def _expect(self, storage: Storage, size: int, batch: list[Any]) -> None:
+        """Its data comes next, or is thrown away if it is too large."""
         self._storage = storage
-        item_bytes = ITEM_HEADER_BYTES + len(storage.key) + size + (4 if flags else 0)
-        if item_bytes > self._dictionary.item_size_max_bytes:
+        if item_bytes(len(storage.key), storage.flags, size) > self._dictionary.item_size_max_bytes:
             storage.drops = True
             batch.append(storage)
             self._storage = None
-        return size
 
     def _read_block(self, size: int, data: bytes, at: int, batch: list[Any]) -> int:
         """Take the data that begins at `at`; where the next line begins, -1 when all is consumed."""
@@ -233,6 +266,12 @@ class CacheParser(Parser):
             else:
                 batch.append(Refusal(b"" if storage.quiet else BAD_CHUNK))
         return take
+
+
+def _length(word: bytes) -> int:
+    """A length of data, -1 where the word is none."""
+    size = signed_32(word)
+    return size if size is not None and 0 <= size <= DATA_BYTES_MAX else -1
 
 
 def words_of(line: bytes) -> list[bytes]:

@@ -35,7 +35,8 @@ EXCHANGES = {
     ),
     "touch and get with touch": (
         b"touch a 10\r\nset a 0 0 1\r\n1\r\ntouch a 10\r\ngat 20 a b\r\ngats 0 a\r\ngat -1 a\r\nget a\r\n",
-        b"NOT_FOUND\r\nSTORED\r\nTOUCHED\r\nVALUE a 0 1\r\n1\r\nEND\r\nVALUE a 0 1 1\r\n1\r\nEND\r\nEND\r\nEND\r\n",
+        b"NOT_FOUND\r\nSTORED\r\nTOUCHED\r\nVALUE a 0 1\r\n1\r\nEND\r\nVALUE a 0 1 1\r\n1\r\nEND\r\n"
+        b"VALUE a 0 1\r\n1\r\nEND\r\nEND\r\n",
     ),
     "delete": (
         b"delete a\r\nset a 0 0 1\r\n1\r\ndelete a 0\r\nget a\r\ndelete a 1\r\n",
@@ -53,6 +54,39 @@ EXCHANGES = {
     ),
     "an item that has expired when it comes": (b"set a 0 -1 1\r\n1\r\nget a\r\n", b"STORED\r\nEND\r\n"),
     "verbosity": (b"verbosity 1\r\nverbosity\r\n", b"OK\r\nERROR\r\n"),
+    "meta get": (
+        b"mg a v\r\nset a 5 100 3\r\nabc\r\nmg a h l v k f s t O7\r\nmg a h\r\nmg a T0 t\r\nmg b k O7\r\nmg b q\r\n",
+        b"EN\r\nSTORED\r\nVA 3 h0 l0 ka f5 s3 t100 O7\r\nabc\r\nHD h1\r\nHD t-1\r\nEN kb O7\r\n",
+    ),
+    "meta get wins the right to fetch anew": (
+        b"mg a N30 v t\r\nmg a N30 v\r\nmd a I T9\r\nmg a t\r\nmg a\r\nms a 1\r\n1\r\nmg a v R5\r\nms a 1 T3\r\n1\r\n"
+        b"mg a R3\r\nmg a R4\r\nmg a R4\r\n",
+        b"VA 0 t30 W\r\n\r\nVA 0 Z\r\n\r\nHD\r\nHD t9 X W\r\nHD Z X\r\nHD\r\nVA 1\r\n1\r\nHD\r\nHD\r\nHD W\r\nHD Z\r\n",
+    ),
+    "meta set in all modes": (
+        b"ms a 1 MR\r\n1\r\nms a 1 ME k O1 F3\r\n2\r\nms a 1 ME c\r\n3\r\nms a 1 MA c\r\n4\r\n"
+        b"ms a 1 MP q\r\n1\r\nmg a v f\r\n"
+        b"ms a 1 C9\r\n5\r\nms a 1 C2 I\r\n5\r\nmg a v\r\nms a 1 MZ\r\n1\r\nms a 1 x\r\n1\r\nms a 1\r\n123\r\nmn\r\n",
+        b"NS\r\nHD ka O1\r\nNS c0\r\nHD c2\r\nVA 3 f3\r\n124\r\nEX\r\nHD\r\nVA 1 X W\r\n5\r\n"
+        b"CLIENT_ERROR invalid mode for ms M token\r\nCLIENT_ERROR invalid flag\r\n"
+        b"CLIENT_ERROR bad data chunk\r\nERROR\r\nMN\r\n",
+    ),
+    "meta delete": (
+        b"md a k\r\nset a 0 0 1\r\n1\r\nmd a C9\r\nmd a q\r\nmg a\r\nmd a x\r\n",
+        b"NF ka\r\nSTORED\r\nEX\r\nEN\r\nCLIENT_ERROR invalid or duplicate flag\r\n",
+    ),
+    "meta arithmetic": (
+        b"ma n\r\nma n N0 J10 v\r\nma n D5 v t\r\nma n MD v\r\nma n MD D99 v c\r\nma n C9\r\nma n T50\r\n"
+        b"ma n t q\r\nma n t\r\n"
+        b"ms n 1\r\nx\r\nma n\r\n",
+        b"NF\r\nVA 2\r\n10\r\nVA 2 t-1\r\n15\r\nVA 2\r\n14\r\nVA 1 c4\r\n0\r\nEX\r\nHD\r\nHD t50\r\nHD\r\n"
+        b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+    ),
+    "keys in base64": (
+        b"ms AA0KIA== 1 b k\r\n1\r\nmg AA0KIA== b v k\r\nme AA0KIA== b\r\nmd AA0KIA== b\r\nmg YQ b\r\n",
+        b"HD kAA0KIA== b\r\nVA 1 kAA0KIA== b\r\n1\r\nME AA0KIA== exp=-1 la=0 cas=1 fetch=yes cls=1 size=64\r\nHD\r\n"
+        b"CLIENT_ERROR error decoding key\r\n",
+    ),
     "an unknown command": (b"nonsense\r\nx\r\n\r\n", b"ERROR\r\nERROR\r\nERROR\r\n"),
 }
 

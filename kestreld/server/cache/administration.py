@@ -1,0 +1,146 @@
+"""What clients may ask of the server itself. What is kestreld's own business is refused in memcached's words."""
+
+from typing import Final
+
+from kestreld import __version__
+from kestreld.cache.dictionary import Dictionary
+from kestreld.server.cache.commands import END, ERROR, OK
+from kestreld.server.cache.numbers import unsigned_32
+from kestreld.server.cache.slab_classes import slab_class
+from kestreld.server.state import ServerState
+
+_MEGABYTES_MIN: Final = 8
+_DETAIL: Final = {b"on": OK, b"off": OK, b"dump": END}
+_DETAIL_USAGE: Final = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"
+_REFUSALS: Final = {
+    b"shutdown": b"ERROR: shutdown not enabled\r\n",
+    b"slabs": b"CLIENT_ERROR slab reassignment disabled\r\n",
+    b"lru_crawler": b"CLIENT_ERROR lru crawler disabled\r\n",
+    b"watch": b"CLIENT_ERROR watch commands not allowed\r\n",
+}
+_NEED_WORDS: Final = frozenset((b"slabs", b"lru_crawler"))
+
+
+def refused(words: list[bytes]) -> bytes | None:
+    """The answer to a command that memcached has and kestreld does not carry out; None where it is none."""
+    word = words[0]
+    if word == b"cache_memlimit":
+        return _memory_limit(words)
+    if word in _NEED_WORDS and len(words) == 1:
+        return ERROR
+    return _REFUSALS.get(word)
+
+
+def _memory_limit(words: list[bytes]) -> bytes:
+    megabytes = unsigned_32(words[1]) if 2 <= len(words) <= 3 else None
+    if megabytes is None:
+        return ERROR
+    if words[-1] == b"noreply":
+        return b""
+    if megabytes < _MEGABYTES_MIN:
+        return b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
+    return b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"
+
+
+def stats_of(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> bytes:
+    """The answer to `stats` with these words behind it."""
+    if not words:
+        return _lines(_general(dictionary, state))
+    word = words[0]
+    if word == b"reset":
+        dictionary.counts.reset()
+        return b"RESET\r\n"
+    if word == b"settings":
+        return _lines(_settings(dictionary, state))
+    if word == b"items":
+        return _lines(_items(dictionary))
+    if word == b"slabs":
+        return _lines(_slabs(dictionary))
+    if word == b"sizes":
+        return _lines({"sizes_status": "disabled"})
+    if word == b"detail":
+        return _DETAIL.get(words[1] if len(words) > 1 else b"", _DETAIL_USAGE)
+    if word == b"cachedump":
+        return b"CLIENT_ERROR stats cachedump not allowed\r\n"
+    return END if word == b"conns" else ERROR
+
+
+def _lines(figures: dict[str, object]) -> bytes:
+    return "".join([f"STAT {name} {value}\r\n" for name, value in figures.items()]).encode() + END
+
+
+def _general(dictionary: Dictionary, state: ServerState) -> dict[str, object]:
+    clock, stats = state.clock, state.stats
+    return {
+        "uptime": (clock.monotonic_ms - stats.started_at_ms) // 1000,
+        "time": clock.wall_ms // 1000,
+        "version": __version__,
+        "pointer_size": 64,
+        "curr_connections": stats.curr_connections,
+        "total_connections": stats.total_connections,
+        "threads": 1,
+        **dictionary.figures(),
+    }
+
+
+def _settings(dictionary: Dictionary, state: ServerState) -> dict[str, object]:
+    config = state.collection.config
+    return {
+        "maxbytes": dictionary.memory_bytes,
+        "maxconns": config.max_connections,
+        "verbosity": 0,
+        "oldest": 0,
+        "evictions": "on",
+        "num_threads": 1,
+        "cas_enabled": "yes",
+        "item_size_max": dictionary.item_size_max_bytes,
+        "auth_enabled_ascii": "yes" if config.users else "no",
+        "binding_protocol": "ascii",
+        "flush_enabled": "yes",
+        "dump_enabled": "no",
+        "idle_timeout": config.timeout_ms // 1000,
+    }
+
+
+def _items(dictionary: Dictionary) -> dict[str, object]:
+    """All in one class, that of the mean item: there are no others."""
+    if not dictionary.items:
+        return {}
+    counts, prefix = dictionary.counts, f"items:{_class_of(dictionary)}"
+    return {
+        f"{prefix}:number": dictionary.items,
+        f"{prefix}:age": dictionary.oldest_s(),
+        f"{prefix}:mem_requested": dictionary.used_bytes,
+        f"{prefix}:evicted": counts.evictions,
+        f"{prefix}:evicted_unfetched": counts.evicted_unfetched,
+        f"{prefix}:expired_unfetched": counts.expired_unfetched,
+        f"{prefix}:outofmemory": 0,
+        f"{prefix}:reclaimed": counts.reclaimed,
+    }
+
+
+def _slabs(dictionary: Dictionary) -> dict[str, object]:
+    totals: dict[str, object] = {
+        "active_slabs": 1 if dictionary.items else 0,
+        "total_malloced": dictionary.used_bytes,
+    }
+    if not dictionary.items:
+        return totals
+    counts, prefix = dictionary.counts, f"{_class_of(dictionary)}"
+    return {
+        f"{prefix}:chunk_size": dictionary.used_bytes // dictionary.items,
+        f"{prefix}:used_chunks": dictionary.items,
+        f"{prefix}:get_hits": counts.get_hits,
+        f"{prefix}:cmd_set": counts.cmd_set,
+        f"{prefix}:delete_hits": counts.delete_hits,
+        f"{prefix}:incr_hits": counts.incr_hits,
+        f"{prefix}:decr_hits": counts.decr_hits,
+        f"{prefix}:cas_hits": counts.cas_hits,
+        f"{prefix}:cas_badval": counts.cas_badval,
+        f"{prefix}:touch_hits": counts.touch_hits,
+        **totals,
+    }
+
+
+def _class_of(dictionary: Dictionary) -> int:
+    return slab_class(dictionary.used_bytes // dictionary.items)

@@ -1,0 +1,294 @@
+"""Memcached's meta commands, carried out on the dictionary. Each returns its answer, b"" = none."""
+
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.cache.dictionary import Dictionary
+from kestreld.cache.entries import BINARY_KEY, FETCHED, NEVER_MS, STALE, TOKEN_SENT, Item, name_of
+from kestreld.server.cache.commands import (
+    BAD_FORMAT,
+    ERROR,
+    EXISTS,
+    KEY_BYTES_MAX,
+    NOT_A_NUMBER,
+    NOT_FOUND,
+    STORED,
+    TOO_LARGE,
+    Storage,
+)
+from kestreld.server.cache.counting import count
+from kestreld.server.cache.flags import OPAQUE_BYTES_MAX, OPAQUE_TOO_LONG, WORDS_MAX, Flags, shown
+from kestreld.server.cache.slab_classes import item_bytes, slab_class
+from kestreld.server.cache.storing import stored
+
+_GET_TOO_LONG: Final = b"CLIENT_ERROR options flags are too long\r\n"
+_TOO_LONG: Final = b"CLIENT_ERROR options flags too long\r\n"
+_BAD_FLAG: Final = b"CLIENT_ERROR invalid or duplicate flag\r\n"
+_BAD_MODE: Final = b"CLIENT_ERROR invalid mode for ma M token\r\n"
+_CODES: Final = {STORED: b"HD", EXISTS: b"EX", NOT_FOUND: b"NF"}
+
+
+def _remaining_s(dictionary: Dictionary, item: Item) -> int:
+    """How long an item has yet to live, in whole seconds, as clients count them; -1 = forever."""
+    if item.expires_at_ms == NEVER_MS:
+        return -1
+    return max(-((dictionary.now_ms - item.expires_at_ms) // 1000), 0)
+
+
+def _echoed(flags: Flags) -> bytes:
+    """What of the flags is answered where there is no item: the opaque and the key."""
+    answer = b""
+    for letter in flags.letters:
+        if letter == 79:  # O
+            answer += b" " + flags.opaque
+        elif letter == 107:  # k
+            answer += shown(flags.key, flags.is_binary)
+    return answer
+
+
+def _read(words: list[bytes], too_long: bytes) -> Flags | bytes:
+    """The flags of a line, or what to answer to it."""
+    if len(words) < 2:
+        return ERROR
+    if len(words[1]) > KEY_BYTES_MAX:
+        return BAD_FORMAT
+    return too_long if len(words) > WORDS_MAX else Flags(words[1], words[2:])
+
+
+# mg
+
+
+def meta_get(dictionary: Dictionary, words: list[bytes]) -> bytes:
+    """mg: get an item, or what is to be known of it, and change when it expires."""
+    flags = _read(words, _GET_TOO_LONG)
+    if isinstance(flags, bytes):
+        return flags
+    if flags.problem:
+        return flags.problem
+    if len(flags.opaque) > OPAQUE_BYTES_MAX:
+        return OPAQUE_TOO_LONG
+    name = name_of(flags.key)
+    item = dictionary.look(name)
+    is_new = item is None and flags.vivify_s is not None
+    if is_new:
+        item = _vivified(dictionary, name, flags)
+    counts = dictionary.counts
+    if item is None:
+        if flags.ttl_s is None:
+            counts.get_misses += 1
+        else:
+            counts.touch_misses += 1
+        return b"" if flags.has(b"q") else b"EN" + _echoed(flags) + b"\r\n"
+    if flags.ttl_s is None:
+        counts.get_hits += 1
+    else:
+        counts.touch_hits += 1
+    answer = _told(dictionary, item, flags) + _won(dictionary, name, item, flags, is_new=is_new)
+    if not flags.has(b"u"):
+        dictionary.fetch(name)
+    if flags.has(b"v"):
+        return b"VA %d%b\r\n%b\r\n" % (len(item.data), answer, item.data)
+    return b"HD" + answer + b"\r\n"
+
+
+def _vivified(dictionary: Dictionary, name: bytes, flags: Flags) -> Item:
+    item = dictionary.item(b"0", b"", flags.vivify_s or 0)
+    if (flags.is_binary and not flags.key.isascii()) or not flags.key.decode("latin-1").isprintable():
+        item.state = BINARY_KEY  # as text it would be no word
+    dictionary.put(name, item)
+    return item
+
+
+def _told(dictionary: Dictionary, item: Item, flags: Flags) -> bytes:
+    """What the flags ask to be told, in their order; T counts from where it stands."""
+    answer = b""
+    for letter in flags.letters:
+        if letter == 107:  # k
+            answer += shown(flags.key, bool(item.state & BINARY_KEY))
+        elif letter == 79:  # O
+            answer += b" " + flags.opaque
+        elif letter == 116:  # t
+            answer += b" t%d" % _remaining_s(dictionary, item)
+        elif letter == 84:  # T
+            item.expires_at_ms = dictionary.expiry_ms(flags.ttl_s or 0)
+        elif letter == 99:  # c
+            answer += b" c%d" % item.cas
+        elif letter == 102:  # f
+            answer += b" f" + item.flags
+        elif letter == 115:  # s
+            answer += b" s%d" % len(item.data)
+        elif letter == 104:  # h
+            answer += b" h1" if item.state & FETCHED else b" h0"
+        elif letter == 108:  # l
+            answer += b" l%d" % ((dictionary.now_ms - item.used_at_ms) // 1000)
+    return answer
+
+
+def _won(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, *, is_new: bool) -> bytes:
+    """Who is to fetch the value anew; writes the item back where that or its expiry has changed."""
+    answer, before = b"", item.state
+    is_won = is_new
+    if flags.recache_s is not None and not is_new and not item.state & TOKEN_SENT:
+        is_won = item.expires_at_ms != NEVER_MS and _remaining_s(dictionary, item) < flags.recache_s
+    if item.state & TOKEN_SENT:
+        answer += b" Z"
+    if item.state & STALE:
+        answer += b" X"
+        is_won = is_won or not item.state & TOKEN_SENT
+    if is_won:
+        answer += b" W"
+        item.state |= TOKEN_SENT
+    if item.state != before or flags.ttl_s is not None:
+        dictionary.change(name, item)
+    return answer
+
+
+# ms
+
+
+def meta_set(dictionary: Dictionary, storage: Storage, flags: Flags) -> bytes:
+    """ms: store data that has come with it."""
+    name = name_of(storage.key)
+    if storage.drops:
+        dictionary.counts.store_too_large += 1
+        if dictionary.find(name) is not None:
+            dictionary.remove(name)
+        return TOO_LARGE
+    cas_before = dictionary.last_cas
+    code = _CODES.get(stored(dictionary, storage, name), b"NS")
+    if code == b"HD" and flags.has(b"q"):
+        return b""
+    answer = code
+    for letter in flags.letters:
+        if letter == 79:  # O
+            answer += b" " + flags.opaque
+        elif letter == 107:  # k
+            answer += shown(storage.key, flags.is_binary)
+        elif letter == 99:  # c
+            answer += b" c%d" % (dictionary.last_cas if dictionary.last_cas != cas_before else 0)
+    return answer + b"\r\n"
+
+
+# md
+
+
+def meta_delete(dictionary: Dictionary, words: list[bytes]) -> bytes:
+    """md: delete an item, or mark it as stale."""
+    flags = _read(words, _TOO_LONG)
+    if isinstance(flags, bytes):
+        return flags
+    if flags.problem:
+        return _BAD_FLAG
+    if len(flags.opaque) > OPAQUE_BYTES_MAX:
+        return OPAQUE_TOO_LONG
+    name, counts = name_of(flags.key), dictionary.counts
+    item = dictionary.look(name)
+    code = b"HD"
+    if item is None or (flags.cas is not None and flags.cas != item.cas):
+        counts.delete_misses += 1
+        code = b"NF" if item is None else b"EX"
+    elif flags.has(b"I"):
+        if flags.ttl_s is not None:
+            item.expires_at_ms = dictionary.expiry_ms(flags.ttl_s)
+        item.state = (item.state | STALE) & ~TOKEN_SENT
+        item.cas = dictionary.next_cas()
+        dictionary.change(name, item)
+    else:
+        counts.delete_hits += 1
+        dictionary.remove(name)
+    return b"" if code == b"HD" and flags.has(b"q") else code + _echoed(flags) + b"\r\n"
+
+
+# ma
+
+
+def meta_arithmetic(dictionary: Dictionary, words: list[bytes]) -> bytes:
+    """ma: add to a number, or subtract from it."""
+    flags = _read(words, _TOO_LONG)
+    if isinstance(flags, bytes):
+        return flags
+    if flags.problem:
+        return _BAD_FLAG
+    if flags.mode not in b"\0I+D-":
+        return _BAD_MODE
+    name = name_of(flags.key)
+    item = dictionary.look(name)
+    if item is None:
+        if flags.vivify_s is None:
+            counts = dictionary.counts
+            if flags.mode in b"D-":
+                counts.decr_misses += 1
+            else:
+                counts.incr_misses += 1
+            return b"NF" + _echoed(flags) + b"\r\n"
+        item = dictionary.item(b"0", b"%d" % flags.initial, flags.vivify_s)
+        dictionary.put(name, item)
+        return _counted(dictionary, name, item, flags, item.data)
+    if flags.cas and item.cas != flags.cas and item.data:
+        return b"EX" + _echoed(flags) + b"\r\n"
+    text = count(dictionary, name, item, flags.delta, goes_up=flags.mode not in b"D-")
+    if text is None:
+        return NOT_A_NUMBER
+    answer = _counted(dictionary, name, item, flags, text)
+    return b"" if flags.has(b"q") else answer
+
+
+def _counted(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, text: bytes) -> bytes:
+    if len(flags.opaque) > OPAQUE_BYTES_MAX:
+        return OPAQUE_TOO_LONG
+    answer = b"VA %d" % len(text) if flags.has(b"v") else b"HD"
+    for letter in flags.letters:
+        if letter == 99:  # c
+            answer += b" c%d" % item.cas
+        elif letter == 116:  # t
+            answer += b" t%d" % _remaining_s(dictionary, item)
+        elif letter == 84:  # T
+            item.expires_at_ms = dictionary.expiry_ms(flags.ttl_s or 0)
+            dictionary.change(name, item)
+        elif letter == 79:  # O
+            answer += b" " + flags.opaque
+        elif letter == 107:  # k
+            answer += shown(flags.key, flags.is_binary)
+    return answer + (b"\r\n" + text + b"\r\n" if flags.has(b"v") else b"\r\n")
+
+
+# me, mn
+
+
+def meta_debug(dictionary: Dictionary, words: list[bytes]) -> bytes:
+    """me: what is known of an item."""
+    if len(words) < 2 or len(words[1]) > KEY_BYTES_MAX:
+        return BAD_FORMAT
+    key = words[1]
+    if len(words) > 2 and words[2] == b"b":
+        flags = Flags(key, words[2:3])
+        if flags.problem:
+            return BAD_FORMAT
+        key = flags.key
+    item = dictionary.look(name_of(key))
+    if item is None:
+        return b"EN\r\n"
+    size_bytes = item_bytes(len(key), int(item.flags), len(item.data))
+    return b"ME %b exp=%d la=%d cas=%d fetch=%b cls=%d size=%d\r\n" % (
+        shown(key, bool(item.state & BINARY_KEY))[2:].removesuffix(b" b") if item.state & BINARY_KEY else key,
+        -1 if item.expires_at_ms == NEVER_MS else -_remaining_s(dictionary, item),
+        (dictionary.now_ms - item.used_at_ms) // 1000,
+        item.cas,
+        b"yes" if item.state & FETCHED else b"no",
+        slab_class(size_bytes),
+        size_bytes,
+    )
+
+
+def meta_noop(dictionary: Dictionary, words: list[bytes]) -> bytes:
+    """mn: tells that all before it is answered."""
+    return b"MN\r\n"
+
+
+META: Final[dict[bytes, Callable[[Dictionary, list[bytes]], bytes]]] = {
+    b"mg": meta_get,
+    b"md": meta_delete,
+    b"ma": meta_arithmetic,
+    b"me": meta_debug,
+    b"mn": meta_noop,
+}

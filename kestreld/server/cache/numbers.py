@@ -1,0 +1,33 @@
+"""Numbers on a command line, as memcached's C reads them: blanks and a sign before, a blank or nothing behind."""
+
+import re
+from typing import Final
+
+_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?)0*(\d{1,20})(?![^ \t\n\v\f\r\0])")
+
+
+def _number(word: bytes) -> int | None:
+    found = _NUMBER.match(word)
+    if found is None:
+        return None
+    return -int(found[2]) if found[1] == b"-" else int(found[2])
+
+
+def signed_32(word: bytes) -> int | None:
+    """An expiry or a length: what a 32-bit number holds of it. None where the word is no number."""
+    value = _number(word)
+    if value is None or not -(1 << 63) <= value < 1 << 63:
+        return None
+    return ((value + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+
+
+def unsigned_32(word: bytes) -> int | None:
+    """Flags: what a 32-bit number holds of it. None where the word is no number."""
+    value = unsigned_64(word)
+    return None if value is None else value & 0xFFFFFFFF
+
+
+def unsigned_64(word: bytes) -> int | None:
+    """A cas, or a number that is counted with. None where the word is none."""
+    value = _number(word)
+    return value if value is not None and 0 <= value < 1 << 64 else None
