@@ -14,7 +14,7 @@ from kestreld.errors import (
 )
 from kestreld.recipes.locking import LockedWriter, LockingQueue
 from kestreld.recipes.locks import Lock
-from kestreld.recipes.numbered import Claim, LogQueue, RingQueue
+from kestreld.recipes.numbered import Claim, LogQueue, NumberedQueue, RingQueue
 from kestreld.recipes.positions import MessagesMissed, Position
 from kestreld.recipes.reader import LogReader
 from kestreld.recipes.servers import Servers
@@ -34,6 +34,7 @@ __all__ = [
     "LogQueue",
     "LogReader",
     "MessagesMissed",
+    "NumberedQueue",
     "Position",
     "RingQueue",
     "Servers",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pymemcache.client.base import Client
-from pymemcache.exceptions import MemcacheError
+from pymemcache.exceptions import MemcacheError, MemcacheUnexpectedCloseError
 
 from kestreld import checks
 from kestreld.errors import CacheRefused, ConnectionLost, InvalidValue
@@ -85,8 +85,8 @@ class Sweeper:
             refused = self._client.set_many(
                 {self._key_prefix + str(position).encode(): message for position, message in self._unmoved}
             )
-        except OSError as error:
-            raise ConnectionLost(self.address, str(error) or type(error).__name__) from error
+        except (OSError, MemcacheUnexpectedCloseError) as error:
+            raise ConnectionLost(self.address, str(error) or "closed the connection") from error
         except MemcacheError as error:
             raise CacheRefused(self.address, refusal(error)) from error
         if refused:

@@ -147,3 +147,9 @@ def hits(address: str) -> int:
     """How many keys that were asked for were there."""
     with closing(Client(address)) as client:
         return int(client.stats()[b"get_hits"])
+
+
+def evictions(address: str) -> int:
+    """How many values have been evicted."""
+    with closing(Client(address)) as client:
+        return int(client.stats()[b"evictions"])
