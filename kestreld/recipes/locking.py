@@ -115,11 +115,15 @@ class LockingQueue:
         finally:
             release(writer.lock)
 
-    def write(self, messages: Sequence[bytes], lock: Lock) -> bool:
-        """Add a value under a lock. False = this process was stopped for so long that its number was closed."""
+    def room(self) -> int:
+        """How many more messages may wait, at least one. Raises TooManyWaiting."""
         waiting = self.waiting()
         if waiting >= self._waiting_max:
             raise TooManyWaiting(self.name, waiting, self._waiting_max)
+        return self._waiting_max - waiting
+
+    def write(self, messages: Sequence[bytes], lock: Lock) -> bool:
+        """Add a value under a lock. False = this process was stopped for so long that its number was closed."""
         lock.check()
         count = self._head.reserve(1, lambda first: self._begin(first))
         value, flags = pack(messages, self._compress_from_bytes)
@@ -284,6 +288,7 @@ class LockedWriter:
     def __init__(self, queue: LockingQueue, lock: Lock) -> None:
         self._queue = queue
         self.lock = lock
+        self._room = 0  # nobody else adds meanwhile
 
     def put(self, message: bytes) -> None:
         """Raises what LockingQueue.put does, and LockLost if the block took longer than the lock: nothing was added."""
@@ -294,6 +299,7 @@ class LockedWriter:
         """Add several as one value."""
         for left in reversed(range(ATTEMPTS)):
             try:
+                self._room = (self._room or self._queue.room()) - 1
                 if self._queue.write(messages, self.lock):
                     return
             except CacheAway:
