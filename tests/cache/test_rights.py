@@ -34,6 +34,8 @@ USERS = {
 COMMANDS = {
     b"get s:1": b"END",
     b"gets s:1 s:2": b"END",
+    b"mg s:1": b"EN",
+    b"me s:2": b"EN",
     b"set s:1 0 0 1\r\n1": b"STORED",
     b"add s:1 0 0 1\r\n1": b"NOT_STORED",
     b"replace s:1 0 0 1\r\n1": b"STORED",
@@ -43,20 +45,25 @@ COMMANDS = {
     b"incr s:1 1": b"112",
     b"decr s:1 1": b"111",
     b"touch s:1 0": b"TOUCHED",
+    b"ms s:1 1\r\n1": b"HD",
+    b"ma s:1": b"HD",
     b"gat 0 s:2": b"END",
     b"gats 0 s:2": b"END",
+    b"mg s:2 T0": b"EN",
     b"delete s:1": b"DELETED",
+    b"md s:1": b"NF",
     b"flush_all": b"OK",
     b"verbosity 1": b"OK",
     b"stats reset": b"RESET",
     b"stats": b"STAT",
     b"version": b"VERSION",
+    b"mn": b"MN",
 }
-GETS = {b"get s:1", b"gets s:1 s:2"}
-TOUCHING_GETS = {b"gat 0 s:2", b"gats 0 s:2"}
-DELETES = {b"delete s:1"}
+GETS = {b"get s:1", b"gets s:1 s:2", b"mg s:1", b"me s:2"}
+TOUCHING_GETS = {b"gat 0 s:2", b"gats 0 s:2", b"mg s:2 T0"}
+DELETES = {b"delete s:1", b"md s:1"}
 OPERATORS = {b"verbosity 1", b"stats reset"}
-FREE = {b"stats", b"version"}
+FREE = {b"stats", b"version", b"mn"}
 PUTS = set(COMMANDS) - GETS - TOUCHING_GETS - DELETES - OPERATORS - FREE - {b"flush_all"}
 MAY = {
     "getter": GETS,
@@ -114,12 +121,24 @@ def test_a_refusal_names_the_right_and_the_key_and_drops_the_data(daemon: Daemon
     client.ask(b"get s:9 t:1\r\n", b"CLIENT_ERROR not allowed: get on 't:1'\r\n")
     client.ask(b"delete s:1\r\n", b"CLIENT_ERROR not allowed: delete on 's:1'\r\n")
     client.ask(b"flush_all\r\n", b"CLIENT_ERROR not allowed: requires the flush right on all keys of the cache\r\n")
+    client.ask(b"mg dDox b v\r\n", b"CLIENT_ERROR not allowed: get on 't:1'\r\n")  # t:1 in base64
+    client.ask(b"mg dDox bx v\r\n", b"CLIENT_ERROR not allowed: get on 't:1'\r\n")
+    client.ask(b"mg czpub25l b v\r\n", b"EN\r\n")  # s:none
     client.ask(b"set t:1 0 0 1 noreply\r\nx\r\ndelete s:1 noreply\r\nversion\r\n", VERSION)
+
+
+def test_very_many_keys_at_once_take_a_right_on_all(daemon: Daemon) -> None:
+    keys = b" s:1" * 10_001
+    client = logged_in(daemon, "getter")
+    client.ask(b"get%b\r\n" % keys, b"CLIENT_ERROR not allowed: get on more than 10000 keys at once\r\n")
+    client.send(b"get%b\r\nversion\r\n" % keys[4:])
+    assert client.read_until(VERSION).count(b"CLIENT_ERROR") == 0
+    logged_in(daemon, "all").ask(b"flush_all\r\nget%b\r\n" % keys, b"OK\r\nEND\r\n")
 
 
 def test_nothing_is_answered_before_a_login(daemon: Daemon) -> None:
     with connected(daemon.cache) as client:
-        for command in (b"get s:1", b"version", b"flush_all", b"add s:1 0 0 1\r\nx"):
+        for command in (b"get s:1", b"mg s:1", b"mn", b"version", b"flush_all", b"add s:1 0 0 1\r\nx"):
             client.ask(command + b"\r\n", b"CLIENT_ERROR unauthenticated\r\n")
         client.ask(login("both", "wrong"), b"CLIENT_ERROR authentication failure\r\n")
         client.ask(login("both", "pw") + b"get s:1\r\n", b"STORED\r\n")
