@@ -115,7 +115,7 @@ class LockingQueue:
         finally:
             release(writer.lock)
 
-    def room(self) -> int:
+    def spare(self) -> int:
         """How many more messages may wait, at least one. Raises TooManyWaiting."""
         waiting = self.waiting()
         if waiting >= self._waiting_max:
@@ -288,7 +288,7 @@ class LockedWriter:
     def __init__(self, queue: LockingQueue, lock: Lock) -> None:
         self._queue = queue
         self.lock = lock
-        self._room = 0  # nobody else adds meanwhile
+        self._spare = 0  # how many more messages may wait, as far as is known: nobody else adds any meanwhile
 
     def put(self, message: bytes) -> None:
         """Raises what LockingQueue.put does, and LockLost if the block took longer than the lock: nothing was added."""
@@ -299,7 +299,7 @@ class LockedWriter:
         """Add several as one value."""
         for left in reversed(range(ATTEMPTS)):
             try:
-                self._room = (self._room or self._queue.room()) - 1
+                self._spare = (self._spare or self._queue.spare()) - 1
                 if self._queue.write(messages, self.lock):
                     return
             except CacheAway:

@@ -64,7 +64,7 @@ class NumberedQueue:
         at_end: bool = False,
         on_missed: Callable[[MessagesMissed], None] | None = None,
     ) -> LogReader:
-        """A reader from a position that was saved, from the first message of today's epoch, or from the end.
+        """A reader from a position that was saved, from the first message of the current epoch, or from the end.
 
         Readers know nothing of each other. `on_missed` is called where a read would raise MessagesMissed.
         """
@@ -74,10 +74,12 @@ class NumberedQueue:
             raise InvalidValue("at_end", "False where there is a position", at_end)
         if on_missed is not None:
             checks.function(on_missed, "on_missed")
-        return LogReader(self.name, self.slots, position, at_end, self._hole_timeout_ms, on_missed)
+        if at_end and (head := self.slots.counter.look()) is not None:
+            position = position_of(head)
+        return LogReader(self.name, self.slots, position, self._hole_timeout_ms, on_missed)
 
     def size(self) -> int:
-        """How many numbers were given out in today's epoch."""
+        """How many numbers were given out in the current epoch."""
         head = self.slots.counter.look()
         return 0 if head is None else position_of(head).number
 

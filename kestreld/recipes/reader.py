@@ -33,7 +33,6 @@ class LogReader:
         name: str,
         slots: Slots,
         position: Position | None,
-        at_end: bool,
         hole_timeout_ms: int,
         on_missed: Callable[[MessagesMissed], None] | None,
     ) -> None:
@@ -45,7 +44,6 @@ class LogReader:
         self._slots = slots
         self._at: int | None = None if position is None else position.count
         self._part = 0 if position is None else position.part
-        self._at_end = at_end
         self._hole_timeout_ms = hole_timeout_ms
         self._on_missed = on_missed
         self._clock = Clock()
@@ -70,7 +68,7 @@ class LogReader:
         if head is None:
             return 0
         if self._at is None:
-            return 0 if self._at_end else position_of(head).number
+            return position_of(head).number
         return max(head - self._at, 0) if is_ahead(head, self._at) else position_of(head).number
 
     def get(self, timeout: float | None = 0.0) -> bytes | None:
@@ -165,7 +163,7 @@ class LogReader:
         if head is None:
             return self._at is not None and self._at < self._head
         if self._at is None:
-            self._at = head if self._at_end else position_of(head).epoch * NUMBERS
+            self._at = position_of(head).epoch * NUMBERS
             self._head = self._overdue = self._at
         elif not is_ahead(head, self._at):
             return self._drain(head)

@@ -131,11 +131,25 @@ def test_a_writer_killed_with_the_lock_blocks_writers_until_it_expires_and_leave
 
     Child(put).killed()
     assert queue.get() == b"a"
-    assert queue.get() is None  # while the dead one has the lock it may be alive
     queue.put(b"c", timeout=WAIT_S)
     with pytest.raises(MessagesMissed, match="1 messages evicted, expired or never written"):
         queue.get(timeout=WAIT_S)
     assert queue.get() == b"c"
+
+
+def test_readers_wait_for_the_message_of_a_writer_that_has_the_lock(servers: Servers) -> None:
+    queue = LockingQueue(servers, "jobs", lock_expiry=60)
+
+    def put() -> None:
+        before_first_call(Slots, "write", stop_itself)
+        queue.put(b"slow")
+
+    child = Child(put)
+    child.stopped()
+    assert queue.get(timeout=0.1) is None
+    child.go_on()
+    assert queue.get(timeout=WAIT_S) == b"slow"
+    child.result()
 
 
 def test_a_reader_killed_with_the_lock_blocks_readers_until_it_expires_and_takes_nothing(servers: Servers) -> None:
