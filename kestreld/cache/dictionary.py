@@ -31,6 +31,8 @@ FREED_AT_ONCE: Final = 500  # each may be the last in a megabyte of free memory,
 TIDY_PAUSE_MS: Final = 1000
 RELATIVE_S_MAX: Final = 60 * 60 * 24 * 30  # a longer expiry is a time since 1970
 
+_join: Final = b"".join
+
 
 class Dictionary:
     """Entries by name (see `entries`). Names and entries are bytes, made by whoever speaks the protocol.
@@ -193,11 +195,20 @@ class Dictionary:
         """The one given last."""
         return self._cas
 
-    def put_plain(self, key: bytes, flags: bytes, block: bytes) -> None:
-        """`put` of what never expires. `block` is the line with its length, and the data with its line end."""
-        cas = self.next_cas().to_bytes(8, "big")
-        value = (self.new_header, cas, b"VALUE ", key, b" ", flags, b" ", block, b"END\r\n")
-        self.store(b"get %b\r\n" % key, b"".join(value))
+    def put_plain(self, key: bytes, flags: bytes, size: bytes, data: bytes) -> None:
+        """`put` of what never expires; `size` is the length of the data as text. Whoever calls it counts it."""
+        self._cas += 1
+        name, cas = b"get " + key, self._cas.to_bytes(8, "big")
+        entry = _join((self.new_header, cas, b"VALUE ", key, b" ", flags, b" ", size, b"\r\n", data, b"\r\nEND\r\n"))
+        part = self.table[hash(name) >> SHIFT]
+        before = part.pop(name, None)
+        part[name] = entry
+        if before is None:
+            self._count_in(name, entry, part)
+        else:
+            self.used_bytes += len(entry) - len(before)
+        if self.used_bytes + self._garbage_bytes > self.memory_bytes:
+            self._make_room()
 
     def put(self, name: bytes, item: Item) -> None:
         """Store an item as the newest, under a new cas."""
@@ -243,12 +254,15 @@ class Dictionary:
         if before is not None:
             self.used_bytes += len(entry) - len(before)
         else:
-            self.items += 1
-            self.used_bytes += len(entry) + len(name) + ITEM_OVERHEAD_BYTES
-            if len(part) > SPLIT_MIN:
-                self._parts.grown(hash(name) >> SHIFT)
+            self._count_in(name, entry, part)
         if self.used_bytes + self._garbage_bytes > self.memory_bytes:
             self._make_room()
+
+    def _count_in(self, name: bytes, entry: bytes, part: dict[bytes, bytes]) -> None:
+        self.items += 1
+        self.used_bytes += len(entry) + len(name) + ITEM_OVERHEAD_BYTES
+        if len(part) > SPLIT_MIN:
+            self._parts.grown(hash(name) >> SHIFT)
 
     def remove(self, name: bytes) -> bool:
         """Drop an entry; whether there was one."""
@@ -326,7 +340,9 @@ class Dictionary:
     @property
     def tidy_at_ms(self) -> int:
         """From when on there is something for `tidy` to do, NEVER_MS = nothing."""
-        return self._now_ms if self._garbage else self._parts.tidy_at_ms
+        if self._garbage:
+            return self._now_ms
+        return self._parts.tidy_at_ms if self._flush_at_ms is None else min(self._flush_at_ms, self._parts.tidy_at_ms)
 
     def tidy(self) -> Iterator[None]:
         """Free what has expired or was flushed, a little at each step."""

@@ -38,13 +38,13 @@ CAS_MASK: Final = (1 << 64) - 1
 
 
 def name_of(key: bytes) -> bytes:
-    """What an entry is kept under: the line that asks for it."""
-    return b"get %b\r\n" % key
+    """What an entry is kept under: the line that asks for it, but for its end."""
+    return b"get " + key
 
 
 def key_of(name: bytes) -> bytes:
     """The key that a name stands for."""
-    return name[4:-2]
+    return name[4:]
 
 
 def expires_at_ms(entry: bytes) -> int:
@@ -80,7 +80,7 @@ class Item:
                 self.expires_at_ms.to_bytes(6, "big"),
                 self.used_at_ms.to_bytes(6, "big"),
                 self.cas.to_bytes(8, "big"),
-                b"VALUE %b %b %d\r\n" % (name[4:-2], self.flags, len(data)),
+                b"VALUE %b %b %d\r\n" % (name[4:], self.flags, len(data)),
                 data,
                 b"\r\nEND\r\n",
             )
@@ -89,7 +89,7 @@ class Item:
 
 def unpack(name: bytes, entry: bytes) -> Item:
     """What an entry says."""
-    flags_at = KEY_AT + len(name) - 5  # the name is the key and six bytes, and a blank follows
+    flags_at = KEY_AT + len(name) - 3  # the name is the key and four bytes, and a blank follows
     line_end = entry.index(b"\r\n", flags_at)
     flags = entry[flags_at:line_end].partition(b" ")[0]
     data = entry[line_end + 2 : len(entry) - TAIL_BYTES]

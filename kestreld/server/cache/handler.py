@@ -27,7 +27,7 @@ from kestreld.server.command_handler import CommandHandler
 from kestreld.server.state import ServerState
 
 KEYS_AT_ONCE: Final = 1000
-NAME_BYTES_MIN: Final = 6  # without a key
+NAME_BYTES_MIN: Final = 4  # without a key
 NAME_BYTES_MAX: Final = KEY_BYTES_MAX + NAME_BYTES_MIN
 
 
@@ -49,48 +49,61 @@ class CacheHandler(CommandHandler):
         out, dictionary = self.out, self.dictionary
         dictionary.read_clock()
         table, fresh_after = dictionary.table, dictionary.fresh_after
-        hits = misses = sets = 0
         if self._keys is not None and self._answer_keys(self._keys):
             return True
+        hits = sets = 0
+        room_bytes, has_others, is_blocked = self.room_bytes, False, False
         for each in commands:
             if isinstance(each, bytes):
                 entry = table[hash(each) >> SHIFT].get(each)
-                if entry is None or entry <= fresh_after:
+                if entry is not None and entry <= fresh_after:
                     entry = dictionary.fetch(each)
-                if entry is None:
-                    if len(each) > NAME_BYTES_MAX or len(each) == NAME_BYTES_MIN or b"\0" in each:
-                        self._get(words_of(each))
-                    else:
-                        misses += 1
-                        out.append(END)
-                    continue
-                hits += 1
-                out.append(entry[HEADER_BYTES:])
-                self.room_bytes -= len(entry)
-                if self.room_bytes >= 0:
-                    continue
-            elif isinstance(each, Storage):
-                self._store(each)
-            elif isinstance(each, list):
+                if entry is not None:
+                    hits += 1
+                    out.append(entry[HEADER_BYTES:])
+                    room_bytes -= len(entry)
+                    if room_bytes >= 0:
+                        continue
+                    is_blocked = True
+                    break
+            elif isinstance(each, list) and each[0] == b"set":
                 words: list[bytes] = each
-                if words[0] == b"set":
-                    sets += 1
-                    dictionary.put_plain(words[1], words[2], words[4])
-                    out.append(STORED)
-                    continue
-                self._other(words)
-            else:
-                refusal: Refusal = each
-                out.append(refusal.reply)
-                self.closing = refusal.closes
-            if self.room_bytes < 0 or self.closing or self.held or self._keys is not None:
+                sets += 1
+                dictionary.put_plain(words[1], words[2], words[4], next(commands))
+                out.append(STORED)
+                continue
+            has_others, self.room_bytes = True, room_bytes
+            self._carry_out(each)
+            room_bytes = self.room_bytes
+            if self._keys is not None or self.blocked:
+                is_blocked = True
                 break
+        self.room_bytes = room_bytes
         counts = dictionary.counts
         counts.get_hits += hits
-        counts.get_misses += misses
         counts.cmd_set += sets
-        self._plan()
-        return self.room_bytes < 0 or self.closing or self.held or self._keys is not None
+        counts.total_items += sets
+        if has_others:
+            self._plan()
+        return is_blocked
+
+    def _carry_out(self, command: Any) -> None:
+        """Any other than a get that has an answer, and a plain set."""
+        if isinstance(command, bytes):
+            is_get = command[:4] == b"get " and command.count(b" ") == 1 and b"\0" not in command
+            if is_get and len(command) != NAME_BYTES_MIN and len(command) <= NAME_BYTES_MAX:
+                self.dictionary.counts.get_misses += 1
+                self.out.append(END)
+            else:
+                self._other(words_of(command + b"\n"))
+        elif isinstance(command, Storage):
+            self._store(command)
+        elif isinstance(command, list):
+            self._other(command)
+        else:
+            refusal: Refusal = command
+            self.out.append(refusal.reply)
+            self.closing = refusal.closes
 
     def commit_failure(self, reason: str) -> bytes:
         return b"SERVER_ERROR journal " + reason.encode("latin-1", "replace") + b"\r\n"
@@ -288,7 +301,7 @@ class CacheHandler(CommandHandler):
 
 def _with_cas(name: bytes, entry: bytes) -> bytes:
     """The answer to gets, but for its END."""
-    line_end = entry.index(b"\r\n", KEY_AT + len(name) - 6)
+    line_end = entry.index(b"\r\n", KEY_AT + len(name) - NAME_BYTES_MIN)
     cas = int.from_bytes(entry[CAS_AT:HEADER_BYTES], "big")
     return b"%b %d%b" % (entry[HEADER_BYTES:line_end], cas, entry[line_end:-END_BYTES])
 

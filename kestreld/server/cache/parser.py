@@ -24,27 +24,25 @@ BAD_MODE: Final = b"CLIENT_ERROR invalid mode for ms M token\r\n"
 TOO_LONG: Final = b"CLIENT_ERROR options flags too long\r\n"
 DATA_BYTES_MAX: Final = (1 << 31) - 3
 GETS_LINE_BYTES_MAX: Final = 1 << 22
-ZERO: Final = 48  # its digit
 PLAIN_BYTES_MAX: Final = 16384
 PLAIN_SPARE_BYTES: Final = 512  # more than an item has beside its data
-GET_LINE_BYTES_MAX: Final = len("get \r\n") + KEY_BYTES_MAX
+GET: Final = ord("g")
 _STORAGE: Final = frozenset((b"set", b"add", b"replace", b"append", b"prepend", b"cas"))
 _MODES: Final = {0: b"set", 69: b"add", 65: b"append", 80: b"prepend", 82: b"replace", 83: b"set"}  # EAPRS
 _MANY_KEYS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
 
 
-class _Sizes(dict[bytes, int]):
-    """The end of a storage line -> the size of a small value, -1 where it says something else."""
+class _SmallNumbers(dict[bytes, int]):
+    """Word -> the small number that it is as one writes it, -1 where it is something else."""
 
     def __missing__(self, word: bytes) -> int:
-        digits = word[:-2]
-        if not digits.isdigit() or len(digits) > 5 or word != b"%d\r\n" % int(digits) or int(digits) > PLAIN_BYTES_MAX:
+        if not word.isdigit() or len(word) > 5 or word != b"%d" % int(word) or int(word) > PLAIN_BYTES_MAX:
             return -1
-        self[word] = int(digits)
-        return int(digits)
+        self[word] = number = int(word)
+        return number
 
 
-_sizes: Final = _Sizes()
+_small_numbers: Final = _SmallNumbers()
 
 
 class CacheParser(Parser):
@@ -86,12 +84,16 @@ class CacheParser(Parser):
             at = self._continue_block(data, batch)
             if at < 0:
                 return batch
-        elif self._rest:
-            data = self._rest + data
-            self._rest = b""
-        elif (self._is_first or self._over) and not self._begin(data, batch):
-            return batch
-        self._walk(data, at, batch)
+        else:
+            if self._rest:
+                data = self._rest + data
+                self._rest = b""
+            elif (self._is_first or self._over) and not self._begin(data, batch):
+                return batch
+            if self._is_plain:
+                batch, at = self._split(data)
+        if at < len(data):
+            self._walk(data, at, batch)
         return batch
 
     def _begin(self, data: bytes, batch: list[Any]) -> bool:
@@ -105,6 +107,41 @@ class CacheParser(Parser):
         self._is_first = not data
         return True
 
+    def _split(self, data: bytes) -> tuple[list[Any], int]:
+        """The commands that `data` begins with, as long as they are plain ones and in what they store no line ends: one
+        split finds them all. With them where the first other one begins.
+        """
+        pieces: list[Any] = data.split(b"\r\n")  # become the batch
+        rest: bytes = pieces.pop()
+        at, end = 0, len(pieces)
+        if data.count(b"\n") != end:
+            return [], 0
+        while at < end:
+            line: bytes = pieces[at]
+            if line and line[0] == GET:
+                at += 1
+                continue
+            words = line.split(b" ")
+            size = self._plain_size(words)
+            if size < 0 or at + 1 == end or len(pieces[at + 1]) != size or b"\0" in line:
+                break
+            pieces[at] = words
+            at += 2
+        begun = len(data) - len(rest)
+        if at < end:
+            begun -= sum([len(piece) + 2 for piece in pieces[at:]])
+            del pieces[at:]
+        return pieces, begun
+
+    def _plain_size(self, words: list[bytes]) -> int:
+        """How much data follows where these set a small value that never expires, else -1."""
+        if len(words) != 5 or words[0] != b"set" or words[3] != b"0" or not 0 < len(words[1]) <= KEY_BYTES_MAX:
+            return -1
+        size = _small_numbers[words[4]]
+        if size + PLAIN_SPARE_BYTES > self._dictionary.item_size_max_bytes or _small_numbers[words[2]] < 0:
+            return -1
+        return size
+
     def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
         """Add the commands of `data` from `at` on, and keep what is unfinished."""
         find = data.find
@@ -114,16 +151,14 @@ class CacheParser(Parser):
                 break
             line = data[at:end]
             at = end
-            if self._is_plain:
-                if line[:4] == b"get ":
-                    if line.count(b" ") == 1 and line[-2:] == b"\r\n" and 6 < len(line) <= GET_LINE_BYTES_MAX:
-                        batch.append(line)
-                        continue
-                elif line[:4] == b"set ":
-                    after = self._read_plain(line, data, at, batch)
-                    if after:
-                        at = after
-                        continue
+            if self._is_plain and line[-2:] == b"\r\n":
+                if line[0] == GET:
+                    batch.append(line[:-2])
+                    continue
+                after = self._read_plain(line[:-2], data, at, batch)
+                if after:
+                    at = after
+                    continue
             words = words_of(line)
             word = words[0] if words else b""
             if word in _STORAGE or word == b"ms":
@@ -149,24 +184,14 @@ class CacheParser(Parser):
     # Data
 
     def _read_plain(self, line: bytes, data: bytes, at: int, batch: list[Any]) -> int:
-        """Take a set of a small value that is all there and never expires; where the next line begins, 0 where it is
-        something else.
-        """
-        words: list[Any] = line.split(b" ")
-        if len(words) != 5 or words[3] != b"0" or b"\0" in line:
-            return 0
-        size_line: bytes = words[4]
-        size = _sizes[size_line]
+        """Take a plain set whose data is all there; where the next line begins, 0 where it is something else."""
+        words = line.split(b" ")
+        size = self._plain_size(words)
         end = at + size + 2
-        if size < 0 or data[end - 2 : end] != b"\r\n" or not 0 < len(words[1]) <= KEY_BYTES_MAX:
+        if size < 0 or data[end - 2 : end] != b"\r\n" or b"\0" in line:
             return 0
-        flags: bytes = words[2]
-        if flags != b"0" and (not flags.isdigit() or len(flags) > 9 or flags[0] == ZERO):
-            return 0
-        if size + PLAIN_SPARE_BYTES > self._dictionary.item_size_max_bytes:
-            return 0
-        words[4] = data[at - len(size_line) : end]
         batch.append(words)
+        batch.append(data[at : end - 2])
         return end
 
     def _read_storage(self, words: list[bytes], batch: list[Any]) -> int:
