@@ -178,7 +178,7 @@ def test_only_the_client_speaks_to_servers() -> None:
                     found.add(path)
             # The recipes speak to any memcached, by a client that is made for it.
             assert "pymemcache" not in {name for _, name in imports(tree)} or path.startswith("kestreld/recipes/"), path
-    rooms = ("kestreld/client/", "kestreld/server/", "kestreld/queues/", "kestreld/net.py")
+    rooms = ("kestreld/cache/", "kestreld/client/", "kestreld/server/", "kestreld/queues/", "kestreld/net.py")
     assert {path for path in found if not path.startswith(rooms)} == set(MAY_TOUCH_SOCKETS)
 
 

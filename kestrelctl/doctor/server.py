@@ -2,7 +2,7 @@
 
 import http.client
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kestrelctl.doctor.results import CheckResult, critical, fine, graded, unknown, warning
@@ -32,6 +32,7 @@ def ask(client: "KestrelClient", config: Config | None) -> Iterator[CheckResult]
     yield fine("server", f"kestreld {version} answers, up for {written_span(int(uptime_s) * 1000)}")
     yield from _queues(client.all_queue_stats())
     yield _clock(figures.get("time"), now_s)
+    yield from _cache(figures, config)
     if config is not None:
         yield drift(config, parse_blocks(client.dump_config()))
 
@@ -60,6 +61,21 @@ def _clock(server_s: object, now_s: float) -> CheckResult:
     skew_s = max(abs(now_s - server_s - 0.5) - 0.5, 0)
     words = f"the server's clock is {skew_s:.0f} s from the one here"
     return graded("clock", skew_s, SKEW_S, words, "synchronise both machines' clocks (chrony, systemd-timesyncd)")
+
+
+def _cache(figures: Mapping[str, int | str], config: Config | None) -> Iterator[CheckResult]:
+    """Nothing where there is none, nor is to be one."""
+    limit_bytes, held_bytes = figures.get("cache_limit_bytes"), figures.get("cache_bytes")
+    if limit_bytes is None:
+        if config is not None and config.cache is not None:
+            yield warning("cache", "listen.cache is set, but the server has no cache", "restart the server")
+        return
+    words = f"{figures.get('cache_items')} values use {held_bytes} of {limit_bytes} bytes"
+    if config is not None and config.cache_memory_bytes != limit_bytes:
+        words = f"cache_memory is {limit_bytes}, the file says {config.cache_memory_bytes}"
+        yield warning("cache", words, f"run kestrelctl reload to apply {config.source}")
+    else:
+        yield fine("cache", words)
 
 
 def drift(config: Config, blocks: Sequence[QueueBlock]) -> CheckResult:

@@ -111,6 +111,21 @@ def test_a_passed_socket_that_others_can_reach_is_refused_while_nobody_has_to_lo
     assert re.search(r"memcache: 0\.0\.0\.0:\d+ is reachable from other machines without authentication", done.stderr)
 
 
+def test_sockets_named_for_the_cache_are_its_and_stand_in_for_listen_cache(tmp_path):
+    own = tmp_path / "own.sock"
+    names, sockets = "kestreld-memcache.socket:cache:my-cache", ("127.0.0.1", "127.0.0.1", f"{own}|600")
+    daemon = ServiceDaemon(tmp_path / "daemon", QUIET, names=names, sockets=sockets)
+    daemon.settings.append("listen.cache=127.0.0.1:1")
+    with started(daemon):
+        assert "," not in daemon.address
+        tcp, unix = daemon.cache.split(",")
+        assert unix == f"unix:{own}"
+        with QueueClient(tcp) as client, QueueClient(unix) as other, QueueClient(daemon.address) as queues:
+            client.do(b"set k 0 0 1\r\nx", b"STORED\r\n")
+            other.do(b"get k", b"VALUE k 0 1\r\nx\r\nEND\r\n")
+            queues.do(b"get k", b"END\r\n")
+
+
 def test_sockets_for_another_process_are_none_of_ours(tmp_path):
     daemon = ServiceDaemon(tmp_path)
     daemon.variables = {"LISTEN_PID": "1", "LISTEN_FDS": "1"}

@@ -73,6 +73,20 @@ def test_a_setting_that_is_not_in_force_is_told_with_the_way_to_take_it_up(watch
     assert "work max_age is 0, the file says 3600000" in examined(watched, "--config", str(named))[1]["config"][1]
 
 
+def test_a_cache_is_looked_at_where_there_is_one_or_should_be(watched: Daemon, tmp_path: Path) -> None:
+    watched.config_path.write_text("listen: {cache: 127.0.0.1:11211}\n")
+    assert examined(watched)[1]["cache"] == (
+        "warning",
+        "listen.cache is set, but the server has no cache",
+        "restart the server",
+    )
+    with no_forks(), running_daemon(tmp_path / "cache", config="listen: {cache: 127.0.0.1:0}\n") as daemon:
+        assert examined(daemon)[1]["cache"][:2] == ("ok", "0 values use 0 of 67108864 bytes")
+        daemon.config_path.write_text("listen: {cache: 127.0.0.1:0}\ncache_memory: 1GiB\n")
+        state, words, _ = examined(daemon)[1]["cache"]
+        assert (state, words) == ("warning", "cache_memory is 67108864, the file says 1073741824")
+
+
 def test_a_spool_that_others_may_look_into_or_write_to_is_told(watched: Daemon) -> None:
     for mode, state in ((0o755, "warning"), (0o722, "critical")):
         watched.spool.chmod(mode)
