@@ -9,13 +9,13 @@ import pytest
 from pymemcache import Client
 from pymemcache.exceptions import MemcacheClientError
 
-from kestreld import __version__
+from kestreld.server.cache.administration import VERSION as TOLD
 from tests.support.accounts import LoggingInClient, login, quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.wire import WireClient, connected
 
-VERSION = f"VERSION {__version__}\r\n".encode()
+VERSION = f"VERSION {TOLD}\r\n".encode()
 HASH = quick_hash("pw")
 HERE = "listen.cache=127.0.0.1:0"
 USERS = {

@@ -9,6 +9,8 @@ from kestreld.server.cache.numbers import unsigned_32
 from kestreld.server.cache.slab_classes import slab_class
 from kestreld.server.state import ServerState
 
+# Begins with that of the memcached whose commands it has: clients decide by it what a server can do.
+VERSION: Final = f"1.6.18-kestreld-{__version__}"
 _MEGABYTES_MIN: Final = 8
 _DETAIL: Final = {b"on": OK, b"off": OK, b"dump": END}
 _DETAIL_USAGE: Final = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"
@@ -24,22 +26,25 @@ _NEED_WORDS: Final = frozenset((b"slabs", b"lru_crawler"))
 def refused(words: list[bytes]) -> bytes | None:
     """The answer to a command that memcached has and kestreld does not carry out; None where it is none."""
     word = words[0]
-    if word == b"cache_memlimit":
-        return _memory_limit(words)
     if word in _NEED_WORDS and len(words) == 1:
         return ERROR
     return _REFUSALS.get(word)
 
 
-def _memory_limit(words: list[bytes]) -> bytes:
+def set_memory_limit(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> bytes:
+    """Lower the limit to some megabytes until the next reload, or raise it again, at most to `cache_memory`."""
     megabytes = unsigned_32(words[1]) if 2 <= len(words) <= 3 else None
     if megabytes is None:
         return ERROR
-    if words[-1] == b"noreply":
-        return b""
+    config = state.collection.config
     if megabytes < _MEGABYTES_MIN:
-        return b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
-    return b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"
+        reply = b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
+    elif megabytes << 20 > config.cache_memory_bytes:
+        reply = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"
+    else:
+        dictionary.configure(megabytes << 20, config.cache_item_size_max_bytes)
+        reply = OK
+    return b"" if words[-1] == b"noreply" else reply
 
 
 def stats_of(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> bytes:
@@ -60,9 +65,7 @@ def stats_of(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> 
         return _lines({"sizes_status": "disabled"})
     if word == b"detail":
         return _DETAIL.get(words[1] if len(words) > 1 else b"", _DETAIL_USAGE)
-    if word == b"cachedump":
-        return b"CLIENT_ERROR stats cachedump not allowed\r\n"
-    return END if word == b"conns" else ERROR
+    return END if word in (b"conns", b"cachedump") else ERROR
 
 
 def _lines(figures: dict[str, object]) -> bytes:
@@ -74,7 +77,7 @@ def _general(dictionary: Dictionary, state: ServerState) -> dict[str, object]:
     return {
         "uptime": (clock.monotonic_ms - stats.started_at_ms) // 1000,
         "time": clock.wall_ms // 1000,
-        "version": __version__,
+        "version": VERSION,
         "pointer_size": 64,
         "curr_connections": stats.curr_connections,
         "total_connections": stats.total_connections,

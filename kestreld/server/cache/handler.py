@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kestreld import __version__
 from kestreld.cache.dictionary import Dictionary
 from kestreld.cache.entries import CAS_AT, END_BYTES, HEADER_BYTES, KEY_AT, name_of
 from kestreld.cache.parts import SHIFT
 from kestreld.server.cache import commands as wire
-from kestreld.server.cache.administration import refused, stats_of
+from kestreld.server.cache.administration import VERSION, refused, set_memory_limit, stats_of
 from kestreld.server.cache.commands import (
     END,
     KEY_BYTES_MAX,
@@ -283,7 +282,7 @@ class CacheHandler(CommandHandler):
         self._answer(wire.OK, quiet)
 
     def _version(self, words: list[bytes]) -> None:
-        self.out.append(b"VERSION " + __version__.encode() + b"\r\n")
+        self.out.append(b"VERSION " + VERSION.encode() + b"\r\n")
 
     def _verbosity(self, words: list[bytes]) -> None:
         if not 2 <= len(words) <= 3:
@@ -297,6 +296,9 @@ class CacheHandler(CommandHandler):
 
     def _stats(self, words: list[bytes]) -> None:
         self.out.append(stats_of(self.dictionary, self.state, words[1:]))
+
+    def _memory_limit(self, words: list[bytes]) -> None:
+        self.out.append(set_memory_limit(self.dictionary, self.state, words))
 
 
 def _with_cas(name: bytes, entry: bytes) -> bytes:
@@ -321,4 +323,5 @@ _COMMANDS: Final[dict[bytes, Callable[[CacheHandler, list[bytes]], None]]] = {
     b"verbosity": CacheHandler._verbosity,
     b"quit": CacheHandler._quit,
     b"stats": CacheHandler._stats,
+    b"cache_memlimit": CacheHandler._memory_limit,
 }

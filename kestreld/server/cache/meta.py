@@ -220,17 +220,21 @@ def meta_arithmetic(dictionary: Dictionary, words: list[bytes]) -> bytes:
                 counts.decr_misses += 1
             else:
                 counts.incr_misses += 1
-            return b"NF" + _echoed(flags) + b"\r\n"
+            return _not_counted(b"NF", flags)
         item = dictionary.item(b"0", b"%d" % flags.initial, flags.vivify_s)
         dictionary.put(name, item)
         return _counted(dictionary, name, item, flags, item.data)
     if flags.cas and item.cas != flags.cas and item.data:
-        return b"EX" + _echoed(flags) + b"\r\n"
+        return _not_counted(b"EX", flags)
     text = count(dictionary, name, item, flags.delta, goes_up=flags.mode not in b"D-")
     if text is None:
         return NOT_A_NUMBER
     answer = _counted(dictionary, name, item, flags, text)
     return b"" if flags.has(b"q") else answer
+
+
+def _not_counted(code: bytes, flags: Flags) -> bytes:
+    return OPAQUE_TOO_LONG if len(flags.opaque) > OPAQUE_BYTES_MAX else code + _echoed(flags) + b"\r\n"
 
 
 def _counted(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, text: bytes) -> bytes:

@@ -30,7 +30,7 @@ class CacheRights:
         word = words[0]
         if word == b"flush_all":
             return self._of_all(Right.FLUSH)
-        if word == b"verbosity" or (word == b"stats" and words[1:2] == [b"reset"]):
+        if word in (b"verbosity", b"cache_memlimit") or (word == b"stats" and words[1:2] == [b"reset"]):
             return self._of_all(Right.ADMIN)
         rights, keys = _OF_KEYS.get(word, ()), words[1:2]
         if word in _MANY_KEYS:

@@ -1,0 +1,20 @@
+"""The two servers that are compared: a memcached and a kestreld with a cache, one of each for all tests of a worker."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.daemon import running_daemon
+from tests.support.memcached import running_memcached
+
+
+@pytest.fixture(scope="session")
+def memcached_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_memcached(tmp_path_factory.mktemp("memcached")) as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def cache_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_daemon(tmp_path_factory.mktemp("kestreld"), "listen.cache=127.0.0.1:0") as daemon:
+        yield daemon.cache_port
