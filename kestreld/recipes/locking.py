@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Final
 
 from kestreld import checks
 from kestreld.errors import CacheAway, CacheRefused, ConnectionLost, LockLost, LockTimeout, TooManyWaiting
+from kestreld.forks import restart_in_child
 from kestreld.recipes.batches import Batch
 from kestreld.recipes.locks import Lock
 from kestreld.recipes.numbered import checked_expiry
@@ -68,6 +69,15 @@ class LockingQueue:
         self._on_missed = on_missed
         self._taken: deque[bytes] = deque()  # by this object, and not returned yet
         self._awaited: tuple[int, bytes | None] | None = None  # a number without a message, and the writer at that time
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        self._taken = deque()  # the parent has them
+
+    @property
+    def address(self) -> str:
+        """The server that has its counters and locks."""
+        return self._server.address
 
     # Writing
 
@@ -154,7 +164,7 @@ class LockingQueue:
         found = self._server.get_many([self._tail.key, self._head.key])
         if self._head.key not in found or self._tail.key not in found:
             return 0
-        head, tail = int(found[self._head.key][0]), int(found[self._tail.key][0])
+        head, tail = self._head.parsed(found[self._head.key]), self._tail.parsed(found[self._tail.key])
         return max(head - tail, 0) if is_ahead(head, tail) else position_of(head).number
 
     def get(self, timeout: float | None = 0.0) -> bytes | None:
@@ -174,8 +184,8 @@ class LockingQueue:
         retries = Retries(timeout)
         lock = Lock(self._server, self._read_key, self._lock_expiry_s)
         while True:
-            if self._taken:
-                return [self._taken.popleft() for _ in range(min(count, len(self._taken)))]
+            if messages := self._from_taken(count):
+                return messages
             # Who finds nothing takes no lock, so that waiting readers do not keep each other waiting.
             if self._has_something() and lock.acquire(self._lock_expiry_s):
                 try:
@@ -195,6 +205,13 @@ class LockingQueue:
         (message,) = self.get_many(1, None)
         return message
 
+    def _from_taken(self, count: int) -> list[bytes]:
+        messages: list[bytes] = []
+        with suppress(IndexError):  # threads take from it at the same time
+            while len(messages) < count:
+                messages.append(self._taken.popleft())
+        return messages
+
     def _has_something(self) -> bool:
         found = self._server.get_many([self._tail.key, self._head.key])
         head, tail = found.get(self._head.key), found.get(self._tail.key)
@@ -208,11 +225,11 @@ class LockingQueue:
         found = self._server.gets_many([self._tail.key, self._head.key])
         if self._head.key not in found:
             return False
-        head = int(found[self._head.key][0][0])
+        head = self._head.parsed(found[self._head.key][0])
         if self._tail.key not in found:
             return self._find_tail(head)
-        (text, _), unique = found[self._tail.key]
-        tail = int(text)
+        value, unique = found[self._tail.key]
+        tail = self._tail.parsed(value)
         if not is_ahead(head, tail):
             return self._drain(tail, head, unique, count)
         numbers = range(tail, min(head, tail + count))
@@ -249,9 +266,14 @@ class LockingQueue:
     def _drain(self, tail: int, head: int, unique: bytes, count: int) -> bool:
         """The head has begun a new epoch: take what is left of the old one, then go there."""
         numbers = range(tail, tail + count)
-        present = self._slots.fetch(numbers)
+        present = self._slots.fetch(range(tail, tail + max(count, ABSENT_AT_ONCE)))
         if tail in present:
             return self._take_present(numbers, present, unique)
+        if present:
+            left = min(present)
+            if self._move_tail(left, unique):
+                self._tell("missing", left - tail, left)
+            return True
         first = position_of(head).epoch * NUMBERS
         if self._move_tail(first, unique):
             self._tell("epoch", 0, first)
@@ -302,8 +324,8 @@ class LockedWriter:
                 self._spare = (self._spare or self._queue.spare()) - 1
                 if self._queue.write(messages, self.lock):
                     return
-            except CacheAway:
-                if not left:
+            except CacheAway as error:
+                if not left or error.address == self._queue.address:
                     raise  # else the next number may be of another server
         raise LockLost(self.lock.key.decode())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from kestreld.errors import CacheRefused, InvalidValue, KestrelError
-from kestreld.recipes.servers import CacheServer
+from kestreld.recipes.servers import CacheServer, Value
 
 NUMBER_BITS: Final = 32
 NUMBERS: Final = 1 << NUMBER_BITS  # after so many, a counter carries into the next epoch, and goes on
@@ -78,7 +78,14 @@ class Counter:
     def look(self) -> int | None:
         """What it says. None = it is not there."""
         found = self.server.get_many([self.key]).get(self.key)
-        return None if found is None else int(found[0])
+        return None if found is None else self.parsed(found)
+
+    def parsed(self, value: Value) -> int:
+        """What it says. Raises CacheRefused if something else is under its key."""
+        text = value[0].rstrip()
+        if not text.isdigit():
+            raise CacheRefused(self.server.address, f"{self.key.decode()} is no counter")
+        return int(text)
 
 
 Reason = Literal["epoch", "lapped", "missing"]

@@ -187,6 +187,7 @@ class LogReader:
                 self._head = self._overdue = position_of(head).epoch * NUMBERS
                 self._pass_to(self._head)
                 self._absent.clear()
+                self._overwritten.clear()
                 self._untold["epoch"] += self._untold.pop("missing", 0)
                 return False
             self._head = max(self._ahead) + 1
@@ -195,7 +196,7 @@ class LogReader:
 
     def _fetch(self, at: int, end: int, wanted: int) -> None:
         """Ask for what is missing of the next numbers, and for nothing twice that was there."""
-        end = min(end, at + max(self._window, wanted))
+        end = min(end, at + max(self._window, wanted), at + (self._slots.laps_after or NUMBERS))
         asked = [number for number in range(at, end) if number not in self._ahead]
         fetched = self._slots.fetch(asked)
         for number in asked:

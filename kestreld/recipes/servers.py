@@ -11,6 +11,7 @@ from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheError, MemcacheUnexpectedCloseError
 
 from kestreld import checks
+from kestreld.clock import Clock
 from kestreld.errors import CacheAway, CacheRefused, ConnectionLost, InvalidValue
 from kestreld.forks import restart_in_child
 
@@ -23,6 +24,7 @@ KEY_BYTES_MAX: Final = 250
 KEYS_AT_ONCE: Final = 200  # of one multi-get
 SPAN_S_MAX: Final = 30 * 24 * 3600  # memcached takes a longer one for an instant
 EXPIRED_S: Final = -1
+AWAY_MS: Final = 10_000
 
 Value = tuple[bytes, int]
 """What a server holds under a key: the bytes and the flags."""
@@ -47,13 +49,17 @@ class CacheServer:
     """One server. Threads may share it, and so may a process and its forked children."""
 
     def __init__(
-        self, address: str, timeout_s: float, login: tuple[str, str] | None = None, tls: "SSLContext | None" = None
+        self, address: str, timeout_s: float, login: tuple[str, str] | None, tls: "SSLContext | None", away_ms: int
     ) -> None:
+        """`away_ms`: for how long it is not asked again after a connection to it has timed out."""
         self.address = address
+        self._away_ms = away_ms
         self._timeout_s = timeout_s
         self._login = login
         self._tls = tls
         self._idle: deque[Any] = deque()
+        self._clock = Clock()
+        self._away_until_ms = 0
         restart_in_child(self)
 
     def after_fork(self) -> None:
@@ -69,6 +75,9 @@ class CacheServer:
             if not _is_closed(client):
                 return client
             client.close()
+        self._clock.read()
+        if self._clock.monotonic_ms < self._away_until_ms:
+            raise CacheAway(self.address, "timed out a moment ago")
         client = Client(
             host_and_port(self.address),
             connect_timeout=self._timeout_s,
@@ -85,6 +94,8 @@ class CacheServer:
             else:
                 client.set(b"login", " ".join(self._login).encode())
         except OSError as error:
+            if isinstance(error, TimeoutError):  # else everybody would wait so long at every key of its share
+                self._away_until_ms = self._clock.monotonic_ms + self._away_ms
             raise CacheAway(self.address, str(error) or type(error).__name__) from error
         except MemcacheUnexpectedCloseError as error:
             raise CacheAway(self.address, "closed the connection") from error
@@ -195,7 +206,8 @@ class Servers:
             raise InvalidValue("addresses", "one or several, all different", each)
         for address in each:
             host_and_port(checks.text(address, "addresses"))
-        self._servers = [CacheServer(address, timeout_s, login, tls) for address in each]
+        away_ms = AWAY_MS if len(each) > 1 else 0  # the others go on meanwhile
+        self._servers = [CacheServer(address, timeout_s, login, tls, away_ms) for address in each]
         self._hashes = [blake2b(address.encode(), digest_size=8) for address in each]
 
     def __len__(self) -> int:

@@ -219,6 +219,38 @@ def test_a_head_that_vanished_begins_a_new_epoch_behind_what_is_left_and_readers
     assert queue.get() == b"c"
 
 
+def test_what_is_left_behind_an_evicted_message_of_an_old_epoch_is_read_first(
+    servers: Servers, cache: CacheProcess
+) -> None:
+    told: list[tuple[str, int]] = []
+    queue = LockingQueue(servers, "jobs", on_missed=lambda missed: told.append((missed.reason, missed.count)))
+    queue.put_many([b"a", b"b", b"c"])
+    client = Client(cache.address, default_noreply=False)
+    client.delete(_keys_of_jobs(client, 1)[0])
+    client.delete("lock:jobs:head")
+    queue.put(b"d")
+    assert [queue.get() for _ in range(3)] == [b"b", b"c", b"d"]
+    assert told == [("missing", 1), ("epoch", 0)]
+
+
+def test_something_else_under_the_key_of_a_counter_is_an_error(servers: Servers, cache: CacheProcess) -> None:
+    client = Client(cache.address, default_noreply=False)
+    client.set("lock:jobs:head", b"something else")
+    client.set("lock:jobs:tail", b"0")
+    queue = LockingQueue(servers, "jobs")
+    for use in (lambda: queue.put(b"a"), queue.get, queue.waiting):
+        with pytest.raises(CacheRefused):
+            use()
+
+
+def test_a_forked_child_has_nothing_of_what_its_parent_has_taken(servers: Servers) -> None:
+    queue = LockingQueue(servers, "jobs")
+    queue.put_batch([b"a", b"b"])
+    assert queue.get() == b"a"
+    assert Child(queue.get).result() is None
+    assert queue.get() == b"b"
+
+
 @pytest.mark.parametrize(("deletes", "expected"), [(True, [b"b", b"c"]), (False, [])])
 def test_a_tail_that_vanished_is_found_by_what_is_not_deleted_and_readers_are_told(
     servers: Servers, cache: CacheProcess, deletes: bool, expected: list[bytes]

@@ -128,6 +128,21 @@ def test_what_is_left_of_a_lost_epoch_is_overwritten(servers: Servers, cache: Ca
     assert ring.reader().get_many() == [b"c", b"d"]
 
 
+def test_what_a_reader_has_not_read_of_a_lost_epoch_comes_before_the_new_one(
+    servers: Servers, cache: CacheProcess
+) -> None:
+    ring = RingQueue(servers, "events", 8)
+    missed: list[MessagesMissed] = []
+    reader = ring.reader(on_missed=missed.append)
+    ring.put(b"a")
+    assert reader.get() == b"a"
+    ring.put_many([b"b", b"c"])
+    Client(cache.address).delete("ring:events:head", noreply=False)
+    ring.put(b"d")
+    assert [reader.get(timeout=WAIT_S) for _ in range(3)] == [b"b", b"c", b"d"]
+    assert [one.reason for one in missed] == ["epoch"]
+
+
 def test_batches_are_one_slot_each(servers: Servers) -> None:
     ring = RingQueue(servers, "events", 2, compress_from_bytes=100)
     with ring.batch(messages_max=50) as batch:

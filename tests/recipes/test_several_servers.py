@@ -1,5 +1,7 @@
 """Keys shared out over several servers, and what is out of reach while one of them is down."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -106,6 +108,27 @@ def test_a_locking_queue_goes_on_without_a_server_of_messages(servers: Servers, 
     while len(got) < len(messages):
         got += queue.get_many(timeout=WAIT_S)
     assert got == messages
+
+
+def test_a_server_that_does_not_answer_is_waited_for_once_and_then_left_alone(three: dict[str, CacheProcess]) -> None:
+    with Servers(three, timeout=0.5) as servers:
+        log = LogQueue(servers, "events", hole_timeout=0.1)
+        stopped = _without_counters(servers, three, b"log:events:head")
+        os.kill(stopped.pid, signal.SIGSTOP)
+        try:
+            messages = [b"%d" % number for number in range(20)]
+            for message in messages:
+                log.put(message)
+            key = next(key for key in map(b"%d".__mod__, range(100)) if servers.of(key).address == stopped.address)
+            with pytest.raises(CacheAway, match="timed out a moment ago"):
+                servers.of(key).get_many([key])
+            reader = log.reader(on_missed=lambda missed: None)
+            got: list[bytes] = []
+            while len(got) < len(messages):
+                got += reader.get_many(timeout=WAIT_S)
+            assert got == messages
+        finally:
+            os.kill(stopped.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("addresses", ["", [], ["a:1", "a:1"], "a:b", ":1"])
