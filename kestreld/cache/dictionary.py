@@ -27,7 +27,7 @@ from kestreld.clock import Clock
 ITEM_OVERHEAD_BYTES: Final = 2 * 33 + 16 + 96
 MOVE_UP_MS_MAX: Final = 60_000  # an entry that is used is moved up this often, more often where entries leave sooner
 EVICTED_AT_ONCE: Final = 64
-FREED_AT_ONCE: Final = 500  # each may be the last in a megabyte of free memory, which goes back to the kernel
+FREED_AT_ONCE: Final = 250  # each may be the last in a megabyte of free memory, which goes back to the kernel
 TIDY_PAUSE_MS: Final = 1000
 RELATIVE_S_MAX: Final = 60 * 60 * 24 * 30  # a longer expiry is a time since 1970
 
@@ -53,7 +53,7 @@ class Dictionary:
         self._garbage: list[dict[bytes, bytes]] = []
         self._garbage_bytes = 0
         self._cas = 0
-        self._evicted_used_ms = -(1 << 40)  # when what was evicted last had been moved up
+        self._oldest_used_ms = clock.monotonic_ms  # when what was evicted last had been moved up, or it was empty
         self._flush_at_ms: int | None = None
         self._now_ms = -1
         self._now = b""
@@ -97,7 +97,9 @@ class Dictionary:
 
     def _move_up_ms(self) -> int:
         """How long an entry that is used may stay where it is."""
-        return min(MOVE_UP_MS_MAX, (self._now_ms - self._evicted_used_ms) // 8)
+        if self.used_bytes < self.memory_bytes - self.memory_bytes // 4:
+            return MOVE_UP_MS_MAX  # nothing has to leave soon
+        return min(MOVE_UP_MS_MAX, (self._now_ms - self._oldest_used_ms) // 8)
 
     def expiry_ms(self, expiry_s: int) -> int:
         """When that is which a client says: a number of seconds up to 30 days, or a time since 1970; 0 = NEVER_MS."""
@@ -128,6 +130,7 @@ class Dictionary:
             return entry
         entry = self.find(name)
         if entry is None:
+            self.counts.get_expired += 1
             return None
         if not entry[STATE_AT] & FETCHED:
             entry = self.rewrite(name, entry, entry[STATE_AT] | FETCHED)
@@ -160,7 +163,6 @@ class Dictionary:
         return entry
 
     def _expire(self, name: bytes, entry: bytes) -> None:
-        self.counts.get_expired += 1
         self.counts.reclaimed += 1
         if not entry[STATE_AT] & FETCHED:
             self.counts.expired_unfetched += 1
@@ -290,7 +292,9 @@ class Dictionary:
                 return
 
     def _evict_some(self) -> None:
-        """Drop those of the next part that were not moved up for longest."""
+        """Drop those of the next part that were not moved up for longest: of each part the same share, as what comes is
+        spread over all of them.
+        """
         parts = self._parts
         first = parts.next_first()
         part = self.table[first]
@@ -301,12 +305,10 @@ class Dictionary:
         for name in list(islice(part, 1 + len(part) // EVICTED_AT_ONCE)):
             entry = part.pop(name)
             self._discount(name, entry)
-            self._evicted_used_ms = used_at_ms(entry)
+            self._oldest_used_ms = used_at_ms(entry)
             counts.evictions += 1
             if not entry[STATE_AT] & FETCHED:
                 counts.evicted_unfetched += 1
-            if self.used_bytes <= self.memory_bytes:
-                break
         if len(part) < SPLIT_MIN // 8:
             parts.shrunk(first, USED_AT, CAS_AT)
 
@@ -317,7 +319,7 @@ class Dictionary:
             name, entry = part.popitem()
             self._garbage_bytes -= len(entry) + len(name) + ITEM_OVERHEAD_BYTES
         if not part:
-            self._garbage.pop()
+            self._parts.take_back(self._garbage.pop())
 
     # Everything at once
 
@@ -334,6 +336,7 @@ class Dictionary:
         self._garbage += self._parts.replace_all()
         self._garbage_bytes += self.used_bytes
         self.used_bytes = self.items = 0
+        self._oldest_used_ms = self._now_ms
 
     # Long work, in short steps
 
@@ -352,12 +355,12 @@ class Dictionary:
         parts, first, started_ms = self._parts, 0, self._now_ms
         while first < PLACES:
             if parts.due_ms(first) <= self._now_ms:
-                self._drop_expired(first)
-                yield
+                yield from self._drop_expired(first)
             first = parts.after(parts.first_of(first))
         parts.find_due(self._now_ms + max(TIDY_PAUSE_MS, 10 * (self._now_ms - started_ms)))
 
-    def _drop_expired(self, first: int) -> None:
+    def _drop_expired(self, first: int) -> Iterator[None]:
+        """Free what has expired of a part. It may be another by the second step."""
         part, now, due = self.table[first], self._now, NEVER
         expired = []
         for name, entry in part.items():
@@ -366,17 +369,16 @@ class Dictionary:
                 expired.append(name)
             elif expires < due:
                 due = expires
-        for name in expired:
-            entry = part.pop(name)
-            self._discount(name, entry)
-            self.counts.reclaimed += 1
-            if not entry[STATE_AT] & FETCHED:
-                self.counts.expired_unfetched += 1
-        parts = self._parts
-        parts.set_due(first, int.from_bytes(due, "big"))
-        if len(part) < len(expired):
-            parts.rebuild(first)
-            parts.shrunk(first, USED_AT, CAS_AT)
+        self._parts.set_due(first, int.from_bytes(due, "big"))
+        yield
+        for at, name in enumerate(expired):
+            self.find(name)
+            if at % FREED_AT_ONCE == 0:
+                yield
+        first = self._parts.first_of(first)
+        if len(self.table[first]) < len(expired):
+            self._parts.rebuild(first)
+            self._parts.shrunk(first, USED_AT, CAS_AT)
 
     def _discount(self, name: bytes, entry: bytes) -> None:
         """It is gone."""

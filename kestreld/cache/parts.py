@@ -21,10 +21,13 @@ MERGE_MAX: Final = 256
 class Parts:
     """The dicts. `table` has a dict in as many places as it has hashes: `table[hash(name) >> SHIFT]` is the name's."""
 
-    __slots__ = ("_cursor", "_depths", "_due_ms", "_not_before_ms", "_split_above", "table", "tidy_at_ms")
+    __slots__ = ("_cursor", "_depths", "_due_ms", "_not_before_ms", "_spare", "_split_above", "table", "tidy_at_ms")
 
     def __init__(self) -> None:
-        self.table: list[dict[bytes, bytes]] = [{}] * PLACES
+        # Made together: else each would keep the memory around it from going back to the kernel, as long as it lives or
+        # is kept by the interpreter for reuse.
+        self._spare: list[dict[bytes, bytes]] = [{} for _ in range(PLACES + 1)]
+        self.table = [self._spare.pop()] * PLACES
         self._depths = [0] * PLACES
         self._due_ms: list[int] = [NEVER_MS] * PLACES  # at a part's first place: nothing in it expires before
         # Not all the same, that they do not all split at once.
@@ -40,7 +43,7 @@ class Parts:
             if self.table[place]:
                 parts.append(self.table[place])
             place += PLACES >> self._depths[place]
-        self.table[:] = [{}] * PLACES
+        self.table[:] = [self._empty()] * PLACES
         self._depths = [0] * PLACES
         self._due_ms = [NEVER_MS] * PLACES
         self.tidy_at_ms = NEVER_MS
@@ -90,8 +93,7 @@ class Parts:
         if depth == DEPTH_MAX or len(part) <= self._split_above[first]:
             return
         half = PLACES >> (depth + 1)
-        lower: dict[bytes, bytes] = {}
-        upper: dict[bytes, bytes] = {}
+        lower, upper = self._empty(), self._empty()
         for name, entry in part.items():
             if (hash(name) >> SHIFT) & half:
                 upper[name] = entry
@@ -100,6 +102,7 @@ class Parts:
         self._put(first, half, depth + 1, lower)
         self._put(first + half, half, depth + 1, upper)
         self._due_ms[first + half] = self._due_ms[first]
+        self.take_back(part)
 
     def shrunk(self, first: int, order_at: int, order_end: int) -> None:
         """The part there has become small: join it with its neighbour if both are. The bytes of each entry from
@@ -116,7 +119,11 @@ class Parts:
         if len(ours) + len(theirs) > MERGE_MAX:
             return
         both = sorted([*ours.items(), *theirs.items()], key=lambda one: one[1][order_at:order_end])
-        self._put(low, size * 2, depth - 1, dict(both))
+        joined = self._empty()
+        joined.update(both)
+        self._put(low, size * 2, depth - 1, joined)
+        self.take_back(ours)
+        self.take_back(theirs)
         self._due_ms[low] = min(self._due_ms[low], self._due_ms[high])
         self._due_ms[high] = NEVER_MS
         if self._cursor == high:
@@ -124,7 +131,18 @@ class Parts:
 
     def rebuild(self, first: int) -> None:
         """Give back what the dict there has room for beyond what is in it."""
-        self._put(first, PLACES >> self._depths[first], self._depths[first], dict(self.table[first].items()))
+        part, rebuilt = self.table[first], self._empty()
+        rebuilt.update(part.items())
+        self._put(first, PLACES >> self._depths[first], self._depths[first], rebuilt)
+        self.take_back(part)
+
+    def take_back(self, part: dict[bytes, bytes]) -> None:
+        """Nobody needs that any more. What is still in it is elsewhere, or not much."""
+        part.clear()
+        self._spare.append(part)
+
+    def _empty(self) -> dict[bytes, bytes]:
+        return self._spare.pop() if self._spare else {}
 
     def _put(self, first: int, size: int, depth: int, part: dict[bytes, bytes]) -> None:
         self.table[first : first + size] = [part] * size
