@@ -21,8 +21,8 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     NEGATIVE = (
         1,
-        "a negative answer: no item, no such queue, a truncated journal tail, items that a repair could not recover, "
-        "a question answered no, a benchmark worse than the one compared with, a warning of doctor",
+        "a negative answer: no item, no such queue, no value in the cache, a truncated journal tail, items that a repair "
+        "could not recover, a question answered no, a benchmark worse than the one compared with, a warning of doctor",
     )
     USAGE = 2, "the command line is wrong"
     UNKNOWN = 3, "check, which uses the codes of nagios: unknown; with it 1 is a warning and 2 critical"
@@ -33,7 +33,7 @@ class ExitCode(IntEnum):
     CANNOT_CREATE = 73, "a journal, file or context of that name already exists"
     IO = 74, "a read or write failed, here or on the server's disk"
     TRY_AGAIN = 75, "no answer within --timeout, or a kestreld holds the spool; try again"
-    PROTOCOL = 76, "what replied is not a Kestrel server"
+    PROTOCOL = 76, "what replied is not a Kestrel server, or with cache no memcached"
     REFUSED = 77, "the server refused the command, or does not support it"
     CONFIG = 78, "reload: the new configuration is invalid and the old one stays in force; the contexts file is invalid"
     FULL = 80, "put, undo, move, copy, import: refused: the queue is full, or the item is larger than max_item_size"
