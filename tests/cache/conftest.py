@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.cache_server import running_memcached
 from tests.support.daemon import running_daemon
-from tests.support.memcached import running_memcached
 
 
 @pytest.fixture(scope="session")
 def memcached_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_memcached(tmp_path_factory.mktemp("memcached")) as port:
-        yield port
+    with running_memcached(tmp_path_factory.mktemp("memcached")) as memcached:
+        yield memcached.port
 
 
 @pytest.fixture(scope="session")

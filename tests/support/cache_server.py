@@ -48,6 +48,10 @@ class Memcached:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def port(self) -> int:
+        return int(self._port)
+
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         ports = self._folder / "ports"
