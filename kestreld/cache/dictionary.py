@@ -235,15 +235,18 @@ class Dictionary:
         return True
 
     def change(self, name: bytes, item: Item) -> None:
-        """Write back what `look` has found, where it is in the order of use."""
+        """Write back what `look` has found or `put` has stored, where it is in the order of use."""
         expires_at_ms = item.expires_at_ms
         if expires_at_ms <= self._now_ms:
             self.remove(name)
             return
         part = self.table[hash(name) >> SHIFT]
-        before = part[name]
+        before = part.get(name)
         entry = part[name] = item.pack(name, item.used_at_ms + MOVE_UP_MS_MAX)
-        self.used_bytes += len(entry) - len(before)
+        if before is None:  # it had expired when it was put
+            self._count_in(name, entry, part)
+        else:
+            self.used_bytes += len(entry) - len(before)
         if expires_at_ms != NEVER_MS:
             self._parts.note_expiry(hash(name) >> SHIFT, expires_at_ms)
 

@@ -53,6 +53,10 @@ EXCHANGES = {
         b"VALUE a 0 1\r\n2\r\nEND\r\nEND\r\n",
     ),
     "an item that has expired when it comes": (b"set a 0 -1 1\r\n1\r\nget a\r\n", b"STORED\r\nEND\r\n"),
+    "an item that has expired when it comes and is given another expiry": (
+        b"ma a N-1 T100\r\nget a\r\nmg b N-1 T100\r\nget b\r\n",
+        b"HD\r\nVALUE a 0 1\r\n0\r\nEND\r\nHD W\r\nVALUE b 0 0\r\n\r\nEND\r\n",
+    ),
     "verbosity": (b"verbosity 1\r\nverbosity\r\n", b"OK\r\nERROR\r\n"),
     "meta get": (
         b"mg a v\r\nset a 5 100 3\r\nabc\r\nmg a h l v k f s t O7\r\nmg a h\r\nmg a T0 t\r\nmg b k O7\r\nmg b q\r\n",
