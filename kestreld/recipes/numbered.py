@@ -29,7 +29,8 @@ class NumberedQueue:
     def put(self, message: bytes) -> Position:
         """Add a message, and return which it is.
 
-        Raises CacheAway (it is not there), CacheRefused (nor then), or ConnectionLost: it may be there or not.
+        Raises CacheAway (it is not there), CacheRefused (nor then), or ConnectionLost: it may be there or not. A message
+        that is overtaken takes another number; after 20 of them it raises ClaimLost: a ring has too few slots.
         """
         checks.data(message, "message")
         return self._put([message])
@@ -85,20 +86,21 @@ class NumberedQueue:
 
     def _put(self, messages: list[bytes], claim: "Claim | None" = None) -> Position:
         """Under the next number of a claim, or under another, as long as nothing is stored."""
-        away: CacheAway | None = None
+        failure: CacheAway | ClaimLost | None = None
         for _ in range(ATTEMPTS):
             if claim is None or not claim.left:
                 claim = self.claim()
             try:
                 return claim.write_batch(messages)
-            except ClaimLost:
-                continue  # this process was stopped on the way
+            except ClaimLost as error:
+                failure = error  # this process was stopped on the way, or a ring is too small for its writers
             except CacheAway as error:
-                away = error  # the next number may be of another server
+                failure = error  # the next number may be of another server
             except CacheRefused:
                 claim.give_up()
                 raise
-        raise away or CacheRefused(self.name, f"{ATTEMPTS} numbers were closed before they were written")
+        assert failure is not None
+        raise failure
 
 
 class Claim:

@@ -77,7 +77,7 @@ def test_readers_of_a_small_ring_get_each_message_once_or_are_told_that_they_mis
     servers: Servers, messages: int
 ) -> None:
     def make() -> RingQueue:
-        return RingQueue(servers, "events", 10, hole_timeout=WAIT_S)
+        return RingQueue(servers, "events", 80, hole_timeout=WAIT_S)
 
     def read() -> tuple[list[bytes], int]:
         missed: list[MessagesMissed] = []
