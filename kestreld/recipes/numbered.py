@@ -29,8 +29,8 @@ class NumberedQueue:
     def put(self, message: bytes) -> Position:
         """Add a message, and return which it is.
 
-        Raises CacheAway (it is not there), CacheRefused (nor then), or ConnectionLost: it may be there or not. A message
-        that is overtaken takes another number; after 20 of them it raises ClaimLost: a ring has too few slots.
+        Raises CacheAway (it is not there), CacheRefused (nor then), or ConnectionLost: it may be there or not. A
+        message that is overtaken takes another number; after 20 of them it raises ClaimLost: a ring has too few slots.
         """
         checks.data(message, "message")
         return self._put([message])
