@@ -80,8 +80,9 @@ class CacheHandler(CommandHandler):
         self.room_bytes = room_bytes
         counts = dictionary.counts
         counts.get_hits += hits
-        counts.cmd_set += sets
-        counts.total_items += sets
+        if sets:
+            counts.cmd_set += sets
+            counts.total_items += sets
         if has_others:
             self._plan()
         return is_blocked
@@ -89,7 +90,7 @@ class CacheHandler(CommandHandler):
     def _carry_out(self, command: Any) -> None:
         """Any other than a get that has an answer, and a plain set."""
         if isinstance(command, bytes):
-            is_get = command[:4] == b"get " and command.count(b" ") == 1 and b"\0" not in command
+            is_get = command[:4] == b"get " and command.count(b" ") == 1 and 0 not in command
             if is_get and len(command) != NAME_BYTES_MIN and len(command) <= NAME_BYTES_MAX:
                 self.dictionary.counts.get_misses += 1
                 self.out.append(END)

@@ -53,6 +53,7 @@ class CacheParser(Parser):
         self._dictionary = dictionary
         self._line_bytes_max = line_bytes_max
         self._is_plain = has_all_rights  # a get of one key need not be looked at
+        self._plain_bytes_max = 0
         self._rest = b""
         self._is_first = True
         self._over = False
@@ -91,6 +92,9 @@ class CacheParser(Parser):
             elif (self._is_first or self._over) and not self._begin(data, batch):
                 return batch
             if self._is_plain:
+                if data and data[0] == GET and data.find(b"\n") == len(data) - 1 and data[-2:] == b"\r\n":
+                    return [data[:-2]]
+                self._plain_bytes_max = self._dictionary.item_size_max_bytes - PLAIN_SPARE_BYTES
                 batch, at = self._split(data)
         if at < len(data):
             self._walk(data, at, batch)
@@ -121,9 +125,8 @@ class CacheParser(Parser):
             if line and line[0] == GET:
                 at += 1
                 continue
-            words = line.split(b" ")
-            size = self._plain_size(words)
-            if size < 0 or at + 1 == end or len(pieces[at + 1]) != size or b"\0" in line:
+            words = self._plain_words(line)
+            if words is None or at + 1 == end or len(pieces[at + 1]) != _small_numbers[words[4]]:
                 break
             pieces[at] = words
             at += 2
@@ -133,14 +136,18 @@ class CacheParser(Parser):
             del pieces[at:]
         return pieces, begun
 
-    def _plain_size(self, words: list[bytes]) -> int:
-        """How much data follows where these set a small value that never expires, else -1."""
-        if len(words) != 5 or words[0] != b"set" or words[3] != b"0" or not 0 < len(words[1]) <= KEY_BYTES_MAX:
-            return -1
-        size = _small_numbers[words[4]]
-        if size + PLAIN_SPARE_BYTES > self._dictionary.item_size_max_bytes or _small_numbers[words[2]] < 0:
-            return -1
-        return size
+    def _plain_words(self, line: bytes) -> list[bytes] | None:
+        """The words of a line that sets a small value which never expires; None where it is something else."""
+        words = line.split(b" ")
+        if len(words) != 5 or len(line) > KEY_BYTES_MAX:
+            return None
+        word, key, flags, expiry_s, size = words
+        # A number: to look for a byte by its value takes a fraction of the time that it takes by a bytes object.
+        if word != b"set" or expiry_s != b"0" or not key or 0 in line:
+            return None
+        if (flags != b"0" and _small_numbers[flags] < 0) or not 0 <= _small_numbers[size] <= self._plain_bytes_max:
+            return None
+        return words
 
     def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
         """Add the commands of `data` from `at` on, and keep what is unfinished."""
@@ -185,10 +192,11 @@ class CacheParser(Parser):
 
     def _read_plain(self, line: bytes, data: bytes, at: int, batch: list[Any]) -> int:
         """Take a plain set whose data is all there; where the next line begins, 0 where it is something else."""
-        words = line.split(b" ")
-        size = self._plain_size(words)
-        end = at + size + 2
-        if size < 0 or data[end - 2 : end] != b"\r\n" or b"\0" in line:
+        words = self._plain_words(line)
+        if words is None:
+            return 0
+        end = at + _small_numbers[words[4]] + 2
+        if data[end - 2 : end] != b"\r\n":
             return 0
         batch.append(words)
         batch.append(data[at : end - 2])
