@@ -12,6 +12,7 @@ from kestreld.cache.entries import (
     NEVER,
     NEVER_MS,
     NEW,
+    NEW_END,
     STATE_AT,
     TIME_BYTES,
     USED_AT,
@@ -30,6 +31,8 @@ EVICTED_AT_ONCE: Final = 64
 FREED_AT_ONCE: Final = 250  # each may be the last in a megabyte of free memory, which goes back to the kernel
 TIDY_PAUSE_MS: Final = 1000
 RELATIVE_S_MAX: Final = 60 * 60 * 24 * 30  # a longer expiry is a time since 1970
+
+CAS_END: Final = b"\xff" * 8  # no cas is as high
 
 _join: Final = b"".join
 
@@ -58,7 +61,7 @@ class Dictionary:
         self._now_ms = -1
         self._now = b""
         self.fresh_after = b""
-        self._used_lately = b""
+        self._new_lately = b""  # what sorts behind it and before NEW_END: not fetched so far, nor long in its place
         self.new_header = b""  # of an entry that never expires,
         self._fetched_header = b""  # and what it begins with once somebody has got it
         self.read_clock()
@@ -87,10 +90,12 @@ class Dictionary:
         self._now_ms = now_ms
         self._now = now_ms.to_bytes(TIME_BYTES, "big")
         stale_at_ms = now_ms - self._move_up_ms()
-        self._used_lately = max(stale_at_ms, 0).to_bytes(TIME_BYTES, "big")
+        self._new_lately = NEW + max(stale_at_ms, 0).to_bytes(TIME_BYTES, "big") + CAS_END
         self.fresh_after = (stale_at_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big")
         self.new_header = NEW + self._now
-        self._fetched_header = (now_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big") + FETCHED.to_bytes(1, "big")
+        self._fetched_header = (
+            (now_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big") + FETCHED.to_bytes(1, "big") + NEVER
+        )
         if self._flush_at_ms is not None and now_ms >= self._flush_at_ms:
             self._flush_at_ms = None
             self._drop_all()
@@ -125,8 +130,8 @@ class Dictionary:
         entry = part.get(name)
         if entry is None:
             return None
-        if entry.startswith(NEW) and entry[USED_AT:CAS_AT] > self._used_lately:
-            entry = part[name] = self._fetched_header + entry[EXPIRES_AT:]
+        if self._new_lately < entry < NEW_END:
+            entry = part[name] = entry.replace(NEW, self._fetched_header, 1)
             return entry
         entry = self.find(name)
         if entry is None:

@@ -27,7 +27,8 @@ NEVER_MS: Final = (1 << 48) - 1
 NEVER: Final = NEVER_MS.to_bytes(TIME_BYTES, "big")
 UNFETCHED: Final = bytes(TIME_BYTES)  # sorts before every time: the first get looks closer
 
-NEW: Final = UNFETCHED + b"\0" + NEVER  # how an entry begins that never expires
+NEW: Final = UNFETCHED + b"\0" + NEVER  # how an entry begins that never expires,
+NEW_END: Final = UNFETCHED + b"\1"  # and what sorts behind every one of those
 
 FETCHED: Final = 1
 STALE: Final = 2
