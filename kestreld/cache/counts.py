@@ -65,6 +65,12 @@ class Counts:
     def __init__(self) -> None:
         self.reset()
 
+    def add(self, hits: int, sets: int) -> None:
+        """So many keys that were got, and items that were set."""
+        self.get_hits += hits
+        self.cmd_set += sets
+        self.total_items += sets
+
     def reset(self) -> None:
         """Count from zero again."""
         self.cas_badval = 0

@@ -14,6 +14,7 @@ from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
 from kestreld.server.memcache.commands import CommandCache
+from tests.fuzz.cache_target import cache_commands
 from tests.fuzz.forging import with_true_checksums
 from tests.support.clock import START_WALL_MS, FakeClock
 from tests.support.engine import Engine
@@ -217,6 +218,7 @@ def config(data: bytes) -> None:
 
 TARGETS: Final[dict[str, Target]] = {
     "memcache_parser": memcache_parser,
+    "cache_commands": cache_commands,
     "journal_reader": journal_reader,
     "kestrel_files": kestrel_files,
     "config": config,

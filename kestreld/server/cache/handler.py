@@ -72,6 +72,9 @@ class CacheHandler(CommandHandler):
                 out.append(STORED)
                 continue
             has_others, self.room_bytes = True, room_bytes
+            if (hits or sets) and not isinstance(each, bytes):  # it may be `stats`
+                dictionary.counts.add(hits, sets)
+                hits = sets = 0
             self._carry_out(each)
             room_bytes = self.room_bytes
             if self._keys is not None or self.blocked:
