@@ -9,12 +9,14 @@ from kestreld.cache.entries import (
     CAS_AT,
     EXPIRES_AT,
     FETCHED,
+    FETCHED_STATE,
     NEVER,
     NEVER_MS,
     NEW,
     NEW_END,
     STATE_AT,
     TIME_BYTES,
+    UNMARKED,
     USED_AT,
     Item,
     expires_at_ms,
@@ -63,6 +65,8 @@ class Dictionary:
         self.fresh_after = b""
         self._new_lately = b""  # what sorts behind it and before NEW_END: not fetched so far, nor long in its place
         self.new_header = b""  # of an entry that never expires,
+        self._look_at = b""  # as entries have it that are moved up now
+        self._used_lately = b""
         self._fetched_header = b""  # and what it begins with once somebody has got it
         self.read_clock()
 
@@ -90,12 +94,12 @@ class Dictionary:
         self._now_ms = now_ms
         self._now = now_ms.to_bytes(TIME_BYTES, "big")
         stale_at_ms = now_ms - self._move_up_ms()
-        self._new_lately = NEW + max(stale_at_ms, 0).to_bytes(TIME_BYTES, "big") + CAS_END
         self.fresh_after = (stale_at_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big")
         self.new_header = NEW + self._now
-        self._fetched_header = (
-            (now_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big") + FETCHED.to_bytes(1, "big") + NEVER
-        )
+        self._used_lately = max(stale_at_ms, 0).to_bytes(TIME_BYTES, "big")
+        self._new_lately = NEW + self._used_lately + CAS_END
+        self._look_at = (now_ms + MOVE_UP_MS_MAX).to_bytes(TIME_BYTES, "big")
+        self._fetched_header = self._look_at + FETCHED_STATE + NEVER
         if self._flush_at_ms is not None and now_ms >= self._flush_at_ms:
             self._flush_at_ms = None
             self._drop_all()
@@ -133,6 +137,11 @@ class Dictionary:
         if self._new_lately < entry < NEW_END:
             entry = part[name] = entry.replace(NEW, self._fetched_header, 1)
             return entry
+        if entry < NEW_END and entry[USED_AT:CAS_AT] > self._used_lately:
+            expires = entry[EXPIRES_AT:USED_AT]
+            if expires > self._now:
+                entry = part[name] = min(expires, self._look_at) + FETCHED_STATE + entry[EXPIRES_AT:]
+                return entry
         entry = self.find(name)
         if entry is None:
             self.counts.get_expired += 1
@@ -202,11 +211,17 @@ class Dictionary:
         """The one given last."""
         return self._cas
 
-    def put_plain(self, key: bytes, flags: bytes, size: bytes, data: bytes) -> None:
-        """`put` of what never expires; `size` is the length of the data as text. Whoever calls it counts it."""
+    def put_plain(self, key: bytes, flags: bytes, size: bytes, data: bytes, expiry_s: int = 0) -> None:
+        """`put` of what never expires, or at most 30 days from now; `size` is the length of the data as text. Whoever
+        calls it counts it.
+        """
         self._cas += 1
-        name, cas = b"get " + key, self._cas.to_bytes(8, "big")
-        entry = _join((self.new_header, cas, b"VALUE ", key, b" ", flags, b" ", size, b"\r\n", data, b"\r\nEND\r\n"))
+        name, cas, header = b"get " + key, self._cas.to_bytes(8, "big"), self.new_header
+        if expiry_s:
+            expires_at_ms = self._now_ms + expiry_s * 1000
+            header = UNMARKED + expires_at_ms.to_bytes(TIME_BYTES, "big") + self._now
+            self._parts.note_expiry(hash(name) >> SHIFT, expires_at_ms)
+        entry = _join((header, cas, b"VALUE ", key, b" ", flags, b" ", size, b"\r\n", data, b"\r\nEND\r\n"))
         part = self.table[hash(name) >> SHIFT]
         before = part.pop(name, None)
         part[name] = entry

@@ -27,13 +27,15 @@ NEVER_MS: Final = (1 << 48) - 1
 NEVER: Final = NEVER_MS.to_bytes(TIME_BYTES, "big")
 UNFETCHED: Final = bytes(TIME_BYTES)  # sorts before every time: the first get looks closer
 
-NEW: Final = UNFETCHED + b"\0" + NEVER  # how an entry begins that never expires,
-NEW_END: Final = UNFETCHED + b"\1"  # and what sorts behind every one of those
+UNMARKED: Final = UNFETCHED + b"\0"  # how an entry begins that nobody has got or marked,
+NEW_END: Final = UNFETCHED + b"\1"  # what sorts behind every one of those,
+NEW: Final = UNMARKED + NEVER  # and how one begins that never expires
 
 FETCHED: Final = 1
 STALE: Final = 2
 TOKEN_SENT: Final = 4
 BINARY_KEY: Final = 8
+FETCHED_STATE: Final = FETCHED.to_bytes(1, "big")
 
 CAS_MASK: Final = (1 << 64) - 1
 

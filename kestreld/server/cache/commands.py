@@ -3,7 +3,7 @@
 A batch of the parser has, for each command, one of:
 
 - the line itself but for its end, where that begins with a g: mostly the dictionary has an answer under it;
-- its words in a list, and then its data, where it is a set of a small value that never expires;
+- its words in a list, and then its data, where it is a set of a small value that expires within 30 days, if at all;
 - its words in a list, where it is anything else without data;
 - a `Storage`, where data came with it that is no plain set's;
 - a `Refusal`.

@@ -68,7 +68,11 @@ class CacheHandler(CommandHandler):
             elif isinstance(each, list) and each[0] == b"set":
                 words: list[bytes] = each
                 sets += 1
-                dictionary.put_plain(words[1], words[2], words[4], next(commands))
+                if words[3] == b"0":
+                    dictionary.put_plain(words[1], words[2], words[4], next(commands))
+                else:
+                    dictionary.put_plain(words[1], words[2], words[4], next(commands), int(words[3]))
+                    has_others = True
                 out.append(STORED)
                 continue
             has_others, self.room_bytes = True, room_bytes

@@ -4,7 +4,7 @@ value.
 
 from typing import Any, Final
 
-from kestreld.cache.dictionary import Dictionary
+from kestreld.cache.dictionary import RELATIVE_S_MAX, Dictionary
 from kestreld.server.cache.commands import (
     BAD_CHUNK,
     BAD_FORMAT,
@@ -137,13 +137,15 @@ class CacheParser(Parser):
         return pieces, begun
 
     def _plain_words(self, line: bytes) -> list[bytes] | None:
-        """The words of a line that sets a small value which never expires; None where it is something else."""
+        """The words of a line that sets a small value, to expire within 30 days if at all; else None."""
         words = line.split(b" ")
         if len(words) != 5 or len(line) > KEY_BYTES_MAX:
             return None
         word, key, flags, expiry_s, size = words
         # A number: to look for a byte by its value takes a fraction of the time that it takes by a bytes object.
-        if word != b"set" or expiry_s != b"0" or not key or 0 in line:
+        if word != b"set" or not key or 0 in line:
+            return None
+        if expiry_s != b"0" and (not expiry_s.isdigit() or len(expiry_s) > 7 or int(expiry_s) > RELATIVE_S_MAX):
             return None
         if (flags != b"0" and _small_numbers[flags] < 0) or not 0 <= _small_numbers[size] <= self._plain_bytes_max:
             return None

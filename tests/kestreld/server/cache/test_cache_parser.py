@@ -1,5 +1,6 @@
 """The parser by itself: what it makes of bytes does not depend on how they come in pieces."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given, settings
@@ -24,15 +25,15 @@ def parser() -> CacheParser:
 def read(pieces: list[bytes]) -> list[Any]:
     """What it makes of them, in a form that compares."""
     reader = parser()
-    return [plain(command) for piece in pieces for command in reader.feed(piece)]
+    commands = iter([command for piece in pieces for command in reader.feed(piece)])
+    return [plain(command, commands) for command in commands]
 
 
-def plain(command: Any) -> Any:
+def plain(command: Any, rest: Iterator[Any]) -> Any:
     if isinstance(command, bytes):
-        return command.split()
+        return command.split(b" ")
     if isinstance(command, list) and command[0] == b"set":
-        _, _, block = command[4].partition(b"\r\n")
-        return ("set", command[1], int(command[2]), 0, block[:-2], False)
+        return ("set", command[1], int(command[2]), int(command[3]), next(rest), False)
     if isinstance(command, Storage):
         return (command.word.decode(), command.key, command.flags, command.expiry_s, command.data, command.quiet)
     return (command.reply, command.closes) if isinstance(command, Refusal) else command
