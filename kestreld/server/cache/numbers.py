@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+SHORT: Final = 10  # fewer digits are no more than 31 bits
 _NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?)0*(\d{1,20})(?![^ \t\n\v\f\r\0])")
 
 
@@ -15,6 +16,8 @@ def _number(word: bytes) -> int | None:
 
 def signed_32(word: bytes) -> int | None:
     """An expiry or a length: what a 32-bit number holds of it. None where the word is no number."""
+    if word.isdigit() and len(word) < SHORT:
+        return int(word)
     value = _number(word)
     if value is None or not -(1 << 63) <= value < 1 << 63:
         return None
@@ -29,5 +32,7 @@ def unsigned_32(word: bytes) -> int | None:
 
 def unsigned_64(word: bytes) -> int | None:
     """A cas, or a number that is counted with. None where the word is none."""
+    if word.isdigit() and len(word) < SHORT:
+        return int(word)
     value = _number(word)
     return value if value is not None and 0 <= value < 1 << 64 else None

@@ -28,6 +28,7 @@ PLAIN_BYTES_MAX: Final = 16384
 PLAIN_SPARE_BYTES: Final = 512  # more than an item has beside its data
 GET: Final = ord("g")
 _STORAGE: Final = frozenset((b"set", b"add", b"replace", b"append", b"prepend", b"cas"))
+_WITHOUT_DATA: Final = frozenset((b"mg", b"mn", b"md", b"ma", b"incr", b"decr", b"delete", b"touch"))  # the commonest
 _MODES: Final = {0: b"set", 69: b"add", 65: b"append", 80: b"prepend", 82: b"replace", 83: b"set"}  # EAPRS
 _MANY_KEYS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
 
@@ -126,7 +127,14 @@ class CacheParser(Parser):
                 at += 1
                 continue
             words = self._plain_words(line)
-            if words is None or at + 1 == end or len(pieces[at + 1]) != _small_numbers[words[4]]:
+            if words is None:
+                words = line.split(b" ")
+                if words[0] not in _WITHOUT_DATA or b"" in words or 0 in line:
+                    break
+                pieces[at] = words
+                at += 1
+                continue
+            if at + 1 == end or len(pieces[at + 1]) != _small_numbers[words[4]]:
                 break
             pieces[at] = words
             at += 2
