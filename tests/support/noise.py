@@ -1,14 +1,14 @@
 """Clients that send what no client should."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
 from tests.support.queue_client import QueueClient
 
 
-def garbled(rng: random.Random) -> bytes:
-    """Bytes of some kind: noise, or commands with some bytes changed, lost or said twice."""
+def garbled(rng: random.Random, commands: Sequence[bytes] = ()) -> bytes:
+    """Bytes of some kind: noise, or commands, those and others, with some bytes changed, lost or said twice."""
     if rng.random() < 0.3:
         return rng.randbytes(rng.randrange(1, 3000))
     stream = bytearray()
@@ -24,6 +24,7 @@ def garbled(rng: random.Random) -> bytes:
                 b"delete noise\r\n",
                 b"stats\r\nversion\r\ndump_config\r\n",
                 b"flush noise noreply\r\n",
+                *commands,
             ]
         )
     for _ in range(rng.randrange(0, 6)):
@@ -40,7 +41,9 @@ def garbled(rng: random.Random) -> bytes:
     return bytes(stream)
 
 
-def make_noise(connect: Callable[[], QueueClient], other: QueueClient, seed: int, rounds: int) -> None:
+def make_noise(
+    connect: Callable[[], QueueClient], other: QueueClient, seed: int, rounds: int, commands: Sequence[bytes] = ()
+) -> None:
     """Garbled commands from ten clients at a time, while `other` goes about its business."""
     rng = random.Random(seed)
     for number in range(rounds):
@@ -48,7 +51,7 @@ def make_noise(connect: Callable[[], QueueClient], other: QueueClient, seed: int
             noisy = [clients.enter_context(connect()) for _ in range(10)]
             for client in noisy:
                 with suppress(OSError):  # it may be hung up on before it has said everything
-                    client.send(garbled(rng))
+                    client.send(garbled(rng, commands))
                     client.end_input()
             for client in noisy[: rng.randrange(11)]:
                 client.read_all()  # the others hang up without a look at their answers

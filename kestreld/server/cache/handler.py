@@ -176,7 +176,7 @@ class CacheHandler(CommandHandler):
                 return
             keys = words[2:]
             self._keys_expire_at_ms = self.dictionary.expiry_ms(expiry_s)
-        if max(map(len, keys), default=0) > KEY_BYTES_MAX:
+        if max(map(len, keys), default=0) > KEY_BYTES_MAX or (keys and b" " in keys[-1]):  # too long, or too many
             self.out.append(wire.BAD_FORMAT)
             return
         keys.reverse()

@@ -24,9 +24,11 @@ BAD_MODE: Final = b"CLIENT_ERROR invalid mode for ms M token\r\n"
 TOO_LONG: Final = b"CLIENT_ERROR options flags too long\r\n"
 DATA_BYTES_MAX: Final = (1 << 31) - 3
 GETS_LINE_BYTES_MAX: Final = 1 << 22
+WORDS_MAX: Final = 50_000  # as many keys as one get may have: nobody waits for more
 PLAIN_BYTES_MAX: Final = 16384
 PLAIN_SPARE_BYTES: Final = 512  # more than an item has beside its data
 GET: Final = ord("g")
+_ERROR: Final = Refusal(ERROR)
 _STORAGE: Final = frozenset((b"set", b"add", b"replace", b"append", b"prepend", b"cas"))
 _WITHOUT_DATA: Final = frozenset((b"mg", b"mn", b"md", b"ma", b"incr", b"decr", b"delete", b"touch"))  # the commonest
 _MODES: Final = {0: b"set", 69: b"add", 65: b"append", 80: b"prepend", 82: b"replace", 83: b"set"}  # EAPRS
@@ -168,6 +170,9 @@ class CacheParser(Parser):
                 break
             line = data[at:end]
             at = end
+            if len(line) < 3:  # the shortest command has two letters
+                batch.append(_ERROR)
+                continue
             if self._is_plain and line[-2:] == b"\r\n":
                 if line[0] == GET:
                     batch.append(line[:-2])
@@ -186,7 +191,7 @@ class CacheParser(Parser):
                 if at < 0:
                     return
             elif len(word) < 2:
-                batch.append(Refusal(ERROR))
+                batch.append(_ERROR)
             else:
                 batch.append(words)
         if at < len(data):
@@ -318,13 +323,13 @@ def _length(word: bytes) -> int:
 
 
 def words_of(line: bytes) -> list[bytes]:
-    """The words of a line, up to a NUL and without its end. Of many, the last is all the rest."""
+    """The words of a line, up to a NUL and without its end. Of very many, the last is all the rest."""
     text = line[:-1]
     if len(text) > 1 and text.endswith(b"\r"):
         text = text[:-1]
     if b"\0" in text:
         text = text.partition(b"\0")[0]
-    words = text.split(b" ")
+    words = text.split(b" ", WORDS_MAX)
     if b"" in words:
         words = [word for word in words if word]
     return words
