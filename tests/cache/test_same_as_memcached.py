@@ -22,8 +22,8 @@ LEFT_S: Final = re.compile(rb"(?m)^((?:HD|VA|EN|NS|EX|NF)\b.*) t(\d+)\b")
 IDLE_S: Final = re.compile(rb"(?m)^((?:HD|VA|EN|NS|EX|NF)\b.*) l[01]\b")
 DEBUG: Final = re.compile(rb"(?m)^(ME \S+) exp=\S+ la=\S+ cas=\S+")
 # Behind everything: lines for a command that waits for more data, and what shows that all is answered.
-END: Final = b"=" * 20 + b"\r\nEND\r\n"
-LAST: Final = b"\r\n" * 8 + b"set last 0 0 20 noreply\r\n" + END[:22] + b"get last\r\n"
+END: Final = b"HD O" + b"=" * 20 + b"\r\n"
+LAST: Final = b"\r\n" * 8 + b"ma last N0 O" + b"=" * 20 + b"\r\n"
 FORGET: Final = b"".join([b"delete %b noreply\r\n" % key for key in KEYS]) + b"flush_all noreply\r\n"
 
 Round = tuple[list[bytes], list[int]]  # commands, and in how long pieces they come
