@@ -94,13 +94,13 @@ def compare(memcached_port: int, cache_port: int, sent: list[Round]) -> None:
 EXAMPLES: Final = settings.default.max_examples
 
 
-@settings(max_examples=EXAMPLES * 3)
+@settings(max_examples=EXAMPLES * 2)
 @given(sent=rounds(text))
 def test_text_commands_have_memcacheds_answers(memcached_port: int, cache_port: int, sent: list[Round]) -> None:
     compare(memcached_port, cache_port, sent)
 
 
-@settings(max_examples=EXAMPLES * 3)
+@settings(max_examples=EXAMPLES * 2)
 @given(sent=rounds(meta | meta | text))
 def test_meta_commands_have_memcacheds_answers(memcached_port: int, cache_port: int, sent: list[Round]) -> None:
     compare(memcached_port, cache_port, sent)
