@@ -29,7 +29,8 @@ from kestreld.clock import Clock
 # What an item costs beside the bytes of its name and its entry: both objects' own, and its share of a dict.
 ITEM_OVERHEAD_BYTES: Final = 2 * 33 + 16 + 96
 MOVE_UP_MS_MAX: Final = 60_000  # an entry that is used is moved up this often, more often where entries leave sooner
-EVICTED_AT_ONCE: Final = 64
+ROUNDS_AT_ONCE: Final = 16
+SHARE_EVICTED: Final = 64  # one of so many entries of a part leaves at a time
 FREED_AT_ONCE: Final = 250  # each may be the last in a megabyte of free memory, which goes back to the kernel
 TIDY_PAUSE_MS: Final = 1000
 RELATIVE_S_MAX: Final = 60 * 60 * 24 * 30  # a longer expiry is a time since 1970
@@ -230,7 +231,7 @@ class Dictionary:
         else:
             self.used_bytes += len(entry) - len(before)
         if self.used_bytes + self._garbage_bytes > self.memory_bytes:
-            self._make_room()
+            self.make_room()
 
     def put(self, name: bytes, item: Item) -> None:
         """Store an item as the newest, under a new cas."""
@@ -281,7 +282,7 @@ class Dictionary:
         else:
             self._count_in(name, entry, part)
         if self.used_bytes + self._garbage_bytes > self.memory_bytes:
-            self._make_room()
+            self.make_room()
 
     def _count_in(self, name: bytes, entry: bytes, part: dict[bytes, bytes]) -> None:
         self.items += 1
@@ -304,15 +305,21 @@ class Dictionary:
 
     # Memory
 
-    def _make_room(self) -> None:
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether there is more than may be, and something that can leave."""
+        used_bytes = self.used_bytes + self._garbage_bytes
+        return used_bytes > self.memory_bytes and (self.items > 1 or bool(self._garbage))
+
+    def make_room(self) -> None:
         """Free memory until it is within its limit, or as much as one command should."""
-        for _ in range(EVICTED_AT_ONCE):
+        for _ in range(ROUNDS_AT_ONCE):
+            if not self.is_over_limit:
+                return
             if self._garbage:
                 self._free_some()
-            elif self.items > 1:
+            else:
                 self._evict_some()
-            if self.used_bytes + self._garbage_bytes <= self.memory_bytes:
-                return
 
     def _evict_some(self) -> None:
         """Drop those of the next part that were not moved up for longest: of each part the same share, as what comes is
@@ -325,7 +332,7 @@ class Dictionary:
             first = parts.next_first()
             part = self.table[first]
         counts = self.counts
-        for name in list(islice(part, 1 + len(part) // EVICTED_AT_ONCE)):
+        for name in list(islice(part, 1 + len(part) // SHARE_EVICTED)):
             entry = part.pop(name)
             self._discount(name, entry)
             self._oldest_used_ms = used_at_ms(entry)
@@ -366,14 +373,18 @@ class Dictionary:
     @property
     def tidy_at_ms(self) -> int:
         """From when on there is something for `tidy` to do, NEVER_MS = nothing."""
-        if self._garbage:
+        if self._garbage or self.is_over_limit:
             return self._now_ms
         return self._parts.tidy_at_ms if self._flush_at_ms is None else min(self._flush_at_ms, self._parts.tidy_at_ms)
 
     def tidy(self) -> Iterator[None]:
-        """Free what has expired or was flushed, a little at each step."""
+        """Free what has expired or was flushed, and what is beyond the limit, a little at each step."""
+        self.read_clock()
         while self._garbage:
             self._free_some()
+            yield
+        while self.is_over_limit:
+            self.make_room()
             yield
         parts, first, started_ms = self._parts, 0, self._now_ms
         while first < PLACES:

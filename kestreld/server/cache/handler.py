@@ -6,6 +6,7 @@ from typing import Any, Final
 from kestreld.cache.dictionary import Dictionary
 from kestreld.cache.entries import CAS_AT, END_BYTES, HEADER_BYTES, KEY_AT, name_of
 from kestreld.cache.parts import SHIFT
+from kestreld.queues.slices import Work
 from kestreld.server.cache import commands as wire
 from kestreld.server.cache.administration import VERSION, refused, set_memory_limit, stats_of
 from kestreld.server.cache.commands import (
@@ -130,14 +131,23 @@ class CacheHandler(CommandHandler):
             return
         if storage.meta is not None:
             self.out.append(meta_set(dictionary, storage, storage.meta))
-            return
-        if storage.drops:
+        elif storage.drops:
             dictionary.counts.store_too_large += 1
             if storage.word == b"set":
                 dictionary.remove(name)
             self._answer(wire.TOO_LARGE, storage.quiet)
-            return
-        self._answer(stored(dictionary, storage, name), storage.quiet)
+        else:
+            self._answer(stored(dictionary, storage, name), storage.quiet)
+        if dictionary.is_over_limit:
+            self.held = True
+            self.state.control.take_on(self._make_room())
+
+    def _make_room(self) -> Work:
+        """Many small items leave for a large one: who has sent it waits, others do not."""
+        while self.dictionary.is_over_limit:
+            self.dictionary.make_room()
+            yield None
+        self._let_go()
 
     # Everything else
 

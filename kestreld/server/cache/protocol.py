@@ -37,7 +37,6 @@ class Tidying(Scheduled):
         self._state.control.take_on(self._work())
 
     def _work(self) -> Work:
-        self._dictionary.read_clock()
         yield from self._dictionary.tidy()
         self._is_at_work = False
         self.plan()

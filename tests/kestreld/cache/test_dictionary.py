@@ -217,11 +217,30 @@ def test_expired_and_flushed_items_give_their_memory_back_in_small_steps() -> No
     assert dictionary.tidy_at_ms == NEVER_MS
 
 
-def test_a_lower_limit_is_kept_to_with_the_sets_that_follow() -> None:
-    dictionary, _ = make(1 << 20)
-    for number in range(3000):
+def test_a_lower_limit_is_come_down_to_in_small_steps() -> None:
+    dictionary, clock = make(8 << 20)
+    for number in range(20_000):
         put(dictionary, b"key%d" % number, b"x" * 64)
     dictionary.configure(1 << 18, 1 << 20)
-    for number in range(100):
-        put(dictionary, b"key%d" % number, b"x" * 64)
+    assert dictionary.tidy_at_ms <= clock.monotonic_ms
+    assert tidied(dictionary) > 20
     assert dictionary.used_bytes <= 1 << 18
+    assert dictionary.tidy_at_ms == NEVER_MS
+
+
+def test_a_flush_that_is_put_off_is_done_although_nobody_comes() -> None:
+    dictionary, clock = make()
+    put(dictionary, b"key", b"1")
+    dictionary.flush(10)
+    assert dictionary.tidy_at_ms == clock.monotonic_ms + 10_000
+    clock.advance(10_000)
+    tidied(dictionary)
+    assert (dictionary.items, dictionary.tidy_at_ms) == (0, NEVER_MS)
+
+
+def test_one_item_may_be_larger_than_all_the_memory() -> None:
+    dictionary, _ = make(1 << 10)
+    put(dictionary, b"small", b"1")
+    put(dictionary, b"large", b"x" * 5000)
+    assert (dictionary.items, dictionary.is_over_limit) == (1, False)
+    assert get(dictionary, b"large") == b"x" * 5000

@@ -137,3 +137,13 @@ def test_stats_tell_what_has_been_done(tmp_path: Path) -> None:
 def stats(cache: CacheHere) -> dict[str, str]:
     lines = cache.talk(b"stats\r\n", until=b"END\r\n").decode().splitlines()
     return dict(line.split(" ", 2)[1:] for line in lines[:-1])
+
+
+def test_a_large_value_waits_until_there_is_room_for_it_and_what_follows_it_too(tmp_path: Path) -> None:
+    data = b"x" * 3_000_000
+    with cache_server(tmp_path, memory_bytes=8 << 20, item_size_max_bytes=4 << 20) as cache:
+        sets = b"".join([b"set key%d 0 0 1 noreply\r\n1\r\n" % number for number in range(40_000)])
+        cache.ask(sets + b"mn\r\n", b"MN\r\n")
+        cache.ask(b"set a 0 0 %d\r\n%b\r\nget nothing\r\n" % (len(data), data), b"STORED\r\nEND\r\n")
+        assert cache.dictionary.used_bytes <= 8 << 20
+        cache.ask(b"mg a s\r\n", b"HD s3000000\r\n")
