@@ -29,7 +29,8 @@ from kestreld.clock import Clock
 # What an item costs beside the bytes of its name and its entry: both objects' own, and its share of a dict.
 ITEM_OVERHEAD_BYTES: Final = 2 * 33 + 16 + 96
 MOVE_UP_MS_MAX: Final = 60_000  # an entry that is used is moved up this often, more often where entries leave sooner
-ROUNDS_AT_ONCE: Final = 16
+ROUNDS_AT_ONCE: Final = 64
+EVICTED_AT_ONCE: Final = 500
 SHARE_EVICTED: Final = 64  # one of so many entries of a part leaves at a time
 FREED_AT_ONCE: Final = 250  # each may be the last in a megabyte of free memory, which goes back to the kernel
 TIDY_PAUSE_MS: Final = 1000
@@ -313,8 +314,9 @@ class Dictionary:
 
     def make_room(self) -> None:
         """Free memory until it is within its limit, or as much as one command should."""
+        items_min = self.items - EVICTED_AT_ONCE
         for _ in range(ROUNDS_AT_ONCE):
-            if not self.is_over_limit:
+            if not self.is_over_limit or self.items < items_min:
                 return
             if self._garbage:
                 self._free_some()
