@@ -56,6 +56,7 @@ MODULES = [
     "kestreld/server/cache/meta.py",
     "kestreld/server/cache/parser.py",
     "kestreld/server/cache/handler.py",
+    "kestreld/server/cache/tidying.py",
     "kestreld/server/session.py",
     "kestreld/server/turn.py",
 ]
