@@ -1,6 +1,7 @@
 """A small spool with something of everything in it, copies of it with something wrong, and what they deliver."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from kestreld.journal.segment import decode_header
 from tests.support.engine import Engine
 from tests.support.memory_files import MemoryFiles
 
+BITS_OF_EACH_BYTE: Final = int(os.environ.get("BITS_OF_EACH_BYTE", "1"))  # how many the longest tests flip, of 8
 SPOOL: Final = Path("/spool")
 FAMILY: Final = "work"
 OTHER: Final = "idle"
@@ -51,6 +53,11 @@ class Place:
     end: int
     record_type: int
     record: bytes
+
+
+def of_each_byte(bits: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """`BITS_OF_EACH_BYTE` bits of each byte, others in each."""
+    return ((path, bit) for path, bit in bits if (bit + bit // 8 * 3) % 8 < BITS_OF_EACH_BYTE)
 
 
 class Sample:
