@@ -49,10 +49,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """The rows of an exhaustive table that none of its words is in are long, and long tests have more time."""
+    """The rows of an exhaustive table that none of its words is in are long, and long tests have more time. Tests with
+    examples are properties.
+    """
     for table in item.iter_markers("exhaustive"):
         if not any(word in item.name.partition("[")[2] for word in table.args):
             item.add_marker(pytest.mark.long)
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        item.add_marker(pytest.mark.property)
     if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
         item.add_marker(pytest.mark.timeout(LONG_S))
 
