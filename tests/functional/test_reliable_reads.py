@@ -277,7 +277,7 @@ def test_of_items_that_come_back_together_a_waiter_gets_the_first(four: Daemon, 
         worker.put(queue, b"1", b"2", b"3")
         assert [worker.get(f"{queue}/open") for _ in range(3)] == [b"1", b"2", b"3"]
         waiter.ask_for(f"{queue}/t=5000")
-        while worker.queue_stats(queue)["waiters"] != "1":
+        while worker.queue_stats(queue).get("waiters") != "1":
             pass
         closed_by_server(worker)
         assert waiter.read_value() == b"1"
