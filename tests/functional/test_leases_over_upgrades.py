@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
 
@@ -20,6 +22,7 @@ def leased(client: QueueClient, count: int) -> dict[bytes, int]:
     return tokens
 
 
+@pytest.mark.long
 def test_an_upgrade_under_a_thousand_leases_repeats_none_of_them(tmp_path: Path) -> None:
     items = [b"%d" % number for number in range(LEASES)]
     with running_daemon(tmp_path, "max_retries=1", "move_failed_to=dead") as daemon:

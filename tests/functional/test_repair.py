@@ -60,6 +60,7 @@ def repair(client: QueueClient) -> list[bytes]:
     return lines
 
 
+@pytest.mark.long
 def test_a_queue_that_stops_in_use_is_mended_while_the_others_serve(daemon: Daemon) -> None:
     with QueueClient(daemon.port) as client, QueueClient(daemon.port) as worker, QueueClient(daemon.port) as other:
         client.send(b"get work+audit\r\n")

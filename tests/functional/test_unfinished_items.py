@@ -96,6 +96,7 @@ def test_no_more_is_held_than_the_bound_and_one_item(tmp_path: Path) -> None:
         assert grown_bytes < 32 * MIB, f"{grown_bytes >> 20} MiB of {size * number >> 20}"
 
 
+@pytest.mark.long
 def test_items_larger_than_the_bound_arrive_too_and_whoever_sends_nothing_holds_nobody_up(tmp_path: Path) -> None:
     settings = ("max_inflight=1MiB", "request_timeout=60")
     with running_daemon(tmp_path, *settings, config=QUIET) as daemon, ExitStack() as stack:

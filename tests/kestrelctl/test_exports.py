@@ -270,6 +270,7 @@ def test_an_import_reads_what_gzip_and_zstd_wrote(
     assert items == 2 * [b"%d %s" % (number, b"x" * 200) for number in range(3000)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_a_compressed_import_that_was_cut_short_resumes(
     kestrelctl: Kestrelctl, queue: str, tmp_path: Path, kind: str

@@ -180,6 +180,7 @@ def test_an_export_is_kestrels_ops_byte_for_byte(
     assert contents(tmp_path / "x")["work+audit"] == items(b"2")
 
 
+@pytest.mark.long
 def test_ten_thousand_items_are_the_same_after_export_and_import(
     own_daemon: Daemon, own_kestrelctl: Kestrelctl, old: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_every_line_becomes_an_item_empty_ones_and_an_unfinished_last_one_too(
     assert kestrelctl("get", queue, "--all", "--null").out == b"one\0\0three\r\0four\0"
 
 
+@pytest.mark.long
 def test_ten_thousand_lines_arrive_in_order(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
     lines = b"".join(b"line %d\n" % number for number in range(10_000))
     (tmp_path / "lines").write_bytes(lines)

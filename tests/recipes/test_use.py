@@ -102,7 +102,7 @@ def test_a_server_that_is_away_is_named_and_used_again_when_it_is_back(servers: 
 
 
 def test_a_server_that_does_not_answer_is_told_after_the_timeout(servers: Servers, cache: CacheProcess) -> None:
-    with Servers(cache.address, timeout=1.5) as patient:
+    with Servers(cache.address, timeout=3) as patient:
         log = LogQueue(patient, "events")
         log.put(b"a")
         os.kill(cache.pid, signal.SIGSTOP)

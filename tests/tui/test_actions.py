@@ -92,6 +92,7 @@ def test_items_that_a_consumer_holds_are_left_to_it(daemon: Daemon) -> None:
     assert drained(daemon, "work") == [b"a"]
 
 
+@pytest.mark.long
 def test_what_would_bring_items_back_is_refused(daemon: Daemon) -> None:
     put(daemon.address, "work+audit", b"x")
     put(daemon.address, "work", b"a")
@@ -160,6 +161,7 @@ def test_an_item_is_put_by_key_and_by_command(daemon: Daemon) -> None:
     assert drained(daemon, "work") == [b"1", b"second", b"third one"]
 
 
+@pytest.mark.long
 def test_commands_sort_filter_open_and_quit(daemon: Daemon) -> None:
     for queue, count in (("a", 1), ("b", 3), ("c", 2)):
         put(daemon.address, queue, *[b"x"] * count)
@@ -198,6 +200,7 @@ def test_commands_sort_filter_open_and_quit(daemon: Daemon) -> None:
     drive(console(daemon.address), driving)
 
 
+@pytest.mark.long
 def test_a_console_that_may_only_read_refuses_commands_that_change_something(daemon: Daemon) -> None:
     put(daemon.address, "work", b"1")
 

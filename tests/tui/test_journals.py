@@ -38,6 +38,7 @@ def never() -> bool:
     return False
 
 
+@pytest.mark.long
 def test_segments_holders_and_checksums(daemon: Daemon) -> None:
     segments = len(list((daemon.spool / "work.journal").glob("*.seg")))
 

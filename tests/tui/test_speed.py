@@ -85,6 +85,7 @@ def by_feed(answer: bytes, feed: Feed) -> Snapshot:
     return Snapshot("a:1", 0, 0, feed.queues, feed.counters)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "answers", "read"),
     [

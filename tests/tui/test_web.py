@@ -171,6 +171,7 @@ def test_a_window_shows_live_rows_and_changes_nothing(daemon: Daemon, url: str) 
     talk(doing)
 
 
+@pytest.mark.long
 def test_actions_are_there_where_they_are_allowed(daemon: Daemon) -> None:
     put(daemon.address, "web-flush", b"x")
 
@@ -204,6 +205,7 @@ def test_windows_end_with_their_sockets_and_there_is_a_limit_to_them(daemon: Dae
         talk(doing)
 
 
+@pytest.mark.long
 def test_a_window_ends_when_its_server_is_killed(daemon: Daemon) -> None:
     async def doing(session: aiohttp.ClientSession) -> None:
         socket = await window(session, url)
