@@ -39,9 +39,7 @@ def parse_blocks(answer: bytes, keys: Collection[str] = ()) -> list[QueueBlock]:
     while at < len(answer):
         if found := alike.match(answer, at):
             queue, *numbers = found.groups()
-            block: QueueBlock = {"queue": text(queue)}
-            block.update(zip(names, map(int, numbers), strict=True))
-            blocks.append(block)
+            blocks.append(dict(zip(names, (text(queue), *map(int, numbers)), strict=True)))
             at = found.end()
             continue
         end = answer.find(_END, at)
@@ -50,9 +48,9 @@ def parse_blocks(answer: bytes, keys: Collection[str] = ()) -> list[QueueBlock]:
         at = end
         blocks += other
         if other:
-            names = tuple(name for name in other[-1] if name != "queue")
-            alike = _alike(names, frozenset(keys or names))
-            names = tuple(name for name in names if name in keys) if keys else names
+            numbered = tuple(name for name in other[-1] if name != "queue")
+            alike = _alike(numbered, frozenset(keys or numbered))
+            names = ("queue", *(name for name in numbered if not keys or name in keys))
     return blocks
 
 

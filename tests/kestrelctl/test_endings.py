@@ -9,6 +9,7 @@ from kestrelctl.shell.exit_codes import ExitCode
 from kestrelctl.verbs import TOPICS, command_tree
 from tests.support.daemon import Daemon
 from tests.support.peer import Exchange, scripted_peer
+from tests.support.process import stop
 from tests.support.shell import Kestrelctl
 
 
@@ -58,7 +59,7 @@ def test_a_wrong_command_line_is_exit_2_and_one_line(kestrelctl: Kestrelctl, arg
 
 
 def test_a_server_that_does_not_answer_is_exit_75(own_daemon: Daemon, own_kestrelctl: Kestrelctl) -> None:
-    own_daemon.signal(signal.SIGSTOP)
+    stop(own_daemon.pid)
     run = own_kestrelctl("put", "q", "x", "--timeout", "200ms")
     assert run.code == 75
     assert run.err == (

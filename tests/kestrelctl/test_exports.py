@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.process import stop
 from tests.support.shell import Kestrelctl
 from tests.support.wire import connected
 
@@ -183,7 +184,7 @@ def test_an_import_that_is_killed_loses_nothing_and_repeats_little(
     running = kestrelctl.start("import", queue, str(out), *there)
     while not (tmp_path / "out.importing").exists() and running.poll() is None:
         pass
-    other.signal(signal.SIGSTOP)
+    stop(other.pid)
     running.kill()
     running.communicate()
     other.signal(signal.SIGCONT)

@@ -1,7 +1,6 @@
 """move and copy: items from one queue to another, on the same server or elsewhere."""
 
 import json
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.process import stop
 from tests.support.shell import Kestrelctl
 from tests.support.wire import connected
 
@@ -96,7 +96,7 @@ def test_move_stops_where_too_many_do_not_match_and_leaves_them_in_order(kestrel
 def test_a_move_that_is_killed_loses_nothing(kestrelctl: Kestrelctl, own_daemon: Daemon, queue: str) -> None:
     fill(kestrelctl, queue, range(5))
     kestrelctl("put", "q", "x", "-s", own_daemon.address)
-    own_daemon.signal(signal.SIGSTOP)
+    stop(own_daemon.pid)
     moving = kestrelctl.start("move", queue, "q", "--to", own_daemon.address, "--timeout", "60s")
     while not json.loads(kestrelctl("ls", queue, "-o", "json").out)[0]["open_transactions"]:
         assert moving.poll() is None

@@ -19,10 +19,11 @@ from kestrelctl import plain, verbs
 from kestrelctl.commands.options import line_options
 from kestrelctl.shell.exit_codes import Failure
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.process import environment
 from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl
 
-CPU_MS: Final = 130
+STARTS: Final = 8  # of a Python that does nothing: it takes 5
 PLAIN: Final = (
     "put q",
     "put q hello",
@@ -133,21 +134,36 @@ def test_the_hot_verbs_import_nothing_that_is_slow_to_start(
 
 
 def cpu_ms(kestrelctl: Kestrelctl, *line: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before_ms = childrens_cpu_ms()
     assert kestrelctl(*line).code == 0
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+    return childrens_cpu_ms() - before_ms
+
+
+def start_ms() -> float:
+    """What a Python takes that does nothing."""
+    before_ms = childrens_cpu_ms()
+    subprocess.run([sys.executable, "-c", ""], check=True, env=environment())
+    return childrens_cpu_ms() - before_ms
+
+
+def childrens_cpu_ms() -> float:
+    use = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (use.ru_utime + use.ru_stime) * 1000
 
 
 @pytest.mark.usefixtures("installed_programs")
 def test_put_get_and_stats_take_little_of_the_processor(kestrelctl: Kestrelctl, queue: str) -> None:
     for line in (["put", queue, "x"], ["stats", queue], ["get", queue, "--empty-ok"]):
-        assert min(cpu_ms(kestrelctl, *line) for _ in range(3)) <= CPU_MS
+        # In turns, as how fast the machine is depends on what else it does.
+        used_ms, least_ms = (
+            min(ms) for ms in zip(*[(cpu_ms(kestrelctl, *line), start_ms()) for _ in range(3)], strict=True)
+        )
+        assert used_ms <= STARTS * least_ms
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("installed_programs")
-def test_with_5000_queues_stats_and_ls_take_at_most_twice_as_much(
+def test_with_5000_queues_stats_and_ls_take_little_more(
     own_daemon: Daemon, own_kestrelctl: Kestrelctl, tmp_path: Path
 ) -> None:
     with running_daemon(tmp_path / "few") as with_one:
@@ -160,4 +176,5 @@ def test_with_5000_queues_stats_and_ls_take_at_most_twice_as_much(
             # In turns, as the tests beside this one leave now more and now less of the processor's caches.
             runs = [(cpu_ms(one_queue, verb), cpu_ms(own_kestrelctl, verb)) for _ in range(9)]
             few, many = (min(ms) for ms in zip(*runs, strict=True))
-            assert many <= 2 * few
+            # Twice as much where the machine is calm. Where it is not, rows suffer more than the start of a program.
+            assert many <= 2.5 * few

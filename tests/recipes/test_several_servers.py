@@ -11,6 +11,7 @@ from pymemcache import Client
 from kestreld.errors import InvalidValue
 from kestreld.recipes import CacheAway, LockingQueue, LogQueue, RingQueue, Servers
 from tests.support.cache_server import CacheProcess
+from tests.support.process import stop
 
 WAIT_S = 20
 
@@ -114,7 +115,7 @@ def test_a_server_that_does_not_answer_is_waited_for_once_and_then_left_alone(th
     with Servers(three, timeout=0.5) as servers:
         log = LogQueue(servers, "events", hole_timeout=0.1)
         stopped = _without_counters(servers, three, b"log:events:head")
-        os.kill(stopped.pid, signal.SIGSTOP)
+        stop(stopped.pid)
         try:
             messages = [b"%d" % number for number in range(20)]
             for message in messages:

@@ -13,6 +13,7 @@ import pytest
 from kestreld.recipes import CacheAway, ConnectionLost, LockingQueue, LogQueue, RingQueue, Servers
 from tests.support.cache_server import CacheProcess
 from tests.support.forking import Child
+from tests.support.process import stop
 
 WAIT_S = 20
 
@@ -105,7 +106,7 @@ def test_a_server_that_does_not_answer_is_told_after_the_timeout(servers: Server
     with Servers(cache.address, timeout=3) as patient:
         log = LogQueue(patient, "events")
         log.put(b"a")
-        os.kill(cache.pid, signal.SIGSTOP)
+        stop(cache.pid)
         try:
             with pytest.raises(ConnectionLost, match="whether it has done it is unknown"):
                 log.put(b"b")

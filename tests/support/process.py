@@ -1,7 +1,9 @@
 """What a process runs in, and what the kernel says about it."""
 
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,16 @@ def cpu_ms(pid: int) -> int:
     """The processor time a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * 1000 // TICKS_PER_S
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP. Returns once each of its threads has stopped: until then one may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + 10
+    while not all(
+        task.read_text().rpartition(")")[2].split()[0] == "T" for task in Path(f"/proc/{pid}/task").glob("*/stat")
+    ):
+        assert time.monotonic() < end, f"{pid} does not stop"
 
 
 def descendants(pid: int) -> list[int]:

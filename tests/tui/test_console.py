@@ -10,6 +10,7 @@ from textual.widgets import Input
 
 from kestrelctl.remote.client import KestrelClient
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.process import stop
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, type_in, until, until_true
 from tui.app import Console
@@ -185,7 +186,7 @@ def test_boxes_say_that_they_are_loading_and_in_a_replay_that_they_stay_empty(
         app = pilot.app
         assert isinstance(app, Console)
         await until(pilot, "queues 1")
-        own_daemon.signal(signal.SIGSTOP)
+        stop(own_daemon.pid)
         await pilot.press("enter")
         await until_true(pilot, lambda: "\n".join(lines(pilot)).count("loading …") == 3, "boxes that wait")
         own_daemon.signal(signal.SIGCONT)

@@ -14,6 +14,7 @@ import pytest
 from kestreld.client import ClusterQueue, ConnectionLost, KestrelCluster, ServerRefused, ServersAway
 from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.process import stop
 from tests.support.wire import connected
 
 TIMEOUT_MS = 300
@@ -70,7 +71,7 @@ class Answering:
 @contextmanager
 def stopped(daemon: Daemon) -> Iterator[None]:
     """It hangs: what it listens on still accepts."""
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         yield
     finally:
