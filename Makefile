@@ -84,7 +84,7 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@$(BIN)/python -m pytest -n auto tests/simulation/test_seeds.py tests/simulation/test_more_seeds.py
 	@$(DRAW_FIRST) && $(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $$FIRST
 	@echo "prove: planted bugs, crash states, failing calls"
-	@$(BIN)/python -m pytest -s -p no:xdist tests/simulation/test_planted.py tests/simulation/test_crash_states.py \
+	@SEARCH=1 $(BIN)/python -m pytest -s -p no:xdist tests/simulation/test_planted.py tests/simulation/test_crash_states.py \
 	    tests/simulation/test_failing_calls.py
 	@echo "prove: journals cut at every byte, every bit flipped"
 	@BITS_OF_EACH_BYTE=8 $(BIN)/python -m pytest -n auto tests/kestreld/journal/test_recovery.py \
