@@ -10,7 +10,7 @@ from tests.simulation.world import run
 
 pytestmark = pytest.mark.skipif(not CAN_BE_PLANTED, reason=WHY_NOT)
 
-RUNS_MAX = 1000  # what `make test-all` runs
+RUNS_MAX = 1000  # as many as `make test-all` runs without a bug
 SEARCHES = "SEARCH" in os.environ
 
 
