@@ -56,8 +56,8 @@ DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST
     echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
 test-all: test ## every test: after the quick ones the long ones, properties with more examples, the compiled build, Spark
-	@$(DRAW_FIRST) && { $(BIN)/python -m pytest -n auto --dist loadfile -m 'long or property' \
-	    $(call AGAIN,$(BIN)/python,long or property); }
+	@$(DRAW_FIRST) && $(BIN)/python -m pytest -n auto --dist loadfile -m 'long or property' \
+	    $(call AGAIN,$(BIN)/python,long or property)
 	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
 	    else echo "test-all: compiled build skipped, no C compiler found: apt install gcc libc6-dev" >&2; fi
 	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
