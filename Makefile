@@ -117,7 +117,7 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 test-compiled: compiled ## the quick tests on the compiled build, except those that check the source
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
-	@cd $(COMPILED)/checkout && KESTRELD_COMPILE=1 ../bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' \
+	@cd $(COMPILED)/checkout && export KESTRELD_COMPILE=1 && ../bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' \
 	    --ignore tests/test_house.py $(call AGAIN,../bin/python,not long)
 
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
