@@ -27,7 +27,7 @@ from kestreld.config.config_file import find_config_path, load_file
 from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
-from kestreld.listening import listen, listen_for_cache, listen_for_operators
+from kestreld.listening import listen, listen_for_cache, listen_for_jobs, listen_for_operators
 from kestreld.log import FromLibraries, Level, Log
 from kestreld.machine import memory_bytes
 from kestreld.net import Network
@@ -240,6 +240,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         passed = passed_sockets(os.environ)
         addresses = listen(service, network, config, passed)
         cache_addresses = listen_for_cache(service, network, config, passed)
+        disque_addresses = listen_for_jobs(service, network, config)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))
@@ -251,6 +252,8 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
     if cache_addresses:
         where += f" cache={','.join(cache_addresses)}"
+    if disque_addresses:
+        where += f" disque={','.join(disque_addresses)}"
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     settle_collector()

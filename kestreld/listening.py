@@ -1,6 +1,8 @@
 """Opening the ports: where systemd has opened sockets, else where the configuration says."""
 
+import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kestreld.config.config import Address, Config, exposure_reason
 from kestreld.errors import ConfigError
 from kestreld.log import Level, Log
+from kestreld.machine import OwnProcess, cpu_s
 from kestreld.net import ListeningSocket, Network
 from kestreld.server.memcache.protocol import Memcache
 from kestreld.server.service import Service
@@ -43,6 +46,38 @@ def listen_for_cache(service: Service, network: Network, config: Config, passed:
     dictionary = Dictionary(service.clock, config.cache_memory_bytes, config.cache_item_size_max_bytes)
     service.look_after(dictionary)
     return _serve(service, network, config, Cache(service.state, dictionary), sockets, config.cache or ())
+
+
+def listen_for_jobs(service: Service, network: Network, config: Config) -> list[str]:
+    """Listen for Disque's clients, where the configuration says so; the addresses it is really at. Raises OSError."""
+    if config.disque is None:
+        return []
+    # Who has no jobs loads nothing of them.
+    from kestreld.server.disque.node import ProcessFacts
+    from kestreld.server.disque.starting import disque_protocol, new_jobs
+
+    bound = [bind(network, address) for address in config.disque]
+    system = os.uname()
+    own = OwnProcess(service.collection.files)
+    process = ProcessFacts(
+        os.getpid(),
+        sys.executable,
+        f"{system.sysname} {system.release} {system.machine}",
+        lambda: use.resident_bytes if (use := own.use()) is not None else 0,
+        cpu_s,
+    )
+    jobs = new_jobs(service.collection, config, os.urandom)
+    protocol, _ = disque_protocol(service, jobs, os.urandom, _port_of(bound[0].address), process)
+    return [
+        service.listen(one, protocol, is_tls=address.tls, is_trusted=one.is_private).address
+        for one, address in zip(bound, config.disque, strict=True)
+    ]
+
+
+def _port_of(address: str) -> int:
+    """Of HOST:PORT; 0 where there is none."""
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdigit() else 0
 
 
 def _serve(

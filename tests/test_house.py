@@ -106,6 +106,7 @@ MAY_SET: Final = {
 
 # Modules that import one another, TYPE_CHECKING included: three circles of three at most, each saying why where it is.
 CIRCLES: Final = [
+    ["kestreld.jobs.job", "kestreld.jobs.job_queue", "kestreld.jobs.waiting"],
     ["kestreld.queues.putting", "kestreld.queues.queue", "kestreld.queues.reader"],
     ["kestreld.server.inflight", "kestreld.server.session", "kestreld.server.turn"],
 ]

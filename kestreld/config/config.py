@@ -37,6 +37,13 @@ class LogFormat(Enum):
     JSON = "json"
 
 
+class RetryFrom(Enum):
+    """From when a job's retry time counts."""
+
+    QUEUEING = "queueing"
+    DELIVERY = "delivery"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a listener listens: host and port, or a Unix socket where `path` is not empty."""
@@ -155,6 +162,8 @@ class Config:
     memcache: tuple[Address, ...] = (Address("127.0.0.1", 22133),)
     admin: Address | None = Address("127.0.0.1", 2223)  # None = no admin listener
     cache: tuple[Address, ...] | None = None  # None = no cache
+    disque: tuple[Address, ...] | None = None  # None = no jobs
+    jobs_retry_from: RetryFrom = RetryFrom.QUEUEING
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT
@@ -192,13 +201,20 @@ class Config:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Every place where it listens."""
-        return (*self.memcache, *([self.admin] if self.admin is not None else []), *(self.cache or ()))
+        return (
+            *self.memcache,
+            *([self.admin] if self.admin is not None else []),
+            *(self.cache or ()),
+            *(self.disque or ()),
+        )
 
     def listener_of(self, address: Address) -> str:
         """The field of the setting that names one of `addresses`."""
         if address == self.admin:
             return "admin"
-        return "cache" if address in (self.cache or ()) else "memcache"
+        if address in (self.cache or ()):
+            return "cache"
+        return "disque" if address in (self.disque or ()) else "memcache"
 
     @property
     def asks_for_certificates(self) -> bool:

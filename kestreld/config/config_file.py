@@ -239,6 +239,7 @@ class _Draft:
             "memcache": self.values.get("memcache", ()),
             "admin": (admin,) if admin is not None else (),
             "cache": self.values.get("cache") or (),
+            "disque": self.values.get("disque") or (),
         }
         if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
             for name, addresses in listeners.items():

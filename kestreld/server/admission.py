@@ -141,7 +141,7 @@ class Admission(HandshakeHost):
 
             return self.authenticate(peer, name, password, lambda: not session.closed, compared)
 
-        handler.authenticate = authenticate
+        handler.expect_login(authenticate)
         self.turn.add(session)
 
     def authenticate(

@@ -96,6 +96,8 @@ class Service:
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
         self._dictionary: Dictionary | None = None  # None = there is no cache
+        self.once_a_second: list[Callable[[], None]] = []  # of who else has something to look after,
+        self.at_stop: list[Callable[[], None]] = []  # or to end
         self.stopped: asyncio.Future[None] = loop.create_future()
         self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False
@@ -215,6 +217,8 @@ class Service:
         self.maintenance.start_round()
         for listener in self.listeners:
             listener.resume()
+        for look_after in self.once_a_second:
+            look_after()
         self.turn.finish()
         self.notifier.still_alive()
 
@@ -375,6 +379,8 @@ class Service:
             reader.wait_queue.send_away(None)
         for absence in list(self.collection.absences.values()):
             absence.send_away()
+        for end in self.at_stop:
+            end()
         self.turn.finish()
         self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
 

@@ -1,0 +1,60 @@
+"""What the configuration says of jobs that come back: how long they wait, how often they may, where they go then."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kestreld.jobs.globs import Glob
+
+DEAD_SUFFIX: Final = b".dead"
+REMEMBERED_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRule:
+    """For the queues whose names are like `pattern`. `retries_max` -1 = no limit; `backoff_ms` has the delay of the
+    first retry, of the second and so on, the last one for all that follow; `dead_letters` b"" = the name and `.dead`.
+    """
+
+    pattern: bytes
+    backoff_ms: tuple[int, ...] = ()
+    retries_max: int = -1
+    dead_letters: bytes = b""
+
+
+_NO_RULE: Final = QueueRule(b"*")
+
+
+class DeadLetterRules:
+    """The rules of all queues; the first that fits a queue counts."""
+
+    __slots__ = ("_globs", "_of_queue", "_rules")
+
+    def __init__(self, rules: Sequence[QueueRule] = ()) -> None:
+        self._rules = rules
+        self._globs = [Glob(rule.pattern) for rule in rules]
+        self._of_queue: dict[bytes, QueueRule] = {}
+
+    def _of(self, queue: bytes) -> QueueRule:
+        if not self._rules:
+            return _NO_RULE
+        rule = self._of_queue.get(queue)
+        if rule is None:
+            if len(self._of_queue) >= REMEMBERED_MAX:
+                self._of_queue.clear()
+            fitting = (rule for rule, glob in zip(self._rules, self._globs, strict=True) if glob.matches(queue))
+            rule = self._of_queue[queue] = next(fitting, _NO_RULE)
+        return rule
+
+    def backoff_ms(self, queue: bytes, retry: int) -> int:
+        """How long a job waits before its retry of that number, counted from 1."""
+        delays_ms = self._of(queue).backoff_ms
+        return delays_ms[min(retry, len(delays_ms)) - 1] if delays_ms else 0
+
+    def retries_max(self, queue: bytes) -> int:
+        """How often a job of this queue may be put back; -1 = any number of times."""
+        return self._of(queue).retries_max
+
+    def dead_letter_queue(self, queue: bytes) -> bytes:
+        """Where a job of this queue goes after that."""
+        return self._of(queue).dead_letters or queue + DEAD_SUFFIX

@@ -1,0 +1,93 @@
+"""A job: what ADDJOB was told of it, and what has become of it since.
+
+Instants are on the steady clock of `Jobs`: milliseconds since the epoch as they were when the process started, counted
+on from there whatever happens to the system clock.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+# A queue holds jobs, and what jobs have in common says which queue is theirs.
+if TYPE_CHECKING:
+    from kestreld.jobs.job_queue import JobQueue
+
+# States, as plain ints: commands compare them. WAIT_REPL and ACKED are those of a cluster: no job of a lone node is
+# ever in them.
+WAIT_REPL: Final = 0
+ACTIVE: Final = 1  # with a worker
+QUEUED: Final = 2
+ACKED: Final = 3
+DELAYED: Final = 4  # waits for a time to be queued at; to clients it is active, too
+GONE: Final = 5  # acknowledged, deleted or expired: what still leads to it passes over it
+
+STATE_NAMES: Final = {b"wait-repl": WAIT_REPL, b"active": ACTIVE, b"queued": QUEUED, b"acked": ACKED}
+NAMES: Final = (b"wait-repl", b"active", b"queued", b"acked", b"active", b"gone")  # by state
+NEVER: Final = 0  # as `requeue_at_ms`
+CTIME_UNITS: Final = 1_000_000  # of a ctime in a millisecond
+
+
+class DeadLetter:
+    """Why a job is in a dead-letter queue: `origin` is the queue it was taken from."""
+
+    __slots__ = ("dead_at_ms", "origin", "reason")
+
+    def __init__(self, origin: bytes, reason: bytes, dead_at_ms: int) -> None:
+        self.origin = origin
+        self.reason = reason
+        self.dead_at_ms = dead_at_ms
+
+
+class JobTerms:
+    """What ADDJOB was told beside the body. Shared by the jobs that were added with the same options.
+
+    `retries_max` is how often the job may be put back before it goes to the dead-letter queue, -1 = any number of
+    times; `key` the client's own id, b"" = none; `dead` says of a job in a dead-letter queue where it comes from.
+    """
+
+    __slots__ = ("dead", "delay_s", "key", "queue", "replicate", "retries_max", "retry_ms", "ttl_ms")
+
+    def __init__(
+        self,
+        queue: "JobQueue",
+        ttl_ms: int,
+        retry_ms: int,
+        delay_s: int = 0,
+        retries_max: int = -1,
+        key: bytes = b"",
+        dead: DeadLetter | None = None,
+        replicate: int = 1,
+    ) -> None:
+        self.queue = queue
+        self.ttl_ms = ttl_ms
+        self.retry_ms = retry_ms
+        self.delay_s = delay_s
+        self.retries_max = retries_max
+        self.key = key
+        self.dead = dead
+        self.replicate = replicate
+
+
+class Job:
+    """One job. There may be millions: it has few attributes of its own, and what many have in common is in `terms`.
+
+    `ctime` is its creation in ms * 10**6 + n, which orders the jobs of a queue; `requeue_at_ms` is when it is queued
+    (again), NEVER where it will not be; `wakes_at_ms` is for `Timers`. `deliveries` are the additional ones: how often
+    it was queued again without a NACK.
+    """
+
+    __slots__ = ("body", "ctime", "deliveries", "id", "nacks", "requeue_at_ms", "state", "terms", "wakes_at_ms")
+
+    def __init__(self, id: bytes, body: bytes, terms: JobTerms, ctime: int, requeue_at_ms: int) -> None:
+        self.id = id
+        self.body = body
+        self.terms = terms
+        self.ctime = ctime
+        self.state = DELAYED
+        self.requeue_at_ms = requeue_at_ms
+        self.wakes_at_ms = NEVER
+        self.nacks = 0
+        self.deliveries = 0
+
+    @property
+    def expires_at_ms(self) -> int:
+        """When it goes, whatever has become of it."""
+        return self.ctime // CTIME_UNITS + self.terms.ttl_ms

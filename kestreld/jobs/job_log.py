@@ -1,0 +1,25 @@
+"""What a store of jobs tells of its changes, to whoever keeps them on disk."""
+
+from kestreld.jobs.job import Job
+
+
+class JobListener:
+    """Told of each change as it happens, before anybody is answered. Instants of jobs are on the steady clock.
+
+    Queues are not persistent: that a job was handed out (GETJOB, DEQUEUE) is not told.
+    """
+
+    def added(self, job: Job) -> None:
+        """A new job: its state, `requeue_at_ms` and counters are those of `job`."""
+
+    def changed(self, job: Job) -> None:
+        """Its `requeue_at_ms`, counters or `terms` have changed: WORKING, NACK, ENQUEUE, a requeue, a dead letter.
+
+        `terms` changes only when it goes to a dead-letter queue or comes back from there.
+        """
+
+    def done(self, job: Job) -> None:
+        """It is acknowledged, deleted, evicted or expired."""
+
+    def cleared(self) -> None:
+        """Every job is gone at once."""

@@ -1,0 +1,181 @@
+"""A queue: its jobs that wait, by ctime and id, its counters, and the clients that wait for jobs."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+from kestreld.jobs.job import Job, JobTerms
+from kestreld.jobs.waiting import JobWaiter
+
+CHUNK_JOBS: Final = 256
+TERMS_MAX: Final = 64
+NOT_PAUSED: Final = 0
+PAUSED_IN: Final = 1
+PAUSED_OUT: Final = 2
+
+
+class OrderedJobs:
+    """Jobs in the order of (ctime, id), in chunks: nothing takes longer with millions than with thousands.
+
+    Most come at the end and leave at the front.
+    """
+
+    __slots__ = ("_chunks", "_ctimes", "count")
+
+    def __init__(self) -> None:
+        self._chunks: list[list[Job]] = []
+        self._ctimes: list[list[int]] = []  # of the jobs in each chunk
+        self.count = 0
+
+    def add(self, job: Job) -> None:
+        """Put it in its place. It is not there yet."""
+        ctime = job.ctime
+        ctimes = self._ctimes
+        self.count += 1
+        if ctimes and ctime <= ctimes[-1][-1]:
+            self._insert(job, ctime)
+        elif ctimes and len(ctimes[-1]) < CHUNK_JOBS:
+            ctimes[-1].append(ctime)
+            self._chunks[-1].append(job)
+        else:
+            ctimes.append([ctime])
+            self._chunks.append([job])
+
+    def _insert(self, job: Job, ctime: int) -> None:
+        place = self._chunk_of(ctime)
+        ctimes, chunk = self._ctimes[place], self._chunks[place]
+        at = bisect_left(ctimes, ctime)
+        while at < len(ctimes) and ctimes[at] == ctime and chunk[at].id < job.id:  # from other nodes
+            at += 1
+            if at == len(ctimes) and place + 1 < len(self._chunks):
+                place, at = place + 1, 0
+                ctimes, chunk = self._ctimes[place], self._chunks[place]
+        ctimes.insert(at, ctime)
+        chunk.insert(at, job)
+        if len(chunk) > 2 * CHUNK_JOBS:
+            self._ctimes[place : place + 1] = [ctimes[:CHUNK_JOBS], ctimes[CHUNK_JOBS:]]
+            self._chunks[place : place + 1] = [chunk[:CHUNK_JOBS], chunk[CHUNK_JOBS:]]
+
+    def _chunk_of(self, ctime: int) -> int:
+        """The first chunk whose last job is not older; there is one."""
+        low, high = 0, len(self._ctimes) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._ctimes[middle][-1] < ctime:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def remove(self, job: Job) -> None:
+        """Take out one that is there."""
+        place = self._chunk_of(job.ctime)
+        at = bisect_left(self._ctimes[place], job.ctime)
+        while self._chunks[place][at] is not job:
+            at += 1
+            if at == len(self._chunks[place]):
+                place, at = place + 1, 0
+        self._drop(place, at)
+
+    def _drop(self, place: int, at: int) -> None:
+        self.count -= 1
+        chunk = self._chunks[place]
+        if len(chunk) == 1:
+            del self._chunks[place], self._ctimes[place]
+        else:
+            del chunk[at], self._ctimes[place][at]
+
+    def first(self) -> Job:
+        """The oldest; there is one."""
+        return self._chunks[0][0]
+
+    def drop_first(self) -> None:
+        """Take out the oldest; there is one."""
+        self._drop(0, 0)
+
+    def oldest(self) -> Iterator[Job]:
+        """From the oldest on. Nothing may change meanwhile."""
+        for chunk in self._chunks:
+            yield from chunk
+
+    def chunks(self, *, is_newest_first: bool) -> Iterator[list[Job]]:
+        """The jobs, some at a time, as they are now: those that come or go meanwhile may be there or not."""
+        chunks = self._chunks[::-1] if is_newest_first else self._chunks[:]
+        for chunk in chunks:
+            yield chunk[::-1] if is_newest_first else chunk[:]
+
+    def drop(self) -> Iterator[None]:
+        """Take out all of them, a chunk at a time."""
+        while self._chunks:
+            self.count -= len(self._chunks.pop())
+            self._ctimes.pop()
+            yield
+
+    def newest(self) -> Iterator[Job]:
+        """From the newest on. Nothing may change meanwhile."""
+        for chunk in reversed(self._chunks):
+            yield from reversed(chunk)
+
+
+class JobQueue:
+    """One queue, with all its jobs counted. It is listed as long as somebody uses it; jobs that a worker has, or that
+    wait for their time, do not keep it there.
+    """
+
+    __slots__ = (
+        "created_at_ms",
+        "delayed",
+        "is_listed",
+        "jobs",
+        "jobs_in",
+        "jobs_out",
+        "name",
+        "pause",
+        "terms",
+        "total",
+        "used_at_ms",
+        "waiters",
+    )
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.jobs = OrderedJobs()
+        self.waiters: dict[JobWaiter, None] = {}  # in the order they came
+        self.total = 0  # its jobs, whatever their state
+        self.delayed = 0  # those of them that wait for a time to be queued at
+        self.terms: dict[tuple[int, ...], JobTerms] = {}
+        self.unlist()
+
+    def enlist(self, now_ms: int) -> None:
+        """Somebody uses it: it is there from now on."""
+        self.is_listed = True
+        self.created_at_ms = self.used_at_ms = now_ms
+
+    def unlist(self) -> None:
+        """Nobody has used it for long."""
+        self.is_listed = False
+        self.pause = NOT_PAUSED
+        self.jobs_in = 0
+        self.jobs_out = 0  # handed out
+        self.created_at_ms = self.used_at_ms = 0
+        self.terms = {}
+
+    @property
+    def active(self) -> int:
+        """How many of its jobs workers have."""
+        return self.total - self.delayed - self.jobs.count
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody would miss it."""
+        return not (self.jobs.count or self.waiters or self.pause)
+
+    def terms_of(self, ttl_ms: int, retry_ms: int, delay_s: int, retries_max: int) -> JobTerms:
+        """What jobs with these options share. Those seen before are remembered, so many at most."""
+        options = (ttl_ms, retry_ms, delay_s, retries_max)
+        terms = self.terms.get(options)
+        if terms is None:
+            if len(self.terms) >= TERMS_MAX:
+                self.terms.clear()
+            terms = self.terms[options] = JobTerms(self, ttl_ms, retry_ms, delay_s, retries_max)
+        return terms
