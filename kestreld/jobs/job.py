@@ -74,7 +74,18 @@ class Job:
     it was queued again without a NACK.
     """
 
-    __slots__ = ("body", "ctime", "deliveries", "id", "nacks", "requeue_at_ms", "state", "terms", "wakes_at_ms")
+    __slots__ = (
+        "body",
+        "ctime",
+        "deliveries",
+        "id",
+        "nacks",
+        "requeue_at_ms",
+        "segment",
+        "state",
+        "terms",
+        "wakes_at_ms",
+    )
 
     def __init__(self, id: bytes, body: bytes, terms: JobTerms, ctime: int, requeue_at_ms: int) -> None:
         self.id = id
@@ -86,6 +97,19 @@ class Job:
         self.wakes_at_ms = NEVER
         self.nacks = 0
         self.deliveries = 0
+        self.segment = 0  # of the log
+
+    def logged(self, segment: int) -> None:
+        """The log has it in that segment, or a later one."""
+        self.segment = segment
+
+    def come_back(self, state: int, requeue_at_ms: int, nacks: int, deliveries: int, segment: int) -> None:
+        """Be what a log says has become of it, in that segment: active, or delayed."""
+        self.state = state
+        self.requeue_at_ms = requeue_at_ms
+        self.nacks = nacks
+        self.deliveries = deliveries
+        self.segment = segment
 
     @property
     def expires_at_ms(self) -> int:

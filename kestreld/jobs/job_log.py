@@ -13,10 +13,10 @@ class JobListener:
         """A new job: its state, `requeue_at_ms` and counters are those of `job`."""
 
     def changed(self, job: Job) -> None:
-        """Its `requeue_at_ms`, counters or `terms` have changed: WORKING, NACK, ENQUEUE, a requeue, a dead letter.
+        """Its `requeue_at_ms` or counters have changed: WORKING, NACK, ENQUEUE, a requeue."""
 
-        `terms` changes only when it goes to a dead-letter queue or comes back from there.
-        """
+    def moved(self, job: Job) -> None:
+        """Its `terms` are others: it went to a dead-letter queue, or came back from there."""
 
     def done(self, job: Job) -> None:
         """It is acknowledged, deleted, evicted or expired."""

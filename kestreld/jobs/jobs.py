@@ -2,7 +2,7 @@
 `JobListener`, and what is due when is in an `Agenda`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kestreld.clock import Clock
@@ -380,8 +380,65 @@ class Jobs:
         if dead is None:
             job.nacks = job.deliveries = 0
         self._queue_now(job)
+        if self.listener is not None:
+            self.listener.moved(job)
         self._forget_unused(origin)
         return True
+
+    # From a log
+
+    def listen(self, listener: JobListener | None) -> None:
+        """Have that one told of every change from now on; None = nobody."""
+        self.listener = listener
+
+    def go_on_from(self, latest_at_ms: int) -> None:
+        """The steady clock goes on no earlier than that."""
+        self._offset_ms = max(self._offset_ms, latest_at_ms - self.clock.monotonic_ms)
+
+    def adopt(self, table: Table[Job]) -> None:
+        """These are the jobs, as a log says, each of which `restore` is to be told of. There were none."""
+        self.table = table
+
+    def restore(self, jobs: Iterable[Job], *, is_all_known: bool) -> None:
+        """Some of the jobs that came with `adopt`, active or delayed. Nobody is told.
+
+        `is_all_known`: nothing that happened can be missing in the log. Otherwise a job that is delivered at most once,
+        and whose time has come, may have been delivered: it is not again.
+        """
+        now_ms, timers, memory = self.now_ms, self.timers, self.memory
+        for job in jobs:
+            terms = job.terms
+            queue = terms.queue
+            if not queue.total:
+                self.queues.add(queue.name, queue)
+            queue.total += 1
+            memory.add(len(job.body))
+            at_ms = job.ctime // CTIME_UNITS + terms.ttl_ms
+            if not terms.retry_ms and (job.state != DELAYED or (job.requeue_at_ms <= now_ms and not is_all_known)):
+                job.come_back(ACTIVE, NEVER, job.nacks, job.deliveries, job.segment)
+                memory.delivered_once += 1
+            elif job.state == DELAYED:
+                queue.delayed += 1
+            if 0 < job.requeue_at_ms < at_ms:
+                at_ms = job.requeue_at_ms
+            if terms.key:
+                self.keys.add(terms.key, job.id)
+            timers.add(job, at_ms)
+        self._set_alarm()
+
+    def put_back(self, job_id: bytes) -> None:
+        """A job that was restored is in its queue, as it was when the server was stopped."""
+        job = self.table.get(job_id)
+        if job is None or job.state == QUEUED:
+            return
+        queue = job.terms.queue
+        if job.state == DELAYED:
+            queue.delayed -= 1
+        elif not job.terms.retry_ms:
+            self.memory.delivered_once -= 1
+        self.queue(queue.name)
+        job.state = QUEUED
+        queue.jobs.add(job)
 
     # Workers fetch
 

@@ -1,6 +1,7 @@
 """The clients' own ids of jobs: ADDJOB with one that is known makes no second job."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 KEY_TIME_MS: Final = 300_000
@@ -36,6 +37,17 @@ class ClientKeys:
             self._ended.append((now_ms + KEY_TIME_MS, key, job_id))
             if len(self._ended) > KEYS_MAX:
                 self._forget_first()
+
+    def remember(self, key: bytes, job_id: bytes, until_ms: int) -> None:
+        """The key of a job that is gone, as a log says."""
+        if self.find(key, 0) is None:
+            self.add(key, job_id)
+            self._ended.append((until_ms, key, job_id))
+
+    def remembered(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """The keys of jobs that are gone, with the id, and until when. Nothing may change meanwhile."""
+        for until_ms, key, job_id in self._ended:
+            yield key, job_id, until_ms
 
     def _forget(self, now_ms: int) -> None:
         left = FORGOTTEN_AT_ONCE

@@ -1,0 +1,324 @@
+"""From the segments of a job log back to the jobs, a slice at a time.
+
+All jobs come back active: which were queued only a controlled stop says, and that counts once. Instants stay what they
+were: the steady clock goes on no earlier than the log's latest one, so that a step of the system clock makes no TTL and
+no DELAY longer.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalCorrupt
+from kestreld.files import FileLayer, must_be_the_systems
+from kestreld.jobs.job import ACTIVE, DELAYED, DeadLetter, Job, JobTerms
+from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.table import MASK, Table
+from kestreld.journal import job_records
+from kestreld.journal.job_records import JOB, JOB_FIELDS_BYTES, SHARED_OFFSET, JobType, checked_job_end
+from kestreld.journal.job_segments import HEADER_BYTES, FoundJobSegment, FoundLog, find_job_log
+from kestreld.journal.records import FRAME, FRAME_BYTES, find_whole_records, read_sync, why_bad
+from kestreld.journal.recovery import cut_tail, must_be_torn
+from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Segment
+from kestreld.queues.slices import Work
+
+CHUNK_BYTES: Final = 1 << 20
+RECORDS_AT_ONCE: Final = 512
+SHARED_MAX: Final = 4096  # terms that are remembered at a time
+_JOB_TYPE: Final = int(JobType.JOB)
+_JOB_SEED: Final = _JOB_TYPE << 56
+_U32: Final = 0xFFFFFFFF
+_MORE: Final = 1
+_unpack_frame: Final = FRAME.unpack_from
+_unpack_job: Final = JOB.unpack_from
+_CUT_SHORT: Final = -1
+
+Reading = Generator[int | None, None, int]
+
+
+@dataclass(slots=True)
+class RecoveredJobs:
+    """What a log says. `jobs` are active or delayed; `queued` are queues in order at a controlled stop, with ids.
+
+    `latest_at_ms` is the log's latest instant. `bytes_total` and `bytes_read` say how far the reading is.
+    """
+
+    found: FoundLog
+    jobs: Table[Job] = field(default_factory=Table)
+    client_keys: dict[bytes, job_records.JobKey] = field(default_factory=dict)
+    queued: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    jobs_in: dict[int, int] = field(default_factory=dict)  # by segment, how many of its jobs are not done
+    latest_at_ms: int = 0
+    bytes_total: int = 0
+    bytes_read: int = 0
+    was_stopped: bool = False  # by a controlled stop: `queued` counts
+    synced_bytes: int = 0  # of the last segment: so much was on disk, for sure
+    is_sealed: bool = False  # it says at its very end that all of it is on disk, as after any stop in good order
+    is_distrusted: bool = False  # a sync of it failed in an earlier process
+    notes: list[str] = field(default_factory=list)
+
+
+class JobRecovery:
+    """Reads the job log in `folder`. `may_cut`: a torn tail is cut off, else it counts as corruption."""
+
+    def __init__(self, files: FileLayer, clock: Clock, folder: str, *, may_cut: bool = True) -> None:
+        self._files = files
+        self._clock = clock
+        self._folder = folder
+        self._may_cut = may_cut
+        self._queues: dict[bytes, JobQueue] = {}
+        self._shared: dict[bytes, JobTerms] = {}
+        self._number = 0  # of the segment that is read
+        self._added = 0  # jobs in it that are not done
+        self._sealed_at = -1  # where a SYNC in it ends that says so of all before
+        self._flushed: list[Table[Job]] = []  # to be freed in parts
+        self._queued_jobs = 0
+        self.state = RecoveredJobs(FoundLog())
+
+    def run(self) -> Work:
+        """Read all of it; `state` is what it says. Raises JournalCorrupt or OSError, with nothing changed on disk."""
+        found = find_job_log(self._files, self._folder)
+        state = self.state = RecoveredJobs(found)
+        state.bytes_total = sum(one.size_bytes for one in found.segments)
+        state.is_distrusted = any(name.endswith(UNSYNCED_MARK) for name in found.names)
+        for place, one in enumerate(found.segments):
+            self._stop_counts_no_more()
+            end = yield from self._read(one)
+            if self._added:
+                state.jobs_in[one.number] = self._added
+            state.is_sealed = self._sealed_at == end == one.used_bytes
+            if end < one.used_bytes:
+                self._cut(one, end, found.segments[place + 1 :])
+            state.segments.append(Segment(one.number, one.number, one.path, end, HEADER_BYTES))
+            if end < one.used_bytes:
+                break
+        self._tidy(found)
+        yield from self._free()
+
+    # Reading
+
+    def _read(self, one: FoundJobSegment) -> Reading:
+        """Apply a segment's records; returns where the good ones end."""
+        state = self.state
+        self._number, self._added, self._sealed_at, state.synced_bytes = one.number, 0, -1, 0
+        limit, offset, wanted = min(one.used_bytes, one.size_bytes), HEADER_BYTES, CHUNK_BYTES
+        fd = self._files.open_read(one.path)
+        try:
+            while offset < limit:
+                buffer = self._files.read_at(fd, min(wanted, limit - offset), offset)
+                at, outcome = 0, _MORE
+                while outcome == _MORE:
+                    at, outcome = self._apply(buffer, at, offset)
+                    yield None
+                state.bytes_read += at
+                if not buffer or (outcome and outcome != _CUT_SHORT):
+                    return offset + at
+                if outcome and offset + len(buffer) >= limit:
+                    return offset + at
+                wanted = CHUNK_BYTES
+                if outcome and len(buffer) - at >= FRAME_BYTES:
+                    wanted = max(wanted, FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little"))
+                    if offset + at + FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little") > limit:
+                        return offset + at
+                offset += at
+        finally:
+            self._files.close(fd)
+        return offset
+
+    def _apply(self, buffer: bytes, at: int, base: int) -> tuple[int, int]:
+        """Some records of a chunk that begins at `base`: where they end, and `_MORE`, 0 at the end of the chunk, or why
+        the next one is bad, as `checked_job_end` has it. JOBs are looked at here: they are most of a start's time.
+        """
+        size, number, shared = len(buffer), self._number, self._shared
+        parts, at_ms = self.state.jobs.parts, 0
+        outcome = _MORE
+        for _ in range(RECORDS_AT_ONCE):
+            if size - at < FRAME_BYTES:
+                outcome = _CUT_SHORT if at < size else 0
+                break
+            body_bytes, checksum, record_type = _unpack_frame(buffer, at)
+            start = at + FRAME_BYTES
+            end = start + body_bytes
+            if record_type != _JOB_TYPE or body_bytes < JOB_FIELDS_BYTES or end > size:
+                found, end = checked_job_end(buffer, at)
+                if not found:
+                    outcome = end
+                    break
+                self._take(found, buffer[start:end], base + at, base + end)
+                parts = self.state.jobs.parts
+                at = end
+                continue
+            if xxh3_64_intdigest(buffer[start:end], body_bytes + _JOB_SEED) & _U32 != checksum:
+                outcome = -2
+                break
+            (
+                at_ms, ctime, requeue_at_ms, job_id, state, nacks, deliveries, extras_bytes, _, _, _, _, queue_bytes,
+            ) = _unpack_job(buffer, start)  # fmt: skip
+            shared_end = start + JOB_FIELDS_BYTES + queue_bytes
+            terms = None if extras_bytes else shared.get(buffer[start + SHARED_OFFSET : shared_end])
+            if terms is None:
+                terms = self._terms(buffer, start, end, shared_end)
+                if terms is None:
+                    outcome = -4
+                    break
+            job = Job(job_id, buffer[shared_end + extras_bytes : end], terms, ctime, requeue_at_ms)
+            job.come_back(DELAYED if state == DELAYED else ACTIVE, requeue_at_ms, nacks, deliveries, number)
+            part = parts[hash(job_id) & MASK]
+            if job_id in part:
+                self._leave(part[job_id])
+            part[job_id] = job
+            self._added += 1
+            if self._queued_jobs:
+                self._stop_counts_no_more()
+            at = end
+        if at_ms:
+            self.state.latest_at_ms = max(self.state.latest_at_ms, at_ms)
+        return at, outcome
+
+    def _leave(self, job: Job) -> None:
+        """A job is done, or was written anew."""
+        state = self.state
+        if job.segment == self._number:
+            self._added -= 1
+        elif state.jobs_in[job.segment] == 1:
+            del state.jobs_in[job.segment]
+        else:
+            state.jobs_in[job.segment] -= 1
+
+    def _terms(self, buffer: bytes, start: int, end: int, shared_end: int) -> JobTerms | None:
+        """What a job has in common with others, where it is not among those remembered."""
+        try:
+            record = job_records.read_job(buffer[start:end])
+        except ValueError:
+            return None
+        queue = self._queues.get(record.queue)
+        if queue is None:
+            queue = self._queues[record.queue] = JobQueue(record.queue)
+        extras = record.extras
+        dead = None
+        if extras.origin is not None:
+            dead = DeadLetter(extras.origin.queue, extras.origin.reason, extras.origin.dead_at_ms)
+        terms = JobTerms(
+            queue,
+            record.ttl_ms,
+            record.retry_ms,
+            record.delay_ms // 1000,
+            extras.retries_max,
+            extras.key,
+            dead,
+            record.replicas,
+        )
+        if extras == job_records.NO_EXTRAS:
+            if len(self._shared) >= SHARED_MAX:
+                self._shared.clear()
+            self._shared[buffer[start + SHARED_OFFSET : shared_end]] = terms
+        return terms
+
+    def _take(self, record_type: int, body: bytes, at: int, end: int) -> None:
+        state = self.state
+        if record_type == JobType.SYNC:
+            state.synced_bytes = read_sync(body)
+            self._sealed_at = end if state.synced_bytes == at else -1
+            return
+        if record_type == JobType.QUEUED:
+            if state.was_stopped:
+                self._stop_counts_no_more()
+            name, ids = job_records.read_queued(body)
+            state.queued.append((name, ids))
+            self._queued_jobs += len(ids)
+            return
+        if record_type == JobType.STOPPED:
+            at_ms, queued_jobs = job_records.read_stopped(body)
+            state.was_stopped = queued_jobs == self._queued_jobs
+            state.latest_at_ms = max(state.latest_at_ms, at_ms)
+            return
+        self._stop_counts_no_more()
+        if record_type == JobType.CHANGE:
+            change = job_records.read_change(body)
+            at_ms = change.at_ms
+            job = state.jobs.get(change.job_id)
+            if job is not None:
+                to = DELAYED if change.state == DELAYED else ACTIVE
+                job.come_back(to, change.requeue_at_ms, change.nacks, change.deliveries, job.segment)
+        elif record_type == JobType.DONE:
+            at_ms, ids = job_records.read_done(body)
+            parts = state.jobs.parts
+            for job_id in ids:
+                gone = parts[hash(job_id) & MASK].pop(job_id, None)
+                if gone is not None:
+                    self._leave(gone)
+        elif record_type == JobType.KEY:
+            key = job_records.read_key(body)
+            at_ms, state.client_keys[key.key] = key.at_ms, key
+        else:
+            at_ms = job_records.read_flushed(body)
+            self._flushed.append(state.jobs)
+            state.jobs, state.client_keys, state.jobs_in, self._added = Table(), {}, {}, 0
+        state.latest_at_ms = max(state.latest_at_ms, at_ms)
+
+    def _stop_counts_no_more(self) -> None:
+        """The server has gone on behind a controlled stop."""
+        state = self.state
+        if self._queued_jobs or state.was_stopped:
+            state.queued, state.was_stopped, self._queued_jobs = [], False, 0
+
+    # The end of it
+
+    def _cut(self, one: FoundJobSegment, end: int, later: Sequence[FoundJobSegment]) -> None:
+        """Cut off what is behind `end`, and set later segments aside. Raises JournalCorrupt if it is no torn tail."""
+        buffer = self._files.read_file(one.path)[: one.used_bytes]
+        code = checked_job_end(buffer, end)[1] if end < len(buffer) else _CUT_SHORT
+        reason = why_bad(code) if end < len(buffer) else f"the file ends here, not at byte {one.used_bytes}"
+        if end < one.synced_bytes:
+            raise JournalCorrupt(one.path, end, f"{reason}, in a part that had been synced")
+        if not self._may_cut:
+            raise JournalCorrupt(one.path, end, f"{reason}: a torn tail, which may not be cut off")
+        if later:
+            self._must_be_unsynced(one, end, reason, later)
+            if code == -4:
+                raise JournalCorrupt(one.path, end, reason)
+        else:
+            must_be_torn(buffer, end, one.path, self.state.synced_bytes > 0, checked_job_end)
+        note, is_cut = cut_tail(self._files, self._clock, one.path, buffer, end, checked_job_end)
+        self.state.notes.append(note)
+        self.state.is_distrusted = self.state.is_distrusted or not is_cut
+        for behind in later:
+            self._set_aside(behind)
+
+    def _must_be_unsynced(self, one: FoundJobSegment, end: int, reason: str, later: Sequence[FoundJobSegment]) -> None:
+        """Raise JournalCorrupt where something says that what was written after `end` was on disk once."""
+        marker = self.state.found.marker
+        is_synced = marker is not None and marker.number > one.number
+        for behind in later:
+            content = self._files.read_file(behind.path)
+            found = find_whole_records(content, HEADER_BYTES, None, checked_job_end)
+            is_synced = is_synced or any(record_type == JobType.SYNC for record_type, _, _ in found)
+        if is_synced:
+            raise JournalCorrupt(one.path, end, f"{reason}, and what follows had been synced")
+
+    def _set_aside(self, one: FoundJobSegment) -> None:
+        kept = f"{one.path}{TORN_MARK}{self._clock.wall_ms}"
+        self._files.rename(one.path, kept)
+        self.state.notes.append(f"{one.path}: not on disk as a whole when the power went; kept as {kept}")
+
+    def _tidy(self, found: FoundLog) -> None:
+        """What counts no more goes; what was being made is set aside."""
+        for one in found.aside:
+            self._set_aside(one)
+        for name in found.stale:
+            try:
+                self._files.unlink(f"{self._folder}/{name}")
+            except OSError as error:
+                must_be_the_systems(error)
+                self.state.notes.append(f"{self._folder}/{name}: cannot remove: {error.strerror}")
+
+    def _free(self) -> Work:
+        for table in self._flushed:
+            for part in table.parts:
+                if part:
+                    part.clear()
+                    yield None
