@@ -294,6 +294,8 @@ class Jobs:
                 self._pass_requeues(job, now_ms)
             if job.requeue_at_ms < job.wakes_at_ms:
                 self._plan(job)
+        else:
+            self.memory.delivered_once += 1
 
     def _pass_requeues(self, job: Job, now_ms: int) -> None:
         """While a job is queued, the times at which it would have been are passed over."""
@@ -306,9 +308,12 @@ class Jobs:
             job.terms.queue.jobs.remove(job)
         elif job.state == DELAYED:
             job.terms.queue.delayed -= 1
-        job.state = ACTIVE
         if job.terms.retry_ms:
             job.requeue_at_ms = self.now_ms + job.terms.retry_ms + self._jitter_ms()
+        else:
+            job.requeue_at_ms = NEVER
+            self.memory.delivered_once += job.state != ACTIVE
+        job.state = ACTIVE
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)
@@ -457,11 +462,8 @@ class Jobs:
             queue.jobs.drop_first()
             queue.jobs_out += 1
             queue.used_at_ms = now_ms
-            retry_ms = job.terms.retry_ms
-            if not retry_ms:
-                self.memory.delivered_once += 1
-            elif self.retry_from_delivery:
-                job.requeue_at_ms = now_ms + retry_ms + self._jitter_ms()
+            if self.retry_from_delivery and job.requeue_at_ms:
+                job.requeue_at_ms = now_ms + job.terms.retry_ms + self._jitter_ms()
             self._hand_out(job)
             return job
         return None

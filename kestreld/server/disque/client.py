@@ -26,6 +26,11 @@ class DisqueClient(CommandHandler):
         """Where the client is: host and port."""
         return self.holder or "unix"
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it may send commands: it has logged in, or nobody has to."""
+        raise NotImplementedError
+
     def tell(self, line: bytes) -> None:
         """Send a line of what is monitored."""
         raise NotImplementedError

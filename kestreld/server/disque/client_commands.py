@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from kestreld.jobs.waiting import JobWaiter
 from kestreld.server.disque import replies
 from kestreld.server.disque.client import DisqueClient
-from kestreld.server.disque.handler import REPLY_OFF, REPLY_ON, REPLY_SKIP, DisqueHandler, Nap
+from kestreld.server.disque.handler import REPLY_OFF, REPLY_ON, REPLY_SKIP, DisqueHandler
+from kestreld.server.disque.node import Nap
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import NIL, OK, SYNTAX_ERROR, bulk
 

@@ -16,7 +16,7 @@ from kestreld.server.command_handler import Authenticate
 from kestreld.server.disque import replies
 from kestreld.server.disque.client import DisqueClient
 from kestreld.server.disque.commands import ADMIN, DENY_OOM, NO_MONITOR, WRITE, Command
-from kestreld.server.disque.node import DisqueNode
+from kestreld.server.disque.node import DisqueNode, Nap
 from kestreld.server.disque.parser import Refusal, RespParser
 from kestreld.server.disque.persistence import Done
 from kestreld.server.disque.replies import NIL, NIL_ARRAY
@@ -25,6 +25,7 @@ MONITOR_BYTES_MAX: Final = 1 << 20  # unsent lines of a MONITOR beyond which its
 FREE: Final = frozenset({b"auth", b"quit"})
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+TOO_MANY_CLIENTS: Final = b"-ERR max number of clients reached\r\n"
 HTTP: Final = frozenset({b"post", b"host:"})
 REPLY_ON: Final = 0
 REPLY_OFF: Final = 1
@@ -57,23 +58,6 @@ class _EndOfJob(TimedWait):
         self._handler.wait_is_over(NIL)
 
 
-class Nap(TimedWait):
-    """A client that asked to be answered later, as DEBUG SLEEP does."""
-
-    __slots__ = ("_wake",)
-
-    def __init__(self, due_at_ms: int, wake: Callable[[], None]) -> None:
-        super().__init__(due_at_ms)
-        self._wake = wake
-
-    def leave(self) -> None:
-        self.over = True
-
-    def fall_due(self, now_ms: int) -> None:
-        self.over = True
-        self._wake()
-
-
 class _Resumed:
     """Commands of a client that were put off until it had logged in."""
 
@@ -92,8 +76,9 @@ class DisqueHandler(DisqueClient):
         self.jobs = node.jobs
         self.account = account
         self.has_entered = account is not None  # by a login
+        self.wrong_tries = 0  # passwords
         self.reply_mode = REPLY_ON
-        self._written: Callable[[Job], bytes] = replies.fetched  # how a job that is waited for is answered with
+        self._written: Callable[[Job, bytes], bytes] = replies.fetched  # how a job that is waited for is answered with
         self._needs_care = self._must_look()
 
     def _must_look(self) -> bool:
@@ -133,8 +118,8 @@ class DisqueHandler(DisqueClient):
             ended_us = stopwatch_us()
             spent_us = ended_us - started_us
             command.spent_us += spent_us
-            if spent_us >= node.slow_us:
-                node.note_slow(self, words, command, spent_us)
+            if spent_us >= node.noted_us:
+                node.note_slow(words, command, spent_us)
             started_us = ended_us
             self.last_command = command.name
             if self.waiter is not None or self.held or self.closing or self.room_bytes < 0:
@@ -249,7 +234,7 @@ class DisqueHandler(DisqueClient):
             self.ready()
 
     def wait_for_job(
-        self, queues: list[JobQueue], globs: list[Glob], wait_ms: int, written: Callable[[Job], bytes]
+        self, queues: list[JobQueue], globs: list[Glob], wait_ms: int, written: Callable[[Job, bytes], bytes]
     ) -> None:
         """Answer with the first job there is of these queues."""
         self._written = written
@@ -257,7 +242,7 @@ class DisqueHandler(DisqueClient):
 
     def served(self, waiter: JobWaiter, job: Job | None) -> None:
         """The wait for a job is over."""
-        self.wait_is_over(NIL_ARRAY if job is None else b"*1\r\n" + self._written(job))
+        self.wait_is_over(NIL_ARRAY if job is None else b"*1\r\n" + self._written(job, job.body))
 
     def wait_for_end(self, job: Job, wait_ms: int) -> None:
         """Answer with what becomes of a job."""
@@ -268,9 +253,9 @@ class DisqueHandler(DisqueClient):
         if wait_ms:
             self.state.collection.agenda.add(wait)
 
-    def sleep(self, span_ms: int) -> None:
-        """Answer +OK after that time."""
-        wait = Nap(self.state.clock.monotonic_ms + span_ms, lambda: self.wait_is_over(replies.OK))
+    def answer_later(self, span_ms: int, reply: bytes) -> None:
+        """Answer after that time."""
+        wait = Nap(self.state.clock.monotonic_ms + span_ms, lambda: self.wait_is_over(reply))
         self.waiter = wait
         self.state.collection.agenda.add(wait)
 
@@ -312,6 +297,11 @@ class DisqueHandler(DisqueClient):
         if self.is_monitor and unsent_bytes > MONITOR_BYTES_MAX:
             self.node.remove_monitor(self)
             self.closing = True
+
+    def turn_away(self) -> None:
+        """There are too many clients."""
+        self.out.append(TOO_MANY_CLIENTS)
+        self.hang_up()
 
     def hang_up(self) -> None:
         self.closing = True

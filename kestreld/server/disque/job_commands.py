@@ -206,7 +206,7 @@ def getjob(handler: DisqueHandler, words: list[bytes]) -> None:
         queue = jobs.queue(words[2])
         job = jobs.take(queue) if queue is not None else None
         if job is not None:
-            handler.out.append(b"*1\r\n" + replies.fetched(job))
+            handler.out.append(b"*1\r\n" + replies.fetched(job, job.body))
             return
     options = get_options(words)
     if options.error:
@@ -250,13 +250,13 @@ def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], g
         if job is not None:
             taken.append(job)
     if taken:
-        handler.out.append(b"*%d\r\n%b" % (len(taken), b"".join([_fetched(job, options) for job in taken])))
+        handler.out.append(b"*%d\r\n%b" % (len(taken), b"".join([_fetched(job, job.body, options) for job in taken])))
     elif options.nohang:
         handler.out.append(NIL_ARRAY)
     elif handler.node.is_leaving:
         handler.out.append(handler.node.LEAVING)
     else:
-        written = partial(_fetched, options=options) if options.counters or options.origin else replies.fetched
+        written = partial(_fetched, options=options)
         handler.wait_for_job(queues, globs, options.wait_ms, written)
 
 
@@ -275,20 +275,25 @@ def rounds(handler: DisqueHandler, queues: list[JobQueue], count: int) -> Iterat
         queues = left
 
 
-def _fetched(job: Job, options: GetOptions) -> bytes:
+def _fetched(job: Job, body: bytes, options: GetOptions) -> bytes:
     if options.counters or options.origin:
-        return replies.fetched_with(job, counters=options.counters, origin=options.origin)
-    return replies.fetched(job)
+        return replies.fetched_with(job, body, counters=options.counters, origin=options.origin)
+    return replies.fetched(job, body)
 
 
 def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue]) -> Pieces:
     """More jobs than are taken in one go: first they are handed out, then the reply is written."""
-    taken: list[Job] = []
+    taken, bodies = list[Job](), list[bytes]()
     for job in rounds(handler, queues, options.count):
         if job is not None:
             taken.append(job)
+            bodies.append(job.body)
         yield None
-    yield from in_pieces(len(taken), (_fetched(job, options) for job in taken))
+    if taken:
+        written = partial(_fetched, options=options)
+        yield from in_pieces(len(taken), map(written, taken, bodies))
+    else:
+        yield NIL_ARRAY
 
 
 def in_pieces(count: int, parts: Iterator[bytes]) -> Pieces:

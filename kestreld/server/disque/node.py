@@ -7,6 +7,7 @@ from typing import Final
 
 from kestreld.jobs.job import ACTIVE
 from kestreld.jobs.jobs import DELETED, Jobs, RandomBytes
+from kestreld.queues.agenda import TimedWait
 from kestreld.queues.commit import Committed
 from kestreld.queues.slices import Work
 from kestreld.server.accounts import Account
@@ -25,6 +26,23 @@ WORDS_LOGGED_MAX: Final = 32
 WORD_LOGGED_BYTES_MAX: Final = 128
 LEAVING: Final = b"-LEAVING This node is leaving the cluster, please connect to a different one\r\n"
 IDLE_MS: Final = (300_000, 10_000, 2_000)  # by level: after which queues that nobody uses are collected
+
+
+class Nap(TimedWait):
+    """Something to be done at a time."""
+
+    __slots__ = ("_wake",)
+
+    def __init__(self, due_at_ms: int, wake: Callable[[], None]) -> None:
+        super().__init__(due_at_ms)
+        self._wake = wake
+
+    def leave(self) -> None:
+        self.over = True
+
+    def fall_due(self, now_ms: int) -> None:
+        self.over = True
+        self._wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +112,9 @@ class DisqueNode:
         self.password = b""
         self.is_leaving = False
         self.is_paused = False
-        self.slow_us = 10_000
+        self.clients_max = 10_000
+        self.idle_ms_max = 0  # after which a client that waits for nothing is hung up on; 0 = never
+        self.noted_us = self.slow_us = 10_000
         self.slow_max = 128
         self.slow: deque[SlowCommand] = deque()
         self.latency = Latency()
@@ -127,6 +147,10 @@ class DisqueNode:
             self.password = value
         elif name == b"slowlog-log-slower-than":
             self.slow_us = int(value) if int(value) >= 0 else NEVER_US
+        elif name == b"maxclients":
+            self.clients_max = int(value)
+        elif name == b"timeout":
+            self.idle_ms_max = int(value) * 1000
         elif name == b"slowlog-max-len":
             self.slow_max = int(value)
             self.trim_slow()
@@ -134,6 +158,7 @@ class DisqueNode:
             self.latency.threshold_ms = int(value)
         elif name == b"appendfsync":
             self.persistence.set_sync(value.decode())
+        self.noted_us = min(self.slow_us, self.latency.threshold_ms * 1000 or NEVER_US)
         self.update_care()
 
     # Commands
@@ -213,6 +238,10 @@ class DisqueNode:
         for then in paused:
             then()
 
+    def soon(self, do: Callable[[], None]) -> None:
+        """Do something behind this turn."""
+        self.state.collection.agenda.add(Nap(self.clock.monotonic_ms, do))
+
     def set_leaving(self, *, leaving: bool) -> None:
         """CLUSTER LEAVING: who waits is sent to other nodes."""
         self.is_leaving = leaving
@@ -222,9 +251,10 @@ class DisqueNode:
 
     # Logs of commands
 
-    def note_slow(self, handler: DisqueClient, words: list[bytes], command: Command, spent_us: int) -> None:
+    def note_slow(self, words: list[bytes], command: Command, spent_us: int) -> None:
         """A command took long."""
-        if self.slow_us < 0 or command.name in rights.WITH_SECRETS:
+        self.latency.note(b"command", self.clock.wall_ms // 1000, spent_us // 1000)
+        if spent_us < self.slow_us or command.name in rights.WITH_SECRETS:
             return
         shown = [
             word
@@ -273,12 +303,18 @@ class DisqueNode:
         stats = self.state.stats
         executed = sum([command.calls for command in self.commands.values()])
         self.rates.sample(executed, stats.bytes_read, stats.bytes_written)
-        if self.jobs.listed and not self._is_sweeping:
+        if (self.jobs.listed or self.clients) and not self._is_sweeping:
             self._is_sweeping = True
             self.state.control.take_on(self._collect())
 
     def _collect(self) -> Work:
-        jobs = self.jobs
+        jobs, config = self.jobs, self.state.collection.config
+        for client in list(self.clients.values()):
+            idle_ms = self.clock.monotonic_ms - client.active_at_ms
+            is_late = bool(config.request_timeout_ms) and not client.is_known and idle_ms > config.request_timeout_ms
+            if is_late or (0 < self.idle_ms_max < idle_ms and not (client.is_busy or client.is_monitor)):
+                client.hang_up()
+            yield None
         for queue in jobs.queues:
             idle_ms = jobs.now_ms - queue.used_at_ms
             if idle_ms > IDLE_MS[jobs.memory.level] and queue.is_listed and queue.is_idle:

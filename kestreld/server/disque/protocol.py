@@ -20,7 +20,7 @@ from kestreld.server.disque.commands import (
     Command,
     Run,
 )
-from kestreld.server.disque.handler import DisqueHandler
+from kestreld.server.disque.handler import TOO_MANY_CLIENTS, DisqueHandler
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.parser import RespParser
 from kestreld.server.wire_protocol import Login, WireProtocol
@@ -85,12 +85,12 @@ class Disque(WireProtocol):
         parser = RespParser(is_known=account is not None or not node.password)
         handler = DisqueHandler(node, parser, account, node.new_number())
         node.add(handler)
+        if len(node.clients) > node.clients_max:
+            node.soon(handler.turn_away)
         return parser, handler
 
     def login(self) -> Login:
-        raise NotImplementedError
+        return Login()  # not asked for one: AUTH is a command
 
     def refusal(self, reason: str) -> bytes:
-        if reason == "too many connections":
-            return b"-ERR max number of clients reached\r\n"
-        return b"-ERR " + reason.encode("utf-8", "replace") + b"\r\n"
+        return TOO_MANY_CLIENTS

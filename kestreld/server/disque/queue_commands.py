@@ -70,21 +70,22 @@ def qpeek(handler: DisqueHandler, words: list[bytes]) -> None:
         return
     if min(abs(count), queue.jobs.count) <= AT_ONCE:
         order = queue.jobs.oldest() if count > 0 else queue.jobs.newest()
-        handler.out.append(replies.array([replies.fetched(job) for job in islice(order, abs(count))]))
+        handler.out.append(replies.array([replies.fetched(job, job.body) for job in islice(order, abs(count))]))
     else:
         handler.answer_in_pieces(_peeked(queue, count))
 
 
 def _peeked(queue: JobQueue, count: int) -> Pieces:
     """Many jobs of a queue that changes meanwhile: those of them that are in it now."""
-    some: list[Job] = []
+    some, bodies = list[Job](), list[bytes]()
     for chunk in queue.jobs.chunks(is_newest_first=count < 0):
-        some += chunk
+        there = [job for job in chunk[: abs(count) - len(some)] if job.state == QUEUED]
+        some += there
+        bodies += [job.body for job in there]
         yield None
         if len(some) >= abs(count):
-            del some[abs(count) :]
             break
-    yield from in_pieces(len(some), (replies.fetched(job) for job in some))
+    yield from in_pieces(len(some), map(replies.fetched, some, bodies))
 
 
 def pause(handler: DisqueHandler, words: list[bytes]) -> None:

@@ -41,20 +41,15 @@ def pairs(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     return array([one for key, value in fields for one in (bulk(key), value)])
 
 
-def fetched(job: Job) -> bytes:
-    """A job as GETJOB gives it."""
-    return fetched_body(job, job.body)
-
-
-def fetched_body(job: Job, body: bytes) -> bytes:
-    """The same, of a job that may have lost its body since."""
+def fetched(job: Job, body: bytes) -> bytes:
+    """A job as GETJOB gives it. `body` is the job's: where the reply is written later, it may be gone by then."""
     name = job.terms.queue.name
     return b"*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, job.id, len(body), body)
 
 
-def fetched_with(job: Job, *, counters: bool, origin: bool) -> bytes:
+def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> bytes:
     """A job as GETJOB gives it WITHCOUNTERS or WITHORIGIN."""
-    items = [bulk(job.terms.queue.name), bulk(job.id), bulk(job.body)]
+    items = [bulk(job.terms.queue.name), bulk(job.id), bulk(body)]
     if counters:
         items += [bulk(b"nacks"), integer(job.nacks), bulk(b"additional-deliveries"), integer(job.deliveries)]
     if origin:

@@ -12,6 +12,7 @@ from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import NIL, NOT_AN_INTEGER, OK, SYNTAX_ERROR, bulk
 from kestreld.server.disque.settings import SETTABLE
 
+WRONG_TRIES_MAX: Final = 3  # of a connection whose user is one of those configured
 SLEEP_S_MAX: Final = 86_400
 SLOW_DEFAULT: Final = 10
 
@@ -55,8 +56,13 @@ def _log_in(handler: DisqueHandler, name: bytes, password: bytes) -> None:
         if handler.gone:
             return
         handler.enter(account, has_entered=account is not None)
-        handler.state.stats.failed_logins += account is None
-        handler.finish_slices(OK if account is not None else b"-ERR invalid password\r\n")
+        if account is not None:
+            handler.finish_slices(OK)
+            return
+        handler.state.stats.failed_logins += 1
+        handler.wrong_tries += 1
+        handler.closing = handler.wrong_tries >= WRONG_TRIES_MAX
+        handler.finish_slices(b"-ERR invalid password\r\n")
 
     assert handler.authenticate is not None
     handler.begin_slices()
@@ -162,7 +168,7 @@ def debug(handler: DisqueHandler, words: list[bytes]) -> None:
         if span_ms is None:
             handler.out.append(b"-ERR value is not a valid float\r\n")
         elif span_ms:
-            handler.sleep(span_ms)
+            handler.answer_later(span_ms, OK)
         else:
             handler.out.append(OK)
     elif word == b"error" and len(words) == 3:
