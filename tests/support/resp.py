@@ -38,6 +38,37 @@ def request(*words: bytes | str | int) -> bytes:
     return b"*%d\r\n" % len(as_bytes) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in as_bytes])
 
 
+def replies_in(data: bytes) -> list[Any]:
+    """All the replies of which these bytes consist."""
+    replies, at = [], 0
+    while at < len(data):
+        reply, at = _reply_at(data, at)
+        replies.append(reply)
+    return replies
+
+
+def _reply_at(data: bytes, at: int) -> tuple[Any, int]:
+    end = data.index(b"\r\n", at)
+    kind, rest, after = data[at : at + 1], data[at + 1 : end], end + 2
+    assert kind in (b"+", b"-", b":", b"$", b"*"), data[at : at + 40]
+    if kind == b"+" or kind == b"-":
+        assert not {*b"\r\n"} & {*rest}, rest
+        return (Status if kind == b"+" else ErrorReply)(rest), after
+    number = int(rest)
+    if kind == b":":
+        return number, after
+    if number < 0:
+        return (None if kind == b"$" else NIL_ARRAY), after
+    if kind == b"$":
+        assert data[after + number : after + number + 2] == b"\r\n"
+        return data[after : after + number], after + number + 2
+    items = []
+    for _ in range(number):
+        item, after = _reply_at(data, after)
+        items.append(item)
+    return items, after
+
+
 class RespClient:
     """One connection."""
 

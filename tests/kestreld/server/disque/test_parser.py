@@ -8,11 +8,13 @@ from kestreld.server.disque.parser import LARGE_BYTES, LINE_BYTES_MAX, RespParse
 from tests.support.resp import request
 from tests.support.resp_parsing import parse
 
-words = st.lists(st.binary(max_size=12) | st.sampled_from([b"\r\n", b"$3\r\nabc\r\n", b"*1\r\n", b"x" * 2000]), min_size=1)
+words = st.lists(
+    st.binary(max_size=12) | st.sampled_from([b"\r\n", b"$3\r\nabc\r\n", b"*1\r\n", b"x" * 2000]), min_size=1
+)
 SESSION = b"".join(
     [
         request("ADDJOB", "q", b"a\r\nb", 0),
-        b"PING \"a\\x41\"\r\n",
+        b'PING "a\\x41"\r\n',
         b"*0\r\n*-1\r\n\r\n",
         request("ACKJOB", *["D-" + "x" * 38] * 3),
         b"quit\n",
