@@ -104,6 +104,13 @@ class RespClient:
         assert kind == b"*", line
         return NIL_ARRAY if rest == b"-1" else [self.reply() for _ in range(int(rest))]
 
+    def rest(self) -> list[Any]:
+        """All replies until the server hangs up."""
+        while data := self.socket.recv(65536):
+            self._received += data
+        received, self._received = self._received, b""
+        return replies_in(received)
+
     def fields(self, *words: bytes | str | int) -> dict[str, Any]:
         """A reply of keys and values."""
         flat = self(*words)

@@ -127,7 +127,17 @@ class DisqueHandler(DisqueClient):
         return False
 
     def _with_care(self, words: Any) -> Command | None:
-        """Carry out a command if it may be now; None when it was not. Disque's order of checks."""
+        """Carry out a command if it may be now; None when it was not. What it answers may be kept back."""
+        mode, answered = self.reply_mode, len(self.out)
+        command = self._checked(words)
+        if mode == REPLY_SKIP or mode == self.reply_mode == REPLY_OFF:
+            del self.out[answered:]
+        if mode == self.reply_mode == REPLY_SKIP:
+            self.set_reply_mode(REPLY_ON)
+        return command
+
+    def _checked(self, words: Any) -> Command | None:
+        """`_with_care` of a command whose answer is to be given, with Disque's order of checks."""
         if isinstance(words, _Resumed):
             self._resume(words.commands)
             return None
@@ -156,7 +166,9 @@ class DisqueHandler(DisqueClient):
             self.held = True
             self.node.when_paused_no_more(self._let_go)
             return None
-        self._run_with_care(command, words)
+        if self.node.monitors and not command.flags & (ADMIN | NO_MONITOR):
+            self.node.tell_monitors(self, words)
+        command.run(self, words)
         return command
 
     def _problem(self, command: Command, words: list[bytes]) -> bytes:
@@ -176,16 +188,6 @@ class DisqueHandler(DisqueClient):
             if self.put_off is not None:
                 commands = chain((self.put_off,), commands)
             self.put_off = _Resumed(commands)
-
-    def _run_with_care(self, command: Command, words: list[bytes]) -> None:
-        node, mode, answered = self.node, self.reply_mode, len(self.out)
-        if node.monitors and not command.flags & (ADMIN | NO_MONITOR):
-            node.tell_monitors(self, words)
-        command.run(self, words)
-        if mode == REPLY_SKIP or mode == self.reply_mode == REPLY_OFF:
-            del self.out[answered:]
-        if mode == self.reply_mode == REPLY_SKIP:
-            self.set_reply_mode(REPLY_ON)
 
     # What commands use
 
@@ -296,7 +298,8 @@ class DisqueHandler(DisqueClient):
     def piled_up(self, unsent_bytes: int) -> None:
         if self.is_monitor and unsent_bytes > MONITOR_BYTES_MAX:
             self.node.remove_monitor(self)
-            self.closing = True
+            self.is_monitor = False
+            self.closing = True  # once it has read that
 
     def turn_away(self) -> None:
         """There are too many clients."""
