@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final
 
 from kestreld import checks
+from kestreld.config.job_rules import NO_JOB_RULES, JobRules
 from kestreld.config.users import UserConfig
 from kestreld.config.values import usable_path
 from kestreld.config.yaml_tree import SourceLocation
@@ -164,6 +165,7 @@ class Config:
     cache: tuple[Address, ...] | None = None  # None = no cache
     disque: tuple[Address, ...] | None = None  # None = no jobs
     jobs_retry_from: RetryFrom = RetryFrom.QUEUEING
+    job_rules: JobRules = NO_JOB_RULES
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT

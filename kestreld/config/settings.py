@@ -20,6 +20,7 @@ from kestreld.config.config import (
     RetryFrom,
     queue_name_problem,
 )
+from kestreld.config.job_rules import job_rules
 from kestreld.config.yaml_tree import Kind, Node
 
 LINE_BYTES_MAX: Final = 1024**2
@@ -146,6 +147,7 @@ SETTINGS: Final = (
     Setting("listen.admin_hosts", "admin_hosts", _host_names),
     Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
     Setting("jobs.retry_from", "jobs_retry_from", _one_of(RetryFrom), restart=True),
+    Setting("jobs.queues", "job_rules", job_rules, restart=True),
     Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
     Setting("tls.certificate", "tls_certificate", values.path_of, "null"),
     Setting("tls.key", "tls_key", values.path_of, "null"),

@@ -1,28 +1,14 @@
 """What the configuration says of jobs that come back: how long they wait, how often they may, where they go then."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from kestreld.config.job_rules import JobRule
 from kestreld.jobs.globs import Glob
 
 DEAD_SUFFIX: Final = b".dead"
 REMEMBERED_MAX: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRule:
-    """For the queues whose names are like `pattern`. `retries_max` -1 = no limit; `backoff_ms` has the delay of the
-    first retry, of the second and so on, the last one for all that follow; `dead_letters` b"" = the name and `.dead`.
-    """
-
-    pattern: bytes
-    backoff_ms: tuple[int, ...] = ()
-    retries_max: int = -1
-    dead_letters: bytes = b""
-
-
-_NO_RULE: Final = QueueRule(b"*")
+_NO_RULE: Final = JobRule("*")
 
 
 class DeadLetterRules:
@@ -30,12 +16,12 @@ class DeadLetterRules:
 
     __slots__ = ("_globs", "_of_queue", "_rules")
 
-    def __init__(self, rules: Sequence[QueueRule] = ()) -> None:
+    def __init__(self, rules: Sequence[JobRule] = ()) -> None:
         self._rules = rules
-        self._globs = [Glob(rule.pattern) for rule in rules]
-        self._of_queue: dict[bytes, QueueRule] = {}
+        self._globs = [Glob(rule.pattern.encode("latin-1")) for rule in rules]
+        self._of_queue: dict[bytes, JobRule] = {}
 
-    def _of(self, queue: bytes) -> QueueRule:
+    def _of(self, queue: bytes) -> JobRule:
         if not self._rules:
             return _NO_RULE
         rule = self._of_queue.get(queue)
@@ -48,13 +34,15 @@ class DeadLetterRules:
 
     def backoff_ms(self, queue: bytes, retry: int) -> int:
         """How long a job waits before its retry of that number, counted from 1."""
-        delays_ms = self._of(queue).backoff_ms
+        delays_ms = self._of(queue).retry_delays_ms
         return delays_ms[min(retry, len(delays_ms)) - 1] if delays_ms else 0
 
     def retries_max(self, queue: bytes) -> int:
         """How often a job of this queue may be put back; -1 = any number of times."""
-        return self._of(queue).retries_max
+        most = self._of(queue).max_retries
+        return -1 if most is None else most
 
     def dead_letter_queue(self, queue: bytes) -> bytes:
         """Where a job of this queue goes after that."""
-        return self._of(queue).dead_letters or queue + DEAD_SUFFIX
+        to = self._of(queue).move_failed_to
+        return queue + DEAD_SUFFIX if to is None else to.encode("latin-1")

@@ -1,8 +1,14 @@
 """What Disque's users wished for: delays of NACK, ids of clients, dead letters, waiting for an acknowledgement."""
 
+from pathlib import Path
+
 import pytest
 
+from kestreld.config.config_file import load_file
+from kestreld.errors import ConfigError
+from kestreld.files import FileLayer
 from tests.jobs.test_job_commands import UNKNOWN, add_many, take
+from tests.support.daemon import running_daemon
 from tests.support.resp import NIL_ARRAY, RespClient
 
 
@@ -150,3 +156,41 @@ def test_a_scan_of_jobs_takes_several_queues(client: RespClient) -> None:
 def test_no_arity_of_disque_has_changed(client: RespClient, words: tuple[str, ...]) -> None:
     name = words[0].lower()
     assert client(*words) == f"ERR wrong number of arguments for '{name}' command".encode()
+
+
+def test_a_queues_rules_say_how_long_jobs_wait_and_where_they_end(tmp_path: Path) -> None:
+    rules = '{"mail.*": {retry_delays: [1ms, 40s], max_retries: 2, move_failed_to: "mail dead"}, "*": {max_retries: 0}}'
+    with running_daemon(tmp_path, "listen.disque=127.0.0.1:0", config=f"jobs: {{queues: {rules}}}") as daemon:
+        client = RespClient(daemon.disque)
+        job_id = client.job("mail.a")
+        take(client, "mail.a")
+        assert client("NACK", job_id) == 1
+        assert client("GETJOB", "TIMEOUT", 5000, "FROM", "mail.a") == [[b"mail.a", job_id, b"body"]]
+        assert client("NACK", job_id) == 1
+        assert 30_000 < client.fields("SHOW", job_id)["next-requeue-within"] <= 40_000
+        assert client("ENQUEUE", job_id) == 1
+        take(client, "mail.a")
+        assert client("NACK", job_id) == 1
+        assert client.fields("DEADSHOW", job_id)["queue"] == b"mail dead"
+        other_id = client.job("web")
+        take(client, "web")
+        assert client("NACK", other_id) == 1
+        assert client("QLEN", "web.dead") == 1
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ("5", "expected a mapping of patterns"),
+        ("{a: 5}", "expected a mapping such as"),
+        ("{a: {retries: 5}}", "unknown setting 'retries' of 'a'"),
+        ("{a: {max_retries: -1}}", "whole number"),
+        ("{a: {retry_delays: [0]}}", "too small"),
+    ],
+)
+def test_rules_that_are_wrong_are_refused(tmp_path: Path, rules: str, problem: str) -> None:
+    (tmp_path / "kestreld.yaml").write_text(f"jobs: {{queues: {rules}}}")
+    with pytest.raises(ConfigError) as error:
+        load_file(FileLayer(), str(tmp_path / "kestreld.yaml"), [])
+    assert problem in str(error.value.problems[0])

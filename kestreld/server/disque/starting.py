@@ -1,6 +1,7 @@
 """Jobs where `listen.disque` asks for them: their store, their node, and what the server looks after for them."""
 
 from kestreld.config.config import Config, RetryFrom
+from kestreld.jobs.dead_letters import DeadLetterRules
 from kestreld.jobs.jobs import Jobs, RandomBytes
 from kestreld.queues.collection import QueueCollection
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
@@ -20,6 +21,7 @@ def new_jobs(collection: QueueCollection, config: Config, random_bytes: RandomBy
         retry_from_delivery=config.jobs_retry_from is RetryFrom.DELIVERY,
     )
     jobs.queues_max = config.max_queues
+    jobs.rules = DeadLetterRules(config.job_rules.rules)
     return jobs
 
 
