@@ -240,7 +240,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         passed = passed_sockets(os.environ)
         addresses = listen(service, network, config, passed)
         cache_addresses = listen_for_cache(service, network, config, passed)
-        disque_addresses = listen_for_jobs(service, network, config)
+        disque_addresses = listen_for_jobs(service, network, config, log)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))
@@ -288,6 +288,8 @@ def close(service: Service, files: ThreadedFiles, collection: QueueCollection, l
     left_us = None if until_us is None else max(until_us - service.clock.stopwatch_us(), 0) // 2
     files.stop(left_us)
     service.close()
+    for put_on_disk in service.at_close:
+        put_on_disk(until_us)
     collection.close(lock, until_us)
 
 

@@ -1,5 +1,6 @@
 """Opening the ports: where systemd has opened sockets, else where the configuration says."""
 
+import gc
 import os
 import re
 import sys
@@ -48,13 +49,13 @@ def listen_for_cache(service: Service, network: Network, config: Config, passed:
     return _serve(service, network, config, Cache(service.state, dictionary), sockets, config.cache or ())
 
 
-def listen_for_jobs(service: Service, network: Network, config: Config) -> list[str]:
+def listen_for_jobs(service: Service, network: Network, config: Config, log: Log) -> list[str]:
     """Listen for Disque's clients, where the configuration says so; the addresses it is really at. Raises OSError."""
     if config.disque is None:
         return []
     # Who has no jobs loads nothing of them.
     from kestreld.server.disque.node import ProcessFacts
-    from kestreld.server.disque.starting import disque_protocol, new_jobs
+    from kestreld.server.disque.starting import disque_protocol, keep_on_disk, new_jobs
 
     bound = [bind(network, address) for address in config.disque]
     system = os.uname()
@@ -67,7 +68,8 @@ def listen_for_jobs(service: Service, network: Network, config: Config) -> list[
         cpu_s,
     )
     jobs = new_jobs(service.collection, config, os.urandom)
-    protocol, _ = disque_protocol(service, jobs, os.urandom, _port_of(bound[0].address), process)
+    protocol, node = disque_protocol(service, jobs, os.urandom, _port_of(bound[0].address), process)
+    keep_on_disk(service, node, config, log.of("jobs", Level.WARNING), gc.freeze)
     return [
         service.listen(one, protocol, is_tls=address.tls, is_trusted=one.is_private).address
         for one, address in zip(bound, config.disque, strict=True)

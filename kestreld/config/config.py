@@ -166,6 +166,8 @@ class Config:
     disque: tuple[Address, ...] | None = None  # None = no jobs
     jobs_retry_from: RetryFrom = RetryFrom.QUEUEING
     job_rules: JobRules = NO_JOB_RULES
+    jobs_journal: bool = False
+    jobs_sync_journal_ms: int | None = 1000  # as sync_journal_ms of queues
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT

@@ -148,6 +148,8 @@ SETTINGS: Final = (
     Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
     Setting("jobs.retry_from", "jobs_retry_from", _one_of(RetryFrom), restart=True),
     Setting("jobs.queues", "job_rules", job_rules, restart=True),
+    Setting("jobs.journal", "jobs_journal", values.switch, restart=True),
+    Setting("jobs.sync_journal", "jobs_sync_journal_ms", values.sync_interval_ms, "false", restart=True),
     Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
     Setting("tls.certificate", "tls_certificate", values.path_of, "null"),
     Setting("tls.key", "tls_key", values.path_of, "null"),
@@ -203,7 +205,9 @@ GROUPED: Final = {
 TOP_LEVEL: Final = {s.name: s for s in SETTINGS if "." not in s.name}
 PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}
 GROUPS: Final = (*GROUPED, "queues", "users")
-PLAIN_MS: Final = frozenset({"sync_journal", "max_age"})  # where a plain number is milliseconds; else it is seconds
+PLAIN_MS: Final = frozenset(
+    {"sync_journal", "jobs.sync_journal", "max_age"}
+)  # where a plain number is milliseconds; else it is seconds
 
 
 def queue_setting_lines(config: QueueConfig) -> list[tuple[str, str]]:
@@ -221,7 +225,7 @@ def written(setting: Setting, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, Enum):
         return str(value.value)
-    if setting.name == "sync_journal" and value == 0:
+    if setting.field.endswith("sync_journal_ms") and value == 0:
         return "true"
     if isinstance(value, tuple):
         return f"[{', '.join(_in_seconds(ms) for ms in value)}]"

@@ -97,6 +97,7 @@ class Jobs:
         self.last_ctime = 0
         self._waiter_number = 0
         self._alarm = _Alarm(self._wake_some)
+        self._is_restoring = False
         self._fields: dict[tuple[int, bool], bytes] = {}
 
     @property
@@ -403,6 +404,12 @@ class Jobs:
     def adopt(self, table: Table[Job]) -> None:
         """These are the jobs, as a log says, each of which `restore` is to be told of. There were none."""
         self.table = table
+        self._is_restoring = True
+
+    def restored(self) -> None:
+        """All of them are there, and what is due falls due."""
+        self._is_restoring = False
+        self._set_alarm()
 
     def restore(self, jobs: Iterable[Job], *, is_all_known: bool) -> None:
         """Some of the jobs that came with `adopt`, active or delayed. Nobody is told.
@@ -429,7 +436,6 @@ class Jobs:
             if terms.key:
                 self.keys.add(terms.key, job.id)
             timers.add(job, at_ms)
-        self._set_alarm()
 
     def put_back(self, job_id: bytes) -> None:
         """A job that was restored is in its queue, as it was when the server was stopped."""
@@ -532,6 +538,8 @@ class Jobs:
             self.agenda.add(self._alarm)
 
     def _wake_some(self) -> None:
+        if self._is_restoring:
+            return  # what happened now nobody would write down
         now_ms = self.now_ms
         for job in self.timers.due(now_ms, WAKES_AT_ONCE):
             if job.state != GONE:

@@ -35,7 +35,7 @@ class LogWriter(Committed):
     """
 
     __slots__ = ("_ended", "_in_flight", "_log", "_parts", "commits", "failure", "now_ms", "rewrite_wanted",
-                 "segment_number", "unwritten_bytes")  # fmt: skip
+                 "segment_number", "told", "unwritten_bytes")  # fmt: skip
 
     def __init__(
         self,
@@ -56,11 +56,16 @@ class LogWriter(Committed):
         self.commits = 0  # so many were written
         self.segment_number = log.next_number  # what is said now gets into that one, or a later one
         self.failure: JournalFailed | None = None
+        self.told: Callable[[], None] = lambda: None  # that `failure` is another
         self.rewrite_wanted = False  # nobody knows what of the log is on disk
 
     def configure(self, sync_ms: int | None, segment_bytes_max: int) -> None:
         """As of a queue's journal."""
         self.sync_ms, self.segment_bytes_max = sync_ms, segment_bytes_max
+
+    def tell_failures(self, told: Callable[[], None]) -> None:
+        """Have that one told whenever `failure` is another."""
+        self.told = told
 
     # What is to be written
 
@@ -111,8 +116,8 @@ class LogWriter(Committed):
         except JournalFailed as failure:
             self._keep(failure)
             raise
-        self.failure = None
         self._parts, self.unwritten_bytes = [], 0
+        self._set_failure(None)
         self.commits += 1
         if self.sync_ms == 0:
             self._in_flight = parts
@@ -125,18 +130,27 @@ class LogWriter(Committed):
 
     def _keep(self, failure: JournalFailed) -> None:
         """What was not written is for the next segment."""
-        self.failure = failure
+        self._set_failure(failure)
         self.segment_number = self._log.next_number
         if self.unwritten_bytes > KEPT_BYTES_MAX:
             self._parts, self._ended, self.unwritten_bytes = [], [], 0
             self.rewrite_wanted = True
+
+    def _set_failure(self, failure: JournalFailed | None) -> None:
+        if failure is not self.failure:
+            self.failure = failure
+            self.told()
+
+    def rewrite_is_over(self, *, is_done: bool) -> None:
+        """All jobs were written anew, or begin to be; or they have to be, as nobody knows what is on disk."""
+        self.rewrite_wanted = not is_done
 
     def try_again(self) -> None:
         """Have what the disk has refused written, if there is any of it."""
         failure = self.failure
         if failure is not None and self.clock.monotonic_ms - self._log.failed_at_ms >= RETRY_MS:
             if self.is_written:
-                self.failure = None
+                self._set_failure(None)
             else:
                 self.mark_dirty()
 

@@ -248,6 +248,16 @@ class JobJournal(Journal):
         self.unsynced = bool(segments)
         self.marker = marker
 
+    def begin_beside(self, marker: Marker | None) -> None:
+        """Begin a log while another one counts, until `count_from`."""
+        self.marker = marker
+        self.may_mark = False
+
+    def count_from(self, floor: int) -> None:
+        """This log counts from now on, from that segment on, which is on disk. Raises OSError."""
+        self.may_mark = True
+        self.mark(floor)
+
     def synced(self, number: int, used_bytes: int, started_us: int) -> None:
         super().synced(number, used_bytes, started_us)
         self.synced_at = max(self.synced_at, (number, used_bytes))

@@ -97,7 +97,8 @@ class Service:
         self.listeners: list[BoundListener] = []
         self._dictionary: Dictionary | None = None  # None = there is no cache
         self.once_a_second: list[Callable[[], None]] = []  # of who else has something to look after,
-        self.at_stop: list[Callable[[], None]] = []  # or to end
+        self.at_stop: list[Callable[[], None]] = []  # or to end,
+        self.at_close: list[Callable[[int | None], None]] = []  # or to put on disk, in time as the stopwatch has it
         self.stopped: asyncio.Future[None] = loop.create_future()
         self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False

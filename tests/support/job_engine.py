@@ -8,7 +8,8 @@ from kestreld.errors import JournalFailed
 from kestreld.files import FileLayer
 from kestreld.jobs.job import Job
 from kestreld.jobs.jobs import Jobs
-from kestreld.jobs.storage import Engine, JobStorage
+from kestreld.jobs.maintenance import Engine, LogMaintenance
+from kestreld.jobs.storage import JobStorage
 from kestreld.queues.commit import Committed, PendingCommit
 from tests.support import engine as queues
 from tests.support.clock import FakeClock
@@ -166,6 +167,11 @@ class JobEngine:
     def said(self) -> dict[bytes, Said]:
         """What SHOW tells of every job that has to be the same after a restart."""
         return {job.id: said_of(job) for job in self.jobs.table}
+
+    @property
+    def maintenance(self) -> LogMaintenance:
+        assert self.storage.maintenance is not None
+        return self.storage.maintenance
 
     def segments(self) -> list[Path]:
         return sorted((self.spool / ".jobs").glob("*.jobs"))

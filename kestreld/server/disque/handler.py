@@ -15,7 +15,7 @@ from kestreld.server.accounts import Account
 from kestreld.server.command_handler import Authenticate
 from kestreld.server.disque import replies
 from kestreld.server.disque.client import DisqueClient
-from kestreld.server.disque.commands import ADMIN, DENY_OOM, NO_MONITOR, WRITE, Command
+from kestreld.server.disque.commands import ADMIN, DENY_OOM, LOADING, NO_MONITOR, WRITE, Command
 from kestreld.server.disque.node import DisqueNode, Nap
 from kestreld.server.disque.parser import Refusal, RespParser
 from kestreld.server.disque.persistence import Done
@@ -181,7 +181,7 @@ class DisqueHandler(DisqueClient):
             return OUT_OF_MEMORY
         if (command.flags & WRITE or command.name == b"ping") and (failure := node.persistence.failure):
             return replies.error(b"MISCONF Errors writing to the AOF file: " + failure)
-        return b""
+        return node.persistence.obstacle if not command.flags & LOADING else b""
 
     def _resume(self, commands: Iterator[Any]) -> None:
         if self.execute(commands):

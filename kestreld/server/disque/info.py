@@ -81,19 +81,7 @@ def _memory(node: DisqueNode) -> Figures:
 
 
 def _persistence(node: DisqueNode) -> Figures:
-    log = node.persistence
-    return [
-        ("loading", 0),
-        ("aof_enabled", int(log.is_on)),
-        ("aof_state", "on" if log.is_on else "off"),
-        ("aof_rewrite_in_progress", int(log.is_rewriting)),
-        ("aof_rewrite_scheduled", 0),
-        ("aof_last_rewrite_time_sec", -1),
-        ("aof_current_rewrite_time_sec", -1),
-        ("aof_last_bgrewrite_status", "ok"),
-        ("aof_last_write_status", "err" if log.failure else "ok"),
-        *log.figures(),
-    ]
+    return node.persistence.figures()
 
 
 def _stats(node: DisqueNode) -> Figures:

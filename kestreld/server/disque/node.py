@@ -104,6 +104,7 @@ class DisqueNode:
         self.run_id = random_bytes(20).hex().encode()
         self.settings = DisqueSettings(port, state.collection.spool)
         self.persistence = Persistence()
+        self.save_settings: Callable[[], str] = lambda: "The server is running without a config file"
         self.commands: dict[bytes, Command] = {}  # by name,
         self.table: dict[bytes, Command] = {}  # and by name as it is mostly sent
         self.rates = Rates()
@@ -132,10 +133,19 @@ class DisqueNode:
         """What replies to changes wait for."""
         return self.persistence.committed
 
+    def persist(self, persistence: Persistence) -> None:
+        """Have jobs kept on disk."""
+        self.persistence = persistence
+
     def update_care(self) -> None:
         """Look at everything before each command, or at nothing."""
         self.needs_care = bool(
-            self.monitors or self.password or self.is_paused or self.jobs.memory.is_full or self.persistence.failure
+            self.monitors
+            or self.password
+            or self.is_paused
+            or self.jobs.memory.is_full
+            or self.persistence.failure
+            or self.persistence.obstacle
         )
 
     def set(self, name: bytes, value: bytes) -> None:
@@ -156,8 +166,8 @@ class DisqueNode:
             self.trim_slow()
         elif name == b"latency-monitor-threshold":
             self.latency.threshold_ms = int(value)
-        elif name == b"appendfsync":
-            self.persistence.set_sync(value.decode())
+        else:
+            self.persistence.set_parameter(name, value)
         self.noted_us = min(self.slow_us, self.latency.threshold_ms * 1000 or NEVER_US)
         self.update_care()
 
@@ -335,7 +345,7 @@ class DisqueNode:
 
     def rewrite_settings(self) -> str:
         """CONFIG REWRITE: why not; "" when it is done."""
-        return "The server is running without a config file"
+        return self.save_settings()
 
     def clear(self) -> Iterator[None]:
         """Every job and queue is gone; see `Jobs.clear`."""

@@ -200,8 +200,8 @@ def shutdown(handler: DisqueHandler, words: list[bytes]) -> None:
         handler.out.append(SYNTAX_ERROR)
         return
     control = handler.state.control
-    handler.begin_slices()
     if len(words) == 1:
+        handler.hang_up()
         control.shutdown()
         return
 
@@ -209,8 +209,11 @@ def shutdown(handler: DisqueHandler, words: list[bytes]) -> None:
         if problem:
             handler.finish_slices(replies.error(b"ERR " + problem.encode("utf-8", "replace")))
         else:
+            handler.finish_slices(b"")
+            handler.hang_up()
             control.shutdown()
 
+    handler.begin_slices()
     handler.node.persistence.save_for_restart(saved)
 
 

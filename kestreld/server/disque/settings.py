@@ -100,6 +100,7 @@ class DisqueSettings:
 
     def __init__(self, port: int, folder: str) -> None:
         self._values = {name: value for name, (value, _) in PARAMETERS.items()}
+        self._started_with = dict(self._values)
         self._values[b"port"] = b"%d" % port
         self._values[b"dir"] = folder.encode("utf-8", "surrogateescape")
 
@@ -117,12 +118,20 @@ class DisqueSettings:
         return ((name, value) for name, value in self._values.items() if glob.matches(name))
 
     def changed(self) -> Iterator[tuple[bytes, bytes]]:
-        """Those that can be set and are not what they are at a start."""
+        """Those that can be set and are not what they are at a start, as the configuration says."""
         return (
             (name, value)
             for name, value in self._values.items()
-            if name in SETTABLE and name != b"dir" and value != PARAMETERS[name][0]
+            if name in SETTABLE and name != b"dir" and value != self._started_with[name]
         )
+
+    def start_with(self, name: bytes, value: bytes) -> None:
+        """A value that the configuration says."""
+        self._values[name] = self._started_with[name] = value
+
+    def check_settable(self, name: bytes, value: bytes) -> bytes | None:
+        """As `check`, for a name in letters of any case that may be none."""
+        return self.check(name.lower(), value) if name.lower() in SETTABLE else None
 
     def check(self, name: bytes, value: bytes) -> bytes | None:
         """A value as it would be shown; None where it is none."""

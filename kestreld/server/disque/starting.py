@@ -1,11 +1,18 @@
 """Jobs where `listen.disque` asks for them: their store, their node, and what the server looks after for them."""
 
+from collections.abc import Callable
+
 from kestreld.config.config import Config, RetryFrom
+from kestreld.files import must_be_the_systems
 from kestreld.jobs.dead_letters import DeadLetterRules
 from kestreld.jobs.jobs import Jobs, RandomBytes
+from kestreld.jobs.maintenance import Engine
+from kestreld.jobs.storage import JobStorage
 from kestreld.queues.collection import QueueCollection
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
+from kestreld.server.disque.persistence import LoggedJobs, fsync_word
 from kestreld.server.disque.protocol import Disque
+from kestreld.server.disque.saved_settings import SavedSettings
 from kestreld.server.service import Service
 
 NODE_ID_RANDOM_BYTES = 20
@@ -33,3 +40,57 @@ def disque_protocol(
     service.once_a_second.append(node.look_after)
     service.at_stop.append(node.end)
     return Disque(node), node
+
+
+def keep_on_disk(
+    service: Service, node: DisqueNode, config: Config, report: Callable[[str], None], settle: Callable[[], None]
+) -> JobStorage:
+    """Load the node's jobs, and log what happens to them, as the configuration and what CONFIG has saved say.
+
+    `settle` is told now and then while much is loaded that stays.
+    """
+    collection, settings = service.collection, node.settings
+    engine = Engine(
+        collection.files,
+        collection.clock,
+        collection.agenda,
+        collection.commit,
+        collection.open_files,
+        service.slices,
+        service.maintenance.sync,
+        report,
+        settle,
+    )
+    storage = JobStorage(
+        engine,
+        node.jobs,
+        collection.spool,
+        sync_ms=config.jobs_sync_journal_ms,
+        segment_bytes_max=config.defaults.max_journal_size_bytes,
+    )
+    log = LoggedJobs(storage, collection.clock, node.update_care)
+    node.persist(log)
+    settings.start_with(b"appendonly", b"yes" if config.jobs_journal else b"no")
+    settings.start_with(b"appendfsync", fsync_word(config.jobs_sync_journal_ms))
+    saved = SavedSettings(collection.files, collection.spool)
+    node.config_path = saved.path
+    node.save_settings = lambda: saved.write(settings)
+    try:
+        found, problems = saved.read(settings)
+    except OSError as error:
+        must_be_the_systems(error)
+        found, problems = [], [f"{saved.path}: cannot be read: {error.strerror}"]
+    for problem in problems:
+        report(problem)
+    for name, value in found:
+        node.set(name, value)
+    was_controlled = settings[b"aof-enqueue-jobs-once"] == b"yes"
+
+    def loaded(problem: str) -> None:
+        if was_controlled and not problem:  # the queues are restored once
+            node.set(b"aof-enqueue-jobs-once", b"no")
+            node.save_settings()
+
+    log.begin(loaded, on=settings[b"appendonly"] == b"yes")
+    service.at_close.append(storage.close)
+    return storage

@@ -439,13 +439,13 @@ def test_one_old_job_keeps_its_segment_until_a_rewrite(tmp_path: Path) -> None:
 
 def test_a_log_grown_to_twice_what_lives_in_it_is_rewritten_by_itself(tmp_path: Path) -> None:
     engine = rolled(tmp_path)
-    engine.storage.rewrite_bytes_min = 8000
+    engine.storage.rules.bytes_min = 8000
     for job_id in engine.drain()[1:]:
         engine.ack(job_id)
     engine.end_turn()
     engine.settle()
     assert len(engine.segments()) <= 2
-    assert not engine.storage.last_rewrite_failed
+    assert not engine.maintenance.last_rewrite_failed
 
 
 def test_jobs_come_and_go_while_the_log_is_rewritten(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_jobs_come_and_go_while_the_log_is_rewritten(tmp_path: Path) -> None:
     engine.storage.rewrite()
     chance = Random(3)
     steps = 0
-    while engine.storage.is_rewriting or steps < 5:
+    while engine.maintenance.is_rewriting or steps < 5:
         steps += 1
         engine.work()
         for job_id in chance.sample(sorted(engine.ids()), 5):
@@ -495,9 +495,9 @@ def test_a_log_that_is_turned_on_replaces_the_one_from_before(tmp_path: Path) ->
     new = engine.add()
     engine.end_turn()
     engine.storage.turn_on()
-    assert engine.storage.is_fresh
+    assert engine.maintenance.is_fresh
     engine.settle()
-    assert not engine.storage.is_fresh
+    assert not engine.maintenance.is_fresh
     said = engine.said()
     assert new in said
     engine.crash()
@@ -521,7 +521,7 @@ def test_until_a_new_log_is_whole_the_old_one_counts_and_they_are_never_merged(t
     for _ in range(steps):
         engine.slices.run(engine.clock.stopwatch_us())
         engine.end_turn()
-    is_whole = not engine.storage.is_fresh
+    is_whole = not engine.maintenance.is_fresh
     engine.crash()
     said = engine.said()
     assert said in ((new,) if is_whole else (old, new))
@@ -542,7 +542,7 @@ def test_a_log_can_be_turned_on_where_there_was_none(tmp_path: Path) -> None:
 
 def test_jobs_queued_again_and_again_do_not_make_the_log_grow_without_end(tmp_path: Path) -> None:
     engine = JobEngine(tmp_path / "spool", segment_bytes_max=4000)
-    engine.storage.rewrite_bytes_min = 20_000
+    engine.storage.rules.bytes_min = 20_000
     for body in numbered(20):
         engine.add(body=body, retry_ms=1000)
     for _ in range(600):
@@ -564,7 +564,7 @@ def test_whatever_happens_the_log_says_what_memory_holds(tmp_path: Path, seed: i
         sync_ms=chance.choice((None, 0, 1000)),
         segment_bytes_max=chance.choice((600, 3000, 1 << 20)),
     )
-    engine.storage.rewrite_bytes_min = 4000
+    engine.storage.rules.bytes_min = 4000
 
     def some() -> bytes | None:
         ids = sorted(engine.ids())
@@ -602,7 +602,7 @@ def test_whatever_happens_the_log_says_what_memory_holds(tmp_path: Path, seed: i
             said = engine.said()
             requeues = {job.id: job.requeue_at_ms for job in engine.jobs.table if job.state == DELAYED}
             engine.crash()
-            engine.storage.rewrite_bytes_min = 4000
+            engine.storage.rules.bytes_min = 4000
             assert engine.problem == ""
             assert engine.said() == said
             assert all(job.state != QUEUED for job in engine.jobs.table)
