@@ -14,54 +14,49 @@ PAUSED_IN: Final = 1
 PAUSED_OUT: Final = 2
 
 
+def _order(job: Job) -> tuple[int, bytes]:
+    return job.ctime, job.id
+
+
 class OrderedJobs:
     """Jobs in the order of (ctime, id), in chunks: nothing takes longer with millions than with thousands.
 
     Most come at the end and leave at the front.
     """
 
-    __slots__ = ("_chunks", "_ctimes", "count")
+    __slots__ = ("_chunks", "count")
 
     def __init__(self) -> None:
         self._chunks: list[list[Job]] = []
-        self._ctimes: list[list[int]] = []  # of the jobs in each chunk
         self.count = 0
 
     def add(self, job: Job) -> None:
         """Put it in its place. It is not there yet."""
-        ctime = job.ctime
-        ctimes = self._ctimes
+        chunks = self._chunks
         self.count += 1
-        if ctimes and ctime <= ctimes[-1][-1]:
-            self._insert(job, ctime)
-        elif ctimes and len(ctimes[-1]) < CHUNK_JOBS:
-            ctimes[-1].append(ctime)
-            self._chunks[-1].append(job)
+        if not chunks:
+            chunks.append([job])
+        elif job.ctime <= chunks[-1][-1].ctime:
+            self._insert(job)
+        elif len(chunks[-1]) < CHUNK_JOBS:
+            chunks[-1].append(job)
         else:
-            ctimes.append([ctime])
-            self._chunks.append([job])
+            chunks.append([job])
 
-    def _insert(self, job: Job, ctime: int) -> None:
-        place = self._chunk_of(ctime)
-        ctimes, chunk = self._ctimes[place], self._chunks[place]
-        at = bisect_left(ctimes, ctime)
-        while at < len(ctimes) and ctimes[at] == ctime and chunk[at].id < job.id:  # from other nodes
-            at += 1
-            if at == len(ctimes) and place + 1 < len(self._chunks):
-                place, at = place + 1, 0
-                ctimes, chunk = self._ctimes[place], self._chunks[place]
-        ctimes.insert(at, ctime)
-        chunk.insert(at, job)
+    def _insert(self, job: Job) -> None:
+        place = self._chunk_of(job)
+        chunk = self._chunks[place]
+        chunk.insert(bisect_left(chunk, (job.ctime, job.id), key=_order), job)
         if len(chunk) > 2 * CHUNK_JOBS:
-            self._ctimes[place : place + 1] = [ctimes[:CHUNK_JOBS], ctimes[CHUNK_JOBS:]]
             self._chunks[place : place + 1] = [chunk[:CHUNK_JOBS], chunk[CHUNK_JOBS:]]
 
-    def _chunk_of(self, ctime: int) -> int:
-        """The first chunk whose last job is not older; there is one."""
-        low, high = 0, len(self._ctimes) - 1
+    def _chunk_of(self, job: Job) -> int:
+        """The first chunk whose last job does not come before this one; else the last."""
+        low, high = 0, len(self._chunks) - 1
         while low < high:
             middle = (low + high) // 2
-            if self._ctimes[middle][-1] < ctime:
+            last = self._chunks[middle][-1]
+            if last.ctime < job.ctime or (last.ctime == job.ctime and last.id < job.id):
                 low = middle + 1
             else:
                 high = middle
@@ -69,21 +64,16 @@ class OrderedJobs:
 
     def remove(self, job: Job) -> None:
         """Take out one that is there."""
-        place = self._chunk_of(job.ctime)
-        at = bisect_left(self._ctimes[place], job.ctime)
-        while self._chunks[place][at] is not job:
-            at += 1
-            if at == len(self._chunks[place]):
-                place, at = place + 1, 0
-        self._drop(place, at)
+        place = self._chunk_of(job)
+        self._drop(place, bisect_left(self._chunks[place], (job.ctime, job.id), key=_order))
 
     def _drop(self, place: int, at: int) -> None:
         self.count -= 1
         chunk = self._chunks[place]
         if len(chunk) == 1:
-            del self._chunks[place], self._ctimes[place]
+            del self._chunks[place]
         else:
-            del chunk[at], self._ctimes[place][at]
+            del chunk[at]
 
     def first(self) -> Job:
         """The oldest; there is one."""
@@ -108,7 +98,6 @@ class OrderedJobs:
         """Take out all of them, a chunk at a time."""
         while self._chunks:
             self.count -= len(self._chunks.pop())
-            self._ctimes.pop()
             yield
 
     def newest(self) -> Iterator[Job]:
