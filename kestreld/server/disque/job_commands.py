@@ -1,18 +1,17 @@
 """ADDJOB, GETJOB and the commands on jobs by id."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from kestreld.jobs.globs import Glob
-from kestreld.jobs.job import CTIME_UNITS, Job
-from kestreld.jobs.job_id import is_job_id
+from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import PAUSED_IN, JobQueue
 from kestreld.queues.reports import Pieces
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.numbers import integer
-from kestreld.server.disque.replies import BAD_ID, NIL, NIL_ARRAY, SYNTAX_ERROR
+from kestreld.server.disque.replies import NIL_ARRAY, SYNTAX_ERROR
 
 SPAN_S_MAX: Final = 36_500 * 86_400  # a century: longer than that nothing lives
 TTL_S_DEFAULT: Final = 86_400
@@ -22,7 +21,6 @@ AT_ONCE: Final = 256  # jobs that a command sees to in one go
 QUEUES_MAX: Final = 4096  # of a GETJOB
 PIECE_BYTES: Final = 1 << 16
 FIRST: Final = 1 << 62
-ACKNOWLEDGED: Final = "acked"
 
 NO_REPLICAS: Final = b"NOREPL Not enough reachable nodes for the requested replication level"
 NO_OWN_COPY: Final = NO_REPLICAS + b", since I'm unable to hold a copy of the message for the following reason: "
@@ -309,150 +307,3 @@ def in_pieces(count: int, parts: Iterator[bytes]) -> Pieces:
             yield None
     if piece:
         yield b"".join(piece)
-
-
-# By id
-
-
-def _each(handler: DisqueHandler, words: list[bytes], do: Callable[[Job], bool]) -> None:
-    """Answer for how many of the jobs named something was done; nothing is, if one of the ids cannot be one."""
-    ids = words[1:]
-    if not all(map(is_job_id, ids)):
-        handler.out.append(BAD_ID)
-        return
-    handler.depend_on_log()
-    if len(ids) <= AT_ONCE:
-        find = handler.jobs.table.get
-        handler.out.append(b":%d\r\n" % sum([do(job) for job_id in ids if (job := find(job_id)) is not None]))
-    else:
-        handler.carry_out(_many_ids(handler, ids, do), is_short=False)
-
-
-def _many_ids(handler: DisqueHandler, ids: list[bytes], do: Callable[[Job], bool]) -> Iterator[None]:
-    done = 0
-    for job_id in ids:
-        job = handler.jobs.table.get(job_id)
-        if job is not None:
-            done += do(job)
-        yield
-    handler.depend_on_log()
-    handler.out.append(replies.integer(done))
-
-
-def ackjob(handler: DisqueHandler, words: list[bytes]) -> None:
-    # Nobody else has a copy, so an acknowledged job need not be remembered.
-    jobs = handler.jobs
-    if len(words) == 2 and is_job_id(words[1]):
-        job = jobs.table.get(words[1])
-        if job is not None:
-            jobs.remove(job, ACKNOWLEDGED)
-            handler.depend_on_log()
-            handler.out.append(b":1\r\n")
-            return
-    _each(handler, words, _acknowledge(handler))
-
-
-def _acknowledge(handler: DisqueHandler) -> Callable[[Job], bool]:
-    def acknowledge(job: Job) -> bool:
-        handler.jobs.remove(job, ACKNOWLEDGED)
-        return True
-
-    return acknowledge
-
-
-def deljob(handler: DisqueHandler, words: list[bytes]) -> None:
-    def delete(job: Job) -> bool:
-        handler.jobs.remove(job)
-        return True
-
-    _each(handler, words, delete)
-
-
-def enqueue(handler: DisqueHandler, words: list[bytes]) -> None:
-    _each(handler, words, handler.jobs.enqueue)
-
-
-def dequeue(handler: DisqueHandler, words: list[bytes]) -> None:
-    _each(handler, words, handler.jobs.dequeue)
-
-
-def nack(handler: DisqueHandler, words: list[bytes]) -> None:
-    delay_ms: int | None = None
-    if len(words) >= 3 and words[-2].lower() == b"delay":
-        delay_s = integer(words[-1])
-        if delay_s is None or not 0 <= delay_s <= SPAN_S_MAX:
-            handler.out.append(b"-ERR DELAY time must be a non negative number\r\n")
-            return
-        delay_ms, words = delay_s * 1000, words[:-2]
-    _each(handler, words, lambda job: handler.jobs.nack(job, delay_ms))
-
-
-def working(handler: DisqueHandler, words: list[bytes]) -> None:
-    job = _known(handler, words[1])
-    if job is None:
-        return
-    elapsed_ms = handler.jobs.now_ms - job.ctime // CTIME_UNITS
-    if 2 * elapsed_ms > job.terms.ttl_ms:
-        handler.out.append(
-            b"-TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.\r\n"
-        )
-        return
-    handler.jobs.working(job)
-    handler.depend_on_log()
-    handler.out.append(replies.integer(job.terms.retry_ms // 1000))
-
-
-def _known(handler: DisqueHandler, job_id: bytes) -> Job | None:
-    """The job, or an error as the answer."""
-    if not is_job_id(job_id):
-        handler.out.append(BAD_ID)
-        return None
-    job = handler.jobs.table.get(job_id)
-    if job is None:
-        handler.out.append(b"-NOJOB Job not known in the context of this node.\r\n")
-    return job
-
-
-def show(handler: DisqueHandler, words: list[bytes]) -> None:
-    if not is_job_id(words[1]):
-        handler.out.append(BAD_ID)
-        return
-    job = handler.jobs.table.get(words[1])
-    handler.out.append(NIL if job is None else replies.shown(job, handler.jobs.node_id, handler.jobs.now_ms))
-
-
-def waitjob(handler: DisqueHandler, words: list[bytes]) -> None:
-    wait_ms = integer(words[2])
-    if wait_ms is None or wait_ms > 1 << 52:
-        handler.out.append(b"-ERR timeout is not an integer or out of range\r\n")
-    elif wait_ms < 0:
-        handler.out.append(b"-ERR timeout is negative\r\n")
-    else:
-        job = _known(handler, words[1])
-        if job is not None:
-            handler.wait_for_end(job, wait_ms)
-
-
-def deadjob(handler: DisqueHandler, words: list[bytes]) -> None:
-    _each(handler, words, lambda job: job.terms.dead is None and handler.jobs.bury(job, b"asked"))
-
-
-def deadshow(handler: DisqueHandler, words: list[bytes]) -> None:
-    if not is_job_id(words[1]):
-        handler.out.append(BAD_ID)
-        return
-    job = handler.jobs.table.get(words[1])
-    dead = job.terms.dead if job is not None else None
-    if job is None or dead is None:
-        handler.out.append(NIL_ARRAY)
-        return
-    fields = [
-        (b"id", replies.bulk(job.id)),
-        (b"queue", replies.bulk(job.terms.queue.name)),
-        (b"origin", replies.bulk(dead.origin)),
-        (b"reason", replies.bulk(dead.reason)),
-        (b"dead-since", replies.integer(dead.dead_at_ms + handler.jobs.drift_ms)),
-        (b"nacks", replies.integer(job.nacks)),
-        (b"additional-deliveries", replies.integer(job.deliveries)),
-    ]
-    handler.out.append(replies.pairs(fields))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestreld.jobs.job import ACTIVE
-from kestreld.jobs.jobs import DELETED, Jobs, RandomBytes
+from kestreld.jobs.jobs import Jobs
+from kestreld.jobs.store import DELETED, RandomBytes
 from kestreld.queues.agenda import TimedWait
 from kestreld.queues.commit import Committed
 from kestreld.queues.slices import Work

@@ -5,6 +5,7 @@ from typing import Final
 from kestreld.server.accounts import Account
 from kestreld.server.disque import client_commands as clients
 from kestreld.server.disque import cluster_commands as cluster
+from kestreld.server.disque import id_commands as by_id
 from kestreld.server.disque import job_commands as jobs
 from kestreld.server.disque import queue_commands as queues
 from kestreld.server.disque import server_commands as server
@@ -29,14 +30,14 @@ from kestreld.server.wire_protocol import Login, WireProtocol
 COMMANDS: Final[tuple[tuple[bytes, Run, int, int], ...]] = (
     (b"addjob", jobs.addjob, -4, WRITE | DENY_OOM | FAST),
     (b"getjob", jobs.getjob, -2, WRITE | FAST),
-    (b"ackjob", jobs.ackjob, -1, WRITE | FAST),
-    (b"fastack", jobs.ackjob, -1, WRITE | FAST),
-    (b"deljob", jobs.deljob, -1, WRITE | FAST),
-    (b"nack", jobs.nack, -1, WRITE | DENY_OOM | FAST),
-    (b"enqueue", jobs.enqueue, -1, WRITE | DENY_OOM | FAST),
-    (b"dequeue", jobs.dequeue, -1, WRITE | FAST),
-    (b"working", jobs.working, 2, WRITE | FAST),
-    (b"show", jobs.show, 2, READ_ONLY | FAST),
+    (b"ackjob", by_id.ackjob, -1, WRITE | FAST),
+    (b"fastack", by_id.ackjob, -1, WRITE | FAST),
+    (b"deljob", by_id.deljob, -1, WRITE | FAST),
+    (b"nack", by_id.nack, -1, WRITE | DENY_OOM | FAST),
+    (b"enqueue", by_id.enqueue, -1, WRITE | DENY_OOM | FAST),
+    (b"dequeue", by_id.dequeue, -1, WRITE | FAST),
+    (b"working", by_id.working, 2, WRITE | FAST),
+    (b"show", by_id.show, 2, READ_ONLY | FAST),
     (b"qlen", queues.qlen, 2, READ_ONLY | FAST),
     (b"qpeek", queues.qpeek, 3, READ_ONLY),
     (b"qstat", queues.qstat, 2, READ_ONLY | FAST),
@@ -61,11 +62,11 @@ COMMANDS: Final[tuple[tuple[bytes, Run, int, int], ...]] = (
     (b"cluster", cluster.cluster, -2, READ_ONLY | ADMIN),
     (b"loadjob", server.loadjob, -1, WRITE),
     # Beyond Disque's
-    (b"waitjob", jobs.waitjob, 3, READ_ONLY),
+    (b"waitjob", by_id.waitjob, 3, READ_ONLY),
     (b"qcount", queues.qcount, 2, READ_ONLY | FAST),
     (b"qdel", queues.qdel, 2, WRITE),
-    (b"deadjob", jobs.deadjob, -1, WRITE),
-    (b"deadshow", jobs.deadshow, 2, READ_ONLY | FAST),
+    (b"deadjob", by_id.deadjob, -1, WRITE),
+    (b"deadshow", by_id.deadshow, 2, READ_ONLY | FAST),
     (b"redrive", queues.redrive, -2, WRITE | DENY_OOM),
 )
 

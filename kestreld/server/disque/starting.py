@@ -5,9 +5,10 @@ from collections.abc import Callable
 from kestreld.config.config import Config, RetryFrom
 from kestreld.files import must_be_the_systems
 from kestreld.jobs.dead_letters import DeadLetterRules
-from kestreld.jobs.jobs import Jobs, RandomBytes
+from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.maintenance import Engine
 from kestreld.jobs.storage import JobStorage
+from kestreld.jobs.store import RandomBytes
 from kestreld.queues.collection import QueueCollection
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
 from kestreld.server.disque.persistence import LoggedJobs, fsync_word
