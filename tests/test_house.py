@@ -21,6 +21,8 @@ from kestreld.config.settings import SETTINGS
 from kestreld.config.users import Right
 from kestreld.daemon import ExitCode
 from kestreld.files import FileLayer
+from kestreld.journal import job_records
+from kestreld.journal.job_records import JobType
 from kestreld.journal.records import (
     FRAME_BYTES,
     Done,
@@ -35,6 +37,7 @@ from kestreld.journal.records import (
     key_record,
     origin_record,
     put_record,
+    sync_record,
 )
 from kestreld.queues.keys import digest_of
 from tests.support.accounts import quick_hash
@@ -374,6 +377,27 @@ def test_journal_page_names_every_record_and_the_fields_of_those_of_version_2_fi
         name: sum(int(bits) // 8 for bits in re.findall(r" u(\d+)", fields)) + 16 * ("digest 16" in fields)
         for _, name, fields in rows
         if name in made
+    }
+    assert shown == {name: len(record) - FRAME_BYTES for name, record in made.items()}
+
+
+def test_journal_page_names_every_record_of_the_job_log_and_their_fields_fill_them() -> None:
+    rows = re.findall(r"^\| ([A-Z]+) (\d+) \| (.*) \|$", document("docs/journal.md"), re.MULTILINE)
+    assert [(name, int(number)) for name, number, _ in rows] == [(known.name, int(known)) for known in JobType]
+    job = job_records.JobRecord(0, bytes(40), b"", b"", 0, 0)
+    made = {
+        "JOB": job_records.pack_job(job),
+        "CHANGE": job_records.change_record(0, bytes(40), 0, 1, 0, 0),
+        "DONE": job_records.done_record(0, [bytes(40)]),
+        "FLUSHED": job_records.flushed_record(0),
+        "SYNC": sync_record(0),
+        "QUEUED": job_records.queued_record(b"", [bytes(40)]),
+        "STOPPED": job_records.stopped_record(0, 0),
+        "KEY": job_records.key_record(job_records.JobKey(0, 0, bytes(40), b"")),
+    }
+    shown = {
+        name: sum(int(bits) // 8 for bits in re.findall(r" u(\d+)", " " + fields)) + 40 * ("id 40" in fields)
+        for name, _, fields in rows
     }
     assert shown == {name: len(record) - FRAME_BYTES for name, record in made.items()}
 

@@ -33,9 +33,10 @@ class Told:
 
     added: set[bytes] = field(default_factory=set)
     once: set[bytes] = field(default_factory=set)  # of these: without a retry time
-    acknowledged: set[bytes] = field(default_factory=set)
+    acknowledged: dict[bytes, int] = field(default_factory=dict)  # with the number of the fetch that was begun last
     unanswered: set[bytes] = field(default_factory=set)  # acknowledgements
     fetched: Counter[bytes] = field(default_factory=Counter)
+    fetches: int = 0  # so many were begun
     broken: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -87,13 +88,16 @@ class JobLoad:
 
 def fetch(client: RespClient, told: Told, acknowledges: bool, timeout_ms: int) -> bool:
     """Fetch a job, and acknowledge it or not; whether there was one."""
+    with told.lock:
+        told.fetches += 1
+        number = told.fetches
     jobs = client("GETJOB", "TIMEOUT", timeout_ms, "FROM", "q")
     if not isinstance(jobs, list):
         return False
     _, job_id, body = jobs[0]
     with told.lock:
         told.fetched[body] += 1
-        if body in told.acknowledged:
+        if told.acknowledged.get(body, number) < number:  # else it may have been on its way already
             told.broken.append(f"{body!r} was acknowledged and came again")
         if body in told.once and told.fetched[body] > 1:
             told.broken.append(f"{body!r} has no retry time and came again")
@@ -103,13 +107,21 @@ def fetch(client: RespClient, told: Told, acknowledges: bool, timeout_ms: int) -
         reply = client("ACKJOB", job_id)
         assert not isinstance(reply, ErrorReply)
         with told.lock:
-            told.acknowledged.add(body)
+            told.acknowledged[body] = told.fetches
             told.unanswered.discard(body)
     return True
 
 
+def wait_until_loaded(address: str) -> None:
+    with resp_client(address) as client:
+        while (reply := client("PING")) != b"PONG":
+            assert reply.startswith(b"LOADING"), reply
+            time.sleep(0.01)
+
+
 def drain(address: str, told: Told) -> None:
     """Fetch and acknowledge until every job that has to come has come."""
+    wait_until_loaded(address)
     until_s = time.monotonic() + DRAIN_S
     with resp_client(address) as client:
         while missing(told) and time.monotonic() < until_s:
@@ -118,12 +130,13 @@ def drain(address: str, told: Told) -> None:
 
 def missing(told: Told) -> set[bytes]:
     """Jobs that were added, are to be retried, and are not acknowledged, as far as anybody was told."""
-    return told.added - told.once - told.acknowledged - told.unanswered
+    return told.added - told.once - told.acknowledged.keys() - told.unanswered
 
 
 def one_life(daemon: Daemon, told: Told, life: int, jobs: int) -> None:
     """The server runs until about so many jobs were added, and is killed in the middle of it."""
     daemon.start()
+    wait_until_loaded(daemon.disque)
     load = JobLoad(daemon.disque, told, life)
     for _ in range(jobs):
         assert load.answered.acquire(timeout=60)

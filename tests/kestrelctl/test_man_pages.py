@@ -16,6 +16,7 @@ from kestrelctl.shell.exit_codes import ExitCode
 from kestreld import __version__
 from kestreld.config.settings import SETTINGS
 from kestreld.daemon import ExitCode as DaemonExitCode
+from kestreld.journal.job_records import JobType
 from kestreld.journal.records import Type
 
 ROOT: Final = Path(__file__).parents[2]
@@ -73,6 +74,8 @@ def test_the_page_of_the_journal_names_every_record() -> None:
     page = words_of(MAN / "man5" / "kestrel-journal.5")
     shown = dict(re.findall(r"^\.B (\d+) ([A-Z]+)$", page, re.MULTILINE))
     assert shown == {str(int(record)): record.name for record in Type}
+    of_jobs = dict(re.findall(r"^\.B ([A-Z]+) (\d+)$", page, re.MULTILINE))
+    assert of_jobs == {record.name: str(int(record)) for record in JobType}
 
 
 @pytest.mark.exhaustive("kestreld", "kestrelctl-put", "kestrelctl.1", "journal-verify")
