@@ -46,7 +46,7 @@ def test_what_many_jobs_leave_behind_that_have_gone_is_swept_up() -> None:
     timers, live = Timers(), [new_job(number) for number in range(100)]
     for job in live:
         timers.add(job, 10_000_000)
-    for number in range(5 * IDLE_ENTRIES_MAX):
+    for number in range(3 * IDLE_ENTRIES_MAX):
         job = new_job(number)
         timers.add(job, 300_000 + number)
         job.state = GONE
