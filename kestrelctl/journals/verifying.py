@@ -17,6 +17,8 @@ from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
+from kestreld.journal.job_segments import FOLDER
+from kestreld.journal.job_verify import verify_job_log
 from kestreld.journal.kestrel.format import queue_of
 from kestreld.journal.kestrel.verify import verify_kestrel
 from kestreld.journal.marker import find_marker
@@ -55,11 +57,15 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
             advance(1)
             return verified(file)
 
-        if queue is None and _is_journal(files, path):
+        if queue is None and os.path.basename(os.path.realpath(path)) == FOLDER:
+            reports += verified.noted(verify_job_log(files, path))
+        elif queue is None and _is_journal(files, path):
             reports += verified.noted(verify_journal(files, path, _queue_in(path), known))
         else:
             if not is_file:
                 reports += verified.noted(verify_spool(files, path, name, known))
+                if name is None:
+                    reports += verified.noted(verify_job_log(files, f"{path}/{FOLDER}"))
             for folder in _kestrel_folders(files, path):
                 reports += verified.noted(verify_kestrel(files, folder, Clock().wall_ms, name, known))
     if not reports and not verified.passed_over:

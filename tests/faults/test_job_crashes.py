@@ -160,6 +160,7 @@ def test_no_job_is_lost_and_none_comes_again_however_often_the_server_is_killed(
         if daemon.process is not None:
             daemon.kill()
     fetched = sum(told.fetched.values())
+    assert [line for line in daemon.log if "internal error" in line] == []
     print(f"\n{kills} kills: {len(told.added)} jobs added, {fetched} fetched, {len(told.acknowledged)} acknowledged")
     assert told.broken == []
     assert missing(told) == set()
