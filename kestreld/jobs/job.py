@@ -87,17 +87,29 @@ class Job:
         "wakes_at_ms",
     )
 
-    def __init__(self, id: bytes, body: bytes, terms: JobTerms, ctime: int, requeue_at_ms: int) -> None:
+    def __init__(
+        self,
+        id: bytes,
+        body: bytes,
+        terms: JobTerms,
+        ctime: int,
+        requeue_at_ms: int,
+        state: int = DELAYED,
+        nacks: int = 0,
+        deliveries: int = 0,
+        segment: int = 0,
+    ) -> None:
+        """The last four are of a job that a log says, and `segment` is of that."""
         self.id = id
         self.body = body
         self.terms = terms
         self.ctime = ctime
-        self.state = DELAYED
+        self.state = state
         self.requeue_at_ms = requeue_at_ms
         self.wakes_at_ms = NEVER
-        self.nacks = 0
-        self.deliveries = 0
-        self.segment = 0  # of the log
+        self.nacks = nacks
+        self.deliveries = deliveries
+        self.segment = segment
 
     def logged(self, segment: int) -> None:
         """The log has it in that segment, or a later one."""

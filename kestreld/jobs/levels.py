@@ -38,6 +38,10 @@ class Memory:
     def add(self, body_bytes: int) -> None:
         self.used_bytes += JOB_BYTES + body_bytes
 
+    def add_some(self, count: int, body_bytes: int) -> None:
+        """So many jobs whose bodies have so many bytes together."""
+        self.used_bytes += count * JOB_BYTES + body_bytes
+
     def remove(self, body_bytes: int) -> None:
         used_bytes = self.used_bytes
         if used_bytes > self.peak_bytes:

@@ -26,7 +26,7 @@ from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Segment
 from kestreld.queues.slices import Work
 
 CHUNK_BYTES: Final = 1 << 20
-RECORDS_AT_ONCE: Final = 512
+RECORDS_AT_ONCE: Final = 1024
 SHARED_MAX: Final = 4096  # terms that are remembered at a time
 _JOB_TYPE: Final = int(JobType.JOB)
 _JOB_SEED: Final = _JOB_TYPE << 56
@@ -165,8 +165,10 @@ class JobRecovery:
                 if terms is None:
                     outcome = -4
                     break
-            job = Job(job_id, buffer[shared_end + extras_bytes : end], terms, ctime, requeue_at_ms)
-            job.come_back(DELAYED if state == DELAYED else ACTIVE, requeue_at_ms, nacks, deliveries, number)
+            body = buffer[shared_end + extras_bytes : end]
+            if state != DELAYED:
+                state = ACTIVE
+            job = Job(job_id, body, terms, ctime, requeue_at_ms, state, nacks, deliveries, number)
             part = parts[hash(job_id) & MASK]
             if job_id in part:
                 self._leave(part[job_id])

@@ -17,8 +17,8 @@ from kestreld.journal.job_segments import FOLDER, JobJournal, last_job_segment
 from kestreld.journal.marker import find_marker
 from kestreld.queues.slices import WAITS, Work
 
-PARTS_AT_ONCE: Final = 2  # of a table, while it is restored
-SETTLED_AT_ONCE: Final = 256  # parts of it
+PARTS_AT_ONCE: Final = 4  # of a table, while it is restored
+SETTLED_AT_ONCE: Final = 16  # steps of loading
 QUEUED_AT_ONCE: Final = 1000  # ids in a record
 
 Done = Callable[[str], None]  # told why something came to nothing; "" where it did not
@@ -123,8 +123,8 @@ class JobStorage:
         recovery = self._recovery = JobRecovery(engine.files, engine.clock, self.folder, may_cut=may_cut)
         problem = ""
         try:
-            yield from recovery.run()
-            yield from self._restore(recovery.state)
+            yield from self._settling(recovery.run())
+            yield from self._settling(self._restore(recovery.state))
             if is_kept:
                 yield from self._go_on_behind(recovery.state)
         except JournalCorrupt as corrupt:
@@ -146,6 +146,13 @@ class JobStorage:
         self._changed()
         done(problem)
 
+    def _settling(self, work: Work) -> Work:
+        """What a load makes stays, and is not looked through for garbage again and again."""
+        for number, step in enumerate(work):
+            if number % SETTLED_AT_ONCE == 0:
+                self._engine.settle()
+            yield step
+
     def _restore(self, state: RecoveredJobs) -> Work:
         """Give the jobs what was read."""
         jobs = self._jobs
@@ -158,8 +165,6 @@ class JobStorage:
                 state.jobs.count += len(part)
             if number % PARTS_AT_ONCE == 0:
                 yield None
-            if number % SETTLED_AT_ONCE == 0:
-                self._engine.settle()
         for key in state.client_keys.values():
             jobs.keys.remember(key.key, key.job_id, key.until_ms)
         if self.restores_queues and state.was_stopped:

@@ -246,13 +246,15 @@ class JobStore:
         and whose time has come, may have been delivered: it is not again.
         """
         now_ms, timers, memory = self.now_ms, self.timers, self.memory
+        count = body_bytes = 0
         for job in jobs:
             terms = job.terms
             queue = terms.queue
             if not queue.total:
                 self.queues.add(queue.name, queue)
             queue.total += 1
-            memory.add(len(job.body))
+            count += 1
+            body_bytes += len(job.body)
             at_ms = job.ctime // CTIME_UNITS + terms.ttl_ms
             if not terms.retry_ms and (job.state != DELAYED or (job.requeue_at_ms <= now_ms and not is_all_known)):
                 job.come_back(ACTIVE, NEVER, job.nacks, job.deliveries, job.segment)
@@ -264,6 +266,7 @@ class JobStore:
             if terms.key:
                 self.keys.add(terms.key, job.id)
             timers.add(job, at_ms)
+        memory.add_some(count, body_bytes)
 
     def put_back(self, job_id: bytes) -> None:
         """A job that was restored is in its queue, as it was when the server was stopped."""
