@@ -226,6 +226,14 @@ class UnexpectedReply(ServerUnfit):
     """What replied does not speak the protocol: it is not a Kestrel server."""
 
 
+class JobRefused(ServerRefused):
+    """A node of jobs said no. `code` is its reply's: PAUSED, MAXLEN, NOREPL, OOM, NOJOB, TOOLATE, NOPERM, ERR."""
+
+    def __init__(self, address: str, code: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.code = code
+
+
 class LeasesUnknown(ServerRefused):
     """A server knows no leases, delays or keys: it is older than its client, or another kind of server."""
 

@@ -189,6 +189,7 @@ class _User:
 
     def _read_cache_rights(self, node: Node) -> None:
         self._cache_rights = _patterns(node, ALL_OF_CACHE, "key patterns to rights, such as {'session:*': [put, get]}")
+
     def _read_job_rights(self, node: Node) -> None:
         self._job_rights = _patterns(node, ALL_OF_JOBS, "patterns of job queues to rights, such as {'mail.*': [put]}")
 
