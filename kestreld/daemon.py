@@ -27,7 +27,7 @@ from kestreld.config.config_file import find_config_path, load_file
 from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
-from kestreld.listening import listen, listen_for_cache, listen_for_jobs, listen_for_operators
+from kestreld.listening import ProcessOfJobs, listen, listen_for_cache, listen_for_jobs, listen_for_operators
 from kestreld.log import FromLibraries, Level, Log
 from kestreld.machine import memory_bytes
 from kestreld.net import Network
@@ -240,7 +240,9 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         passed = passed_sockets(os.environ)
         addresses = listen(service, network, config, passed)
         cache_addresses = listen_for_cache(service, network, config, passed)
-        disque_addresses = listen_for_jobs(service, network, config, log)
+        system = os.uname()
+        process = ProcessOfJobs(os.getpid(), f"{system.sysname} {system.release} {system.machine}", os.urandom)
+        disque_addresses = listen_for_jobs(service, network, config, passed, log, process)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))

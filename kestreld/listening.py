@@ -1,11 +1,10 @@
 """Opening the ports: where systemd has opened sockets, else where the configuration says."""
 
 import gc
-import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +21,9 @@ from kestreld.systemd import PassedSocket
 if TYPE_CHECKING:
     from kestreld.server.admin.listener import AdminListener
 
-# In the name of a passed socket, as a word of its own: "memcache" is the queues'.
+# In the name of a passed socket, as words of their own: "memcache" is the queues'.
 CACHE_WORD: Final = re.compile(r"(?<![A-Za-z0-9])cache(?![A-Za-z0-9])")
+JOBS_WORD: Final = re.compile(r"(?<![A-Za-z0-9])disque(?![A-Za-z0-9])")
 
 
 def listen(service: Service, network: Network, config: Config, passed: Sequence[PassedSocket]) -> list[str]:
@@ -31,8 +31,8 @@ def listen(service: Service, network: Network, config: Config, passed: Sequence[
 
     Raises ConfigError for a passed socket that is open to all, and OSError.
     """
-    sockets = [one for one in passed if not CACHE_WORD.search(one.name)]
-    return _serve(service, network, config, Memcache(service.state), sockets, config.memcache)
+    sockets = [one for one in passed if not (CACHE_WORD.search(one.name) or JOBS_WORD.search(one.name))]
+    return _serve(service, Memcache(service.state), _open(network, config, sockets, config.memcache))
 
 
 def listen_for_cache(service: Service, network: Network, config: Config, passed: Sequence[PassedSocket]) -> list[str]:
@@ -46,34 +46,47 @@ def listen_for_cache(service: Service, network: Network, config: Config, passed:
 
     dictionary = Dictionary(service.clock, config.cache_memory_bytes, config.cache_item_size_max_bytes)
     service.look_after(dictionary)
-    return _serve(service, network, config, Cache(service.state, dictionary), sockets, config.cache or ())
+    return _serve(service, Cache(service.state, dictionary), _open(network, config, sockets, config.cache or ()))
 
 
-def listen_for_jobs(service: Service, network: Network, config: Config, log: Log) -> list[str]:
-    """Listen for Disque's clients, where the configuration says so; the addresses it is really at. Raises OSError."""
-    if config.disque is None:
+@dataclass(frozen=True, slots=True)
+class ProcessOfJobs:
+    """What jobs need to know of their process, and get from it."""
+
+    process_id: int
+    system: str  # name, release and machine
+    random_bytes: Callable[[int], bytes]
+
+
+def listen_for_jobs(
+    service: Service,
+    network: Network,
+    config: Config,
+    passed: Sequence[PassedSocket],
+    log: Log,
+    process: ProcessOfJobs,
+) -> list[str]:
+    """As `listen` for the ports of Disque's clients, and load the jobs, if there are to be any."""
+    sockets = [one for one in passed if JOBS_WORD.search(one.name)]
+    if not sockets and not config.disque:
         return []
     # Who has no jobs loads nothing of them.
     from kestreld.server.disque.node import ProcessFacts
     from kestreld.server.disque.starting import disque_protocol, keep_on_disk, new_jobs
 
-    bound = [bind(network, address) for address in config.disque]
-    system = os.uname()
+    ports = _open(network, config, sockets, config.disque or ())
     own = OwnProcess(service.collection.files)
-    process = ProcessFacts(
-        os.getpid(),
+    facts = ProcessFacts(
+        process.process_id,
         sys.executable,
-        f"{system.sysname} {system.release} {system.machine}",
+        process.system,
         lambda: use.resident_bytes if (use := own.use()) is not None else 0,
         cpu_s,
     )
-    jobs = new_jobs(service.collection, config, os.urandom)
-    protocol, node = disque_protocol(service, jobs, os.urandom, _port_of(bound[0].address), process)
+    jobs = new_jobs(service.collection, config, process.random_bytes)
+    protocol, node = disque_protocol(service, jobs, process.random_bytes, _port_of(ports[0][0].address), facts)
     keep_on_disk(service, node, config, log.of("jobs", Level.WARNING), gc.freeze)
-    return [
-        service.listen(one, protocol, is_tls=address.tls, is_trusted=one.is_private).address
-        for one, address in zip(bound, config.disque, strict=True)
-    ]
+    return _serve(service, protocol, ports)
 
 
 def _port_of(address: str) -> int:
@@ -82,15 +95,11 @@ def _port_of(address: str) -> int:
     return int(port) if port.isdigit() else 0
 
 
-def _serve(
-    service: Service,
-    network: Network,
-    config: Config,
-    protocol: WireProtocol,
-    passed: Sequence[PassedSocket],
-    configured: Sequence[Address],
-) -> list[str]:
-    addresses = []
+def _open(
+    network: Network, config: Config, passed: Sequence[PassedSocket], configured: Sequence[Address]
+) -> list[tuple[ListeningSocket, bool]]:
+    """The sockets, those passed or else those configured, and whether each is for TLS."""
+    ports = []
     for one in passed:
         bound, is_tls = ListeningSocket(one.bound), "tls" in one.name
         address = Address.parse(f"tls:{bound.address}" if is_tls else bound.address)
@@ -99,11 +108,14 @@ def _serve(
             raise ConfigError([config.problem("memcache", f"{one.name}: {exposure_reason(exposed)}")])
         if is_tls and config.tls_certificate is None:
             raise ConfigError([config.problem("tls_certificate", f"{one.name}: requires tls.certificate")])
-        addresses.append(service.listen(bound, protocol, is_tls=is_tls, is_trusted=bound.is_private).address)
-    for address in () if passed else configured:
-        bound = bind(network, address)
-        addresses.append(service.listen(bound, protocol, is_tls=address.tls, is_trusted=bound.is_private).address)
-    return addresses
+        ports.append((bound, is_tls))
+    return ports or [(bind(network, address), address.tls) for address in configured]
+
+
+def _serve(service: Service, protocol: WireProtocol, ports: Sequence[tuple[ListeningSocket, bool]]) -> list[str]:
+    return [
+        service.listen(bound, protocol, is_tls=is_tls, is_trusted=bound.is_private).address for bound, is_tls in ports
+    ]
 
 
 def listen_for_operators(service: Service, network: Network, config: Config, log: Log) -> "AdminListener | None":

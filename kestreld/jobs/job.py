@@ -123,6 +123,13 @@ class Job:
         self.deliveries = deliveries
         self.segment = segment
 
+    def next_requeue_at_ms(self, now_ms: int) -> int:
+        """When it is queued (again), NEVER where it will not be: the times that have passed are passed over."""
+        at_ms, retry_ms = self.requeue_at_ms, self.terms.retry_ms
+        if at_ms and at_ms <= now_ms and retry_ms:
+            at_ms += ((now_ms - at_ms) // retry_ms + 1) * retry_ms
+        return at_ms
+
     @property
     def expires_at_ms(self) -> int:
         """When it goes, whatever has become of it."""

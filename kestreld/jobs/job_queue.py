@@ -1,6 +1,6 @@
 """A queue: its jobs that wait, by ctime and id, its counters, and the clients that wait for jobs."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
@@ -93,6 +93,13 @@ class OrderedJobs:
         chunks = self._chunks[::-1] if is_newest_first else self._chunks[:]
         for chunk in chunks:
             yield chunk[::-1] if is_newest_first else chunk[:]
+
+    def behind(self, ctime: int, job_id: bytes) -> Iterator[list[Job]]:
+        """From the first behind that place in the order on, some at a time. Nothing may change meanwhile."""
+        place = (ctime, job_id)
+        first = bisect_right(self._chunks, place, key=lambda chunk: _order(chunk[-1]))
+        for number in range(first, len(self._chunks)):
+            yield [job for job in self._chunks[number] if _order(job) > place]
 
     def drop(self) -> Iterator[None]:
         """Take out all of them, a chunk at a time."""

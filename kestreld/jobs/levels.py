@@ -5,6 +5,7 @@ from typing import Final
 JOB_BYTES: Final = 340  # of one with an empty body, with all that leads to it
 BASE_BYTES: Final = 1 << 20  # of a store without any
 DEFAULT_MAX_BYTES: Final = 1 << 30
+LEVELS_PERCENT: Final = (0, 75, 95)  # by level
 
 
 class Memory:
@@ -29,6 +30,11 @@ class Memory:
         if used_bytes <= self._crowded_bytes:
             return 0
         return 1 if used_bytes <= self._full_bytes else 2
+
+    @property
+    def level_percent(self) -> int:
+        """The highest of 75, 95 and 100 % of the maximum that is exceeded, else 0. Without a maximum it is 95."""
+        return 100 if 0 < self.max_bytes < self.used_bytes else LEVELS_PERCENT[self.level]
 
     @property
     def is_full(self) -> bool:

@@ -75,6 +75,7 @@ class JobStore:
         self.table: Table[Job] = Table()
         self.queues: Table[JobQueue] = Table()
         self.listed = 0  # queues
+        self.collected_in = self.collected_out = 0  # what queues that were collected had counted
         self.timers = Timers()
         self.memory = Memory()
         self.keys = ClientKeys()
@@ -129,6 +130,8 @@ class JobStore:
 
     def unlist(self, queue: JobQueue) -> None:
         """Collect a queue that nobody uses."""
+        self.collected_in += queue.jobs_in
+        self.collected_out += queue.jobs_out
         queue.unlist()
         self.listed -= 1
         self._forget_unused(queue)
@@ -288,7 +291,7 @@ class JobStore:
         """Every job and every queue is gone. What is left to do, in short steps: send who waits away, free memory."""
         table, queues, timers = self.table, self.queues, self.timers
         self.table, self.queues, self.timers = Table(), Table(), Timers()
-        self.listed = 0
+        self.listed = self.collected_in = self.collected_out = 0
         self.memory.clear()
         self.keys = ClientKeys()
         if self.listener is not None:

@@ -43,6 +43,8 @@ class Table(Generic[V]):
         What is there from the first call to the last is in one of the parts.
         """
         for number in range(cursor % PARTS, PARTS):
+            if number >= len(self.parts):
+                return  # all of it is being thrown away
             part = self.parts[number]
             if part or number == MASK:
                 yield (number + 1) % PARTS, list(part.values())

@@ -33,6 +33,7 @@ from kestreld.tls import server_context
 
 if TYPE_CHECKING:
     from kestreld.cache.dictionary import Dictionary
+    from kestreld.server.disque.figures import JobFigures
 
 T = TypeVar("T")
 MAINTENANCE_MS: Final = 1000
@@ -96,6 +97,7 @@ class Service:
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
         self._dictionary: Dictionary | None = None  # None = there is no cache
+        self.job_figures: JobFigures | None = None  # None = there are no jobs
         self.once_a_second: list[Callable[[], None]] = []  # of who else has something to look after,
         self.at_stop: list[Callable[[], None]] = []  # or to end,
         self.at_close: list[Callable[[int | None], None]] = []  # or to put on disk, in time as the stopwatch has it
@@ -161,6 +163,10 @@ class Service:
         """Show its figures beside the server's, and let a reload change its limits."""
         self._dictionary = dictionary
         self.stats.cache_figures = dictionary.figures
+
+    def show_jobs(self, figures: "JobFigures") -> None:
+        """Show them beside the server's own."""
+        self.job_figures = self.stats.jobs = figures
 
     def _after_commit(self) -> None:
         self.maintenance.after_turn()

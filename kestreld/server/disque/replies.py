@@ -62,12 +62,10 @@ def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> byte
 def shown(job: Job, node_id: bytes, now_ms: int) -> bytes:
     """A job as SHOW describes it."""
     terms = job.terms
-    expires_at_ms, requeue_at_ms = job.expires_at_ms, job.requeue_at_ms
+    expires_at_ms, requeue_at_ms = job.expires_at_ms, job.next_requeue_at_ms(now_ms)
     within: bytes = NIL
     awake_at_ms = expires_at_ms + 1000
     if requeue_at_ms:
-        if requeue_at_ms <= now_ms and terms.retry_ms:
-            requeue_at_ms += ((now_ms - requeue_at_ms) // terms.retry_ms + 1) * terms.retry_ms
         within = integer(max(requeue_at_ms - now_ms, 0))
         # A node tells others half a second before that it will queue a job that it has queued already.
         awake_at_ms = min(awake_at_ms, requeue_at_ms - (500 if job.state != DELAYED else 0))

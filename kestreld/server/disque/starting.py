@@ -10,6 +10,7 @@ from kestreld.jobs.maintenance import Engine
 from kestreld.jobs.storage import JobStorage
 from kestreld.jobs.store import RandomBytes
 from kestreld.queues.collection import QueueCollection
+from kestreld.server.disque.figures import JobFigures
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
 from kestreld.server.disque.persistence import LoggedJobs, fsync_word
 from kestreld.server.disque.protocol import Disque
@@ -38,6 +39,7 @@ def disque_protocol(
 ) -> tuple[Disque, DisqueNode]:
     """The protocol that serves these jobs, and the node that its sessions share."""
     node = DisqueNode(service.state, jobs, random_bytes, port, process)
+    service.show_jobs(JobFigures(node))
     service.once_a_second.append(node.look_after)
     service.at_stop.append(node.end)
     return Disque(node), node

@@ -37,6 +37,8 @@ EXTEND: Final = 26
 GIVE_BACK: Final = 27
 FAIL: Final = 28
 
+DUMP_JOB_QUEUES: Final = 29
+
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
 END: Final = b"END\r\n"
