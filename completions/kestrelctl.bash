@@ -17,7 +17,7 @@ _kestrelctl_options() { # of command $1
         'export') echo '--resume --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'import') echo '--resume --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'ls') echo '--per-server --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
-        'stats') echo '--wide -w --server-wide --per-server --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
+        'stats') echo '--wide -w --server-wide --jobs --per-server --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'top') echo '--plain --json --once -n --read-only --record --replay --server -s --interval -i --filter --sort --theme --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'web') echo '--listen --allow-actions --server -s --interval -i --filter --sort --theme --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'watch') echo '--interval -i -n -h --help' ;;

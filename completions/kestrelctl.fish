@@ -337,6 +337,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'ls\'' -l key -r -F -d 'TLS: key of 
 complete -c kestrelctl -n '__kestrelctl_at \'ls\'' -s h -l help -d 'Show the help and exit.'
 complete -c kestrelctl -n '__kestrelctl_at \'stats\'' -l wide -s w -d 'Every counter in table and tsv, as in json.'
 complete -c kestrelctl -n '__kestrelctl_at \'stats\'' -l server-wide -d 'The server\'s own counters instead: uptime, connections, commands.'
+complete -c kestrelctl -n '__kestrelctl_at \'stats\'' -l jobs -d 'The queues of jobs instead.'
 complete -c kestrelctl -n '__kestrelctl_at \'stats\'' -l per-server -d 'For a context with several servers: a row for each server instead of sums.'
 complete -c kestrelctl -n '__kestrelctl_at \'stats\'' -l output -s o -r -f -a 'table json ndjson yaml tsv csv name' -d 'Default: table on a terminal, tsv elsewhere.'
 complete -c kestrelctl -n '__kestrelctl_at \'stats\'' -l no-headers -d 'Do not print column names.'

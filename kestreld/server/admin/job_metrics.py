@@ -40,6 +40,7 @@ OF_QUEUES: Final = (
     ("jobs_out", "out_total", "counter", "Jobs handed out."),
     ("pause", "paused", "gauge", "0 not paused, 1 in, 2 out, 3 both."),
 )
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _PAUSED: Final = {"none": 0, "in": 1, "out": 2, "all": 3}
 
 
@@ -61,10 +62,15 @@ def render_jobs(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> 
         for start in range(0, len(shown), STEP_ROWS):
             yield "".join(
                 [
-                    f'{full_name}{{queue="{label_of(str(row[0]))}"}} {_value(column, row[at], now_ms)}\n'
+                    f'{full_name}{{queue="{label_of(_printable(str(row[0])))}"}} {_value(column, row[at], now_ms)}\n'
                     for row in shown[start : start + STEP_ROWS]
                 ]
             )
+
+
+def _printable(name: str) -> str:
+    """A name with its control characters written out: a label must not end its line."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", name)
 
 
 def _value(column: str, value: int | str, now_ms: int) -> float:

@@ -26,6 +26,7 @@ LIMIT_MAX: Final = 1000
 BODY_BYTES_MAX: Final = 4096
 LOOKED_AT_MAX: Final = 200_000  # jobs, for one answer
 STEP_JOBS: Final = 50
+BAD_AFTER: Final = "after must be what next was in the answer before"
 STATES: Final = {"queued": QUEUED, "active": ACTIVE, "delayed": DELAYED}
 _WORDS: Final = {state: word for word, state in STATES.items()}
 
@@ -36,7 +37,8 @@ class JobQuery:
 
     queues: frozenset[bytes]
     state: int | None
-    after: str  # as an answer before has said; "" = from the beginning
+    part: int  # of the table of jobs, where to begin,
+    place: tuple[int, bytes] | None  # or behind which ctime and id in a queue; None = the jobs are in no order
     limit: int
     body_bytes: int  # of each body, so many
     sees: Callable[[bytes], bool]
@@ -95,13 +97,23 @@ class JobPages:
             if not sees(queue):
                 raise Refused(403, f"not allowed: peek on the jobs of {queue.decode('latin-1')!r}")
         body_bytes = number_in(request, "bytes", 0, BODY_BYTES_MAX, 0)
-        return JobQuery(queues, STATES.get(state), after, limit, body_bytes, sees)
+        is_in_order = state == "queued" and len(queues) == 1
+        part, place = (0, _place(after)) if is_in_order else (_number(after), None)
+        return JobQuery(queues, STATES.get(state), part, place, limit, body_bytes, sees)
 
 
 def _number(after: str) -> int:
     if after and not (after.isascii() and after.isdecimal() and int(after[:9]) < PARTS):
-        raise Refused(400, "after must be what `next` was in the answer before")
+        raise Refused(400, BAD_AFTER)
     return int(after or "0")
+
+
+def _place(after: str) -> tuple[int, bytes]:
+    ctime, _, job_id = after.partition("-")
+    try:
+        return int(ctime or "0"), bytes.fromhex(job_id)
+    except ValueError as error:
+        raise Refused(400, BAD_AFTER) from error
 
 
 def listed(jobs: Jobs, query: JobQuery) -> Iterator[str | None]:
@@ -109,8 +121,8 @@ def listed(jobs: Jobs, query: JobQuery) -> Iterator[str | None]:
 
     An answer may have fewer jobs than there are, even none, as it looks at so many only: `next` leads on.
     """
-    if query.state == QUEUED and len(query.queues) == 1:
-        found, following = _oldest(jobs, query)
+    if query.place is not None:
+        found, following = _oldest(jobs, query, query.place)
     else:
         found, following = yield from _scanned(jobs, query)
     now_ms, drift_ms = jobs.now_ms, jobs.drift_ms
@@ -128,14 +140,9 @@ def listed(jobs: Jobs, query: JobQuery) -> Iterator[str | None]:
     yield "]}\n"
 
 
-def _oldest(jobs: Jobs, query: JobQuery) -> tuple[list[Job], str]:
+def _oldest(jobs: Jobs, query: JobQuery, place: tuple[int, bytes]) -> tuple[list[Job], str]:
     (name,) = query.queues
     queue = jobs.queues.get(name)
-    ctime, _, job_id = query.after.partition("-")
-    try:
-        place = int(ctime or "0"), bytes.fromhex(job_id)
-    except ValueError as error:
-        raise Refused(400, "after must be what `next` was in the answer before") from error
     found: list[Job] = []
     for some in queue.jobs.behind(*place) if queue is not None else ():
         found += some
@@ -153,7 +160,7 @@ def _scanned(jobs: Jobs, query: JobQuery) -> Generator[None, None, tuple[list[Jo
     def fits(queue: bytes) -> bool:
         return queue in queues if queues else query.sees(queue)
 
-    for following, some in jobs.table.scan(_number(query.after)):
+    for following, some in jobs.table.scan(query.part):
         found += [job for job in some if (state is None or job.state == state) and fits(job.terms.queue.name)]
         looked_at += len(some)
         yield

@@ -28,6 +28,7 @@ COLUMNS: Final = (
     "created_at_ms",
     "used_at_ms",
 )
+COUNTS: Final = COLUMNS[1:-3]
 AT: Final = {column: place for place, column in enumerate(COLUMNS)}
 STEP_QUEUES: Final = 64
 STEP_ROWS: Final = 500
@@ -152,12 +153,14 @@ class JobFigures:
         yield _largest(most, found + more)
 
     def report(self, sees: Sees | None) -> Iterator[bytes | None]:
-        """A block for each queue, as DUMP_STATS has them; END is not part of it."""
+        """A block for each queue, as DUMP_STATS has them, with `oldest_ms` instead of instants."""
         blocks: list[bytes] = []
-        size_bytes = 0
+        size_bytes, wall_ms = 0, self.jobs.clock.wall_ms
         for some in self.rows(sees):
             for name, *figures in some:
-                lines = "".join([f"  {key}={value}\r\n" for key, value in zip(COLUMNS[1:], figures, strict=True)])
+                lines = "".join([f"  {key}={value}\r\n" for key, value in zip(COUNTS, figures, strict=False)])
+                oldest_at_ms = int(figures[AT["oldest_at_ms"] - 1])
+                lines += f"  oldest_ms={max(wall_ms - oldest_at_ms, 0) if oldest_at_ms else 0}\r\n"
                 shown = escaped(str(name).encode("utf-8", "surrogateescape"))
                 blocks.append(b"queue '%b' {\r\n%b}\r\n" % (shown, lines.encode()))
                 size_bytes += len(blocks[-1])
@@ -166,7 +169,8 @@ class JobFigures:
                 blocks, size_bytes = [], 0
             else:
                 yield None
-        yield b"".join(blocks)
+        if blocks:
+            yield b"".join(blocks)
 
 
 def _largest(most: int, rows: list[Row]) -> list[Row]:

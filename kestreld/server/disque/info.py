@@ -77,6 +77,7 @@ def _memory(node: DisqueNode) -> Figures:
         ("mem_allocator", "libc"),
         ("maxmemory", memory.max_bytes),
         ("maxmemory_level", memory.level),
+        ("maxmemory_level_percent", memory.level_percent),
     ]
 
 
