@@ -20,7 +20,7 @@ Shown = str | int | bytes | list[str] | None
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One that a node has handed out, or shown."""
+    """One that a node has handed out, or shown: the counters are those of one handed out."""
 
     queue: str
     id: str
