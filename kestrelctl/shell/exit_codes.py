@@ -22,8 +22,8 @@ class ExitCode(IntEnum):
     NEGATIVE = (
         1,
         "a negative answer: no item, no such queue or job, no value in the cache, a truncated journal tail, items that "
-        "a repair could not recover, a question answered no, a benchmark worse than the one compared with, a warning of "
-        "doctor",
+        "a repair could not recover, a question answered no, a benchmark worse than the one compared with, a warning "
+        "of doctor",
     )
     USAGE = 2, "the command line is wrong"
     UNKNOWN = 3, "check, which uses the codes of nagios: unknown; with it 1 is a warning and 2 critical"
