@@ -62,7 +62,7 @@ screens: $(INSTALLED) ## regenerate the console's screens (tests/tui/screens, do
 
 # FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config selects targets. Failing inputs are kept in .fuzz/TARGET-crash-*.
 FUZZ_SECONDS ?= 3600
-FUZZ_TARGETS ?= memcache_parser cache_commands journal_reader kestrel_files config
+FUZZ_TARGETS ?= memcache_parser cache_commands disque_commands journal_reader kestrel_files disque_aof config
 
 fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the other
 	@for target in $(FUZZ_TARGETS); do \

@@ -80,6 +80,34 @@ class Jobs(JobStore):
             self._put_in(queue, job)
         return job
 
+    def take_over(self, job: Job, *, is_queued: bool) -> None:
+        """Take in a job with its id, which nobody here knows, from another server.
+
+        Unless it `is_queued` there, it is queued when its delay is over, else after its retry time, as if a worker had
+        it.
+        """
+        terms, now_ms = job.terms, self.now_ms
+        queue, memory = terms.queue, self.memory
+        due_at_ms = job.ctime // CTIME_UNITS + terms.delay_s * 1000
+        if terms.delay_s and due_at_ms > now_ms and not is_queued:
+            job.state, job.requeue_at_ms = DELAYED, due_at_ms
+            queue.delayed += 1
+        else:
+            job.state = QUEUED if is_queued else ACTIVE
+            job.requeue_at_ms = now_ms + terms.retry_ms + self._jitter_ms() if terms.retry_ms else NEVER
+            if not (is_queued or terms.retry_ms):
+                memory.delivered_once += 1
+        self.table.add(job.id, job)
+        memory.add(len(job.body))
+        queue.total += 1
+        self._plan(job)
+        self.timers.tidy(self.table.count)
+        if self.listener is not None:
+            self.listener.added(job)
+        if is_queued:
+            self.queue(queue.name)
+            self._put_in(queue, job)
+
     def _put_in(self, queue: JobQueue, job: Job) -> None:
         """A queued job takes its place, or goes to who waits."""
         queue.jobs_in += 1

@@ -194,9 +194,7 @@ class LogMaintenance(Scheduled):
                     written += 1
                     if written % REWRITTEN_AT_ONCE == 0:
                         yield None
-                    while writer.unwritten_bytes > UNWRITTEN_BYTES_MAX:
-                        self._must_be_sound()
-                        yield WAITS
+                    yield from self.make_room()
             for key in self._jobs.keys.remembered():
                 log.key(*key)
             self._must_be_sound()
@@ -209,6 +207,25 @@ class LogMaintenance(Scheduled):
             if self.last_rewrite_failed:
                 writer.rewrite_is_over(is_done=False)
 
+    def make_room(self) -> Work:
+        """Wait while a lot has still to be written. Raises JournalFailed."""
+        while self.writer.unwritten_bytes > UNWRITTEN_BYTES_MAX:
+            self._must_be_sound()
+            yield WAITS
+
+    def put_on_disk(self) -> Work:
+        """Wait until all that was said so far is there. Raises JournalFailed."""
+        yield from self._write()
+        if self.journal.segments:
+            live = self.journal.live
+            yield from on_disk(self._engine, self.journal, self.writer, (live.number, live.used_bytes))
+
+    def _write(self) -> Work:
+        commits = self.writer.next_commit
+        while self.writer.commits < commits:
+            self._must_be_sound()
+            yield WAITS
+
     def _must_be_sound(self) -> None:
         if self.writer.failure is not None:
             raise self.writer.failure
@@ -219,10 +236,7 @@ class LogMaintenance(Scheduled):
         """Let go of segments that nobody needs, once what made them so is on disk. Raises JournalFailed or OSError."""
         journal, writer = self.journal, self.writer
         floor = self.log.first_needed()
-        commits = writer.next_commit
-        while writer.commits < commits:
-            self._must_be_sound()
-            yield WAITS
+        yield from self._write()
         if not journal.segments or journal.live.number < floor:
             journal.begin_segment()
             writer.choose_segment()

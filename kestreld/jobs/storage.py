@@ -3,15 +3,17 @@
 What takes long is done in slices. While the log is loaded nobody may use the jobs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import must_be_the_systems
+from kestreld.jobs.importing import AofImport
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.log import JobLog, LogWriter
 from kestreld.jobs.maintenance import Engine, LogMaintenance, RewriteRules, on_disk
 from kestreld.jobs.recovery import JobRecovery, RecoveredJobs
+from kestreld.journal.disque_aof import AofReader
 from kestreld.journal.job_records import queued_record, stopped_record
 from kestreld.journal.job_segments import FOLDER, JobJournal, last_job_segment
 from kestreld.journal.marker import find_marker
@@ -31,13 +33,14 @@ class JobStorage:
         """`sync_ms` and `segment_bytes_max` are as those of a queue's journal."""
         self._engine = engine
         self._jobs = jobs
+        self._spool = spool
         self.folder = f"{spool}/{FOLDER}"
         self._segment_bytes_max = segment_bytes_max
         self.sync_ms = sync_ms
         self.rules = RewriteRules()
         self._changed: Callable[[], None] = lambda: None
         self.maintenance: LogMaintenance | None = None  # None = nothing is written
-        self._recovery: JobRecovery | None = None
+        self._reading: RecoveredJobs | AofReader | None = None
         self._last_number = 0  # of any segment of an earlier log
         self.stopped: JournalCorrupt | None = None
         self.is_loading = False
@@ -65,8 +68,8 @@ class JobStorage:
     @property
     def loaded(self) -> tuple[int, int]:
         """Bytes read so far, and of how many, while it is loading."""
-        state = self._recovery.state if self._recovery is not None else None
-        return (state.bytes_read, state.bytes_total) if state is not None else (0, 0)
+        reading = self._reading
+        return (reading.bytes_read, reading.bytes_total) if reading is not None else (0, 0)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Have that one told when there is another log, or none, and when the disk begins or ceases to refuse it."""
@@ -120,29 +123,43 @@ class JobStorage:
 
     def _load(self, done: Done, *, is_kept: bool, may_cut: bool) -> Work:
         engine = self._engine
-        recovery = self._recovery = JobRecovery(engine.files, engine.clock, self.folder, may_cut=may_cut)
-        problem = ""
-        try:
-            yield from self._settling(recovery.run())
-            yield from self._settling(self._restore(recovery.state))
-            if is_kept:
-                yield from self._go_on_behind(recovery.state)
-        except JournalCorrupt as corrupt:
-            self.stopped, problem = corrupt, str(corrupt)
-        except OSError as error:
-            must_be_the_systems(error)
-            self.stopped = JournalCorrupt(self.folder, 0, f"cannot be read: {error.strerror}")
-            problem = str(self.stopped)
-        except JournalFailed as failure:
-            self.stopped, problem = JournalCorrupt(failure.path, 0, failure.reason), str(failure)
-        self._recovery = None
+        recovery = JobRecovery(engine.files, engine.clock, self.folder, may_cut=may_cut)
+        problem = yield from self._problem_of(self._recover(recovery, is_kept=is_kept))
         self._jobs.restored()
-        self.is_loading = False
         for note in recovery.state.notes:
             engine.report(note)
+        self._finish_loading(problem, done)
+
+    def _recover(self, recovery: JobRecovery, *, is_kept: bool) -> Work:
+        for step in self._settling(recovery.run()):
+            self._reading = recovery.state
+            yield step
+        yield from self._settling(self._restore(recovery.state))
+        if is_kept:
+            yield from self._go_on_behind(recovery.state)
+
+    def _problem_of(self, work: Work) -> Generator[int | None, None, str]:
+        """Load something: why that has failed, "" if it has not."""
+        try:
+            yield from work
+        except JournalCorrupt as corrupt:
+            self.stopped = corrupt
+        except OSError as error:
+            must_be_the_systems(error)
+            self.stopped = JournalCorrupt(error.filename or self.folder, 0, f"cannot be read: {error.strerror}")
+        except JournalFailed as failure:
+            self.stopped = JournalCorrupt(failure.path, 0, failure.reason)
+            return str(failure)
+        else:
+            return ""
+        return str(self.stopped)
+
+    def _finish_loading(self, problem: str, done: Done) -> None:
+        self._reading = None
+        self.is_loading = False
         if problem:
-            engine.report(f"jobs: {problem}")
-        engine.settle()
+            self._engine.report(f"jobs: {problem}")
+        self._engine.settle()
         self._changed()
         done(problem)
 
@@ -190,6 +207,34 @@ class JobStorage:
             maintenance.writer.choose_segment()
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)
+
+    # Disque's own file
+
+    def import_aof(self, path: str, done: Done, *, may_cut: bool = True) -> None:
+        """Take over the jobs of an append-only file of Disque's, and move it aside once they are in the log, if any.
+
+        `may_cut` is as for `load`. With `restores_queues` the jobs that were queued are.
+        """
+        self._begin_loading()
+        self._engine.slices.take_on(self._import(path, done, may_cut=may_cut))
+
+    def _import(self, path: str, done: Done, *, may_cut: bool) -> Work:
+        engine = self._engine
+        aof = AofImport(
+            engine.files, self._jobs, path, engine.report, may_cut=may_cut, restores_queues=self.restores_queues
+        )
+        self._reading = aof.reader
+        self._finish_loading((yield from self._problem_of(self._take_over(aof))), done)
+
+    def _take_over(self, aof: AofImport) -> Work:
+        maintenance = self.maintenance
+        for step in self._settling(aof.run()):
+            yield step
+            if maintenance is not None:
+                yield from maintenance.make_room()
+        if maintenance is not None:
+            yield from maintenance.put_on_disk()
+        aof.move_aside(self._spool, self._engine.clock.wall_ms)
 
     def _open(self, log_id: int, last_number: int) -> JobJournal:
         engine = self._engine

@@ -115,17 +115,30 @@ class JobStore:
         queue = self.queues.get(name)
         return queue if queue is not None and queue.is_listed else None
 
+    @property
+    def has_all_queues(self) -> bool:
+        """Whether there may be no more of them."""
+        return self.queues_max is not None and self.queues.count >= self.queues_max
+
     def queue(self, name: bytes) -> JobQueue | None:
         """The queue, which is there from now on; None when there would be too many."""
         queue = self.queues.get(name)
         if queue is None:
-            if self.queues_max is not None and self.queues.count >= self.queues_max:
+            if self.has_all_queues:
                 return None
             queue = JobQueue(name)
             self.queues.add(name, queue)
         if not queue.is_listed:
             queue.enlist(self.now_ms)
             self.listed += 1
+        return queue
+
+    def unlisted_queue(self, name: bytes) -> JobQueue:
+        """The queue of a job that comes with an id of its own. It is listed once the job is queued."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = JobQueue(name)
+            self.queues.add(name, queue)
         return queue
 
     def unlist(self, queue: JobQueue) -> None:

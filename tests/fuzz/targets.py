@@ -10,6 +10,7 @@ from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart, queue_setting_lines
 from kestreld.errors import ConfigError, JournalCorrupt
+from kestreld.journal.disque_aof import AofReader, SavedJob
 from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
@@ -218,6 +219,24 @@ def _exported(name: str, content: bytes) -> None:
     assert again.unread == []
 
 
+# Disque's file
+
+
+def disque_aof(data: bytes) -> None:
+    """A file has jobs of whose bytes it consists, a place where it is cut, or one from where on it is corrupt."""
+    disk = MemoryFiles()
+    disk.files["/disque.aof"] = bytearray(data)
+    reader = AofReader(disk, "/disque.aof")
+    try:
+        found = list(reader)
+    except JournalCorrupt as corrupt:
+        assert 0 <= corrupt.offset <= len(data)
+        return
+    end = len(data) if reader.torn_at is None else reader.torn_at
+    assert reader.bytes_read == end or not found
+    assert all(one.body in data and one.queue in data for one in found if isinstance(one, SavedJob))
+
+
 # The configuration
 
 
@@ -248,5 +267,6 @@ TARGETS: Final[dict[str, Target]] = {
     "disque_commands": disque_commands,
     "journal_reader": journal_reader,
     "kestrel_files": kestrel_files,
+    "disque_aof": disque_aof,
     "config": config,
 }

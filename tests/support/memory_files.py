@@ -57,6 +57,9 @@ class MemoryFiles(FileLayer):
     def open_read(self, path: str) -> int:
         return self.open_append(path)
 
+    def open_operators_file(self, path: str) -> int:
+        return self.open_append(path)
+
     def write(self, fd: int, data: bytes) -> int:
         self._open[fd] += data
         return len(data)

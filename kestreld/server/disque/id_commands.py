@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kestreld.jobs.importing import JobImporter
 from kestreld.jobs.job import CTIME_UNITS, Job
 from kestreld.jobs.job_id import is_job_id
+from kestreld.journal.disque_aof import read_saved_job
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
-from kestreld.server.disque.job_commands import AT_ONCE, SPAN_S_MAX
+from kestreld.server.disque.job_commands import AT_ONCE, SPAN_S_MAX, TOO_MANY_QUEUES
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import BAD_ID, NIL, NIL_ARRAY
 
@@ -119,6 +121,21 @@ def show(handler: DisqueHandler, words: list[bytes]) -> None:
         return
     job = handler.jobs.table.get(words[1])
     handler.out.append(NIL if job is None else replies.shown(job, handler.jobs.node_id, handler.jobs.now_ms))
+
+
+def importjob(handler: DisqueHandler, words: list[bytes]) -> None:
+    """A job that an original Disque has saved, as in its append-only file."""
+    jobs = handler.jobs
+    try:
+        saved = read_saved_job(words[1])
+    except ValueError as error:
+        handler.out.append(replies.error(b"ERR " + str(error).encode()))
+        return
+    if jobs.queues.get(saved.queue) is None and jobs.has_all_queues:
+        handler.out.append(TOO_MANY_QUEUES)
+        return
+    handler.out.append(replies.integer(JobImporter(jobs).take_over(saved)))
+    handler.depend_on_log()
 
 
 def waitjob(handler: DisqueHandler, words: list[bytes]) -> None:

@@ -100,12 +100,23 @@ class LoggedJobs(Persistence):
             ).replace(b"\n", b" ")
         self._told()
 
-    def begin(self, done: Done, *, on: bool) -> None:
-        """At the start: read the log where it is on, or where a controlled restart wants its queues back."""
-        if on or self._storage.restores_queues:
-            self._storage.load(done, is_kept=on, may_cut=self._may_cut)
+    def begin(self, done: Done, *, on: bool, aof: str = "") -> None:
+        """At the start: read the log where it is on, or where a controlled restart wants its queues back.
+
+        Then the jobs of `aof`, a file of Disque's own, are imported; "" = there is none.
+        """
+        storage, may_cut = self._storage, self._may_cut
+
+        def loaded(problem: str) -> None:
+            if problem or not aof:
+                done(problem)
+            else:
+                storage.import_aof(aof, done, may_cut=may_cut)
+
+        if on or storage.restores_queues:
+            storage.load(loaded, is_kept=on, may_cut=may_cut)
         else:
-            done("")
+            loaded("")
 
     def switch(self, done: Done, *, on: bool) -> None:
         if not on:

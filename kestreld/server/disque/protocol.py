@@ -67,6 +67,7 @@ COMMANDS: Final[tuple[tuple[bytes, Run, int, int], ...]] = (
     (b"qdel", queues.qdel, 2, WRITE),
     (b"deadjob", by_id.deadjob, -1, WRITE),
     (b"deadshow", by_id.deadshow, 2, READ_ONLY | FAST),
+    (b"importjob", by_id.importjob, 2, WRITE | DENY_OOM | ADMIN),
     (b"redrive", queues.redrive, -2, WRITE | DENY_OOM),
 )
 

@@ -9,6 +9,7 @@ from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.maintenance import Engine
 from kestreld.jobs.storage import JobStorage
 from kestreld.jobs.store import RandomBytes
+from kestreld.journal.disque_aof import AOF_NAME
 from kestreld.queues.collection import QueueCollection
 from kestreld.server.disque.figures import JobFigures
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
@@ -94,6 +95,7 @@ def keep_on_disk(
             node.set(b"aof-enqueue-jobs-once", b"no")
             node.save_settings()
 
-    log.begin(loaded, on=settings[b"appendonly"] == b"yes")
+    aof = f"{collection.spool}/{AOF_NAME}"
+    log.begin(loaded, on=settings[b"appendonly"] == b"yes", aof=aof if collection.files.is_file(aof) else "")
     service.at_close.append(storage.close)
     return storage
