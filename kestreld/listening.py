@@ -20,6 +20,7 @@ from kestreld.systemd import PassedSocket
 
 if TYPE_CHECKING:
     from kestreld.server.admin.listener import AdminListener
+    from kestreld.server.disque.conf_file import DisqueConf
 
 # In the name of a passed socket, as words of their own: "memcache" is the queues'.
 CACHE_WORD: Final = re.compile(r"(?<![A-Za-z0-9])cache(?![A-Za-z0-9])")
@@ -65,8 +66,13 @@ def listen_for_jobs(
     passed: Sequence[PassedSocket],
     log: Log,
     process: ProcessOfJobs,
+    conf: "DisqueConf | None" = None,
+    fail: Callable[[str], None] = lambda problem: None,
 ) -> list[str]:
-    """As `listen` for the ports of Disque's clients, and load the jobs, if there are to be any."""
+    """As `listen` for the ports of Disque's clients, and load the jobs, if there are to be any.
+
+    `conf` is a disque.conf. `fail` is told why jobs cannot be loaded.
+    """
     sockets = [one for one in passed if JOBS_WORD.search(one.name)]
     if not sockets and not config.disque:
         return []
@@ -85,7 +91,11 @@ def listen_for_jobs(
     )
     jobs = new_jobs(service.collection, config, process.random_bytes)
     protocol, node = disque_protocol(service, jobs, process.random_bytes, _port_of(ports[0][0].address), facts)
-    keep_on_disk(service, node, config, log.of("jobs", Level.WARNING), gc.freeze)
+    if conf is not None:
+        for bound, _ in ports:
+            bound.tune(backlog=conf.backlog, keepalive_s=conf.keepalive_s)
+        conf.apply(node, log)
+    keep_on_disk(service, node, config, log.of("jobs", Level.WARNING), gc.freeze, conf, fail)
     return _serve(service, protocol, ports)
 
 
@@ -141,7 +151,7 @@ def bind(network: Network, address: Address) -> ListeningSocket:
     try:
         if address.path:
             Path(address.path).parent.mkdir(parents=True, exist_ok=True)
-            return network.listen_unix(address.path)
+            return network.listen_unix(address.path, address.mode)
         return network.listen_tcp(address.host, address.port)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(address)) from error

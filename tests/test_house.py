@@ -57,7 +57,7 @@ MAY_IMPORT: Final = {
     "concurrent": ("server/cpu_worker.py", "library/"),
     "threading": ("client/", "disk_threads.py", "library/", "recipes/waiting.py"),
     "signal": ("daemon.py",),
-    "os": ("daemon.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
+    "os": ("daemon.py", "disque_server.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
     "pathlib": ("daemon.py", "listening.py"),
     "fcntl": ("files.py",),
     "shutil": (),

@@ -53,6 +53,7 @@ class Address:
     port: int = 0  # 0 = any free one
     path: str = ""
     tls: bool = False
+    mode: int = 0o600  # of the Unix socket
 
     def __str__(self) -> str:
         if self.path:

@@ -106,6 +106,7 @@ class DisqueNode:
         self.settings = DisqueSettings(port, state.collection.spool)
         self.persistence = Persistence()
         self.save_settings: Callable[[], str] = lambda: "The server is running without a config file"
+        self.set_loglevel: Callable[[bytes], None] = lambda word: None
         self.commands: dict[bytes, Command] = {}  # by name,
         self.table: dict[bytes, Command] = {}  # and by name as it is mostly sent
         self.rates = Rates()
@@ -165,6 +166,8 @@ class DisqueNode:
         elif name == b"slowlog-max-len":
             self.slow_max = int(value)
             self.trim_slow()
+        elif name == b"loglevel":
+            self.set_loglevel(value)
         elif name == b"latency-monitor-threshold":
             self.latency.threshold_ms = int(value)
         else:
@@ -179,6 +182,18 @@ class DisqueNode:
         for command in commands:
             self.commands[command.name] = command
             self.table[command.name] = self.table[command.name.upper()] = command
+
+    def rename_command(self, name: bytes, new_name: bytes) -> bool:
+        """Have clients call a command otherwise, b"" = not at all; False where there is none or another one is so."""
+        command = self.commands.get(name)
+        if command is None or (new_name and new_name in self.commands):
+            return False
+        for word in (name, name.upper()):
+            self.table.pop(word, None)
+        del self.commands[name]
+        if new_name:
+            self.commands[new_name] = command
+        return True
 
     def reset_statistics(self) -> None:
         """CONFIG RESETSTAT."""

@@ -38,21 +38,30 @@ class SavedSettings:
     def write(self, settings: DisqueSettings) -> str:
         """Replace the file by one of what is set now; why not, "" when it is done."""
         lines = [b"%b %b\n" % (name, quoted(value)) for name, value in settings.changed()]
-        temporary = self.path + ".new"
         try:
-            if self._files.exists(temporary):
-                self._files.unlink(temporary)
-            fd = self._files.create(temporary)
-            try:
-                data = _HEAD + b"".join(lines)
-                while data:
-                    data = data[self._files.write(fd, data) :]
-                self._files.sync(fd)
-            finally:
-                self._files.close(fd)
-            self._files.rename(temporary, self.path)
-            self._files.sync_dir(self._spool)
+            replace_file(self._files, self.path, _HEAD + b"".join(lines))
         except OSError as error:
             must_be_the_systems(error)
             return f"Rewriting config file: {error.strerror}"
         return ""
+
+
+def replace_file(files: FileLayer, path: str, data: bytes) -> None:
+    """Have a file with this content in the place of the one that there may be, whose owner and mode it keeps.
+
+    Raises OSError; the file is the old one or the new one, also after a power cut.
+    """
+    temporary = f"{path}.new"
+    if files.exists(temporary):
+        files.unlink(temporary)
+    fd = files.create(temporary)
+    try:
+        if files.exists(path):
+            files.make_like(fd, path)
+        while data:
+            data = data[files.write(fd, data) :]
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(temporary, path)
+    files.sync_dir(path.rpartition("/")[0])

@@ -17,7 +17,9 @@ _BUFFER_CLASSES: Final = frozenset([b"normal", b"slave", b"pubsub"])
 Check = Callable[[bytes], bytes | None]  # the value as CONFIG GET shows it; None where it is none
 
 
-def _whole(least: int, most: int = 1 << 62) -> Check:
+def whole_number(least: int, most: int = 1 << 62) -> Check:
+    """Of this size."""
+
     def check(value: bytes) -> bytes | None:
         is_number = re.fullmatch(rb"-?\d{1,18}", value) is not None and least <= int(value) <= most
         return b"%d" % int(value) if is_number else None
@@ -25,7 +27,8 @@ def _whole(least: int, most: int = 1 << 62) -> Check:
     return check
 
 
-def _one_of(*words: bytes) -> Check:
+def one_of(*words: bytes) -> Check:
+    """In letters of any case."""
     return lambda value: value.lower() if value.lower() in words else None
 
 
@@ -52,7 +55,7 @@ def _buffer_limit(value: bytes) -> bytes | None:
     return value
 
 
-_YES_NO: Final = _one_of(b"yes", b"no")
+_YES_NO: Final = one_of(b"yes", b"no")
 
 # Parameter -> its value at the start, and what may be set; None = nothing.
 PARAMETERS: Final[dict[bytes, tuple[bytes, Check | None]]] = {
@@ -61,20 +64,20 @@ PARAMETERS: Final[dict[bytes, tuple[bytes, Check | None]]] = {
     b"logfile": (b"", None),
     b"pidfile": (b"", None),
     b"maxmemory": (b"1073741824", _memory),
-    b"maxmemory-samples": (b"16", _whole(1)),
-    b"timeout": (b"0", _whole(0)),
-    b"auto-aof-rewrite-percentage": (b"100", _whole(0)),
+    b"maxmemory-samples": (b"16", whole_number(1)),
+    b"timeout": (b"0", whole_number(0)),
+    b"auto-aof-rewrite-percentage": (b"100", whole_number(0)),
     b"auto-aof-rewrite-min-size": (b"67108864", _memory),
-    b"slowlog-log-slower-than": (b"10000", _whole(-1)),
-    b"latency-monitor-threshold": (b"0", _whole(0)),
-    b"slowlog-max-len": (b"128", _whole(0)),
+    b"slowlog-log-slower-than": (b"10000", whole_number(-1)),
+    b"latency-monitor-threshold": (b"0", whole_number(0)),
+    b"slowlog-max-len": (b"128", whole_number(0)),
     b"port": (b"7711", None),
     b"tcp-backlog": (b"511", None),
     b"databases": (b"16", None),
-    b"maxclients": (b"10000", _whole(1)),
-    b"watchdog-period": (b"0", _whole(0)),
-    b"hz": (b"10", _whole(1, 500)),
-    b"cluster-node-timeout": (b"15000", _whole(1)),
+    b"maxclients": (b"10000", whole_number(1)),
+    b"watchdog-period": (b"0", whole_number(0)),
+    b"hz": (b"10", whole_number(1, 500)),
+    b"cluster-node-timeout": (b"15000", whole_number(1)),
     b"tcp-keepalive": (b"no", _YES_NO),
     b"no-appendfsync-on-rewrite": (b"no", None),
     b"daemonize": (b"no", None),
@@ -82,9 +85,9 @@ PARAMETERS: Final[dict[bytes, tuple[bytes, Check | None]]] = {
     b"aof-rewrite-incremental-fsync": (b"yes", _YES_NO),
     b"aof-load-truncated": (b"yes", _YES_NO),
     b"aof-enqueue-jobs-once": (b"no", _YES_NO),
-    b"maxmemory-policy": (b"acks", _one_of(b"acks", b"noeviction")),
-    b"loglevel": (b"notice", _one_of(b"debug", b"verbose", b"notice", b"warning")),
-    b"appendfsync": (b"everysec", _one_of(b"always", b"everysec", b"no")),
+    b"maxmemory-policy": (b"acks", one_of(b"acks", b"noeviction")),
+    b"loglevel": (b"notice", one_of(b"debug", b"verbose", b"notice", b"warning")),
+    b"appendfsync": (b"everysec", one_of(b"always", b"everysec", b"no")),
     b"syslog-facility": (b"local0", None),
     b"appendonly": (b"no", _YES_NO),
     b"dir": (b"", None),
@@ -99,6 +102,7 @@ class DisqueSettings:
     """The values of a node's parameters."""
 
     def __init__(self, port: int, folder: str) -> None:
+        self.needs_password = False  # others can reach the server, whom nothing else keeps out
         self._values = {name: value for name, (value, _) in PARAMETERS.items()}
         self._started_with = dict(self._values)
         self._values[b"port"] = b"%d" % port
@@ -137,6 +141,8 @@ class DisqueSettings:
         """A value as it would be shown; None where it is none."""
         if name == b"dir":
             return value if value in (b".", self._values[b"dir"]) else None
+        if name == b"requirepass" and self.needs_password and not value:
+            return None
         check = PARAMETERS[name][1]
         return None if check is None else check(value)
 

@@ -11,6 +11,7 @@ from kestreld.jobs.storage import JobStorage
 from kestreld.jobs.store import RandomBytes
 from kestreld.journal.disque_aof import AOF_NAME
 from kestreld.queues.collection import QueueCollection
+from kestreld.server.disque.conf_file import DisqueConf
 from kestreld.server.disque.figures import JobFigures
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
 from kestreld.server.disque.persistence import LoggedJobs, fsync_word
@@ -47,13 +48,20 @@ def disque_protocol(
 
 
 def keep_on_disk(
-    service: Service, node: DisqueNode, config: Config, report: Callable[[str], None], settle: Callable[[], None]
+    service: Service,
+    node: DisqueNode,
+    config: Config,
+    report: Callable[[str], None],
+    settle: Callable[[], None],
+    conf: DisqueConf | None = None,
+    fail: Callable[[str], None] = lambda problem: None,
 ) -> JobStorage:
     """Load the node's jobs, and log what happens to them, as the configuration and what CONFIG has saved say.
 
-    `settle` is told now and then while much is loaded that stays.
+    `settle` is told now and then while much is loaded that stays, `fail` why nothing can be.
     """
     collection, settings = service.collection, node.settings
+    spool = collection.spool
     engine = Engine(
         collection.files,
         collection.clock,
@@ -68,7 +76,7 @@ def keep_on_disk(
     storage = JobStorage(
         engine,
         node.jobs,
-        collection.spool,
+        spool,
         sync_ms=config.jobs_sync_journal_ms,
         segment_bytes_max=config.defaults.max_journal_size_bytes,
     )
@@ -76,7 +84,7 @@ def keep_on_disk(
     node.persist(log)
     settings.start_with(b"appendonly", b"yes" if config.jobs_journal else b"no")
     settings.start_with(b"appendfsync", fsync_word(config.jobs_sync_journal_ms))
-    saved = SavedSettings(collection.files, collection.spool)
+    saved = SavedSettings(collection.files, spool) if conf is None else conf
     node.config_path = saved.path
     node.save_settings = lambda: saved.write(settings)
     try:
@@ -91,11 +99,14 @@ def keep_on_disk(
     was_controlled = settings[b"aof-enqueue-jobs-once"] == b"yes"
 
     def loaded(problem: str) -> None:
-        if was_controlled and not problem:  # the queues are restored once
+        if problem:
+            fail(problem)
+        elif was_controlled:  # the queues are restored once
             node.set(b"aof-enqueue-jobs-once", b"no")
-            node.save_settings()
+            if problem := node.save_settings():
+                report(f"aof-enqueue-jobs-once is no again, but not saved: {problem}")
 
-    aof = f"{collection.spool}/{AOF_NAME}"
+    aof = f"{spool}/{AOF_NAME}" if conf is None else conf.aof_path
     log.begin(loaded, on=settings[b"appendonly"] == b"yes", aof=aof if collection.files.is_file(aof) else "")
     service.at_close.append(storage.close)
     return storage
