@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,12 +71,7 @@ class DisqueServer:
 
     def client(self) -> RespClient:
         """A connection, once the server has loaded its jobs."""
-        client = RespClient(self.address.partition(",")[0])
-        until = time.monotonic() + STOP_S
-        while client("PING").startswith(b"LOADING"):
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        return client
+        return RespClient(self.address.partition(",")[0]).until_loaded()
 
     def wait(self) -> int:
         """The exit code, once it has exited; what it has said by then is in `log`."""

@@ -1,6 +1,7 @@
 """A Redis client for tests: requests as lists of words, replies as values."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -121,6 +122,14 @@ class RespClient:
         reply = self("ADDJOB", queue, body, 0, *options)
         assert isinstance(reply, Status), reply
         return bytes(reply)
+
+    def until_loaded(self) -> "RespClient":
+        """Returns once the server has loaded its jobs."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self("PING").startswith(b"LOADING"):
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        return self
 
     def expect_silence(self, silence_ms: int) -> None:
         """Nothing comes for this long."""
