@@ -9,7 +9,7 @@ from typing import Final
 
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer, must_be_the_systems
-from kestreld.jobs.job import CTIME_UNITS, Job, JobTerms
+from kestreld.jobs.job import CTIME_BITS, Job, JobTerms, ctime_of
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.table import Table
 from kestreld.journal.disque_aof import AofReader, SavedJob
@@ -32,21 +32,15 @@ class JobImporter:
     def take_over(self, saved: SavedJob) -> bool:
         """Whether it is a new job here: one that has expired, was acknowledged or is known is not taken over."""
         jobs = self._jobs
-        created_ms = saved.ctime // CTIME_UNITS
-        ttl_ms = (saved.expires_at_s - created_ms // 1000) * 1000
-        if saved.state == JobState.ACKED or ttl_ms <= 0 or created_ms + ttl_ms <= jobs.now_ms:
+        ctime = ctime_of(saved.ctime)
+        created_at_ms = ctime >> CTIME_BITS
+        ttl_ms = (saved.expires_at_s - created_at_ms // 1000) * 1000
+        if saved.state == JobState.ACKED or ttl_ms <= 0 or created_at_ms + ttl_ms <= jobs.now_ms:
             return False
         if jobs.table.get(saved.job_id) is not None:
             return False
-        job = Job(
-            saved.job_id,
-            saved.body,
-            self._terms(saved, ttl_ms),
-            saved.ctime,
-            0,
-            nacks=saved.nacks,
-            deliveries=saved.deliveries,
-        )
+        terms = self._terms(saved, ttl_ms)
+        job = Job(saved.job_id, saved.body, terms, ctime, 0, nacks=saved.nacks, deliveries=saved.deliveries)
         jobs.take_over(job, is_queued=self._restores_queues and saved.state == JobState.QUEUED)
         return True
 

@@ -6,6 +6,8 @@ on from there whatever happens to the system clock.
 
 from typing import TYPE_CHECKING, Final
 
+from kestreld.jobs.job_id import ttl_field
+
 # A queue holds jobs, and what jobs have in common says which queue is theirs.
 if TYPE_CHECKING:
     from kestreld.jobs.job_queue import JobQueue
@@ -22,7 +24,19 @@ GONE: Final = 5  # acknowledged, deleted or expired: what still leads to it pass
 STATE_NAMES: Final = {b"wait-repl": WAIT_REPL, b"active": ACTIVE, b"queued": QUEUED, b"acked": ACKED}
 NAMES: Final = (b"wait-repl", b"active", b"queued", b"acked", b"active", b"gone")  # by state
 NEVER: Final = 0  # as `requeue_at_ms`
-CTIME_UNITS: Final = 1_000_000  # of a ctime in a millisecond
+CTIME_BITS: Final = 18  # of a ctime, below its milliseconds: a million of these would take a longer number
+CREATED_UNITS: Final = 1_000_000  # of Disque's ctime in a millisecond
+_CTIME_MASK: Final = (1 << CTIME_BITS) - 1
+
+
+def created_of(ctime: int) -> int:
+    """A ctime as Disque has it."""
+    return (ctime >> CTIME_BITS) * CREATED_UNITS + (ctime & _CTIME_MASK)
+
+
+def ctime_of(created: int) -> int:
+    """A ctime from one that Disque has."""
+    return created // CREATED_UNITS << CTIME_BITS | min(created % CREATED_UNITS, _CTIME_MASK)
 
 
 class DeadLetter:
@@ -43,7 +57,20 @@ class JobTerms:
     times; `key` the client's own id, b"" = none; `dead` says of a job in a dead-letter queue where it comes from.
     """
 
-    __slots__ = ("dead", "delay_s", "key", "queue", "replicate", "retries_max", "retry_ms", "ttl_ms")
+    __slots__ = (
+        "dead",
+        "delay_s",
+        "id_field",
+        "key",
+        "queue",
+        "queued_at_ms",
+        "replicate",
+        "requeue_at_ms",
+        "retries_max",
+        "retry_ms",
+        "said",
+        "ttl_ms",
+    )
 
     def __init__(
         self,
@@ -64,12 +91,25 @@ class JobTerms:
         self.key = key
         self.dead = dead
         self.replicate = replicate
+        self.id_field = ttl_field(ttl_ms // 1000, retry_ms // 1000)
+        self.said = b""  # what a log says of all these jobs
+        self.queued_at_ms = -1  # what is queued in that ms
+        self.requeue_at_ms = NEVER  # is queued again then: one number for all of it
+
+    def note_requeue(self, queued_at_ms: int, requeue_at_ms: int) -> None:
+        """What is queued in that ms is queued again then."""
+        self.queued_at_ms = queued_at_ms
+        self.requeue_at_ms = requeue_at_ms
+
+    def note_said(self, said: bytes) -> None:
+        """A log says that of all these jobs."""
+        self.said = said
 
 
 class Job:
     """One job. There may be millions: it has few attributes of its own, and what many have in common is in `terms`.
 
-    `ctime` is its creation in ms * 10**6 + n, which orders the jobs of a queue; `requeue_at_ms` is when it is queued
+    `ctime` is its creation in ms * 2**18 + n, which orders the jobs of a queue; `requeue_at_ms` is when it is queued
     (again), NEVER where it will not be; `wakes_at_ms` is for `Timers`. `deliveries` are the additional ones: how often
     it was queued again without a NACK.
     """
@@ -131,6 +171,11 @@ class Job:
         return at_ms
 
     @property
+    def created_at_ms(self) -> int:
+        """When it came."""
+        return self.ctime >> CTIME_BITS
+
+    @property
     def expires_at_ms(self) -> int:
         """When it goes, whatever has become of it."""
-        return self.ctime // CTIME_UNITS + self.terms.ttl_ms
+        return (self.ctime >> CTIME_BITS) + self.terms.ttl_ms

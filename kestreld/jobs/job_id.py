@@ -1,13 +1,14 @@
 """Ids of jobs: D-, 8 hex digits of the node's id, 24 characters that are different each time, the TTL in minutes."""
 
 from binascii import b2a_base64
-from hashlib import sha1
+from hashlib import shake_128
 from typing import Final
 
 ID_BYTES: Final = 40
 NODE_ID_BYTES: Final = 40
 TTL_MINUTES_MAX: Final = 0xFFFF
-_RANDOM_BYTES: Final = 18
+RANDOM_BYTES: Final = 24  # of an id, in characters
+MADE_AT_ONCE: Final = 256
 
 
 def is_job_id(word: bytes) -> bool:
@@ -16,19 +17,20 @@ def is_job_id(word: bytes) -> bool:
 
 
 def ttl_field(ttl_s: int, retry_s: int) -> bytes:
-    """The last 4 characters: the TTL in minutes, odd where the job is delivered at least once, even where at most."""
+    """The last 5 characters: the TTL in minutes, odd where the job is delivered at least once, even where at most."""
     minutes = min(ttl_s // 60, TTL_MINUTES_MAX)
-    return b"%04x" % (minutes | 1 if retry_s else minutes & ~1)
+    return b"-%04x" % (minutes | 1 if retry_s else minutes & ~1)
 
 
 class JobIds:
     """Makes ids. `seed` is random bytes of this process; ids are digests of it and a counter."""
 
-    __slots__ = ("_counter", "_digest", "_prefix")
+    __slots__ = ("_counter", "_prefix", "_random", "_seed")
 
     def __init__(self, node_id: bytes, seed: bytes) -> None:
         self._counter = 0
-        self._digest = sha1(seed)
+        self._seed = seed
+        self._random: list[bytes] = []  # of the next ids
         self.use_node_id(node_id)
 
     def use_node_id(self, node_id: bytes) -> None:
@@ -37,7 +39,9 @@ class JobIds:
 
     def next_id(self, field: bytes) -> bytes:
         """A new id that ends in this TTL field."""
-        self._counter += 1
-        digest = self._digest.copy()
-        digest.update(self._counter.to_bytes(8, "little"))
-        return b"%b%b-%b" % (self._prefix, b2a_base64(digest.digest()[:_RANDOM_BYTES], newline=False), field)
+        if not self._random:
+            self._counter += 1
+            digest = shake_128(self._seed + self._counter.to_bytes(8, "little"))
+            random = b2a_base64(digest.digest(MADE_AT_ONCE * RANDOM_BYTES * 3 // 4), newline=False)
+            self._random = [random[at : at + RANDOM_BYTES] for at in range(0, len(random), RANDOM_BYTES)]
+        return self._prefix + self._random.pop() + field

@@ -81,7 +81,12 @@ class OrderedJobs:
 
     def drop_first(self) -> None:
         """Take out the oldest; there is one."""
-        self._drop(0, 0)
+        self.count -= 1
+        chunk = self._chunks[0]
+        if len(chunk) == 1:
+            del self._chunks[0]
+        else:
+            del chunk[0]
 
     def oldest(self) -> Iterator[Job]:
         """From the oldest on. Nothing may change meanwhile."""

@@ -9,10 +9,9 @@ from typing import Final
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import (
     ACTIVE,
-    CTIME_UNITS,
+    CTIME_BITS,
     DELAYED,
     GONE,
-    NEVER,
     QUEUED,
     DeadLetter,
     Job,
@@ -54,16 +53,15 @@ class Jobs(JobStore):
         if key:
             terms = JobTerms(queue, ttl_ms, retry_ms, delay_s, retries_max, key)
         now_ms = self.clock.monotonic_ms + self._offset_ms
-        ctime = now_ms * CTIME_UNITS
+        ctime = now_ms << CTIME_BITS
         if ctime <= self.last_ctime:
             ctime = self.last_ctime + 1
         self.last_ctime = ctime
-        job_id = self._ids.next_id(self._field(ttl_ms, retry_ms > 0))
+        job_id = self._ids.next_id(terms.id_field)
         if delay_s:
             job = Job(job_id, body, terms, ctime, now_ms + delay_s * 1000)
         else:
-            job = Job(job_id, body, terms, ctime, now_ms + retry_ms + self._jitter_ms() if retry_ms else NEVER)
-            job.state = QUEUED
+            job = Job(job_id, body, terms, ctime, self._requeue_at_ms(terms, now_ms), QUEUED)
         self.table.parts[hash(job_id) & MASK][job_id] = job
         self.table.count += 1
         self.memory.add(len(body))
@@ -77,7 +75,7 @@ class Jobs(JobStore):
         if delay_s:
             queue.delayed += 1
         else:
-            self._put_in(queue, job)
+            self._put_in(queue, job, now_ms)
         return job
 
     def take_over(self, job: Job, *, is_queued: bool) -> None:
@@ -88,13 +86,13 @@ class Jobs(JobStore):
         """
         terms, now_ms = job.terms, self.now_ms
         queue, memory = terms.queue, self.memory
-        due_at_ms = job.ctime // CTIME_UNITS + terms.delay_s * 1000
+        due_at_ms = job.created_at_ms + terms.delay_s * 1000
         if terms.delay_s and due_at_ms > now_ms and not is_queued:
             job.state, job.requeue_at_ms = DELAYED, due_at_ms
             queue.delayed += 1
         else:
             job.state = QUEUED if is_queued else ACTIVE
-            job.requeue_at_ms = now_ms + terms.retry_ms + self._jitter_ms() if terms.retry_ms else NEVER
+            job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
             if not (is_queued or terms.retry_ms):
                 memory.delivered_once += 1
         self.table.add(job.id, job)
@@ -106,14 +104,14 @@ class Jobs(JobStore):
             self.listener.added(job)
         if is_queued:
             self.queue(queue.name)
-            self._put_in(queue, job)
+            self._put_in(queue, job, now_ms)
 
-    def _put_in(self, queue: JobQueue, job: Job) -> None:
+    def _put_in(self, queue: JobQueue, job: Job, now_ms: int) -> None:
         """A queued job takes its place, or goes to who waits."""
         queue.jobs_in += 1
-        queue.used_at_ms = self.clock.monotonic_ms + self._offset_ms
+        queue.used_at_ms = now_ms
         queue.jobs.add(job)
-        if (queue.waiters or self.patterns) and not queue.pause & PAUSED_OUT:
+        if (queue.waiters or self.patterns.lines) and not queue.pause & PAUSED_OUT:
             self.serve(queue)
 
     # What becomes of them
@@ -132,19 +130,19 @@ class Jobs(JobStore):
         return True
 
     def _queue_now(self, job: Job) -> None:
-        terms = job.terms
+        terms, now_ms = job.terms, self.now_ms
         queue = terms.queue
         if job.state == DELAYED:
             queue.delayed -= 1
         if not queue.is_listed:
-            queue.enlist(self.now_ms)
+            queue.enlist(now_ms)
             self.listed += 1
         job.state = QUEUED
-        job.requeue_at_ms = self.now_ms + terms.retry_ms + self._jitter_ms() if terms.retry_ms else NEVER
+        job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)
-        self._put_in(queue, job)
+        self._put_in(queue, job, now_ms)
 
     def nack(self, job: Job, delay_ms: int | None = None) -> bool:
         """A worker gives it back. It is queued at once, or in so many ms; None = as the queue's back-off says.
@@ -179,15 +177,14 @@ class Jobs(JobStore):
         if job.state != QUEUED:
             return False
         job.terms.queue.jobs.remove(job)
-        self._hand_out(job)
+        self._hand_out(job, self.now_ms)
         return True
 
-    def _hand_out(self, job: Job) -> None:
+    def _hand_out(self, job: Job, now_ms: int) -> None:
         """It has left its queue."""
         job.state = ACTIVE
         requeue_at_ms = job.requeue_at_ms
         if requeue_at_ms:
-            now_ms = self.clock.monotonic_ms + self._offset_ms
             if requeue_at_ms <= now_ms:
                 self._pass_requeues(job, now_ms)
             if job.requeue_at_ms < job.wakes_at_ms:
@@ -206,10 +203,8 @@ class Jobs(JobStore):
             job.terms.queue.jobs.remove(job)
         elif job.state == DELAYED:
             job.terms.queue.delayed -= 1
-        if job.terms.retry_ms:
-            job.requeue_at_ms = self.now_ms + job.terms.retry_ms + self._jitter_ms()
-        else:
-            job.requeue_at_ms = NEVER
+        job.requeue_at_ms = self._requeue_at_ms(job.terms, self.now_ms)
+        if not job.terms.retry_ms:
             self.memory.delivered_once += job.state != ACTIVE
         job.state = ACTIVE
         self._plan(job)
@@ -273,15 +268,15 @@ class Jobs(JobStore):
             if not queue.jobs.count:
                 break
             job = queue.jobs.first()
-            if job.ctime // CTIME_UNITS + job.terms.ttl_ms <= now_ms:
+            if (job.ctime >> CTIME_BITS) + job.terms.ttl_ms <= now_ms:
                 self.remove(job, EXPIRED)
                 continue
             queue.jobs.drop_first()
             queue.jobs_out += 1
             queue.used_at_ms = now_ms
             if self.retry_from_delivery and job.requeue_at_ms:
-                job.requeue_at_ms = now_ms + job.terms.retry_ms + self._jitter_ms()
-            self._hand_out(job)
+                job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
+            self._hand_out(job, now_ms)
             return job
         return None
 
@@ -289,7 +284,7 @@ class Jobs(JobStore):
         """Hand jobs to those who wait for them, who has waited longest first."""
         while queue.jobs.count and not queue.pause & PAUSED_OUT:
             waiter = next(iter(queue.waiters), None)
-            if self.patterns:
+            if self.patterns.lines:
                 other = self.patterns.first(queue.name)
                 if other is not None and (waiter is None or other.number < waiter.number):
                     waiter = other
@@ -328,7 +323,7 @@ class Jobs(JobStore):
 
     def _wake(self, job: Job, now_ms: int) -> None:
         """One of its times has come, or one that was its before."""
-        if job.ctime // CTIME_UNITS + job.terms.ttl_ms <= now_ms:
+        if (job.ctime >> CTIME_BITS) + job.terms.ttl_ms <= now_ms:
             self.remove(job, EXPIRED)
             return
         if job.state == QUEUED:
@@ -339,7 +334,7 @@ class Jobs(JobStore):
             return
         terms = job.terms
         if terms.queue.pause & PAUSED_IN and terms.retry_ms:
-            job.requeue_at_ms = now_ms + terms.retry_ms + self._jitter_ms()
+            job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
             self._plan(job)
         elif job.state == ACTIVE:
             job.deliveries += 1

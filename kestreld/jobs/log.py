@@ -5,7 +5,7 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalFailed
-from kestreld.jobs.job import Job, JobTerms
+from kestreld.jobs.job import Job, JobTerms, created_of
 from kestreld.jobs.job_log import JobListener
 from kestreld.jobs.keys import KEY_TIME_MS
 from kestreld.journal.job_records import (
@@ -18,6 +18,7 @@ from kestreld.journal.job_records import (
     job_record,
     key_record,
     pack_extras,
+    shared_fields,
 )
 from kestreld.journal.job_segments import JobJournal
 from kestreld.journal.records import Checkpoint
@@ -205,9 +206,8 @@ class JobLog(JobListener):
         if terms.key or terms.retries_max >= 0 or terms.dead is not None:
             extras = _packed(terms)
         record = job_record(
-            writer.now_ms(), job.id, terms.queue.name, job.body, job.ctime, terms.ttl_ms, terms.delay_s * 1000,
-            terms.retry_ms, job.requeue_at_ms, job.state, terms.replicate,
-            job.nacks, job.deliveries, extras,
+            writer.now_ms(), job.id, job.body, created_of(job.ctime), job.requeue_at_ms, job.state, job.nacks,
+            job.deliveries, terms.said or _said(terms), extras,
         )  # fmt: skip
         number = writer.segment_number
         job.logged(number)
@@ -261,6 +261,12 @@ class JobLog(JobListener):
         for number in [number for number, until_ms in self._keys_until_ms.items() if until_ms <= now_ms]:
             del self._keys_until_ms[number]
         return min([*self._jobs_in, *self._keys_until_ms], default=self._writer.segment_number)
+
+
+def _said(terms: JobTerms) -> bytes:
+    said = shared_fields(terms.queue.name, terms.ttl_ms, terms.delay_s * 1000, terms.retry_ms, terms.replicate)
+    terms.note_said(said)
+    return said
 
 
 def _packed(terms: JobTerms) -> bytes:

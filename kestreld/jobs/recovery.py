@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
-from kestreld.jobs.job import ACTIVE, DELAYED, DeadLetter, Job, JobTerms
+from kestreld.jobs.job import ACTIVE, DELAYED, DeadLetter, Job, JobTerms, ctime_of
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.table import MASK, Table
 from kestreld.journal import job_records
@@ -134,7 +134,7 @@ class JobRecovery:
         the next one is bad, as `checked_job_end` has it. JOBs are looked at here: they are most of a start's time.
         """
         size, number, shared = len(buffer), self._number, self._shared
-        parts, at_ms = self.state.jobs.parts, 0
+        parts, at_ms, shared_at_ms = self.state.jobs.parts, 0, 0
         outcome = _MORE
         for _ in range(RECORDS_AT_ONCE):
             if size - at < FRAME_BYTES:
@@ -156,7 +156,7 @@ class JobRecovery:
                 outcome = -2
                 break
             (
-                at_ms, ctime, requeue_at_ms, job_id, state, nacks, deliveries, extras_bytes, _, _, _, _, queue_bytes,
+                at_ms, created, requeue_at_ms, job_id, state, nacks, deliveries, extras_bytes, _, _, _, _, queue_bytes,
             ) = _unpack_job(buffer, start)  # fmt: skip
             shared_end = start + JOB_FIELDS_BYTES + queue_bytes
             terms = None if extras_bytes else shared.get(buffer[start + SHARED_OFFSET : shared_end])
@@ -168,7 +168,11 @@ class JobRecovery:
             body = buffer[shared_end + extras_bytes : end]
             if state != DELAYED:
                 state = ACTIVE
-            job = Job(job_id, body, terms, ctime, requeue_at_ms, state, nacks, deliveries, number)
+            if requeue_at_ms == shared_at_ms:
+                requeue_at_ms = shared_at_ms  # one number in memory for many jobs
+            else:
+                shared_at_ms = requeue_at_ms
+            job = Job(job_id, body, terms, ctime_of(created), requeue_at_ms, state, nacks, deliveries, number)
             part = parts[hash(job_id) & MASK]
             if job_id in part:
                 self._leave(part[job_id])

@@ -7,14 +7,15 @@ from kestreld.clock import Clock
 from kestreld.jobs.dead_letters import DeadLetterRules
 from kestreld.jobs.job import (
     ACTIVE,
-    CTIME_UNITS,
+    CTIME_BITS,
     DELAYED,
     GONE,
     NEVER,
     QUEUED,
     Job,
+    JobTerms,
 )
-from kestreld.jobs.job_id import JobIds, ttl_field
+from kestreld.jobs.job_id import JobIds
 from kestreld.jobs.job_log import JobListener
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.keys import ClientKeys
@@ -91,7 +92,6 @@ class JobStore:
         self._waiter_number = 0
         self._alarm = _Alarm(self._wake_some)
         self._is_restoring = False
-        self._fields: dict[tuple[int, bool], bytes] = {}
 
     @property
     def now_ms(self) -> int:
@@ -112,7 +112,7 @@ class JobStore:
 
     def find_queue(self, name: bytes) -> JobQueue | None:
         """The queue, if somebody uses it."""
-        queue = self.queues.get(name)
+        queue = self.queues.parts[hash(name) & MASK].get(name)
         return queue if queue is not None and queue.is_listed else None
 
     @property
@@ -122,7 +122,7 @@ class JobStore:
 
     def queue(self, name: bytes) -> JobQueue | None:
         """The queue, which is there from now on; None when there would be too many."""
-        queue = self.queues.get(name)
+        queue = self.queues.parts[hash(name) & MASK].get(name)
         if queue is None:
             if self.has_all_queues:
                 return None
@@ -155,13 +155,15 @@ class JobStore:
 
     # Jobs
 
-    def _field(self, ttl_ms: int, at_least_once: bool) -> bytes:
-        field = self._fields.get((ttl_ms, at_least_once))
-        if field is None:
-            if len(self._fields) >= 256:
-                self._fields.clear()
-            field = self._fields[ttl_ms, at_least_once] = ttl_field(ttl_ms // 1000, at_least_once)
-        return field
+    def find(self, job_id: bytes) -> Job | None:
+        """The job, if there is one."""
+        return self.table.parts[hash(job_id) & MASK].get(job_id)
+
+    def _requeue_at_ms(self, terms: JobTerms, now_ms: int) -> int:
+        """When a job that is queued now is queued again. For all of one ms that is one number in memory."""
+        if terms.queued_at_ms != now_ms:
+            terms.note_requeue(now_ms, now_ms + terms.retry_ms + self._jitter_ms() if terms.retry_ms else NEVER)
+        return terms.requeue_at_ms
 
     def _jitter_ms(self) -> int:
         if not self._jitters_ms:
@@ -214,7 +216,7 @@ class JobStore:
 
     def _plan(self, job: Job) -> None:
         """Have it wake at the first of its times."""
-        at_ms = job.ctime // CTIME_UNITS + job.terms.ttl_ms
+        at_ms = (job.ctime >> CTIME_BITS) + job.terms.ttl_ms
         requeue_at_ms = job.requeue_at_ms
         if requeue_at_ms and requeue_at_ms < at_ms:
             at_ms = requeue_at_ms
@@ -271,7 +273,7 @@ class JobStore:
             queue.total += 1
             count += 1
             body_bytes += len(job.body)
-            at_ms = job.ctime // CTIME_UNITS + terms.ttl_ms
+            at_ms = (job.ctime >> CTIME_BITS) + terms.ttl_ms
             if not terms.retry_ms and (job.state != DELAYED or (job.requeue_at_ms <= now_ms and not is_all_known)):
                 job.come_back(ACTIVE, NEVER, job.nacks, job.deliveries, job.segment)
                 memory.delivered_once += 1

@@ -45,29 +45,26 @@ class JobWaiter(TimedWait):
 class PatternWaiters:
     """Who waits for a job of any queue whose name is like a pattern, those of one pattern together."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("lines",)
 
     def __init__(self) -> None:
-        self._lines: dict[bytes, tuple[Glob, dict[JobWaiter, None]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._lines)
+        self.lines: dict[bytes, tuple[Glob, dict[JobWaiter, None]]] = {}  # empty: nobody waits so
 
     def add(self, waiter: JobWaiter, glob: Glob) -> None:
         """One comes to wait."""
-        _, line = self._lines.setdefault(glob.text, (glob, {}))
+        _, line = self.lines.setdefault(glob.text, (glob, {}))
         waiter.join(line)
 
     def first(self, name: bytes) -> JobWaiter | None:
         """Who has waited longest of those that a job of this queue would serve."""
         found: JobWaiter | None = None
-        for text, (glob, line) in list(self._lines.items()):
+        for text, (glob, line) in list(self.lines.items()):
             if not line:
-                del self._lines[text]
+                del self.lines[text]
             elif (found is None or next(iter(line)).number < found.number) and glob.matches(name):
                 found = next(iter(line))
         return found
 
     def count(self, name: bytes) -> int:
         """How many a job of this queue would serve."""
-        return sum([len(line) for glob, line in self._lines.values() if line and glob.matches(name)])
+        return sum([len(line) for glob, line in self.lines.values() if line and glob.matches(name)])

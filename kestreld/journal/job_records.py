@@ -107,42 +107,43 @@ JOB: Final = struct.Struct("<QQQ40sBIIIQQQHI")
 JOB_FIELDS_BYTES: Final = JOB.size
 JOB_HEADER_BYTES: Final = FRAME_BYTES + JOB_FIELDS_BYTES  # what a job costs on disk beside its queue's name and body
 # From ttl_ms to the end of the queue's name: what many jobs have in common is one stretch of bytes.
-SHARED_OFFSET: Final = struct.calcsize("<QQQ40sBIII")
-_pack_job: Final = JOB.pack
+_OWN: Final = struct.Struct("<QQQ40sBIII")
+_SHARED: Final = struct.Struct("<QQQHI")
+SHARED_OFFSET: Final = _OWN.size
+_pack_own: Final = _OWN.pack
 _pack_frame: Final = FRAME.pack
 _JOB_SEED: Final = int(JobType.JOB) << 56
+
+
+def shared_fields(queue: bytes, ttl_ms: int, delay_ms: int, retry_ms: int, replicas: int) -> bytes:
+    """What many jobs have in common, for `job_record`."""
+    return _SHARED.pack(ttl_ms, delay_ms, retry_ms, replicas, len(queue)) + queue
 
 
 def job_record(
     at_ms: int,
     job_id: bytes,
-    queue: bytes,
     body: bytes,
     created: int,
-    ttl_ms: int,
-    delay_ms: int,
-    retry_ms: int,
     requeue_at_ms: int,
     state: int,
-    replicas: int,
     nacks: int,
     deliveries: int,
+    shared: bytes,
     extras: bytes,
 ) -> bytes:
-    """The JOB record with the fields of a JobRecord, `extras` packed: one is written for every job."""
-    fields = _pack_job(
-        at_ms, created, requeue_at_ms, job_id, state, nacks, deliveries, len(extras), ttl_ms, delay_ms,
-        retry_ms, replicas, len(queue),
-    )  # fmt: skip
-    content = b"".join((fields, queue, extras, body))
+    """The JOB record with the fields of a JobRecord, some of them packed already: one is written for every job."""
+    own = _pack_own(at_ms, created, requeue_at_ms, job_id, state, nacks, deliveries, len(extras))
+    content = b"".join((own, shared, extras, body))
     size = len(content)
     return _pack_frame(size, xxh3_64_intdigest(content, size + _JOB_SEED) & _U32, 1) + content
 
 
 def pack_job(job: JobRecord) -> bytes:
+    shared = shared_fields(job.queue, job.ttl_ms, job.delay_ms, job.retry_ms, job.replicas)
     return job_record(
-        job.at_ms, job.job_id, job.queue, job.body, job.created, job.ttl_ms, job.delay_ms, job.retry_ms,
-        job.requeue_at_ms, job.state, job.replicas, job.nacks, job.deliveries, pack_extras(job.extras),
+        job.at_ms, job.job_id, job.body, job.created, job.requeue_at_ms, job.state, job.nacks, job.deliveries, shared,
+        pack_extras(job.extras),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from kestreld.config.users import Right, Thing
-from kestreld.jobs.job import ACTIVE, CTIME_UNITS, DELAYED, QUEUED, Job
+from kestreld.jobs.job import ACTIVE, DELAYED, QUEUED, Job
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.table import PARTS
 from kestreld.server.accounts import Account
@@ -178,7 +178,7 @@ def described(job: Job, now_ms: int, drift_ms: int, body_bytes: int) -> dict[str
         "queue": terms.queue.name.decode("utf-8", "surrogateescape"),
         "state": _WORDS[job.state],
         "next_requeue_at_ms": requeue_at_ms + drift_ms if requeue_at_ms else None,
-        "created_at_ms": job.ctime // CTIME_UNITS + drift_ms,
+        "created_at_ms": job.created_at_ms + drift_ms,
         "expires_at_ms": job.expires_at_ms + drift_ms,
         "retry_ms": terms.retry_ms,
         "nacks": job.nacks,

@@ -13,6 +13,7 @@ READ_ONLY: Final = 16
 LOADING: Final = 32
 RANDOM: Final = 64
 NO_MONITOR: Final = 128
+WORDS_MAX: Final = 1024**2  # of a command, with its name
 
 _FLAG_NAMES: Final = (
     (WRITE, b"write"),
@@ -29,19 +30,17 @@ _FLAG_NAMES: Final = (
 class Command:
     """One command. `arity` counts the name; a negative one is the least. `calls` and `spent_us` are for INFO."""
 
-    __slots__ = ("arity", "calls", "flags", "name", "run", "spent_us")
+    __slots__ = ("arity", "calls", "flags", "name", "run", "spent_us", "words_max", "words_min")
 
     def __init__(self, name: bytes, run: Run, arity: int, flags: int) -> None:
         self.name = name
         self.run = run
         self.arity = arity
         self.flags = flags
+        self.words_min = abs(arity)
+        self.words_max = arity if arity > 0 else WORDS_MAX
         self.calls = 0
         self.spent_us = 0
-
-    def takes(self, words: int) -> bool:
-        """Whether it may have so many words."""
-        return words == self.arity if self.arity > 0 else words >= -self.arity
 
     @property
     def flag_names(self) -> list[bytes]:

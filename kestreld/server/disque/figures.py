@@ -6,7 +6,6 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import Final
 
-from kestreld.jobs.job import CTIME_UNITS
 from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.queue_commands import PAUSE_NAMES
@@ -115,7 +114,7 @@ class JobFigures:
     def rows(self, sees: Sees | None = None) -> Iterator[list[Row]]:
         """The rows of the queues that somebody sees, None = all, a few at a time, in no order."""
         for some in self._some_queues(sees):
-            if self.jobs.patterns:  # who waits by a pattern is looked for at each queue
+            if self.jobs.patterns.lines:  # who waits by a pattern is looked for at each queue
                 for queue in some:
                     yield [self.row(queue)]
             else:
@@ -131,12 +130,12 @@ class JobFigures:
             waiting.count,
             queue.active,
             queue.delayed,
-            len(queue.waiters) + (jobs.patterns.count(queue.name) if jobs.patterns else 0),
+            len(queue.waiters) + (jobs.patterns.count(queue.name) if jobs.patterns.lines else 0),
             IMPORT_RATE,
             queue.jobs_in,
             queue.jobs_out,
             PAUSE_NAMES[queue.pause].decode(),
-            waiting.first().ctime // CTIME_UNITS + drift_ms if waiting.count else 0,
+            waiting.first().created_at_ms + drift_ms if waiting.count else 0,
             queue.created_at_ms + drift_ms if queue.is_listed else 0,
             queue.used_at_ms + drift_ms if queue.is_listed else 0,
         )

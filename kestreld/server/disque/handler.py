@@ -104,7 +104,12 @@ class DisqueHandler(DisqueClient):
         started_us = stopwatch_us()
         for words in commands:
             command = table.get(words[0]) if words.__class__ is list else None
-            if command is None or self._needs_care or node.needs_care or not command.takes(len(words)):
+            if (
+                command is None
+                or self._needs_care
+                or node.needs_care
+                or not command.words_min <= len(words) <= command.words_max
+            ):
                 command = self._with_care(words)
                 if self.put_off is not None:
                     return True
@@ -154,7 +159,7 @@ class DisqueHandler(DisqueClient):
                 self.closing = True
             self.out.append(replies.error(b"ERR unknown command '%b'" % words[0][:128]))
             return None
-        if not command.takes(len(words)):
+        if not command.words_min <= len(words) <= command.words_max:
             self.out.append(replies.error(b"ERR wrong number of arguments for '%b' command" % command.name))
             return None
         problem = self._problem(command, words)
@@ -193,7 +198,7 @@ class DisqueHandler(DisqueClient):
 
     def depend_on_log(self) -> None:
         """The reply has to wait for what was changed to be on disk."""
-        log = self.node.log
+        log = self.node.persistence.committed
         if log is not None and self.last_queue is not log:
             self._depend_on(log)
 

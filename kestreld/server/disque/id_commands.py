@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kestreld.jobs.importing import JobImporter
-from kestreld.jobs.job import CTIME_UNITS, Job
+from kestreld.jobs.job import Job
 from kestreld.jobs.job_id import is_job_id
 from kestreld.journal.disque_aof import read_saved_job
 from kestreld.server.disque import replies
@@ -44,8 +44,8 @@ def _many_ids(handler: DisqueHandler, ids: list[bytes], do: Callable[[Job], bool
 def ackjob(handler: DisqueHandler, words: list[bytes]) -> None:
     # Nobody else has a copy, so an acknowledged job need not be remembered.
     jobs = handler.jobs
-    if len(words) == 2 and is_job_id(words[1]):
-        job = jobs.table.get(words[1])
+    if len(words) == 2:
+        job = jobs.find(words[1])
         if job is not None:
             jobs.remove(job, ACKNOWLEDGED)
             handler.depend_on_log()
@@ -93,7 +93,7 @@ def working(handler: DisqueHandler, words: list[bytes]) -> None:
     job = _known(handler, words[1])
     if job is None:
         return
-    elapsed_ms = handler.jobs.now_ms - job.ctime // CTIME_UNITS
+    elapsed_ms = handler.jobs.now_ms - job.created_at_ms
     if 2 * elapsed_ms > job.terms.ttl_ms:
         handler.out.append(
             b"-TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.\r\n"

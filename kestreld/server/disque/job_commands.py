@@ -84,17 +84,19 @@ _PLAIN: Final = AddOptions()
 
 
 def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
+    jobs = handler.jobs
+    queue = jobs.find_queue(words[1])
     options = _PLAIN if len(words) == 4 else add_options(words[4:])
-    refusal = options.error or _cannot_add(handler, words, options)
+    refusal = options.error or _cannot_add(handler, words, options, queue)
     if refusal:
         handler.out.append(refusal)
         return
-    jobs = handler.jobs
     if options.key and (known := jobs.keys.find(options.key, jobs.now_ms)) is not None:
         handler.depend_on_log()
         handler.out.append(replies.status(known))
         return
-    queue = jobs.queue(words[1])
+    if queue is None:
+        queue = jobs.queue(words[1])
     if queue is None:
         handler.out.append(TOO_MANY_QUEUES)
         return
@@ -106,7 +108,7 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     handler.out.append(b"+%b\r\n" % job.id)
 
 
-def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions) -> bytes:
+def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions, queue: JobQueue | None) -> bytes:
     """Why the job is refused; b"" when it is not. The order is Disque's."""
     if words[3] != b"0":
         wait_ms = integer(words[3])
@@ -130,7 +132,6 @@ def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions)
         return b"-%bI'm out of memory\r\n" % NO_OWN_COPY
     if node.job_bytes_max is not None and len(words[2]) > node.job_bytes_max:
         return b"-ERR job body too large: the maximum is %d bytes\r\n" % node.job_bytes_max
-    queue = handler.jobs.find_queue(words[1])
     if queue is not None:
         if 0 < options.maxlen <= queue.jobs.count:
             return b"-MAXLEN Queue is already longer than the specified MAXLEN count\r\n"

@@ -7,8 +7,8 @@ import re
 from typing import Any, Final
 
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
+from kestreld.server.disque.commands import WORDS_MAX
 
-WORDS_MAX: Final = 1024**2
 WORD_BYTES_MAX: Final = 512 * 1024**2
 LINE_BYTES_MAX: Final = 64 * 1024
 UNKNOWN_WORDS_MAX: Final = 10  # before the client has said who it is

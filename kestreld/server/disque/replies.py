@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from kestreld.jobs.job import DELAYED, NAMES, Job
+from kestreld.jobs.job import DELAYED, NAMES, Job, created_of
 
 OK: Final = b"+OK\r\n"
 NIL: Final = b"$-1\r\n"
@@ -76,7 +76,7 @@ def shown(job: Job, node_id: bytes, now_ms: int) -> bytes:
             (b"state", bulk(NAMES[job.state])),
             (b"repl", integer(terms.replicate)),
             (b"ttl", integer(max((expires_at_ms - now_ms + 999) // 1000, 0))),
-            (b"ctime", integer(job.ctime)),
+            (b"ctime", integer(created_of(job.ctime))),
             (b"delay", integer(terms.delay_s)),
             (b"retry", integer(terms.retry_ms // 1000)),
             (b"nacks", integer(job.nacks)),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.jobs.importing import JobImporter
-from kestreld.jobs.job import ACTIVE, CTIME_UNITS, DELAYED, NEVER, QUEUED
+from kestreld.jobs.job import ACTIVE, CTIME_BITS, DELAYED, NEVER, QUEUED
 from kestreld.journal.disque_aof import read_saved_job
 from tests.support.clock import START_WALL_MS
 from tests.support.disque_aof import delete, job_id, load, saved_job
@@ -39,7 +39,7 @@ def test_a_job_keeps_its_id_times_and_counters(engine: JobEngine) -> None:
     assert import_file(engine, load(blob)) == ""
     job = engine.job(job_id(5))
     assert (job.terms.queue.name, job.body, job.nacks, job.deliveries) == (b"q\0/\r\n", b"\xff\r\n", 3, 4)
-    assert job.ctime == (START_WALL_MS - 5001) * CTIME_UNITS + 7
+    assert job.ctime == (START_WALL_MS - 5001 << CTIME_BITS) + 7
     assert (job.terms.retry_ms, job.terms.delay_s, job.terms.replicate) == (9000, 0, 3)
     assert job.expires_at_ms // 1000 == (START_WALL_MS - 5001) // 1000 + 60
 
