@@ -114,7 +114,9 @@ def job_lines(server: ServerState) -> list[str]:
     used_bytes, limit_bytes = counters.get("jobs_memory_bytes"), counters.get("jobs_memory_limit_bytes")
     if used_bytes is None or limit_bytes is None:
         return []
-    parts = [
+    level = counters.get("jobs_memory_level", 0)
+    parts = [f"memory {size(used_bytes)} of {size(limit_bytes)}" + (f" ABOVE {level}%" if level else "")]
+    parts += [
         f"{label} {count(counters.get(name))}"
         for label, name in (
             ("queued", "jobs_queued"),
@@ -128,8 +130,6 @@ def job_lines(server: ServerState) -> list[str]:
         if per_s is not None:
             parts.append(f"{label} {rate(per_s)}")
     parts.append(f"import/s {rate(counters.get('jobs_import_rate'))}")
-    level = counters.get("jobs_memory_level", 0)
-    parts.append(f"memory {size(used_bytes)} of {size(limit_bytes)}" + (f" ABOVE {level}%" if level else ""))
     if paused := counters.get("jobs_queues_paused"):
         parts.append(f"queues paused {count(paused)}")
     if counters.get("jobs_loading"):

@@ -107,7 +107,7 @@ async def journal_unsaid(pilot: Pilot[None]) -> None:
 async def queues_of_jobs(pilot: Pilot[None]) -> None:
     tell(console_of(pilot), has_jobs=True)
     await until(pilot, "└ jobs", "JOBS use more than 75%")
-    await pilot.press("g", "s", "s")
+    await pilot.press("g", "s", "s", "home")
     await until(pilot, "jobs  queues 5", "▼queued", "› thumbnails")
 
 

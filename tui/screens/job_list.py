@@ -14,9 +14,9 @@ from tui.keys import JOB_LIST_KEYS, bindings
 from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, in_columns, put_lines
 from tui.screens.key_bar import KeyBar
 
-HEADS: Final = ("id", "state", "next requeue", "age", "expires in", "retry", "nacks", "again", "bytes", "body")
+HEADS: Final = ("state", "next requeue", "id", "age", "expires in", "retry", "nacks", "again", "bytes", "body")
 BODY_LETTERS: Final = 60
-RIGHT: Final = range(2, 9)
+RIGHT: Final = (1, 3, 4, 5, 6, 7, 8)
 
 
 class JobListScreen(BoxScreen):
@@ -89,14 +89,15 @@ def _cells(job: ListedJob, now_ms: int) -> Sequence[str]:
     requeue_at_ms = job.next_requeue_at_ms
     letters = shown_item(job.body, ItemForm.TEXT).replace("\n", "·")
     return (
-        job.job_id,
-        job.state + (f" ({job.origin})" if job.origin else ""),
+        job.state,
         "never" if requeue_at_ms is None else f"in {span(max(requeue_at_ms - now_ms, 0))}",
+        job.job_id,
         span(max(now_ms - job.created_at_ms, 0)),
         span(max(job.expires_at_ms - now_ms, 0)),
         span(job.retry_ms) if job.retry_ms else "never",
         str(job.nacks),
         str(job.deliveries),
         size(job.body_bytes),
-        letters if len(letters) <= BODY_LETTERS else letters[: BODY_LETTERS - 1] + "…",
+        (f"({job.origin}) " if job.origin else "")
+        + (letters if len(letters) <= BODY_LETTERS else letters[: BODY_LETTERS - 1] + "…"),
     )
