@@ -37,7 +37,7 @@ def client(daemon: Daemon) -> Iterator[RespClient]:
         client("ADDJOB", "mail", "first", 0, "RETRY", 60)
         client("ADDJOB", "mail", "second", 0, "RETRY", 60)
         client("GETJOB", "FROM", "mail")
-        client("ADDJOB", "mail", "later", 0, "DELAY", 3600)
+        client("ADDJOB", "mail", "later", 0, "DELAY", 80_000)
         client("ADDJOB", ODD, "x", 0, "RETRY", 0)
         client("PAUSE", ODD, "out")
         yield client
@@ -65,7 +65,7 @@ def test_queues_of_jobs_have_a_table_of_their_own_and_a_list_of_jobs(daemon: Dae
         await pilot.press("i")
         await until(pilot, "active jobs, 1", "first")
         await pilot.press("i")
-        await until(pilot, "delayed jobs, 1", "later", "in 1.0h")
+        await until(pilot, "delayed jobs, 1", "later", "in 22h")
         await pilot.press("escape")
         await until(pilot, "jobs  queues 2")
         await pilot.press("o", "home", "enter")

@@ -114,7 +114,7 @@ async def queues_of_jobs(pilot: Pilot[None]) -> None:
 async def jobs_listed(pilot: Pilot[None]) -> None:
     await queues_of_jobs(pilot)
     await pilot.press("enter")
-    await until(pilot, "queued jobs, 14 and more", "retries on mail")
+    await until(pilot, "queued jobs, 14 and more", "I13-05a1")
 
 
 async def replayed(pilot: Pilot[None]) -> None:
