@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.resp import RespClient, request, resp_client
 
@@ -122,6 +123,42 @@ def test_who_watches_commands_sees_no_secrets(client: RespClient, other: RespCli
     client("CONFIG", "GET", "requirepass")
     client("ADDJOB", "q", "body", 0)
     assert b'"ADDJOB" "q" "body" "0"' in other.reply()
+
+
+def test_no_secret_is_in_any_log(tmp_path: Path) -> None:
+    """Whoever looks at MONITOR, SLOWLOG, LATENCY, CLIENT LIST, the figures or the server's log."""
+    secrets = ("old-secret", "new-secret", "wrong-secret", "users-secret")
+    config = f"users: {{ann: {{password: '{quick_hash('users-secret')}', rights: {{'*': all}}}}}}\n"
+    with running_daemon(tmp_path, "listen.disque=127.0.0.1:0", config=config) as daemon:
+        with resp_client(daemon.disque) as watcher, resp_client(daemon.disque) as client:
+            for one in (watcher, client):
+                assert one("AUTH", "ann", "users-secret") == b"OK"
+            for name in ("slowlog-log-slower-than", "latency-monitor-threshold"):
+                assert client("CONFIG", "SET", name, 0 if name.startswith("slow") else 1) == b"OK"
+            assert watcher("MONITOR") == b"OK"
+            assert client("cOnFiG", "sEt", "requirepass", "old-secret") == b"OK"
+            assert client("CONFIG", "SET", "requirepass", "x" * 600 + "new-secret")[:4] == b"ERR "
+            assert client("CONFIG", "SET", "requirepass", "new-secret") == b"OK"
+            assert client("CONFIG", "REWRITE") == b"OK"
+            with resp_client(daemon.disque) as stranger:
+                assert stranger("AUTH", "ann", "wrong-secret") == b"ERR invalid password"
+                stranger("AUTH", "new-secret")
+                stranger("AUTH", "ann", "wrong-secret", "old-secret")
+                stranger("HELLO", 3, "AUTH", "ann", "users-secret")
+            client("ADDJOB", "q", "the-end", 0)
+            seen = [client("SLOWLOG", "GET", 1000), client("LATENCY", "LATEST"), client("CLIENT", "LIST")]
+            seen += [client("INFO", "all"), client("LATENCY", "DOCTOR")]
+            while b"the-end" not in seen[-1]:
+                seen.append(watcher.reply())
+        (saved,) = daemon.spool.glob(".jobs.conf")
+        assert saved.stat().st_mode & 0o077 == 0
+        saved.write_bytes(saved.read_bytes() + b"requirepass wrong-secret old-secret\nreqirepass wrong-secret\n")
+        daemon.restart()
+        daemon.logged(".jobs.conf:")
+        daemon.stop()
+        shown = repr(seen) + "\n".join(daemon.log)
+    assert "'ADDJOB'" in shown
+    assert [secret for secret in secrets if secret in shown] == []
 
 
 def test_who_watches_and_does_not_read_is_let_go(server: Daemon, client: RespClient) -> None:
