@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,12 +20,16 @@ from kestrelctl.commands.options import (
 )
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.items.job_rows import JOB_COLUMNS, fetched_row, shown_record
+from kestrelctl.items.job_work import work_on
 from kestrelctl.items.putting import open_source, to_batches
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import STDIN, read_chunks, remark, wait_until_read, write_data
 from kestreld.client import job_commands as commands
-from kestreld.client.job_commands import JobCommand
+from kestreld.client.job_commands import Job, JobCommand
 from kestreld.client.job_nodes import turns
+
+if TYPE_CHECKING:
+    from kestrelctl.remote.jobs import JobsClient
 
 jobs = typer.Typer(
     help="Use jobs and their queues: those of kestreld (listen.disque), or a Disque's.", rich_markup_mode=None
@@ -109,6 +113,14 @@ def jobs_get(
     match: Annotated[bool, option("--match", help="The names are patterns: mail.*")] = False,
     is_acknowledged: Annotated[bool, option("--ack", help="Acknowledge the jobs once they are written.")] = False,
     raw: Annotated[bool, option("--raw", help="Write the bodies and nothing else; requires --ack.")] = False,
+    command: Annotated[
+        str | None,
+        option(
+            "--exec",
+            metavar="CMD",
+            help="Run CMD in /bin/sh with each body on its stdin; acknowledge the job if it exits 0.",
+        ),
+    ] = None,
     empty_ok: EmptyOkOption = False,
 ) -> None:
     """Fetch a job, or several, and print id, queue and body. -o json prints the body as it is, or in base64.
@@ -116,17 +128,25 @@ def jobs_get(
     A job that is not acknowledged is delivered again after its retry time. Of several queues each gives a job in turn.
     If there is none, --wait waits for one job, whatever -n says.
 
-    Exit 1 when there was no job, 124 when --wait is over without one.
+    --exec fetches one job after the other, up to -n, and runs CMD for each. While CMD runs, WORKING keeps the job. If
+    it fails, the job is given back, which counts as a failure, and the run ends.
+
+    Exit 1 when there was no job, 124 when --wait is over without one, 85 when CMD failed.
     """
     if raw and not is_acknowledged:
         raise Failure(ExitCode.USAGE, "--raw requires --ack: without its id nobody can acknowledge a job")
+    if command is not None and (is_acknowledged or output != Output()):
+        raise Failure(ExitCode.USAGE, "--exec and options of the output are mutually exclusive")
     client = remote.client()
     queues = [os.fsencode(name) for name in names]
+    if command is not None:
+        _work(client, commands.get(queues, 1, wait or 0, is_pattern=match), command, number, empty_ok=empty_ok)
+        return
     found = client.ask(commands.get(queues, number, wait or 0, is_pattern=match))
     if not found:
         if empty_ok:
             return
-        raise Failure(ExitCode.WAIT_EXPIRED if wait else ExitCode.NEGATIVE, "there is no job")
+        raise _no_job(waited=bool(wait))
     if raw:
         for job in found:
             write_data(job.body)
@@ -135,6 +155,20 @@ def jobs_get(
     if is_acknowledged:
         wait_until_read()
         client.ask(commands.ack(found))
+
+
+def _work(client: "JobsClient", fetch: JobCommand[list[Job]], command: str, number: int, *, empty_ok: bool) -> None:
+    for done in range(number):
+        found = client.ask_on_any(fetch)
+        if not found:
+            if done or empty_ok:
+                return
+            raise _no_job(waited=bool(fetch.wait_ms))
+        work_on(client, found[0], command)
+
+
+def _no_job(*, waited: bool) -> Failure:
+    return Failure(ExitCode.WAIT_EXPIRED if waited else ExitCode.NEGATIVE, "there is no job")
 
 
 @jobs.command("ack")

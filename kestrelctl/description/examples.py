@@ -89,6 +89,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "jobs get": (
         "kestrelctl jobs get mail --wait 10s -o json",
+        "kestrelctl jobs get mail --wait 10s --exec ./handle-one-job",
         "kestrelctl jobs get mail --raw --ack",
         "kestrelctl jobs get 'mail.*' --match -n 100 -o ndjson",
     ),

@@ -1,6 +1,7 @@
 """The connection to a node of jobs with the exit codes of a command line, and what takes it several commands."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Final, TypeVar
 
 from kestrelctl.remote.access import parse_address, tls_context
@@ -50,6 +51,14 @@ class JobsClient(JobConnection):
         if isinstance(problem, errors.ServerUnfit) and not is_of_node:  # it is loading, or leaves
             return Failure(ExitCode.TRY_AGAIN, f"{problem.address} refused: {problem.reason}")
         return failure_of(problem, self._timeout_ms, NODE)
+
+    def ask_on_any(self, command: JobCommand[T]) -> T:
+        """Over this connection, or another one to the node if it is lost."""
+        if self.is_usable:
+            with suppress(Failure):
+                return self.ask(command)
+        with closing(JobsClient(self.address, self.answer_ms, self._login)) as another:
+            return another.ask(command)
 
     def ask_all(self, asked: Sequence[JobCommand[T]]) -> Iterator[T]:
         """Any number of commands, some at a time."""

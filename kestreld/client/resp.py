@@ -68,6 +68,8 @@ class RespReader:
                     self._missing_bytes = end - len(buffer)
                     break
                 value = None if size == _NONE else buffer[eol + 2 : end - 2]
+                if not buffer.startswith(b"\r\n", end - 2):
+                    raise UnparsableReply(buffer[at:end])
             elif kind == b"*":
                 count = _length(kind, rest, 1 << 62)
                 if count > 0:

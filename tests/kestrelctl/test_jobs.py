@@ -104,6 +104,21 @@ def test_waiting_for_a_job_and_for_its_end(kestrelctl: Kestrelctl, queue: str) -
     assert (waiting.returncode, said) in ((0, b"acked\n"), (1, b""))  # where it was gone before it was waited for
 
 
+def test_a_command_ends_its_job_or_gives_it_back(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
+    ids = [add(kestrelctl, queue, body, "--retry", "1s", "--ttl", "1m") for body in "ab"]
+    run = kestrelctl("jobs", "get", queue, "-n", "9", "--exec", f"cat >>{tmp_path}/bodies; sleep 1.5")
+    assert run == Outcome(0, b"", "")
+    assert (tmp_path / "bodies").read_bytes() == b"ab", "once each, though they took longer than the retry time"
+    assert kestrelctl("jobs", "show", ids[0]).code == 1
+    job_id = add(kestrelctl, queue, "c")
+    run = kestrelctl("jobs", "get", queue, "--exec", "exit 3")
+    assert (run.code, run.err) == (85, "kestrelctl: the command exited with 3; its job is given back\n")
+    assert document(kestrelctl("jobs", "show", job_id, "-o", "json"))["nacks"] == 1
+    assert kestrelctl("jobs", "get", queue, "--exec", "true", "--ack").code == 2
+    assert kestrelctl("jobs", "get", queue, "--exec", "true", "-n", "2").code == 0
+    assert kestrelctl("jobs", "get", queue, "--exec", "true").code == 1
+
+
 def test_what_is_no_id_is_exit_2_and_says_so(kestrelctl: Kestrelctl) -> None:
     for verb in ("ack", "nack", "working", "show", "wait"):
         run = kestrelctl("jobs", verb, "nonsense")
