@@ -7,6 +7,8 @@ from typing import Final
 from kestreld.jobs.job import Job, JobTerms
 from kestreld.jobs.waiting import JobWaiter
 
+AddedWith = tuple[int, int, int, int]  # TTL and retry time in ms, delay in s, how often it may be put back
+
 CHUNK_JOBS: Final = 256
 TERMS_MAX: Final = 64
 NOT_PAUSED: Final = 0
@@ -126,6 +128,7 @@ class JobQueue:
     __slots__ = (
         "created_at_ms",
         "delayed",
+        "fetched_from",
         "is_listed",
         "jobs",
         "jobs_in",
@@ -140,11 +143,12 @@ class JobQueue:
 
     def __init__(self, name: bytes) -> None:
         self.name = name
+        self.fetched_from = b"*3\r\n$%d\r\n%b\r\n$40\r\n" % (len(name), name)  # how its jobs begin in replies
         self.jobs = OrderedJobs()
         self.waiters: dict[JobWaiter, None] = {}  # in the order they came
         self.total = 0  # its jobs, whatever their state
         self.delayed = 0  # those of them that wait for a time to be queued at
-        self.terms: dict[tuple[int, ...], JobTerms] = {}
+        self.terms: dict[AddedWith, JobTerms] = {}
         self.unlist()
 
     def enlist(self, now_ms: int) -> None:
@@ -171,12 +175,13 @@ class JobQueue:
         """Whether nobody would miss it."""
         return not (self.jobs.count or self.waiters or self.pause)
 
-    def terms_of(self, ttl_ms: int, retry_ms: int, delay_s: int, retries_max: int) -> JobTerms:
-        """What jobs with these options share. Those seen before are remembered, so many at most."""
-        options = (ttl_ms, retry_ms, delay_s, retries_max)
+    def terms_of(self, options: AddedWith, key: bytes = b"") -> JobTerms:
+        """What jobs with these options share. Those seen before are remembered, so many at most, but for keys."""
+        if key:
+            return JobTerms(self, *options, key)
         terms = self.terms.get(options)
         if terms is None:
             if len(self.terms) >= TERMS_MAX:
                 self.terms.clear()
-            terms = self.terms[options] = JobTerms(self, ttl_ms, retry_ms, delay_s, retries_max)
+            terms = self.terms[options] = JobTerms(self, *options)
         return terms

@@ -38,20 +38,9 @@ class Jobs(JobStore):
 
     # Jobs come
 
-    def add(
-        self,
-        queue: JobQueue,
-        body: bytes,
-        ttl_ms: int,
-        retry_ms: int,
-        delay_s: int = 0,
-        retries_max: int = -1,
-        key: bytes = b"",
-    ) -> Job:
+    def add(self, body: bytes, terms: JobTerms) -> Job:
         """A new job, queued at once where it has no delay."""
-        terms = queue.terms_of(ttl_ms, retry_ms, delay_s, retries_max)
-        if key:
-            terms = JobTerms(queue, ttl_ms, retry_ms, delay_s, retries_max, key)
+        queue, delay_s = terms.queue, terms.delay_s
         now_ms = self.clock.monotonic_ms + self._offset_ms
         ctime = now_ms << CTIME_BITS
         if ctime <= self.last_ctime:
@@ -60,16 +49,19 @@ class Jobs(JobStore):
         job_id = self._ids.next_id(terms.id_field)
         if delay_s:
             job = Job(job_id, body, terms, ctime, now_ms + delay_s * 1000)
+        elif terms.queued_at_ms == now_ms:
+            job = Job(job_id, body, terms, ctime, terms.requeue_at_ms, QUEUED)
         else:
             job = Job(job_id, body, terms, ctime, self._requeue_at_ms(terms, now_ms), QUEUED)
         self.table.parts[hash(job_id) & MASK][job_id] = job
         self.table.count += 1
         self.memory.add(len(body))
         queue.total += 1
-        if key:
-            self.keys.add(key, job_id)
+        if terms.key:
+            self.keys.add(terms.key, job_id)
         self._plan(job)
-        self.timers.tidy(self.table.count)
+        if self.timers.is_untidy:
+            self.timers.tidy(self.table.count)
         if self.listener is not None:
             self.listener.added(job)
         if delay_s:
@@ -99,7 +91,6 @@ class Jobs(JobStore):
         memory.add(len(job.body))
         queue.total += 1
         self._plan(job)
-        self.timers.tidy(self.table.count)
         if self.listener is not None:
             self.listener.added(job)
         if is_queued:
@@ -276,7 +267,10 @@ class Jobs(JobStore):
             queue.used_at_ms = now_ms
             if self.retry_from_delivery and job.requeue_at_ms:
                 job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
-            self._hand_out(job, now_ms)
+            if now_ms < job.requeue_at_ms >= job.wakes_at_ms:
+                job.state = ACTIVE  # and it wakes in time
+            else:
+                self._hand_out(job, now_ms)
             return job
         return None
 

@@ -245,7 +245,7 @@ class JobStorage:
 
     def _start_writing(self, journal: JobJournal, *, is_fresh: bool) -> LogMaintenance:
         engine = self._engine
-        writer = LogWriter(journal, engine.clock, engine.commit, engine.report, lambda: self._jobs.now_ms)
+        writer = LogWriter(journal, engine.clock, engine.commit, engine.report, self._jobs.read_now_ms)
         writer.configure(self.sync_ms, self._segment_bytes_max)
         writer.tell_failures(self._changed)
         log = JobLog(writer)

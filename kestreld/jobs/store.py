@@ -98,6 +98,10 @@ class JobStore:
         """The instant of this turn on the steady clock."""
         return self.clock.monotonic_ms + self._offset_ms
 
+    def read_now_ms(self) -> int:
+        """`now_ms`, for who does not know the store."""
+        return self.clock.monotonic_ms + self._offset_ms
+
     @property
     def drift_ms(self) -> int:
         """What has to be added to an instant of the steady clock to have one of the system clock as it is now."""

@@ -14,13 +14,13 @@ from kestreld.jobs.job import GONE, NEVER, Job
 BUCKET_BITS: Final = 10
 SLOT_BITS: Final = 2
 CHUNK_JOBS: Final = 512
-IDLE_ENTRIES_MAX: Final = 1 << 16  # entries are swept beyond this and twice the jobs there are
+IDLE_ENTRIES_MAX: Final = 1 << 12  # entries are swept beyond this and twice the jobs there are
 
 
 class Timers:
     """All the times of a store. Instants are on its steady clock."""
 
-    __slots__ = ("_bucket_heap", "_buckets", "_entries", "_slot_heap", "_slots", "_spread", "_sweeping")
+    __slots__ = ("_bucket_heap", "_buckets", "_entries", "_slot_heap", "_slots", "_spread", "_sweeping", "is_untidy")
 
     def __init__(self) -> None:
         self._buckets: dict[int, list[list[Job]]] = {}
@@ -30,6 +30,7 @@ class Timers:
         self._spread = -1  # buckets up to this one are in slots
         self._entries = 0  # in buckets
         self._sweeping: Iterator[None] | None = None
+        self.is_untidy = False  # `tidy` is to be called
 
     def add(self, job: Job, at_ms: int) -> None:
         """Have it wake then, and not at the time it was to wake before."""
@@ -40,11 +41,13 @@ class Timers:
             return
         self._entries += 1
         chunks = self._buckets.get(number)
+        if chunks is not None and len(chunks[-1]) < CHUNK_JOBS:
+            chunks[-1].append(job)
+            return
+        self.is_untidy = self._entries > IDLE_ENTRIES_MAX
         if chunks is None:
             self._buckets[number] = [[job]]
             heappush(self._bucket_heap, number)
-        elif len(chunks[-1]) < CHUNK_JOBS:
-            chunks[-1].append(job)
         else:
             chunks.append([job])
 
@@ -108,9 +111,10 @@ class Timers:
     # Entries of jobs that have gone
 
     def tidy(self, jobs_count: int) -> None:
-        """Called with every job that comes: sweep some entries where most are of jobs that have gone."""
+        """Called with jobs that come while it `is_untidy`: sweep some entries where most are of jobs that have gone."""
         if self._sweeping is None:
             if self._entries <= 2 * jobs_count + IDLE_ENTRIES_MAX:
+                self.is_untidy = False
                 return
             self._sweeping = self._sweep()
         if next(self._sweeping, self) is self:

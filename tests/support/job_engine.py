@@ -135,7 +135,7 @@ class JobEngine:
     ) -> bytes:  # fmt: skip
         found = self.jobs.queue(queue)
         assert found is not None
-        return self.jobs.add(found, body, ttl_ms, retry_ms, delay_s, retries_max, key).id
+        return self.jobs.add(body, found.terms_of((ttl_ms, retry_ms, delay_s, retries_max), key)).id
 
     def take(self, queue: bytes = b"q") -> bytes | None:
         """GETJOB: the id."""

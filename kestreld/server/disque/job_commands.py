@@ -6,7 +6,7 @@ from typing import Final
 
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import Job
-from kestreld.jobs.job_queue import PAUSED_IN, JobQueue
+from kestreld.jobs.job_queue import PAUSED_IN, AddedWith, JobQueue
 from kestreld.queues.reports import Pieces
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
@@ -30,7 +30,7 @@ TOO_MANY_QUEUES: Final = b"-ERR too many queues\r\n"
 class AddOptions:
     """What stands behind ADDJOB's timeout. `retry_s` -1 = not said; `maxlen` 0 = no limit."""
 
-    __slots__ = ("delay_s", "error", "key", "maxlen", "replicate", "retries", "retry_s", "ttl_s")
+    __slots__ = ("added_with", "delay_s", "error", "key", "maxlen", "replicate", "retries", "retry_s", "ttl_s")
 
     def __init__(self) -> None:
         self.replicate = 1
@@ -41,6 +41,13 @@ class AddOptions:
         self.retries = -1
         self.key = b""
         self.error = b""  # what is wrong with them, as a reply
+        self.added_with: AddedWith = (0, 0, 0, 0)
+
+    def settle(self) -> None:
+        """All has been said."""
+        if self.retry_s < 0:
+            self.retry_s = RETRY_S_DEFAULT if self.ttl_s >= 10 * RETRY_S_DEFAULT else max(self.ttl_s // 10, 1)
+        self.added_with = (self.ttl_s * 1000, self.retry_s * 1000, self.delay_s, self.retries)
 
 
 # Word -> the attribute, the least and the most, and what is said of any other number.
@@ -77,10 +84,12 @@ def add_options(words: list[bytes]) -> AddOptions:
             options.error = replies.error(b"ERR " + problem)
             return options
         setattr(options, field, number)
+    options.settle()
     return options
 
 
 _PLAIN: Final = AddOptions()
+_PLAIN.settle()
 
 
 def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
@@ -100,10 +109,7 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     if queue is None:
         handler.out.append(TOO_MANY_QUEUES)
         return
-    ttl_s, retry_s = options.ttl_s, options.retry_s
-    if retry_s < 0:
-        retry_s = RETRY_S_DEFAULT if ttl_s >= 10 * RETRY_S_DEFAULT else max(ttl_s // 10, 1)
-    job = jobs.add(queue, words[2], ttl_s * 1000, retry_s * 1000, options.delay_s, options.retries, options.key)
+    job = jobs.add(words[2], queue.terms_of(options.added_with, options.key))
     handler.depend_on_log()
     handler.out.append(b"+%b\r\n" % job.id)
 

@@ -20,7 +20,7 @@ WORD_COST_BYTES: Final = 64  # of a word beside what is in it
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9]\d{0,18}")
 _COUNTS: Final = {b"*%d" % count: count for count in range(1, 65)}
-_LENGTHS: Final = {b"$%d" % length: length for length in range(1024)}
+_length: Final = [b"$%d" % length for length in range(1024)].__getitem__
 _BLANKS: Final = b" \n\r\t\v\f"
 _ESCAPES: Final = {110: b"\n", 114: b"\r", 116: b"\t", 98: b"\b", 97: b"\a"}
 _HEX: Final = re.compile(rb"x[0-9a-fA-F]{2}")
@@ -204,18 +204,18 @@ def _usual(data: bytes, commands: list[Any]) -> bytes:
     """Parse whole commands of words without line ends, which most are; the rest of `data`."""
     parts = data.split(b"\r\n")
     at, last = 0, len(parts) - 1
-    while at < last:
-        count = _COUNTS.get(parts[at])
-        if count is None:
-            break
-        end = at + 1 + 2 * count
-        if end > last:
-            break
-        words = parts[at + 2 : end : 2]
-        if [*map(len, words)] != [*map(_LENGTHS.get, parts[at + 1 : end : 2])]:
-            break
-        commands.append(words)
-        at = end
+    try:
+        while at < last:
+            end = at + 1 + 2 * _COUNTS[parts[at]]
+            if end > last:
+                break
+            words = parts[at + 2 : end : 2]
+            if [*map(_length, map(len, words))] != parts[at + 1 : end : 2]:
+                break
+            commands.append(words)
+            at = end
+    except LookupError:  # many words, or a long one
+        pass
     if at == last:
         return parts[last]
     return b"\r\n".join(parts[at:]) if at else data

@@ -43,8 +43,7 @@ def pairs(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def fetched(job: Job, body: bytes) -> bytes:
     """A job as GETJOB gives it. `body` is the job's: where the reply is written later, it may be gone by then."""
-    name = job.terms.queue.name
-    return b"*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, job.id, len(body), body)
+    return b"".join((job.terms.queue.fetched_from, job.id, b"\r\n$%d\r\n" % len(body), body, b"\r\n"))
 
 
 def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> bytes:

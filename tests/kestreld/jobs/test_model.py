@@ -86,7 +86,7 @@ class JobsMachine(RuleBasedStateMachine):
     def add(self, queue: bytes, body: bytes, ttl_s: int, retry_s: int, delay_s: int, retries_max: int) -> bytes:
         owner = self.jobs.queue(queue)
         assert owner is not None
-        job = self.jobs.add(owner, body, ttl_s * 1000, retry_s * 1000, delay_s, retries_max)
+        job = self.jobs.add(body, owner.terms_of((ttl_s * 1000, retry_s * 1000, delay_s, retries_max)))
         model = self.model[job.id] = Model(
             queue, body, next(self.orders), self.now_ms + ttl_s * 1000, retry_s * 1000, retries_max
         )
