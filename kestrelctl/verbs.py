@@ -30,6 +30,7 @@ from kestrelctl.commands import (
     items,
     job_queues,
     jobs,
+    jobs_import,
     journal,
     journal_diff,
     journal_dump,
@@ -220,6 +221,7 @@ jobs.jobs.command("pause")(job_queues.jobs_pause)
 jobs.jobs.command("redrive")(job_queues.jobs_redrive)
 jobs.jobs.command("qdel")(job_queues.jobs_qdel)
 jobs.jobs.command("restart")(job_queues.jobs_restart)
+jobs.jobs.command("import")(jobs_import.jobs_import)
 app.add_typer(readers.readers, name="readers")
 app.add_typer(cache.cache, name="cache")
 app.add_typer(jobs.jobs, name="jobs")

@@ -111,6 +111,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "jobs redrive": ("kestrelctl jobs redrive mail.dead", "kestrelctl jobs redrive mail.dead --max 10"),
     "jobs qdel": ("kestrelctl jobs qdel mail --yes",),
     "jobs restart": ("kestrelctl jobs restart --yes",),
+    "jobs import": ("kestrelctl jobs import /var/lib/disque/disque.aof",),
     "context add": (
         "kestrelctl context add prod q1.example.org q2.example.org --user shop --ca ca.pem --select",
         "kestrelctl context add here 127.0.0.1:22133",

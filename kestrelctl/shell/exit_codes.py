@@ -27,7 +27,11 @@ class ExitCode(IntEnum):
     )
     USAGE = 2, "the command line is wrong"
     UNKNOWN = 3, "check, which uses the codes of nagios: unknown; with it 1 is a warning and 2 critical"
-    CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt; import: a line is not an item"
+    CORRUPT = (
+        65,
+        "journal-verify, journal import or export, jobs import: a journal or file is corrupt; import: a line is not an "
+        "item",
+    )
     NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or it is empty"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
     INTERNAL = 70, "an internal error of kestrelctl"
@@ -44,7 +48,7 @@ class ExitCode(IntEnum):
     )
     PARTLY_STORED = (
         81,
-        "put, undo, move, copy, import, jobs add: some of the items were stored before a refusal or a lost connection",
+        "put, undo, move, copy, import, jobs add or import: some were stored before a refusal or a lost connection",
     )
     AUTHENTICATION = 82, "authentication is required, or the server did not accept the user and password"
     NO_RIGHTS = 83, "the user does not have the right to do that"

@@ -141,6 +141,11 @@ def wait(job: JobName, wait_ms: int) -> JobCommand[str | None]:
     return JobCommand(words, lambda value: None if value is None else _text(value), wait_ms, job_id, is_repeatable=True)
 
 
+def import_saved(job: bytes) -> JobCommand[int]:
+    """A job as Disque's append-only file has it: 1 = it is there now, 0 = it has expired, or was there."""
+    return JobCommand([b"IMPORTJOB", job], _number)
+
+
 # Queues
 
 

@@ -1,4 +1,4 @@
-"""The append-only file of Disque 1.0-rc1: read, never written.
+"""The append-only file of Disque 1.0-rc1, which is read and never written, and the jobs in it.
 
 It has commands as clients send them, of two kinds: LOADJOB with a serialized job, and DELJOB with an id. A job is
 
@@ -66,6 +66,20 @@ def read_saved_job(blob: bytes) -> SavedJob:
     if not _ID.fullmatch(job_id):
         raise ValueError("the job has an invalid id")
     return SavedJob(job_id, state, replicas, expires_at_s, ctime, delay_s, retry_s, nacks, deliveries, queue, body)
+
+
+def packed_saved_job(job: SavedJob) -> bytes:
+    """As `read_saved_job` reads it. Which nodes have a copy is not said."""
+    content = b"".join(
+        [
+            _FIELDS.pack(
+                job.job_id, job.state, 0, job.replicas, job.expires_at_s, job.ctime, job.delay_s, job.retry_s,
+                job.nacks, job.deliveries,
+            ),
+            _LENGTH.pack(len(job.queue)), job.queue, _LENGTH.pack(len(job.body)), job.body, _LENGTH.pack(0),
+        ]
+    )  # fmt: skip
+    return _LENGTH.pack(len(content)) + content
 
 
 def _text(blob: bytes, at: int) -> tuple[bytes, int]:

@@ -27,6 +27,7 @@ def test_a_file_in_the_spool_is_imported_once(tmp_path: Path) -> None:
         daemon.restart()
         with resp_client(daemon.disque) as client:
             assert client.until_loaded()("JSCAN")[1] == [job_id(2)]
+            assert client("QDEL", "mail") == 1, "jobs that no ADDJOB of this process has added, too"
         assert not path.exists()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal import disque_aof
-from kestreld.journal.disque_aof import AofReader, SavedJob, read_saved_job
+from kestreld.journal.disque_aof import AofReader, SavedJob, packed_saved_job, read_saved_job
 from tests.support.disque_aof import delete, job_id, load, saved_job
 from tests.support.memory_files import MemoryFiles
 from tests.support.resp import request
@@ -37,6 +37,12 @@ def test_every_field_of_a_job_is_read() -> None:
     assert read_saved_job(blob) == SavedJob(
         job_id(7), 1, 3, 1_600_000_060, 1_600_000_000_123_000_005, 7, 9, 65_535, 2, b"q\0/\r\n", b"\r\n$3\r\n"
     )
+
+
+def test_a_job_that_is_packed_again_is_the_same() -> None:
+    for blob in (saved_job(1), saved_job(2, queue=b"", body=b"", state=1, replicas=3, delay_s=9, nacks=1, nodes=0)):
+        assert read_saved_job(packed_saved_job(read_saved_job(blob))) == read_saved_job(blob)
+    assert packed_saved_job(read_saved_job(saved_job(3, nodes=0))) == saved_job(3, nodes=0)
 
 
 def test_a_file_is_jobs_and_ids_of_jobs_that_have_gone(tmp_path: Path) -> None:
