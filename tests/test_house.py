@@ -403,13 +403,31 @@ def test_journal_page_names_every_record_of_the_job_log_and_their_fields_fill_th
 
 
 def test_every_difference_from_kestrel_on_its_page_has_a_test_and_every_test_a_row() -> None:
-    text = document("docs/compatibility.md").partition("## What differs")[2]
+    text = document("docs/compatibility.md").partition("## What differs")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
     named = [found[1] for row in rows[1:] if (found := re.fullmatch(r"`(test_\w+)`", row))]
     (tree,) = [tree for path, tree in sources("tests/functional") if path.endswith("/test_differences.py")]
     tests = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     assert len(named) == len(rows[1:])
     assert sorted(named) == sorted(tests)
+
+
+def test_every_difference_from_disque_on_its_page_has_a_test_and_every_test_of_differences_a_row() -> None:
+    text = document("docs/compatibility.md").partition("\n## Disque")[2]
+    rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)[1:]
+    named = [found[1] for row in rows if (found := re.fullmatch(r"`(test_\w+)`", row))]
+    folders = ("tests/jobs", "tests/kestreld/jobs", "tests/kestreld/server/disque", "tests/faults")
+    trees = {path: tree for folder in folders for path, tree in sources(folder)}
+    tests = {
+        node.name: path
+        for path, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    assert len(named) == len(rows) > 30
+    assert [name for name in named if name not in tests] == []
+    of_differences = {name for name, path in tests.items() if path.endswith("test_differences_from_disque.py")}
+    assert of_differences - set(named) == {"test_retry_from_is_a_setting"}
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:

@@ -92,6 +92,7 @@ def test_everything_is_where_debian_looks_for_it(package: Path) -> None:
     assert {
         "/usr/bin/kestreld -> /opt/kestreld/bin/kestreld",
         "/usr/bin/kestrelctl -> /opt/kestreld/bin/kestrelctl",
+        "/usr/bin/disque-server -> /opt/kestreld/bin/disque-server",
         "/opt/kestreld/bin/kestreld",
         "/etc/kestreld/kestreld.yaml",
         "/usr/lib/systemd/system/kestreld.service",
