@@ -102,7 +102,7 @@ def test_a_folder_is_no_matter_of_clients(client: RespClient) -> None:
     assert client("CONFIG", "SET", "dir", "/tmp") == b"ERR Invalid argument '/tmp' for CONFIG SET 'dir'"
 
 
-def test_memory_without_a_limit_may_be_set_and_saved(tmp_path: Path) -> None:
+def test_a_rewrite_makes_a_file_that_a_server_starts_with(tmp_path: Path) -> None:
     with disque_server(tmp_path, conf=f"port {free_port()}\nmaxmemory 1gb\n") as server:
         client = server.client()
         assert client("CONFIG", "SET", "maxmemory", 0) == b"OK"
@@ -110,7 +110,7 @@ def test_memory_without_a_limit_may_be_set_and_saved(tmp_path: Path) -> None:
         server.stop()
         client = server.start().client()
         assert client("CONFIG", "GET", "maxmemory") == [b"maxmemory", b"0"]
-        assert client.job("q")
+        assert client("ADDJOB", "q", "x", 0).startswith(b"NOREPL"), "as Disque after CONFIG SET maxmemory 0"
 
 
 def test_a_node_joins_no_cluster_and_has_no_replicas(client: RespClient) -> None:
