@@ -51,7 +51,7 @@ def test_a_wait_ends_at_its_time_and_a_job_at_the_end_of_its_ttl() -> None:
     queue = jobs.queue(b"q")
     assert queue is not None
     clock.wall_ms += 999  # whole seconds of the system clock play no part
-    job = jobs.add(queue, b"body", 1000, 500)
+    job = jobs.add(b"body", queue.terms_of((1000, 500, 0, -1)))
     pass_time(jobs, clock, 996)
     assert jobs.table.get(job.id) is job
     pass_time(jobs, clock, 8)
@@ -70,7 +70,7 @@ def test_an_expired_job_is_never_delivered() -> None:
     jobs = new_jobs(clock)
     queue = jobs.queue(b"q")
     assert queue is not None
-    jobs.add(queue, b"body", 1000, 0)
+    jobs.add(b"body", queue.terms_of((1000, 0, 0, -1)))
     clock.advance(1000)  # before anything of what is due has been done
     assert jobs.take(queue) is None
 
@@ -81,7 +81,7 @@ def test_the_retry_time_may_count_from_delivery() -> None:
         jobs = new_jobs(clock, jitters=False, retry_from_delivery=from_delivery)
         queue = jobs.queue(b"q")
         assert queue is not None
-        job = jobs.add(queue, b"body", 86_400_000, 60_000)
+        job = jobs.add(b"body", queue.terms_of((86_400_000, 60_000, 0, -1)))
         pass_time(jobs, clock, 50_000)
         assert jobs.take(queue) is job
         assert job.requeue_at_ms - jobs.now_ms == left_ms

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from kestreld.config.users import Thing
-from kestreld.jobs.job import ACTIVE, CTIME_UNITS, DELAYED, QUEUED, STATE_NAMES, Job
+from kestreld.jobs.job import ACTIVE, CTIME_BITS, DELAYED, QUEUED, STATE_NAMES, Job
 from kestreld.jobs.job_queue import NOT_PAUSED, PAUSED_IN, PAUSED_OUT, JobQueue
 from kestreld.jobs.table import Table
 from kestreld.queues.reports import Pieces
@@ -119,7 +119,7 @@ def qdel(handler: DisqueHandler, words: list[bytes]) -> None:
 def _delete_all(handler: DisqueHandler, queue: JobQueue) -> Iterator[None]:
     """Delete the jobs that the queue has now, first those that wait in it."""
     jobs, deleted = handler.jobs, 0
-    newest = max(jobs.last_ctime, jobs.now_ms * CTIME_UNITS)  # those that were loaded are older than now
+    newest = max(jobs.last_ctime, jobs.now_ms << CTIME_BITS)  # those that were loaded are older than now
     while queue.jobs.count and queue.jobs.first().ctime <= newest:
         jobs.remove(queue.jobs.first())
         deleted += 1
