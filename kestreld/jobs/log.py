@@ -35,8 +35,8 @@ class LogWriter(Committed):
     the disk takes that, `failure` says why not, and nothing but `try_again` makes an attempt.
     """
 
-    __slots__ = ("_ended", "_in_flight", "_log", "_parts", "commits", "failure", "now_ms", "rewrite_wanted",
-                 "segment_number", "told", "unwritten_bytes")  # fmt: skip
+    __slots__ = ("_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "failure", "now_ms",
+                 "rewrite_wanted", "segment_number", "told", "unwritten_bytes")  # fmt: skip
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class LogWriter(Committed):
         self._parts: list[bytes] = []
         self._ended: list[bytes] = []  # ids of jobs that are done
         self._in_flight: list[bytes] = []  # written, on the way to the disk
+        self._undone_at_ms = -RETRY_MS  # the last time that a sync for replies failed
         self.unwritten_bytes = 0  # about
         self.commits = 0  # so many were written
         self.segment_number = log.next_number  # what is said now gets into that one, or a later one
@@ -155,6 +156,11 @@ class LogWriter(Committed):
             else:
                 self.mark_dirty()
 
+    def try_once_more(self) -> None:
+        """As `try_again`, whenever the last attempt was: the server is about to stop."""
+        if not (self.dirty or self.is_written):
+            self.mark_dirty()
+
     def roll(self) -> None:
         """The next commit begins a segment."""
         self.segment_number = self._log.next_number
@@ -177,7 +183,13 @@ class LogWriter(Committed):
         self._in_flight = []
         self.segment_number = self._log.next_number
         self.rewrite_wanted = True
-        self.mark_dirty()  # the next segment may be on disk sooner than anybody asks
+        now_ms = self.clock.monotonic_ms
+        if now_ms - self._undone_at_ms < RETRY_MS:
+            self.dirty = False
+            self._set_failure(self._log.failed)  # not a segment after the other, as fast as the disk refuses them
+        else:
+            self.mark_dirty()  # the next segment may be on disk sooner than anybody asks
+        self._undone_at_ms = now_ms
 
     def settle_moves(self, failed: Container[Committed]) -> None:
         self.moving = False
@@ -219,9 +231,9 @@ class JobLog(JobListener):
         self._leave(job)
         self.added(job)
 
-    def found(self, jobs_in: dict[int, int]) -> None:
-        """A start has read so many jobs from each segment."""
-        self._jobs_in = jobs_in
+    def found(self, jobs_in: dict[int, int], keys_until_ms: dict[int, int]) -> None:
+        """A start has read so many jobs from each segment, and keys that count until then."""
+        self._jobs_in, self._keys_until_ms = jobs_in, keys_until_ms
 
     def changed(self, job: Job) -> None:
         writer = self._writer
@@ -254,6 +266,11 @@ class JobLog(JobListener):
         writer = self._writer
         self._keys_until_ms[writer.segment_number] = until_ms
         writer.say(key_record(JobKey(writer.now_ms(), until_ms, job_id, key)))
+
+    def keys_are_behind(self, boundary: int) -> None:
+        """No key that counts is in a segment before that one only."""
+        for number in [number for number in self._keys_until_ms if number < boundary]:
+            del self._keys_until_ms[number]
 
     def first_needed(self) -> int:
         """The number of the oldest segment that has to stay."""

@@ -106,6 +106,13 @@ class LogMaintenance(Scheduled):
         self._engine.agenda.add(self)
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether the log holds all jobs, and nobody writes to it or changes its files."""
+        writer, journal = self.writer, self.journal
+        is_still = writer.is_idle and writer.is_written and not (journal.syncing or journal.is_borrowed)
+        return is_still and self._work is None and not self.is_fresh
+
+    @property
     def is_rewrite_wanted(self) -> bool:
         """Whether a rewrite was asked for and has yet to begin."""
         return self._is_wanted
@@ -188,7 +195,10 @@ class LogMaintenance(Scheduled):
             writer.roll()
             boundary = writer.segment_number
             written = 0
-            for job in self._jobs.table:
+            table = self._jobs.table
+            for job in table:
+                if self._jobs.table is not table or self._is_over:
+                    break  # all jobs have gone at once, or the log has
                 if job.segment < boundary and job.state != GONE:
                     log.again(job)
                     written += 1
@@ -197,6 +207,7 @@ class LogMaintenance(Scheduled):
                     yield from self.make_room()
             for key in self._jobs.keys.remembered():
                 log.key(*key)
+            log.keys_are_behind(boundary)
             self._must_be_sound()
             yield from self._drop_dead()
             self.last_rewrite_failed = self.is_fresh = False

@@ -19,8 +19,15 @@ from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.table import MASK, Table
 from kestreld.journal import job_records
 from kestreld.journal.job_records import JOB, JOB_FIELDS_BYTES, SHARED_OFFSET, JobType, checked_job_end
-from kestreld.journal.job_segments import HEADER_BYTES, FoundJobSegment, FoundLog, find_job_log
-from kestreld.journal.records import FRAME, FRAME_BYTES, find_whole_records, read_sync, why_bad
+from kestreld.journal.job_segments import (
+    HEADER_BYTES,
+    FoundJobSegment,
+    FoundLog,
+    find_job_log,
+    job_segment_name,
+    was_synced,
+)
+from kestreld.journal.records import FRAME, FRAME_BYTES, read_sync, why_bad
 from kestreld.journal.recovery import cut_tail, must_be_torn
 from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Segment
 from kestreld.queues.slices import Work
@@ -52,6 +59,7 @@ class RecoveredJobs:
     queued: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     jobs_in: dict[int, int] = field(default_factory=dict)  # by segment, how many of its jobs are not done
+    keys_until_ms: dict[int, int] = field(default_factory=dict)  # by segment, how long its KEY records count
     latest_at_ms: int = 0
     bytes_total: int = 0
     bytes_read: int = 0
@@ -91,10 +99,12 @@ class JobRecovery:
             if self._added:
                 state.jobs_in[one.number] = self._added
             state.is_sealed = self._sealed_at == end == one.used_bytes
-            if end < one.used_bytes:
-                self._cut(one, end, found.segments[place + 1 :])
+            later = found.segments[place + 1 :]
+            is_torn = end < one.used_bytes and not (later and self._is_said_again(one))
+            if is_torn:
+                self._cut(one, end, later)
             state.segments.append(Segment(one.number, one.number, one.path, end, HEADER_BYTES))
-            if end < one.used_bytes:
+            if is_torn:
                 break
         self._tidy(found)
         yield from self._free()
@@ -260,10 +270,12 @@ class JobRecovery:
         elif record_type == JobType.KEY:
             key = job_records.read_key(body)
             at_ms, state.client_keys[key.key] = key.at_ms, key
+            state.keys_until_ms[self._number] = max(state.keys_until_ms.get(self._number, 0), key.until_ms)
         else:
             at_ms = job_records.read_flushed(body)
             self._flushed.append(state.jobs)
             state.jobs, state.client_keys, state.jobs_in, self._added = Table(), {}, {}, 0
+            state.keys_until_ms = {}
         state.latest_at_ms = max(state.latest_at_ms, at_ms)
 
     def _stop_counts_no_more(self) -> None:
@@ -273,6 +285,10 @@ class JobRecovery:
             state.queued, state.was_stopped, self._queued_jobs = [], False, 0
 
     # The end of it
+
+    def _is_said_again(self, one: FoundJobSegment) -> bool:
+        """Whether a sync of it failed: what is missing in it either was said again behind it, or was never synced."""
+        return f"{job_segment_name(one.number)}{UNSYNCED_MARK}" in self.state.found.names
 
     def _cut(self, one: FoundJobSegment, end: int, later: Sequence[FoundJobSegment]) -> None:
         """Cut off what is behind `end`, and set later segments aside. Raises JournalCorrupt if it is no torn tail."""
@@ -298,12 +314,7 @@ class JobRecovery:
     def _must_be_unsynced(self, one: FoundJobSegment, end: int, reason: str, later: Sequence[FoundJobSegment]) -> None:
         """Raise JournalCorrupt where something says that what was written after `end` was on disk once."""
         marker = self.state.found.marker
-        is_synced = marker is not None and marker.number > one.number
-        for behind in later:
-            content = self._files.read_file(behind.path)
-            found = find_whole_records(content, HEADER_BYTES, None, checked_job_end)
-            is_synced = is_synced or any(record_type == JobType.SYNC for record_type, _, _ in found)
-        if is_synced:
+        if any(was_synced(self._files, behind, marker) for behind in later):
             raise JournalCorrupt(one.path, end, f"{reason}, and what follows had been synced")
 
     def _set_aside(self, one: FoundJobSegment) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import must_be_the_systems
 from kestreld.jobs.importing import AofImport
+from kestreld.jobs.job import Job
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.log import JobLog, LogWriter
 from kestreld.jobs.maintenance import Engine, LogMaintenance, RewriteRules, on_disk
@@ -108,9 +109,7 @@ class JobStorage:
 
     def _reload(self, done: Done, *, may_cut: bool) -> Work:
         maintenance, is_kept = self.maintenance, self.is_on
-        while maintenance is not None and not (
-            maintenance.writer.is_idle and maintenance.writer.is_written and not maintenance.is_fresh
-        ):
+        while maintenance is not None and not maintenance.is_at_rest:
             if maintenance.writer.failure is not None:
                 self.is_loading = False
                 self._changed()
@@ -134,9 +133,10 @@ class JobStorage:
         for step in self._settling(recovery.run()):
             self._reading = recovery.state
             yield step
-        yield from self._settling(self._restore(recovery.state))
+        doubtful: list[Job] = []
+        yield from self._settling(self._restore(recovery.state, doubtful))
         if is_kept:
-            yield from self._go_on_behind(recovery.state)
+            yield from self._go_on_behind(recovery.state, doubtful)
 
     def _problem_of(self, work: Work) -> Generator[int | None, None, str]:
         """Load something: why that has failed, "" if it has not."""
@@ -170,15 +170,14 @@ class JobStorage:
                 self._engine.settle()
             yield step
 
-    def _restore(self, state: RecoveredJobs) -> Work:
-        """Give the jobs what was read."""
+    def _restore(self, state: RecoveredJobs, doubtful: list[Job]) -> Work:
+        """Give the jobs what was read, and note those that may have been delivered."""
         jobs = self._jobs
         jobs.go_on_from(state.latest_at_ms)
         jobs.adopt(state.jobs)
-        is_all_known = state.is_sealed or self.sync_ms == 0
         for number, part in enumerate(state.jobs.parts):
             if part:
-                jobs.restore(part.values(), is_all_known=is_all_known)
+                doubtful += jobs.restore(part.values(), is_all_known=state.is_sealed)
                 state.jobs.count += len(part)
             if number % PARTS_AT_ONCE == 0:
                 yield None
@@ -190,16 +189,18 @@ class JobStorage:
                     jobs.put_back(job_id)
                 yield None
 
-    def _go_on_behind(self, state: RecoveredJobs) -> Work:
+    def _go_on_behind(self, state: RecoveredJobs, doubtful: list[Job]) -> Work:
         """Append to the log from now on. What it says of a controlled stop must not count twice: that is on disk first.
 
-        Raises JournalFailed.
+        Nor are the doubtful jobs less so at the next start. Raises JournalFailed.
         """
         found = state.found
-        journal = self._open(found.log_id or self._engine.clock.wall_ms, found.last_number)
+        # No number is left out: what was set aside is replaced.
+        last_number = state.segments[-1].number if state.segments else found.last_number
+        journal = self._open(found.log_id or self._engine.clock.wall_ms, last_number)
         journal.go_on_behind(state.segments, found.marker, state.synced_bytes)
         maintenance = self._start_writing(journal, is_fresh=False)
-        maintenance.log.found(state.jobs_in)
+        maintenance.log.found(state.jobs_in, state.keys_until_ms)
         if state.is_distrusted:
             maintenance.writer.rewrite_is_over(is_done=False)
         if state.was_stopped:
@@ -207,6 +208,10 @@ class JobStorage:
             maintenance.writer.choose_segment()
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)
+        for number, job in enumerate(doubtful):
+            maintenance.log.changed(job)
+            if number % QUEUED_AT_ONCE == 0:
+                yield None
 
     # Disque's own file
 
@@ -262,6 +267,8 @@ class JobStorage:
         """
         if self.maintenance is not None:
             return
+        if self.is_loading or self.stopped is not None:
+            raise JournalFailed(self.folder, "not all jobs are in memory" if self.is_loading else str(self.stopped))
         files, clock = self._engine.files, self._engine.clock
         names = files.list_dir(self.folder) if files.is_dir(self.folder) else []
         journal = self._open(clock.wall_ms, last_job_segment(names))
@@ -290,6 +297,8 @@ class JobStorage:
         self._engine.slices.take_on(self._save(done))
 
     def _save(self, done: Done) -> Work:
+        while self.is_loading:
+            yield WAITS
         try:
             self.turn_on()
         except (JournalFailed, OSError) as problem:
@@ -311,6 +320,7 @@ class JobStorage:
         journal, writer, clock = maintenance.journal, maintenance.writer, self._engine.clock
         if self.restores_queues:
             self._say_queued(writer)
+        writer.try_once_more()
         try:
             self._engine.commit.settle(writer)
             left_us = None if until_us is None else max(until_us - clock.stopwatch_us(), 0)

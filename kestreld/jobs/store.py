@@ -261,12 +261,13 @@ class JobStore:
         self._is_restoring = False
         self._set_alarm()
 
-    def restore(self, jobs: Iterable[Job], *, is_all_known: bool) -> None:
+    def restore(self, jobs: Iterable[Job], *, is_all_known: bool) -> list[Job]:
         """Some of the jobs that came with `adopt`, active or delayed. Nobody is told.
 
         `is_all_known`: nothing that happened can be missing in the log. Otherwise a job that is delivered at most once,
-        and whose time has come, may have been delivered: it is not again.
+        and whose time has come, may have been delivered: it is not again. Returns these jobs.
         """
+        doubtful: list[Job] = []
         now_ms, timers, memory = self.now_ms, self.timers, self.memory
         count = body_bytes = 0
         for job in jobs:
@@ -279,6 +280,8 @@ class JobStore:
             body_bytes += len(job.body)
             at_ms = (job.ctime >> CTIME_BITS) + terms.ttl_ms
             if not terms.retry_ms and (job.state != DELAYED or (job.requeue_at_ms <= now_ms and not is_all_known)):
+                if job.state == DELAYED:
+                    doubtful.append(job)
                 job.come_back(ACTIVE, NEVER, job.nacks, job.deliveries, job.segment)
                 memory.delivered_once += 1
             elif job.state == DELAYED:
@@ -289,6 +292,7 @@ class JobStore:
                 self.keys.add(terms.key, job.id)
             timers.add(job, at_ms)
         memory.add_some(count, body_bytes)
+        return doubtful
 
     def put_back(self, job_id: bytes) -> None:
         """A job that was restored is in its queue, as it was when the server was stopped."""

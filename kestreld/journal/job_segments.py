@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
-from kestreld.journal.job_records import checked_job_end
+from kestreld.journal.job_records import JobType, checked_job_end
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.open_files import OpenFiles
@@ -136,8 +136,9 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
     if marker is not None:
         log.stale += [name for name in log.names if name.endswith(".live") and name != marker.name]
     found = [_open(files, folder, number) for number in numbers if number >= floor]
-    while found and found[-1].problem is not None:
-        log.aside.insert(0, _unfinished(files, found.pop(), marker))
+    whole = next((place for place, one in enumerate(found) if one.problem is not None), len(found))
+    log.aside = [_unfinished(files, one, marker, found[whole]) for one in found[whole:]]
+    found = found[:whole]
     if found and found[0].header is not None:
         log_id = found[0].header.log_id
         others = [one for one in found if one.header is not None and one.header.log_id != log_id]
@@ -165,15 +166,32 @@ def _open(files: FileLayer, folder: str, number: int) -> FoundJobSegment:
     return found
 
 
-def _unfinished(files: FileLayer, last: FoundJobSegment, marker: Marker | None) -> FoundJobSegment:
-    """The newest segment without a header, which was being made. Raises JournalCorrupt where it has lost it instead."""
-    assert last.problem is not None
-    content = files.read_file(last.path)
-    if "version" in last.problem.reason or next(find_whole_records(content, 1, None, checked_job_end), None):
-        raise last.problem
-    if marker is not None and last.number <= marker.number:
-        raise JournalCorrupt(last.path, last.problem.offset, f"{last.problem.reason}: {marker}")
-    return last
+def _unfinished(
+    files: FileLayer, one: FoundJobSegment, marker: Marker | None, first: FoundJobSegment
+) -> FoundJobSegment:
+    """A segment that was being made, as it has no header, or that comes behind the `first` such.
+
+    Raises JournalCorrupt where it has lost its header instead, or was on disk once.
+    """
+    assert first.problem is not None
+    if one.problem is None:
+        if was_synced(files, one, marker):
+            raise first.problem
+        return one
+    content = files.read_file(one.path)
+    if "version" in one.problem.reason or next(find_whole_records(content, 1, None, checked_job_end), None):
+        raise one.problem
+    if marker is not None and one.number <= marker.number:
+        raise JournalCorrupt(one.path, one.problem.offset, f"{one.problem.reason}: {marker}")
+    return one
+
+
+def was_synced(files: FileLayer, one: FoundJobSegment, marker: Marker | None) -> bool:
+    """Whether something says that some of it was on disk once, and so what stands before it."""
+    if marker is not None and marker.number >= one.number:
+        return True
+    content = files.read_file(one.path)
+    return any(found[0] == JobType.SYNC for found in find_whole_records(content, HEADER_BYTES, None, checked_job_end))
 
 
 def _must_be_complete(folder: str, log: FoundLog) -> None:

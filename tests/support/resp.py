@@ -43,12 +43,13 @@ def replies_in(data: bytes) -> list[Any]:
     """All the replies of which these bytes consist."""
     replies, at = [], 0
     while at < len(data):
-        reply, at = _reply_at(data, at)
+        reply, at = reply_at(data, at)
         replies.append(reply)
     return replies
 
 
-def _reply_at(data: bytes, at: int) -> tuple[Any, int]:
+def reply_at(data: bytes, at: int) -> tuple[Any, int]:
+    """The reply that begins there, and where it ends. Raises ValueError where it is not all there."""
     end = data.index(b"\r\n", at)
     kind, rest, after = data[at : at + 1], data[at + 1 : end], end + 2
     assert kind in (b"+", b"-", b":", b"$", b"*"), data[at : at + 40]
@@ -61,11 +62,13 @@ def _reply_at(data: bytes, at: int) -> tuple[Any, int]:
     if number < 0:
         return (None if kind == b"$" else NIL_ARRAY), after
     if kind == b"$":
+        if len(data) < after + number + 2:
+            raise ValueError("cut short")
         assert data[after + number : after + number + 2] == b"\r\n"
         return data[after : after + number], after + number + 2
     items = []
     for _ in range(number):
-        item, after = _reply_at(data, after)
+        item, after = reply_at(data, after)
         items.append(item)
     return items, after
 

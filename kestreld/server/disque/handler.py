@@ -1,6 +1,6 @@
 """The commands of one session of a Redis client."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -184,8 +184,8 @@ class DisqueHandler(DisqueClient):
         node = self.node
         if node.jobs.memory.is_full and not node.make_room() and command.flags & DENY_OOM:
             return OUT_OF_MEMORY
-        if (command.flags & WRITE or command.name == b"ping") and (failure := node.persistence.failure):
-            return replies.error(b"MISCONF Errors writing to the AOF file: " + failure)
+        if (command.flags & WRITE or command.name == b"ping") and (refusal := node.persistence.refusal):
+            return refusal
         return node.persistence.obstacle if not command.flags & LOADING else b""
 
     def _resume(self, commands: Iterator[Any]) -> None:
@@ -247,8 +247,15 @@ class DisqueHandler(DisqueClient):
         self._written = written
         self.waiter = self.jobs.wait(self, queues, globs, wait_ms)
 
+    def hand_out(self, jobs: Sequence[Job]) -> None:
+        """The reply has these jobs. One that is delivered at most once leaves when it is on disk that it was queued."""
+        if any(not job.terms.retry_ms for job in jobs):
+            self.depend_on_log()
+
     def served(self, waiter: JobWaiter, job: Job | None) -> None:
         """The wait for a job is over."""
+        if job is not None:
+            self.hand_out((job,))
         self.wait_is_over(NIL_ARRAY if job is None else b"*1\r\n" + self._written(job, job.body))
 
     def wait_for_end(self, job: Job, wait_ms: int) -> None:

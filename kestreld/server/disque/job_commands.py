@@ -211,6 +211,8 @@ def getjob(handler: DisqueHandler, words: list[bytes]) -> None:
         queue = jobs.queue(words[2])
         job = jobs.take(queue) if queue is not None else None
         if job is not None:
+            if not job.terms.retry_ms:
+                handler.hand_out((job,))
             handler.out.append(b"*1\r\n" + replies.fetched(job, job.body))
             return
     options = get_options(words)
@@ -255,6 +257,7 @@ def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], g
         if job is not None:
             taken.append(job)
     if taken:
+        handler.hand_out(taken)
         handler.out.append(b"*%d\r\n%b" % (len(taken), b"".join([_fetched(job, job.body, options) for job in taken])))
     elif options.nohang:
         handler.out.append(NIL_ARRAY)
@@ -295,6 +298,7 @@ def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue]) -
             bodies.append(job.body)
         yield None
     if taken:
+        handler.hand_out(taken)
         written = partial(_fetched, options=options)
         yield from in_pieces(len(taken), map(written, taken, bodies))
     else:

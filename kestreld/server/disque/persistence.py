@@ -33,6 +33,11 @@ class Persistence:
         self.obstacle = b""
 
     @property
+    def refusal(self) -> bytes:
+        """The reply to changes while the log takes none; b"" while it does."""
+        return b"-MISCONF Errors writing to the AOF file: %b\r\n" % self.failure if self.failure else b""
+
+    @property
     def is_on(self) -> bool:
         """Whether changes are written."""
         return self.committed is not None

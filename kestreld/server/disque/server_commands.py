@@ -181,6 +181,9 @@ def debug(handler: DisqueHandler, words: list[bytes]) -> None:
 
 def flush(handler: DisqueHandler) -> None:
     """Every job and queue is gone. Who waits is sent away, and memory given back, in slices."""
+    if refusal := handler.node.persistence.refusal:
+        handler.out.append(refusal)
+        return
     work = handler.node.clear()
     handler.depend_on_log()
     handler.out.append(OK)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from kestreld.errors import JournalCorrupt
+from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.jobs.job import DELAYED, NEVER, QUEUED, Job
 from kestreld.jobs.recovery import JobRecovery
@@ -69,25 +69,82 @@ def test_a_delay_goes_on_over_a_crash_and_does_not_begin_anew(engine: JobEngine)
     assert engine.drain() == [once, often]
 
 
-def test_a_delayed_job_without_retry_whose_time_came_in_a_crash_may_have_been_delivered(tmp_path: Path) -> None:
-    engine = JobEngine(tmp_path / "spool")
+@pytest.mark.parametrize("sync_ms", [None, 0])
+def test_a_delayed_job_without_retry_whose_time_came_in_a_crash_may_have_been_delivered(
+    tmp_path: Path, sync_ms: int | None
+) -> None:
+    engine = JobEngine(tmp_path / "spool", sync_ms=sync_ms)
     one = engine.add(retry_ms=0, delay_s=60)
     engine.end_turn()
     engine.clock.advance(61_000)
     engine.crash()
     engine.pass_time(61_000)
     assert engine.drain() == []
+    engine.restart()
+    assert engine.drain() == [], "nor after a stop in good order"
     assert engine.ids() == {one}
 
 
-def test_a_log_that_is_synced_before_replies_knows_that_it_was_not(tmp_path: Path) -> None:
-    engine = JobEngine(tmp_path / "spool", sync_ms=0)
+def test_a_delayed_job_without_retry_whose_time_came_while_the_server_was_stopped_is_queued(tmp_path: Path) -> None:
+    engine = JobEngine(tmp_path / "spool")
     one = engine.add(retry_ms=0, delay_s=60)
     engine.end_turn()
+    engine.storage.close()
     engine.clock.advance(61_000)
     engine.crash()
     engine.pass_time(10)
     assert engine.drain() == [one]
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_a_clients_own_id_is_known_over_restarts_when_its_job_is_gone(engine: JobEngine, restarts: int) -> None:
+    one = engine.add(key=b"key")
+    engine.ack(one)
+    engine.end_turn()
+    for _ in range(restarts):
+        engine.crash()
+        engine.settle()
+    assert engine.jobs.keys.find(b"key", engine.jobs.now_ms) == one
+
+
+def test_jobs_that_go_at_once_during_a_rewrite_stay_gone(tmp_path: Path) -> None:
+    engine = rolled(tmp_path, 600)
+    assert engine.storage.rewrite()
+    engine.work(2)
+    for _ in engine.jobs.clear():
+        engine.work()
+    engine.settle()
+    engine.crash()
+    assert engine.ids() == set()
+
+
+def test_a_segment_that_a_power_cut_left_without_a_header_leaves_no_gap(tmp_path: Path) -> None:
+    engine = rolled(tmp_path, 20)
+    said = engine.said()
+    last = engine.segments()[-1]
+    (last.parent / f"{int(last.name[:10]) + 1:010d}.jobs").write_bytes(b"\0" * 30)
+    for _ in range(2):
+        engine.crash()
+        assert engine.problem == ""
+        assert engine.said() == said
+        engine.add()
+        engine.end_turn()
+        said = engine.said()
+
+
+def test_a_stop_while_jobs_are_loaded_replaces_no_log_by_those_that_are_there_so_far(tmp_path: Path) -> None:
+    engine = rolled(tmp_path, 2000)
+    said = engine.said()
+    problems: list[str] = []
+    engine.storage.reload(problems.append)
+    engine.work(3)
+    engine.storage.save(problems.append)
+    with pytest.raises(JournalFailed):
+        engine.storage.turn_on()
+    engine.work_until(lambda: len(problems) == 2)
+    assert problems == ["", ""]
+    engine.restart()
+    assert engine.said() == said
 
 
 def test_a_ttl_goes_on_over_a_crash(engine: JobEngine) -> None:
