@@ -16,6 +16,7 @@ from kestreld.errors import ConnectionLost, InvalidArgument, LoginRefused, Serve
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.forking import in_child
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.resp import RespClient, resp_client
 
@@ -250,6 +251,12 @@ def test_threads_share_a_client(client: JobClient) -> None:
     for thread in threads:
         thread.join()
     assert sorted(done) == sorted(ids)
+
+
+def test_a_forked_child_has_connections_of_its_own(client: JobClient) -> None:
+    job_id = client.add("q", b"x")
+    assert in_child(lambda: client.show(job_id) is not None)
+    assert client.qlen("q") == 1
 
 
 # Nodes
