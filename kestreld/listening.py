@@ -13,7 +13,6 @@ from kestreld.errors import ConfigError
 from kestreld.log import Level, Log
 from kestreld.machine import OwnProcess, cpu_s
 from kestreld.net import ListeningSocket, Network
-from kestreld.server.memcache.protocol import Memcache
 from kestreld.server.service import Service
 from kestreld.server.wire_protocol import WireProtocol
 from kestreld.systemd import PassedSocket
@@ -33,6 +32,11 @@ def listen(service: Service, network: Network, config: Config, passed: Sequence[
     Raises ConfigError for a passed socket that is open to all, and OSError.
     """
     sockets = [one for one in passed if not (CACHE_WORD.search(one.name) or JOBS_WORD.search(one.name))]
+    if not sockets and not config.memcache:
+        return []
+    # disque-server, which has no queues but those of jobs, starts without.
+    from kestreld.server.memcache.protocol import Memcache
+
     return _serve(service, Memcache(service.state), _open(network, config, sockets, config.memcache))
 
 
