@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from kestreld import __version__
 from kestreld.clock import Clock
 from kestreld.config.config import Config, LogFormat
-from kestreld.config.config_file import find_config_path, load_file
 from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
@@ -146,6 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon; returns its exit code."""
     if list(sys.argv[1:] if arguments is None else arguments) == ["hash-password"]:
         return print_hash()
+    # disque-server reads no YAML.
+    from kestreld.config.config_file import find_config_path, load_file
+
     options = parse_arguments(arguments)
     complain = stderr_log(LogFormat(options.log_format or "text")).of("daemon", Level.ERROR)
     files = FileLayer()

@@ -18,7 +18,8 @@ from kestreld.config.config import (
 from kestreld.config.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
 from kestreld.config.users import UserConfig, read_users
 from kestreld.config.values import BadValue, as_clients_send_it, usable_path
-from kestreld.config.yaml_tree import Entry, Kind, Node, SourceLocation, read_tree, read_value
+from kestreld.config.yaml_reading import read_tree, read_value
+from kestreld.config.yaml_tree import Entry, Kind, Node, SourceLocation
 from kestreld.errors import ConfigError, ConfigProblem
 from kestreld.files import FileLayer
 
