@@ -23,6 +23,7 @@ AWAY_MS_MAX: Final = 5000
 PAUSE_S: Final = 0.1  # before nodes that are all away are asked again
 TURN_MS: Final = 30_000  # of one command that waits; who waits longer asks again
 BEAT_SHARE: Final = 0.8  # of the retry time, as Disque's documentation advises
+BEAT_MARGIN_S: Final = 0.75  # nodes queue up to 250 ms early, and the command has to get there
 BEAT_AGAIN_S: Final = 0.5  # after a node did not take a WORKING
 CLOSED: Final = "the client is closed"
 
@@ -45,7 +46,7 @@ def turns(timeout: float | None) -> Iterator[int]:
 
 def beat_after_s(retry_s: int) -> float | None:
     """When to say WORKING again after a reply. None = never: the job is not queued again by itself."""
-    return retry_s * BEAT_SHARE or None
+    return min(retry_s * BEAT_SHARE, retry_s - BEAT_MARGIN_S) if retry_s else None
 
 
 def no_more_beats(job: Job, refusal: JobRefused) -> None:

@@ -110,9 +110,9 @@ def test_work_is_acknowledged_or_given_back_and_loops_go_on(run: Run) -> None:
 
 def test_a_heartbeat_keeps_a_job_that_takes_longer_than_its_retry_time(run: Run) -> None:
     async def body(client: AsyncJobClient) -> None:
-        await client.add("slow", b"x", retry=1, ttl=60)
+        await client.add("slow", b"x", retry=3, ttl=60)
         async with client.work("slow") as job:
-            assert await client.get("slow", timeout=2.5) is None
+            assert await client.get("slow", timeout=4) is None
         assert await client.show(job) is None
 
     run(body)

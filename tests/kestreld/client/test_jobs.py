@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from kestreld.client import Job, JobClient, JobRefused, ServersAway
+from kestreld.client.job_nodes import beat_after_s
 from kestreld.client.jobs import JobWork
 from kestreld.client.resp import request
 from kestreld.errors import ConnectionLost, InvalidArgument, LoginRefused, ServerRefused, UnexpectedReply
@@ -192,10 +193,15 @@ def test_a_heartbeat_keeps_a_job_that_takes_longer_than_its_retry_time(client: J
         again = client.get("slow", timeout=10)
         assert again is not None
         assert again.id == job.id
-    client.add("slow", b"x", retry=1, ttl=60)
+    client.add("slow", b"x", retry=3, ttl=60)
     with client.work("slow") as job:
-        assert client.get("slow", timeout=2.5) is None
+        assert client.get("slow", timeout=4) is None
     assert client.show(job) is None
+
+
+@pytest.mark.parametrize(("retry_s", "after_s"), [(0, None), (1, 0.25), (2, 1.25), (60, 48)])
+def test_working_is_said_at_80_percent_or_early_enough(retry_s: int, after_s: float | None) -> None:
+    assert beat_after_s(retry_s) == after_s
 
 
 def test_a_heartbeat_that_is_refused_says_so_once(client: JobClient, caplog: pytest.LogCaptureFixture) -> None:
