@@ -26,7 +26,7 @@ def figures(request: pytest.FixtureRequest) -> JobFigures:
     for number in range(request.param):
         queue = jobs.queue(b"queue-%05d" % (number % QUEUES) if number % 2 else b"all")
         assert queue is not None
-        jobs.add(queue, b"x", 86_400_000, 60_000, delay_s=3600 if number % 5 == 0 else 0)
+        jobs.add(b"x", queue.terms_of((86_400_000, 60_000, 3600 if number % 5 == 0 else 0, -1)))
     return JobFigures(here.node)
 
 
@@ -99,7 +99,7 @@ def test_a_list_that_is_read_while_all_jobs_go_ends(tmp_path: Path) -> None:
     queue = here.jobs.queue(b"q")
     assert queue is not None
     for _ in range(1000):
-        here.jobs.add(queue, b"x", 86_400_000, 60_000)
+        here.jobs.add(b"x", queue.terms_of((86_400_000, 60_000, 0, -1)))
     query = JobQuery(frozenset(), None, 0, None, 1000, 0, lambda name: True)
     pieces = listed(here.jobs, query)
     assert next(pieces) is None
