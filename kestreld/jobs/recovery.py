@@ -7,7 +7,7 @@ no DELAY longer.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -55,7 +55,7 @@ class RecoveredJobs:
 
     found: FoundLog
     jobs: Table[Job] = field(default_factory=Table)
-    client_keys: dict[bytes, job_records.JobKey] = field(default_factory=dict)
+    client_keys: Table[job_records.JobKey] = field(default_factory=Table)
     queued: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     jobs_in: dict[int, int] = field(default_factory=dict)  # by segment, how many of its jobs are not done
@@ -83,7 +83,8 @@ class JobRecovery:
         self._number = 0  # of the segment that is read
         self._added = 0  # jobs in it that are not done
         self._sealed_at = -1  # where a SYNC in it ends that says so of all before
-        self._flushed: list[Table[Job]] = []  # to be freed in parts
+        self._flushed: list[Table[Any]] = []  # to be freed in parts, as these:
+        self._not_queued: list[tuple[bytes, list[bytes]]] = []
         self._queued_jobs = 0
         self.state = RecoveredJobs(FoundLog())
 
@@ -269,12 +270,12 @@ class JobRecovery:
                     self._leave(gone)
         elif record_type == JobType.KEY:
             key = job_records.read_key(body)
-            at_ms, state.client_keys[key.key] = key.at_ms, key
+            at_ms, state.client_keys.parts[hash(key.key) & MASK][key.key] = key.at_ms, key
             state.keys_until_ms[self._number] = max(state.keys_until_ms.get(self._number, 0), key.until_ms)
         else:
             at_ms = job_records.read_flushed(body)
-            self._flushed.append(state.jobs)
-            state.jobs, state.client_keys, state.jobs_in, self._added = Table(), {}, {}, 0
+            self._flushed += [state.jobs, state.client_keys]
+            state.jobs, state.client_keys, state.jobs_in, self._added = Table(), Table(), {}, 0
             state.keys_until_ms = {}
         state.latest_at_ms = max(state.latest_at_ms, at_ms)
 
@@ -282,6 +283,7 @@ class JobRecovery:
         """The server has gone on behind a controlled stop."""
         state = self.state
         if self._queued_jobs or state.was_stopped:
+            self._not_queued += state.queued
             state.queued, state.was_stopped, self._queued_jobs = [], False, 0
 
     # The end of it
@@ -339,3 +341,6 @@ class JobRecovery:
                 if part:
                     part.clear()
                     yield None
+        while self._not_queued:
+            self._not_queued.pop()
+            yield None

@@ -22,6 +22,7 @@ from kestreld.queues.slices import WAITS, Work
 
 PARTS_AT_ONCE: Final = 4  # of a table, while it is restored
 SETTLED_AT_ONCE: Final = 16  # steps of loading
+KEYS_AT_ONCE: Final = 256
 QUEUED_AT_ONCE: Final = 1000  # ids in a record
 
 Done = Callable[[str], None]  # told why something came to nothing; "" where it did not
@@ -181,13 +182,16 @@ class JobStorage:
                 state.jobs.count += len(part)
             if number % PARTS_AT_ONCE == 0:
                 yield None
-        for key in state.client_keys.values():
+        for number, key in enumerate(state.client_keys):
             jobs.keys.remember(key.key, key.job_id, key.until_ms)
-        if self.restores_queues and state.was_stopped:
-            for _, ids in state.queued:
+            if number % KEYS_AT_ONCE == 0:
+                yield None
+        for _, ids in state.queued:
+            if self.restores_queues and state.was_stopped:
                 for job_id in ids:
                     jobs.put_back(job_id)
-                yield None
+            ids.clear()
+            yield None
 
     def _go_on_behind(self, state: RecoveredJobs, doubtful: list[Job]) -> Work:
         """Append to the log from now on. What it says of a controlled stop must not count twice: that is on disk first.

@@ -1,6 +1,6 @@
 """The commands of one session of a Redis client."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -247,15 +247,15 @@ class DisqueHandler(DisqueClient):
         self._written = written
         self.waiter = self.jobs.wait(self, queues, globs, wait_ms)
 
-    def hand_out(self, jobs: Sequence[Job]) -> None:
-        """The reply has these jobs. One that is delivered at most once leaves when it is on disk that it was queued."""
-        if any(not job.terms.retry_ms for job in jobs):
+    def hand_out(self, job: Job) -> None:
+        """The reply has this job. One that is delivered at most once leaves when it is on disk that it was queued."""
+        if not job.terms.retry_ms:
             self.depend_on_log()
 
     def served(self, waiter: JobWaiter, job: Job | None) -> None:
         """The wait for a job is over."""
         if job is not None:
-            self.hand_out((job,))
+            self.hand_out(job)
         self.wait_is_over(NIL_ARRAY if job is None else b"*1\r\n" + self._written(job, job.body))
 
     def wait_for_end(self, job: Job, wait_ms: int) -> None:

@@ -11,7 +11,7 @@ from kestreld.jobs.table import Table
 from kestreld.queues.reports import Pieces
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
-from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, in_pieces
+from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, in_pieces, let_go
 from kestreld.server.disque.numbers import cursor, integer
 from kestreld.server.disque.replies import NIL_ARRAY, NOT_AN_INTEGER, SYNTAX_ERROR, bulk
 
@@ -72,20 +72,23 @@ def qpeek(handler: DisqueHandler, words: list[bytes]) -> None:
         order = queue.jobs.oldest() if count > 0 else queue.jobs.newest()
         handler.out.append(replies.array([replies.fetched(job, job.body) for job in islice(order, abs(count))]))
     else:
-        handler.answer_in_pieces(_peeked(queue, count))
+        handler.answer_in_pieces(_peeked(handler, queue, count))
 
 
-def _peeked(queue: JobQueue, count: int) -> Pieces:
+def _peeked(handler: DisqueHandler, queue: JobQueue, count: int) -> Pieces:
     """Many jobs of a queue that changes meanwhile: those of them that are in it now."""
     some, bodies = list[Job](), list[bytes]()
-    for chunk in queue.jobs.chunks(is_newest_first=count < 0):
-        there = [job for job in chunk[: abs(count) - len(some)] if job.state == QUEUED]
-        some += there
-        bodies += [job.body for job in there]
-        yield None
-        if len(some) >= abs(count):
-            break
-    yield from in_pieces(len(some), map(replies.fetched, some, bodies))
+    try:
+        for chunk in queue.jobs.chunks(is_newest_first=count < 0):
+            there = [job for job in chunk[: abs(count) - len(some)] if job.state == QUEUED]
+            some += there
+            bodies += [job.body for job in there]
+            yield None
+            if len(some) >= abs(count):
+                break
+        yield from in_pieces(len(some), map(replies.fetched, some, bodies))
+    finally:
+        let_go(handler, some, bodies)
 
 
 def pause(handler: DisqueHandler, words: list[bytes]) -> None:
@@ -277,7 +280,7 @@ def _scan(
         return
     start = options.cursor or 0
     if options.is_busy and table.count > AT_ONCE:
-        handler.answer_in_pieces(_all(table, start, fits, written))
+        handler.answer_in_pieces(_all(handler, table, start, fits, written))
         return
     found: list[bytes] = []
     left = options.count * STEPS_OF_COUNT if not options.is_busy else table.count + 1
@@ -291,11 +294,20 @@ def _scan(
     handler.out.append(replies.array([bulk(b"%d" % next_cursor), replies.array(found)]))
 
 
-def _all(table: Table[V], start: int, fits: Callable[[V], bool], written: Callable[[V], bytes]) -> Pieces:
+def _all(
+    handler: DisqueHandler,
+    table: Table[V],
+    start: int,
+    fits: Callable[[V], bool],
+    written: Callable[[V], bytes],
+) -> Pieces:
     """All from a cursor on, in a reply that says first how many there are."""
     found: list[V] = []
-    for _, some in table.scan(start):
-        found += [one for one in some if fits(one)]
-        yield None
-    yield b"*2\r\n$1\r\n0\r\n"
-    yield from in_pieces(len(found), map(written, found))
+    try:
+        for _, some in table.scan(start):
+            found += [one for one in some if fits(one)]
+            yield None
+        yield b"*2\r\n$1\r\n0\r\n"
+        yield from in_pieces(len(found), map(written, found))
+    finally:
+        let_go(handler, found)
