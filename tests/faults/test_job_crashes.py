@@ -193,6 +193,7 @@ def test_a_full_disk_refuses_changes_and_loses_nothing(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, ["listen.disque=127.0.0.1:0", "jobs.journal=true"])
     daemon.start()
     try:
+        wait_until_loaded(daemon.disque)
         with resp_client(daemon.disque) as client:
             for count in range(20):
                 assert isinstance(client("ADDJOB", "q", b"0-0-%d" % count, 0, "RETRY", 1), Status)

@@ -167,7 +167,7 @@ SEEN_BY: Final = {
     "no-sync": 1,
     "no-folder-sync": 1,
     "answer-before-write": 20,
-    "done-not-logged": 0,
+    "done-not-logged": 1,
     "changes-not-logged": 10,
     "flush-not-logged": 2,
     "dead-letters-not-logged": 2,
@@ -179,5 +179,5 @@ SEEN_BY: Final = {
     "active-not-rewritten": 5,
     "torn-record-accepted": 38,
     "segments-dropped-unsynced": 8,
-    "queues-not-restored": 29,
+    "queues-not-restored": 46,
 }
