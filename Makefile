@@ -133,7 +133,7 @@ $(SPARK)/.installed: pyproject.toml
 	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark-fast,dev]'
 	@touch $@
 
-# ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth cache" selects parts, QUICK=1 is a smoke test.
+# ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth cache jobs" selects parts, QUICK=1 is a smoke test.
 MEASURE := $(BIN)/python -m benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
 bench: $(INSTALLED) ## benchmarks: kestreld, memcached, redis and beanstalkd, and how costs grow
