@@ -388,7 +388,7 @@ def test_journal_page_names_every_record_of_the_job_log_and_their_fields_fill_th
     made = {
         "JOB": job_records.pack_job(job),
         "CHANGE": job_records.change_record(0, bytes(40), 0, 1, 0, 0),
-        "DONE": job_records.done_record(0, [bytes(40)]),
+        "DONE": job_records.done_record(0, [bytes(40)], "acked"),
         "FLUSHED": job_records.flushed_record(0),
         "SYNC": sync_record(0),
         "QUEUED": job_records.queued_record(b"", [bytes(40)]),

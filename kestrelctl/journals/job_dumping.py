@@ -61,8 +61,8 @@ def _fields(record_type: JobType, body: bytes, *, with_values: bool) -> Row:
             row = {"id": _text(change.job_id), "at_ms": change.at_ms}
             return row | _state(change.state, change.requeue_at_ms, change.nacks, change.deliveries)
         case JobType.DONE:
-            at_ms, ids = job_records.read_done(body)
-            return {"at_ms": at_ms, "jobs": len(ids), "ids": ",".join(map(_text, ids))}
+            at_ms, ids, end = job_records.read_done(body)
+            return {"at_ms": at_ms, "jobs": len(ids), "ids": ",".join(map(_text, ids)), "reason": end}
         case JobType.FLUSHED:
             return {"at_ms": job_records.read_flushed(body)}
         case JobType.SYNC:

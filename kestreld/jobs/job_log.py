@@ -18,8 +18,8 @@ class JobListener:
     def moved(self, job: Job) -> None:
         """Its `terms` are others: it went to a dead-letter queue, or came back from there."""
 
-    def done(self, job: Job) -> None:
-        """It is acknowledged, deleted, evicted or expired."""
+    def done(self, job: Job, why: str) -> None:
+        """It is acknowledged, deleted (or evicted) or expired: `why` is one of `job_records.ENDS`."""
 
     def cleared(self) -> None:
         """Every job is gone at once."""

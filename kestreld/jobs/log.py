@@ -51,7 +51,7 @@ class LogWriter(Committed):
         self._log = log
         self.now_ms = now_ms
         self._parts: list[bytes] = []
-        self._ended: list[bytes] = []  # ids of jobs that are done
+        self._ended: dict[str, list[bytes]] = {}  # ids of jobs that are done, by how
         self._in_flight: list[bytes] = []  # written, on the way to the disk
         self._undone_at_ms = -RETRY_MS  # the last time that a sync for replies failed
         self.unwritten_bytes = 0  # about
@@ -77,16 +77,16 @@ class LogWriter(Committed):
         if not self.dirty and self.failure is None:
             self.mark_dirty()
 
-    def end(self, job_id: bytes) -> None:
-        """This job is done."""
-        self._ended.append(job_id)
+    def end(self, job_id: bytes, why: str) -> None:
+        """This job is done: acknowledged, deleted or expired."""
+        self._ended.setdefault(why, []).append(job_id)
         self.unwritten_bytes += len(job_id)
         if not self.dirty and self.failure is None:
             self.mark_dirty()
 
     def flush(self, at_ms: int) -> None:
         """All jobs are done, those that are not written yet too."""
-        self._parts, self._ended, self.unwritten_bytes = [], [], 0
+        self._parts, self._ended, self.unwritten_bytes = [], {}, 0
         self.say(flushed_record(at_ms))
 
     @property
@@ -107,8 +107,8 @@ class LogWriter(Committed):
         log = self._log
         parts = self._parts
         if self._ended:
-            parts.append(done_record(self.now_ms(), self._ended))
-            self._ended = []
+            parts += [done_record(self.now_ms(), ids, why) for why, ids in self._ended.items()]
+            self._ended = {}
         self.rewrite_wanted = self.rewrite_wanted or log.is_sync_failed
         try:
             if self.segment_number != log.last_number or log.failed is not None:
@@ -135,7 +135,7 @@ class LogWriter(Committed):
         self._set_failure(failure)
         self.segment_number = self._log.next_number
         if self.unwritten_bytes > KEPT_BYTES_MAX:
-            self._parts, self._ended, self.unwritten_bytes = [], [], 0
+            self._parts, self._ended, self.unwritten_bytes = [], {}, 0
             self.rewrite_wanted = True
 
     def _set_failure(self, failure: JournalFailed | None) -> None:
@@ -242,11 +242,11 @@ class JobLog(JobListener):
     def moved(self, job: Job) -> None:
         self.again(job)
 
-    def done(self, job: Job) -> None:
+    def done(self, job: Job, why: str) -> None:
         self._leave(job)
         if job.terms.key:
             self.key(job.terms.key, job.id, self._writer.now_ms() + KEY_TIME_MS)
-        self._writer.end(job.id)
+        self._writer.end(job.id, why)
 
     def cleared(self) -> None:
         self._jobs_in, self._keys_until_ms = {}, {}

@@ -262,7 +262,7 @@ class JobRecovery:
                 to = DELAYED if change.state == DELAYED else ACTIVE
                 job.come_back(to, change.requeue_at_ms, change.nacks, change.deliveries, job.segment)
         elif record_type == JobType.DONE:
-            at_ms, ids = job_records.read_done(body)
+            at_ms, ids, _ = job_records.read_done(body)
             parts = state.jobs.parts
             for job_id in ids:
                 gone = parts[hash(job_id) & MASK].pop(job_id, None)

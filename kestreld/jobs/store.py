@@ -199,7 +199,7 @@ class JobStore:
         if terms.key:
             self.keys.release(terms.key, self.now_ms)
         if self.listener is not None:
-            self.listener.done(job)
+            self.listener.done(job, why)
         if self.watches and job_id in self.watches:
             for watch in self.watches.pop(job_id):
                 watch(why)

@@ -39,6 +39,7 @@ class JobState(IntEnum):
     DELAYED = 4  # its time to be queued: here only, to clients it is active
 
 
+ENDS: Final = ("acked", "deleted", "expired")  # what DONE says of jobs, by number
 ID_BYTES: Final = 40
 NEVER: Final = 0  # in the place of an instant
 _U32: Final = 0xFFFFFFFF
@@ -251,20 +252,23 @@ def read_change(body: bytes) -> JobChange:
     return JobChange(at_ms, job_id, requeue_at_ms, state, nacks, deliveries)
 
 
-# DONE: | at_ms u64 | ids n * 40 |
+# DONE: | at_ms u64 | end u8 | ids n * 40 |
 # FLUSHED: | at_ms u64 |
 _AT: Final = struct.Struct("<Q")
-_AT_BYTES: Final = _AT.size
+_DONE: Final = struct.Struct("<QB")
 
 
-def done_record(at_ms: int, ids: Sequence[bytes]) -> bytes:
-    """These jobs are gone: acknowledged, deleted or expired."""
-    return framed(JobType.DONE, _AT.pack(at_ms) + b"".join(ids))
+def done_record(at_ms: int, ids: Sequence[bytes], end: str) -> bytes:
+    """These jobs are gone; `end` is one of ENDS."""
+    return framed(JobType.DONE, _DONE.pack(at_ms, ENDS.index(end)) + b"".join(ids))
 
 
-def read_done(body: bytes) -> tuple[int, list[bytes]]:
-    """When, and the ids."""
-    return int(_AT.unpack_from(body)[0]), _ids(body[_AT_BYTES:])
+def read_done(body: bytes) -> tuple[int, list[bytes], str]:
+    """When, the ids, and which of ENDS."""
+    at_ms, end = _DONE.unpack_from(body)
+    if end >= len(ENDS):
+        raise ValueError("field value out of range")
+    return at_ms, _ids(body[_DONE.size :]), ENDS[end]
 
 
 def flushed_record(at_ms: int) -> bytes:

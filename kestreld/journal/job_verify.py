@@ -1,16 +1,18 @@
 """Reading the job log to see whether it is whole: of a stopped server or a running one, changing nothing."""
 
+from contextlib import suppress
 from typing import Final
 
-from kestreld.errors import JournalCorrupt
+from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer
 from kestreld.journal.job_records import JobType, checked_job_end, read_done, read_job
-from kestreld.journal.job_segments import HEADER_BYTES, FoundJobSegment, find_job_log
+from kestreld.journal.job_segments import HEADER_BYTES, FoundJobSegment, FoundLog, find_job_log
 from kestreld.journal.records import FRAME_BYTES, read_sync, why_bad
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.verify import SegmentReport
 
 NAME: Final = ".jobs"  # in the place of a queue's name, which none can be
+LOOKS: Final = 3  # at a folder from which a running server removes segments
 
 
 def verify_job_log(files: FileLayer, folder: str) -> list[SegmentReport]:
@@ -19,7 +21,7 @@ def verify_job_log(files: FileLayer, folder: str) -> list[SegmentReport]:
     Raises OSError.
     """
     try:
-        found = find_job_log(files, folder)
+        found = _find(files, folder)
     except JournalCorrupt as problem:
         is_of_segment = problem.path != folder
         offset = problem.offset if is_of_segment else None
@@ -38,6 +40,13 @@ def verify_job_log(files: FileLayer, folder: str) -> list[SegmentReport]:
     for report in live.values():
         report.live_items += 1
     return reports
+
+
+def _find(files: FileLayer, folder: str) -> FoundLog:
+    for _ in range(LOOKS - 1):
+        with suppress(FileNotFoundError, SegmentsMissing):
+            return find_job_log(files, folder)
+    return find_job_log(files, folder)
 
 
 def _read(

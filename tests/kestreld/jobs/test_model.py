@@ -49,7 +49,7 @@ class Heard(JobListener):
     def changed(self, job: Job) -> None:
         self.jobs[job.id] = (job.nacks, job.deliveries)
 
-    def done(self, job: Job) -> None:
+    def done(self, job: Job, why: str) -> None:
         del self.jobs[job.id]
 
     def cleared(self) -> None:

@@ -62,7 +62,7 @@ def packed_change(change: jr.JobChange) -> bytes:
 records = st.one_of(
     jobs.map(jr.pack_job),
     changes.map(packed_change),
-    st.builds(jr.done_record, instants, st.lists(ids, max_size=4)),
+    st.builds(jr.done_record, instants, st.lists(ids, max_size=4), st.sampled_from(jr.ENDS)),
     instants.map(jr.flushed_record),
     st.builds(jr.queued_record, words, st.lists(ids, max_size=4)),
     st.builds(jr.stopped_record, instants, instants),
@@ -84,7 +84,8 @@ def test_every_other_record_reads_back_as_it_was_written(
 ) -> None:
     assert jr.read_change(packed_change(change)[FRAME_BYTES:]) == change
     assert jr.read_key(jr.key_record(key)[FRAME_BYTES:]) == key
-    assert jr.read_done(jr.done_record(at_ms, some)[FRAME_BYTES:]) == (at_ms, some)
+    for end in jr.ENDS:
+        assert jr.read_done(jr.done_record(at_ms, some, end)[FRAME_BYTES:]) == (at_ms, some, end)
     assert jr.read_flushed(jr.flushed_record(at_ms)[FRAME_BYTES:]) == at_ms
     assert jr.read_queued(jr.queued_record(queue, some)[FRAME_BYTES:]) == (queue, some)
     assert jr.read_stopped(jr.stopped_record(at_ms, 7)[FRAME_BYTES:]) == (at_ms, 7)
