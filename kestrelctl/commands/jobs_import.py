@@ -30,6 +30,7 @@ def jobs_import(
     """
     jobs = _jobs_in(file, whole=whole)
     client = remote.client()
+    client.connect()
     imported, left = 0, iter(jobs)
     try:
         while some := list(islice(left, AT_ONCE)):

@@ -70,6 +70,9 @@ def line_of(command: Command, queue: str, folder: Path) -> list[str]:
     if command.words == "journal import":
         (folder / "work").write_bytes(struct.pack("<BIQQ", 2, 17, 1_700_000_000_000, 0) + b"x")
         return ["journal", "import", str(folder / "work"), "--queue", queue]
+    if command.words == "jobs import":
+        (folder / "disque.aof").write_bytes(b"")
+        return ["jobs", "import", str(folder / "disque.aof")]
     if command.words == "import":  # without a file it reads standard input
         (folder / "items").write_text('{"data":"x"}\n')
         return ["import", queue, str(folder / "items")]
