@@ -33,7 +33,7 @@ from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Segment
 from kestreld.queues.slices import Work
 
 CHUNK_BYTES: Final = 1 << 20
-RECORDS_AT_ONCE: Final = 1024
+RECORDS_AT_ONCE: Final = 256
 SHARED_MAX: Final = 4096  # terms that are remembered at a time
 _JOB_TYPE: Final = int(JobType.JOB)
 _JOB_SEED: Final = _JOB_TYPE << 56
