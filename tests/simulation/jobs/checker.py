@@ -157,7 +157,7 @@ class JobChecker:
             elsewhere = [one for one in handouts if one.queue != job.queue]
             if elsewhere and not self._moved(job, 0, elsewhere[0].served_us, frozenset({"bury"})):
                 self._violation(f"job {job.number} of {job.queue!r} came to {elsewhere[0].queue!r}")
-        elif len(own) > most + 1:
+        elif sum(not self._has_crashed_behind(one) for one in own) > most + 1:
             started_us, ended_us = job.tries[0].sent_us, own[-1].served_us
             excusing = frozenset({"enqueue", "bury", "redrive"})
             if not self._moved(job, started_us, ended_us, excusing) and not self._cut_unsynced(started_us, ended_us):
