@@ -68,7 +68,7 @@ class JobTerms:
         "requeue_at_ms",
         "retries_max",
         "retry_ms",
-        "said",
+        "log_fields",
         "ttl_ms",
     )
 
@@ -92,7 +92,7 @@ class JobTerms:
         self.dead = dead
         self.replicate = replicate
         self.id_field = ttl_field(ttl_ms // 1000, retry_ms // 1000)
-        self.said = b""  # what a log says of all these jobs
+        self.log_fields = b""  # what a log says of all these jobs
         self.queued_at_ms = -1  # what is queued in that ms
         self.requeue_at_ms = NEVER  # is queued again then: one number for all of it
 
@@ -101,9 +101,9 @@ class JobTerms:
         self.queued_at_ms = queued_at_ms
         self.requeue_at_ms = requeue_at_ms
 
-    def note_said(self, said: bytes) -> None:
+    def note_log_fields(self, fields: bytes) -> None:
         """A log says that of all these jobs."""
-        self.said = said
+        self.log_fields = fields
 
 
 class Job:

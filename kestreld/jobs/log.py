@@ -219,7 +219,7 @@ class JobLog(JobListener):
             extras = _packed(terms)
         record = job_record(
             writer.now_ms(), job.id, job.body, created_of(job.ctime), job.requeue_at_ms, job.state, job.nacks,
-            job.deliveries, terms.said or _said(terms), extras,
+            job.deliveries, terms.log_fields or _log_fields(terms), extras,
         )  # fmt: skip
         number = writer.segment_number
         job.logged(number)
@@ -280,10 +280,10 @@ class JobLog(JobListener):
         return min([*self._jobs_in, *self._keys_until_ms], default=self._writer.segment_number)
 
 
-def _said(terms: JobTerms) -> bytes:
-    said = shared_fields(terms.queue.name, terms.ttl_ms, terms.delay_s * 1000, terms.retry_ms, terms.replicate)
-    terms.note_said(said)
-    return said
+def _log_fields(terms: JobTerms) -> bytes:
+    fields = shared_fields(terms.queue.name, terms.ttl_ms, terms.delay_s * 1000, terms.retry_ms, terms.replicate)
+    terms.note_log_fields(fields)
+    return fields
 
 
 def _packed(terms: JobTerms) -> bytes:
