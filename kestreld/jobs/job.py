@@ -62,13 +62,13 @@ class JobTerms:
         "delay_s",
         "id_field",
         "key",
+        "log_fields",
         "queue",
         "queued_at_ms",
         "replicate",
         "requeue_at_ms",
         "retries_max",
         "retry_ms",
-        "log_fields",
         "ttl_ms",
     )
 
