@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{comment(chosen_file(config, options.config))}\n{dump_config(config)}")
         return ExitCode.OK
     log = stderr_log(config.log_format, is_timed=True)
-    return run(config, lambda: load_file(files, path, options.overrides), context, log)
+    return run(config, lambda: load_file(files, path, options.overrides), context, log, complain)
 
 
 def run(
@@ -180,13 +180,15 @@ def run(
     load_config: Callable[[], Config],
     context: ssl.SSLContext | None,
     log: Log,
+    complain: Callable[[str], None],
     conf: "DisqueConf | None" = None,
 ) -> int:
     """Serve what is in the spool until told to stop; the exit code.
 
+    `complain` is told what keeps it from starting.
     `conf` is a disque.conf: where there is one, the server has nothing but jobs, and ends if these cannot be read.
     """
-    files, complain = FileLayer(), log.of("daemon", Level.ERROR)
+    files = FileLayer()
     try:
         check_spool(files, config.queue_path)
         lock = take_lock(files, config.queue_path)

@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if port:
         note(f"the cluster bus, port {port + BUS_PORT_OFFSET}, is not opened: this node stands alone")
     conf.save_in(config.queue_path)
-    return FAILED if run(config, lambda: config, context, log, conf) else 0
+    complain = log.of("daemon", Level.ERROR)
+    return FAILED if run(config, lambda: config, context, log, complain, conf) else 0
 
 
 def read_command_line(files: FileLayer, words: Sequence[str]) -> tuple[DisqueConf, bool]:
