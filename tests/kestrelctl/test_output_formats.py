@@ -130,6 +130,8 @@ def test_a_verb_prints_the_same_rows_in_every_format(
         rows = rows_of(form, run.out.decode())
         if verb in RECORDS and form in ("json", "yaml", "ndjson"):
             rows = list(rows[0])
+        if verb == "stats":  # queues of jobs have columns of their own, which a table of queues has not
+            rows = [row for row in rows if "job_queue" not in row]
         if verb != "history" or form != "table":  # above its table is a curve
             counts[form] = len(rows)
         assert rows, form
