@@ -263,8 +263,8 @@ class JobLog(JobListener):
 
     def key(self, key: bytes, job_id: bytes, until_ms: int) -> None:
         """A client's own id is refused until then, whatever becomes of its job."""
-        writer = self._writer
-        self._keys_until_ms[writer.segment_number] = until_ms
+        writer, number = self._writer, self._writer.segment_number
+        self._keys_until_ms[number] = max(self._keys_until_ms.get(number, 0), until_ms)
         writer.say(key_record(JobKey(writer.now_ms(), until_ms, job_id, key)))
 
     def keys_are_behind(self, boundary: int) -> None:

@@ -205,8 +205,7 @@ class LogMaintenance(Scheduled):
                     if written % REWRITTEN_AT_ONCE == 0:
                         yield None
                     yield from self.make_room()
-            for key in self._jobs.keys.remembered():
-                log.key(*key)
+            yield from self._rewrite_keys()
             log.keys_are_behind(boundary)
             self._must_be_sound()
             yield from self._drop_dead()
@@ -217,6 +216,16 @@ class LogMaintenance(Scheduled):
             self.is_rewriting = False
             if self.last_rewrite_failed:
                 writer.rewrite_is_over(is_done=False)
+
+    def _rewrite_keys(self) -> Work:
+        keys = self._jobs.keys
+        for block in keys.remembered():
+            if self._jobs.keys is not keys or self._is_over:
+                return  # all jobs have gone at once, or the log has
+            for until_ms, key, job_id in block:
+                self.log.key(key, job_id, until_ms)
+            yield None
+            yield from self.make_room()
 
     def make_room(self) -> Work:
         """Wait while a lot has still to be written. Raises JournalFailed."""

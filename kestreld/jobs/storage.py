@@ -22,7 +22,6 @@ from kestreld.queues.slices import WAITS, Work
 
 PARTS_AT_ONCE: Final = 4  # of a table, while it is restored
 SETTLED_AT_ONCE: Final = 16  # steps of loading
-KEYS_AT_ONCE: Final = 256
 QUEUED_AT_ONCE: Final = 1000  # ids in a record
 
 Done = Callable[[str], None]  # told why something came to nothing; "" where it did not
@@ -182,9 +181,11 @@ class JobStorage:
                 state.jobs.count += len(part)
             if number % PARTS_AT_ONCE == 0:
                 yield None
-        for number, key in enumerate(state.client_keys):
-            jobs.keys.remember(key.key, key.job_id, key.until_ms)
-            if number % KEYS_AT_ONCE == 0:
+        for keys in state.client_keys.parts:
+            for key in keys.values():
+                jobs.keys.remember(key.key, key.job_id, key.until_ms)
+            if keys:
+                keys.clear()
                 yield None
         for _, ids in state.queued:
             if self.restores_queues and state.was_stopped:

@@ -312,23 +312,23 @@ class JobStore:
 
     def clear(self) -> Iterator[None]:
         """Every job and every queue is gone. What is left to do, in short steps: send who waits away, free memory."""
-        table, queues, timers = self.table, self.queues, self.timers
-        self.table, self.queues, self.timers = Table(), Table(), Timers()
+        table, queues, timers, keys = self.table, self.queues, self.timers, self.keys
+        self.table, self.queues, self.timers, self.keys = Table(), Table(), Timers(), ClientKeys()
         self.listed = self.collected_in = self.collected_out = 0
         self.memory.clear()
-        self.keys = ClientKeys()
         if self.listener is not None:
             self.listener.cleared()
         waiters, self.waiters = self.waiters, {}
         self.patterns = PatternWaiters()
         watches, self.watches = self.watches, {}
-        return _end(table, queues, timers, list(waiters), watches)
+        return _end(table, queues, timers, keys, list(waiters), watches)
 
 
 def _end(
     table: Table[Job],
     queues: Table[JobQueue],
     timers: Timers,
+    keys: ClientKeys,
     waiters: list[JobWaiter],
     watches: dict[bytes, list[Watch]],
 ) -> Iterator[None]:
@@ -345,6 +345,7 @@ def _end(
         for job in part.values():
             job.state = GONE
         yield
+    yield from keys.drop()
     while (chunk := timers.drop_some()) is not None:
         del chunk
         yield
