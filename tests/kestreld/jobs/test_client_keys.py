@@ -1,30 +1,14 @@
 """Very many ids of the clients' own that are remembered: in steps, none of which holds up a turn."""
 
-import gc
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from kestreld.jobs.keys import BLOCK_KEYS_MAX, KEY_TIME_MS, ClientKeys
 from tests.support.job_engine import JobEngine
+from tests.support.step_times import timed_steps
 
 KEYS = 240 * BLOCK_KEYS_MAX
 STEP_MS_MAX = 5
-
-
-def longest_ms(work: Iterator[object]) -> float:
-    """How long the longest step took this thread."""
-    gc.disable()  # a collection now and then is not of their making
-    longest, started = 0.0, time.thread_time()
-    for _ in work:
-        longest = max(longest, time.thread_time() - started)
-        started = time.thread_time()
-    gc.enable()
-    return longest * 1000
-
-
-def best_of_three(work: Callable[[], Iterator[object]]) -> float:
-    return min([longest_ms(work()) for _ in range(3)])
 
 
 def engine_with_keys(spool: Path) -> JobEngine:
@@ -47,7 +31,7 @@ def rewritten(engine: JobEngine) -> Iterator[None]:
 
 def test_no_step_of_a_rewrite_takes_long_and_every_key_that_counts_is_in_the_new_log(tmp_path: Path) -> None:
     engine = engine_with_keys(tmp_path / "spool")
-    assert best_of_three(lambda: rewritten(engine)) < STEP_MS_MAX
+    assert timed_steps(lambda: rewritten(engine))[1] < STEP_MS_MAX
     assert not engine.maintenance.last_rewrite_failed
     engine.crash()
     now_ms = engine.jobs.now_ms
@@ -95,7 +79,7 @@ def test_no_step_of_forgetting_all_jobs_takes_long(tmp_path: Path) -> None:
             engine.jobs.keys.remember(b"key %d" % number, b"D-%038d" % number, engine.jobs.now_ms + KEY_TIME_MS)
         return engine.jobs.clear()
 
-    assert best_of_three(cleared) < STEP_MS_MAX
+    assert timed_steps(cleared)[1] < STEP_MS_MAX
 
 
 def test_keys_that_are_walked_while_others_are_forgotten_and_added_are_each_there_once() -> None:

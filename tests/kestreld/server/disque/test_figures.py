@@ -1,9 +1,7 @@
 """Figures of very many jobs and queues: in steps, none of which holds up a turn."""
 
-import gc
 import json
-import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from kestreld.server.admin.job_metrics import render_jobs
 from kestreld.server.admin.jobs import JobQuery, listed
 from kestreld.server.disque.figures import JobFigures
 from tests.support.disque_here import DisqueHere
+from tests.support.step_times import timed_steps
 
 JOBS = 100_000
 QUEUES = 20_000
@@ -30,20 +29,8 @@ def figures(request: pytest.FixtureRequest) -> JobFigures:
     return JobFigures(here.node)
 
 
-def steps(work: Iterator[object]) -> tuple[list[object], float]:
-    """What the steps gave, and how long the longest took this thread, in ms."""
-    gc.disable()  # a collection now and then is not of their making
-    given, longest_ms, started = [], 0.0, time.thread_time()
-    for one in work:
-        given.append(one)
-        longest_ms = max(longest_ms, (time.thread_time() - started) * 1000)
-        started = time.thread_time()
-    gc.enable()
-    return given, longest_ms
-
-
 def test_no_step_of_adding_up_takes_long_and_the_sums_are_those_of_all_queues(figures: JobFigures) -> None:
-    _, longest_ms = steps(figures.adding_up())
+    _, longest_ms = timed_steps(figures.adding_up)
     assert longest_ms < STEP_MS_MAX
     totals = dict(figures.totals())
     count = figures.jobs.table.count
@@ -53,15 +40,15 @@ def test_no_step_of_adding_up_takes_long_and_the_sums_are_those_of_all_queues(fi
 
 @pytest.mark.parametrize("per_queue", [PerQueue(), PerQueue(most=500), PerQueue(pattern=".*7")])
 def test_no_step_of_the_metrics_takes_long(figures: JobFigures, per_queue: PerQueue) -> None:
-    pieces, longest_ms = steps(render_jobs(figures, per_queue, None))
+    pieces, longest_ms = timed_steps(lambda: render_jobs(figures, per_queue, None))
     print(f"{per_queue}: {len(pieces)} steps, the longest {longest_ms:.1f} ms")
     assert longest_ms < STEP_MS_MAX
     assert '"all"' in "".join([piece for piece in pieces if isinstance(piece, str)]) or per_queue.pattern
 
 
 def test_no_step_of_the_list_of_queues_takes_long(figures: JobFigures) -> None:
-    for work in (figures.report(None), figures.largest(1000), figures.rows()):
-        given, longest_ms = steps(work)
+    for work in (partial(figures.report, None), partial(figures.largest, 1000), figures.rows):
+        given, longest_ms = timed_steps(work)
         assert (longest_ms < STEP_MS_MAX, len(given) > 10) == (True, True)
 
 
@@ -71,7 +58,7 @@ def test_no_step_of_a_list_of_jobs_takes_long_whatever_they_are_looked_for_by(fi
         for state in (None, 1, 2, 4):
             place = (0, b"") if state == 2 and queue else None
             query = JobQuery(queue, state, 0, place, 1000, 100, lambda name: True)
-            given, longest_ms = steps(listed(figures.jobs, query))
+            given, longest_ms = timed_steps(partial(listed, figures.jobs, query))
             found = json.loads("".join([piece for piece in given if isinstance(piece, str)]))
             print(f"{queue} in state {state}: {len(given)} steps, the longest {longest_ms:.1f} ms")
             assert longest_ms < STEP_MS_MAX, (queue, state)
