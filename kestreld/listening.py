@@ -82,7 +82,7 @@ def listen_for_jobs(
         return []
     # Who has no jobs loads nothing of them.
     from kestreld.server.disque.node import ProcessFacts
-    from kestreld.server.disque.starting import disque_protocol, keep_on_disk, new_jobs
+    from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs
 
     ports = _open(network, config, sockets, config.disque or ())
     own = OwnProcess(service.collection.files)
@@ -99,7 +99,9 @@ def listen_for_jobs(
         for bound, _ in ports:
             bound.tune(backlog=conf.backlog, keepalive_s=conf.keepalive_s)
         conf.apply(node, log)
-    keep_on_disk(service, node, config, log.of("jobs", Level.WARNING), gc.freeze, conf, fail)
+    report = log.of("jobs", Level.WARNING)
+    keep_id(service, node, report)
+    keep_on_disk(service, node, config, report, gc.freeze, conf, fail)
     return _serve(service, protocol, ports)
 
 

@@ -5,6 +5,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from kestreld.jobs.job_id import NODE_ID_BYTES
+from kestreld.queues.slices import WAITS, Work
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.numbers import integer
@@ -77,9 +78,23 @@ def _reset(handler: DisqueHandler, words: list[bytes]) -> None:
     if kind not in (b"soft", b"hard"):
         handler.out.append(SYNTAX_ERROR)
         return
-    if kind == b"hard":
-        handler.node.take_new_id()
-    flush(handler)
+    refusal = handler.node.persistence.refusal
+    if kind == b"soft" or refusal:
+        flush(handler)
+    else:
+        handler.carry_out(_reset_hard(handler), is_short=False)
+
+
+def _reset_hard(handler: DisqueHandler) -> Work:
+    outcome: list[str] = []
+    handler.node.take_new_id(outcome.append)
+    while not outcome:
+        yield WAITS
+    if outcome[0]:
+        problem = f"ERR the new node id could not be recorded, nothing is reset: {outcome[0]}"
+        handler.out.append(replies.error(problem.encode("utf-8", "replace")))
+    else:
+        flush(handler)
 
 
 def _leaving(handler: DisqueHandler, words: list[bytes]) -> None:

@@ -206,7 +206,7 @@ class DisqueHandler(DisqueClient):
         """Give a long reply."""
         self._tell(pieces)
 
-    def carry_out(self, work: Iterator[None], *, is_short: bool) -> None:
+    def carry_out(self, work: Work, *, is_short: bool) -> None:
         """Do something that takes long, in slices; at once where it is short. Commands behind it wait."""
         if is_short:
             for _ in work:
@@ -231,9 +231,8 @@ class DisqueHandler(DisqueClient):
         self.begin_slices()
         begin(lambda problem: self.finish_slices(replies.error(b"ERR " + problem.encode()) if problem else replies.OK))
 
-    def _slices(self, work: Iterator[None]) -> Work:
-        for _ in work:
-            yield None
+    def _slices(self, work: Work) -> Work:
+        yield from work
         if not self.telling and self.waiter is None:
             self._let_go()
         else:

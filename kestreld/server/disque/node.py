@@ -16,7 +16,7 @@ from kestreld.server.disque import rights
 from kestreld.server.disque.client import DisqueClient
 from kestreld.server.disque.commands import Command
 from kestreld.server.disque.latency import Latency
-from kestreld.server.disque.persistence import Persistence
+from kestreld.server.disque.persistence import Done, Persistence
 from kestreld.server.disque.replies import NIL_ARRAY, quoted
 from kestreld.server.disque.settings import DisqueSettings
 from kestreld.server.state import ServerState
@@ -106,6 +106,7 @@ class DisqueNode:
         self.settings = DisqueSettings(port, state.collection.spool)
         self.persistence = Persistence()
         self.save_settings: Callable[[], str] = lambda: "The server is running without a config file"
+        self.change_id = self._change_id  # where nothing is kept on disk
         self.set_loglevel: Callable[[bytes], None] = lambda word: None
         self.commands: dict[bytes, Command] = {}  # by name,
         self.table: dict[bytes, Command] = {}  # and by name as it is mostly sent
@@ -355,9 +356,13 @@ class DisqueNode:
         for handler in list(self.clients.values()):
             handler.send_away(NIL_ARRAY)
 
-    def take_new_id(self) -> None:
-        """CLUSTER RESET HARD: the node is another one from now on."""
-        self.jobs.use_node_id(self.random_bytes(20).hex().encode())
+    def take_new_id(self, done: Done) -> None:
+        """CLUSTER RESET HARD: the node is another one, once that is on disk."""
+        self.change_id(self.random_bytes(20).hex().encode(), done)
+
+    def _change_id(self, node_id: bytes, done: Done) -> None:
+        self.jobs.use_node_id(node_id)
+        done("")
 
     def rewrite_settings(self) -> str:
         """CONFIG REWRITE: why not; "" when it is done."""

@@ -14,6 +14,7 @@ from kestreld.queues.collection import QueueCollection
 from kestreld.server.disque.conf_file import DisqueConf
 from kestreld.server.disque.figures import JobFigures
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
+from kestreld.server.disque.node_id import NodeIdFile
 from kestreld.server.disque.persistence import LoggedJobs, fsync_word
 from kestreld.server.disque.protocol import Disque
 from kestreld.server.disque.saved_settings import SavedSettings
@@ -45,6 +46,16 @@ def disque_protocol(
     service.once_a_second.append(node.look_after)
     service.at_stop.append(node.end)
     return Disque(node), node
+
+
+def keep_id(service: Service, node: DisqueNode, report: Callable[[str], None]) -> None:
+    """The node is the one that it was before, and goes on to be."""
+    collection = service.collection
+    file = NodeIdFile(collection.files, collection.spool, node.jobs, report)
+    file.begin()
+    file.look_after()
+    node.change_id = file.change
+    service.once_a_second.append(file.look_after)
 
 
 def keep_on_disk(
