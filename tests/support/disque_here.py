@@ -11,7 +11,7 @@ from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
 from kestreld.server.disque.parser import RespParser
 from kestreld.server.disque.protocol import Disque
-from kestreld.server.state import ServerControl, ServerState
+from kestreld.server.state import ServerState
 from kestreld.stats import ServerStats
 from tests.support.clock import FakeClock
 from tests.support.engine import Engine
@@ -21,7 +21,7 @@ from tests.support.memory_files import MemoryFiles
 FACTS: Final = ProcessFacts(1, "kestreld", "Linux", lambda: 1 << 20, lambda: (0.0, 0.0))
 
 
-class Control(ServerControl):
+class Control:
     """Carries long work out at once, and notes what else is asked for."""
 
     def __init__(self) -> None:

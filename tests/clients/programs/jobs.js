@@ -46,6 +46,7 @@ async function jobs() {
   const many = await Promise.all(Array.from({ length: 500 }, () => add("many")));
   say("pipeline", new Set(many).size === 500 && (await ask("ACKJOB", ...many)) === 500);
   say("loadjob", (await refusal("LOADJOB", "x")).includes("only processed from AOF"));
+  say("importjob", (await refusal("IMPORTJOB", "x")).startsWith("ERR "));
 }
 
 async function server() {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.errors import JournalFailed
+from tests.support.compiled import interpreted_only
 from tests.support.faulty_files import FULL, FaultyFiles
 from tests.support.job_engine import JobEngine, numbered
 
@@ -69,6 +70,7 @@ def test_a_full_disk_is_reported_once_a_second_and_not_at_every_requeue(tmp_path
     assert 1 <= len([line for line in engine.log if "No space left" in line]) <= 5
 
 
+@interpreted_only
 def test_what_happens_on_a_full_disk_takes_only_so_much_memory_and_the_log_is_whole_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.levels import BASE_BYTES, JOB_BYTES
 from kestreld.jobs.timers import SLOT_BITS
 from tests.support.clock import FakeClock
+from tests.support.compiled import IS_COMPILED
 from tests.support.jobs import new_jobs, pass_time
 
 QUEUES = st.sampled_from([b"a", b"b", b"c.dead"])
@@ -63,7 +64,8 @@ class JobsMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock = FakeClock()
         self.jobs: Jobs = new_jobs(self.clock, jitters=False)
-        self.listener = self.jobs.listener = Heard()
+        self.listener = None if IS_COMPILED else Heard()
+        self.jobs.listener = self.listener
         self.model: dict[bytes, Model] = {}
         self.paused: dict[bytes, int] = {}
         self.orders = count()
@@ -269,6 +271,8 @@ class JobsMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_listener_knows_them(self) -> None:
+        if self.listener is None:
+            return  # a compiled class is not extended here
         assert self.listener.jobs == {job_id: (one.nacks, one.deliveries) for job_id, one in self.model.items()}
 
     @invariant()
