@@ -77,6 +77,10 @@ class SegmentsMissing(JournalCorrupt):
         self.args = (f"{path}: {reason}",)
 
 
+class LaterVersion(JournalCorrupt):
+    """A journal was written by a later kestreld. It is not damaged, and not for this one to touch."""
+
+
 class RecordsDisagree(JournalCorrupt):
     """Every record of a journal is whole, but they contradict each other on what is held back. The queue stops."""
 

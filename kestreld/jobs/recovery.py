@@ -5,7 +5,7 @@ were: the steady clock goes on no earlier than the log's latest one, so that a s
 no DELAY longer.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,17 +19,10 @@ from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.table import MASK, Table
 from kestreld.journal import job_records
 from kestreld.journal.job_records import JOB, JOB_FIELDS_BYTES, SHARED_OFFSET, JobType, checked_job_end
-from kestreld.journal.job_segments import (
-    HEADER_BYTES,
-    FoundJobSegment,
-    FoundLog,
-    find_job_log,
-    job_segment_name,
-    was_synced,
-)
-from kestreld.journal.records import FRAME, FRAME_BYTES, read_sync, why_bad
-from kestreld.journal.recovery import cut_tail, must_be_torn
-from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK, Segment
+from kestreld.journal.job_segments import HEADER_BYTES, FoundJobSegment, FoundLog, find_job_log
+from kestreld.journal.job_tails import cut_torn_tail, is_said_again, must_be_torn_tail, set_aside
+from kestreld.journal.records import FRAME, FRAME_BYTES, read_sync
+from kestreld.journal.segment import UNSYNCED_MARK, Segment
 from kestreld.queues.slices import Work
 
 CHUNK_BYTES: Final = 1 << 20
@@ -100,10 +93,9 @@ class JobRecovery:
             if self._added:
                 state.jobs_in[one.number] = self._added
             state.is_sealed = self._sealed_at == end == one.used_bytes
-            later = found.segments[place + 1 :]
-            is_torn = end < one.used_bytes and not (later and self._is_said_again(one))
+            is_torn = end < one.used_bytes and not is_said_again(found, place)
             if is_torn:
-                self._cut(one, end, later)
+                self._cut(place, end)
             state.segments.append(Segment(one.number, one.number, one.path, end, HEADER_BYTES))
             if is_torn:
                 break
@@ -288,46 +280,22 @@ class JobRecovery:
 
     # The end of it
 
-    def _is_said_again(self, one: FoundJobSegment) -> bool:
-        """Whether a sync of it failed: what is missing in it either was said again behind it, or was never synced."""
-        return f"{job_segment_name(one.number)}{UNSYNCED_MARK}" in self.state.found.names
-
-    def _cut(self, one: FoundJobSegment, end: int, later: Sequence[FoundJobSegment]) -> None:
-        """Cut off what is behind `end`, and set later segments aside. Raises JournalCorrupt if it is no torn tail."""
+    def _cut(self, place: int, end: int) -> None:
+        """Cut off what is behind `end`, and set aside what comes later. Raises JournalCorrupt if that is damage."""
+        state = self.state
+        one = state.found.segments[place]
         buffer = self._files.read_file(one.path)[: one.used_bytes]
-        code = checked_job_end(buffer, end)[1] if end < len(buffer) else _CUT_SHORT
-        reason = why_bad(code) if end < len(buffer) else f"the file ends here, not at byte {one.used_bytes}"
-        if end < one.synced_bytes:
-            raise JournalCorrupt(one.path, end, f"{reason}, in a part that had been synced")
+        must_be_torn_tail(self._files, state.found, place, buffer, end, is_synced=state.synced_bytes > 0)
         if not self._may_cut:
-            raise JournalCorrupt(one.path, end, f"{reason}: a torn tail, which may not be cut off")
-        if later:
-            self._must_be_unsynced(one, end, reason, later)
-            if code == -4:
-                raise JournalCorrupt(one.path, end, reason)
-        else:
-            must_be_torn(buffer, end, one.path, self.state.synced_bytes > 0, checked_job_end)
-        note, is_cut = cut_tail(self._files, self._clock, one.path, buffer, end, checked_job_end)
-        self.state.notes.append(note)
+            raise JournalCorrupt(one.path, end, "a torn tail, which may not be cut off")
+        notes, is_cut = cut_torn_tail(self._files, self._clock, state.found, place, buffer, end)
+        self.state.notes.extend(notes)
         self.state.is_distrusted = self.state.is_distrusted or not is_cut
-        for behind in later:
-            self._set_aside(behind)
-
-    def _must_be_unsynced(self, one: FoundJobSegment, end: int, reason: str, later: Sequence[FoundJobSegment]) -> None:
-        """Raise JournalCorrupt where something says that what was written after `end` was on disk once."""
-        marker = self.state.found.marker
-        if any(was_synced(self._files, behind, marker) for behind in later):
-            raise JournalCorrupt(one.path, end, f"{reason}, and what follows had been synced")
-
-    def _set_aside(self, one: FoundJobSegment) -> None:
-        kept = f"{one.path}{TORN_MARK}{self._clock.wall_ms}"
-        self._files.rename(one.path, kept)
-        self.state.notes.append(f"{one.path}: not on disk as a whole when the power went; kept as {kept}")
 
     def _tidy(self, found: FoundLog) -> None:
         """What counts no more goes; what was being made is set aside."""
         for one in found.aside:
-            self._set_aside(one)
+            self.state.notes.append(set_aside(self._files, self._clock, one))
         for name in found.stale:
             try:
                 self._files.unlink(f"{self._folder}/{name}")

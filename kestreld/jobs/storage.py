@@ -4,9 +4,10 @@ What takes long is done in slices. While the log is loaded nobody may use the jo
 """
 
 from collections.abc import Callable, Generator
+from shlex import quote
 from typing import Final
 
-from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion, SegmentsMissing
 from kestreld.files import must_be_the_systems
 from kestreld.jobs.importing import AofImport
 from kestreld.jobs.job import Job
@@ -123,7 +124,7 @@ class JobStorage:
     def _load(self, done: Done, *, is_kept: bool, may_cut: bool) -> Work:
         engine = self._engine
         recovery = JobRecovery(engine.files, engine.clock, self.folder, may_cut=may_cut)
-        problem = yield from self._problem_of(self._recover(recovery, is_kept=is_kept))
+        problem = yield from self._problem_of(self._advised(self._recover(recovery, is_kept=is_kept)))
         self._jobs.restored()
         for note in recovery.state.notes:
             engine.report(note)
@@ -137,6 +138,19 @@ class JobStorage:
         yield from self._settling(self._restore(recovery.state, doubtful))
         if is_kept:
             yield from self._go_on_behind(recovery.state, doubtful)
+
+    def _advised(self, work: Work) -> Work:
+        """Read the log; of damage the error says what mends it."""
+        try:
+            yield from work
+        except LaterVersion:
+            raise
+        except JournalCorrupt as corrupt:
+            advice = f"stop the server and run: kestrelctl journal-verify {quote(self._spool)} --repair"
+            reason = f"{corrupt.reason}; {advice}"
+            if isinstance(corrupt, SegmentsMissing):
+                raise SegmentsMissing(corrupt.path, reason) from corrupt
+            raise JournalCorrupt(corrupt.path, corrupt.offset, reason) from corrupt
 
     def _problem_of(self, work: Work) -> Generator[int | None, None, str]:
         """Load something: why that has failed, "" if it has not."""

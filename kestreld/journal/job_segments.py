@@ -14,7 +14,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from kestreld.clock import Clock
-from kestreld.errors import JournalCorrupt, SegmentsMissing
+from kestreld.errors import JournalCorrupt, LaterVersion, SegmentsMissing
 from kestreld.files import FileLayer
 from kestreld.journal.job_records import JobType, checked_job_end
 from kestreld.journal.journal import Journal
@@ -56,7 +56,7 @@ def encode_job_header(header: JobHeader) -> bytes:
 
 
 def decode_job_header(buffer: bytes, path: str) -> JobHeader:
-    """Raises JournalCorrupt when it is not whole and true."""
+    """Raises JournalCorrupt when it is not whole and true, LaterVersion when this kestreld cannot read it."""
     if len(buffer) < HEADER_BYTES:
         raise JournalCorrupt(path, 0, "the segment header is cut short")
     fields = _HEADER.unpack_from(buffer)
@@ -66,7 +66,7 @@ def decode_job_header(buffer: bytes, path: str) -> JobHeader:
     if xxh3_64_intdigest(buffer[: _HEADER.size]) & 0xFFFFFFFF != checksum:
         raise JournalCorrupt(path, 0, "the segment header's checksum does not match")
     if fields[1] != VERSION:
-        raise JournalCorrupt(path, 8, f"job log version {fields[1]}; this kestreld reads version {VERSION}")
+        raise LaterVersion(path, 8, f"job log version {fields[1]}; this kestreld reads version {VERSION}")
     return JobHeader(*fields[4:])
 
 
@@ -135,7 +135,7 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
     log.stale += [job_segment_name(number) for number in numbers if number < floor]
     if marker is not None:
         log.stale += [name for name in log.names if name.endswith(".live") and name != marker.name]
-    found = [_open(files, folder, number) for number in numbers if number >= floor]
+    found = [open_job_segment(files, folder, number) for number in numbers if number >= floor]
     whole = next((place for place, one in enumerate(found) if one.problem is not None), len(found))
     log.aside = [_unfinished(files, one, marker, found[whole]) for one in found[whole:]]
     found = found[:whole]
@@ -149,7 +149,8 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
     return log
 
 
-def _open(files: FileLayer, folder: str, number: int) -> FoundJobSegment:
+def open_job_segment(files: FileLayer, folder: str, number: int) -> FoundJobSegment:
+    """With its header, or why there is none. Raises OSError."""
     path = f"{folder}/{job_segment_name(number)}"
     size_bytes = files.size_bytes(path)
     found = FoundJobSegment(number, path, None, size_bytes, size_bytes)
@@ -179,7 +180,7 @@ def _unfinished(
             raise first.problem
         return one
     content = files.read_file(one.path)
-    if "version" in one.problem.reason or next(find_whole_records(content, 1, None, checked_job_end), None):
+    if isinstance(one.problem, LaterVersion) or next(find_whole_records(content, 1, None, checked_job_end), None):
         raise one.problem
     if marker is not None and one.number <= marker.number:
         raise JournalCorrupt(one.path, one.problem.offset, f"{one.problem.reason}: {marker}")

@@ -4,11 +4,11 @@ from contextlib import suppress
 from typing import Final
 
 from kestreld.errors import JournalCorrupt, SegmentsMissing
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.job_records import JobType, checked_job_end, read_done, read_job
-from kestreld.journal.job_segments import HEADER_BYTES, FoundJobSegment, FoundLog, find_job_log
-from kestreld.journal.records import FRAME_BYTES, read_sync, why_bad
-from kestreld.journal.recovery import must_be_torn
+from kestreld.journal.job_segments import HEADER_BYTES, FoundLog, find_job_log
+from kestreld.journal.job_tails import is_said_again, must_be_torn_tail
+from kestreld.journal.records import FRAME_BYTES, read_sync
 from kestreld.journal.verify import SegmentReport
 
 NAME: Final = ".jobs"  # in the place of a queue's name, which none can be
@@ -28,14 +28,17 @@ def verify_job_log(files: FileLayer, folder: str) -> list[SegmentReport]:
         return [SegmentReport(NAME, problem.path, bad_offset=offset, reason=problem.reason, missing=not is_of_segment)]
     reports: list[SegmentReport] = []
     live: dict[bytes, SegmentReport] = {}
-    for one in found.segments:
+    for place, one in enumerate(found.segments):
         report = SegmentReport(NAME, one.path)
         try:
             buffer = files.read_file(one.path)
+            report.size_bytes = len(buffer)
+            _read(report, buffer, files, found, place, live)
         except FileNotFoundError:
             continue  # a running server has let it go meanwhile
-        report.size_bytes = len(buffer)
-        _read(report, buffer, one, live, is_last=one is found.segments[-1])
+        except OSError as error:
+            must_be_the_systems(error)
+            report.unreadable, report.reason = True, (error.strerror or str(error)).lower()
         reports.append(report)
     for report in live.values():
         report.live_items += 1
@@ -50,10 +53,16 @@ def _find(files: FileLayer, folder: str) -> FoundLog:
 
 
 def _read(
-    report: SegmentReport, buffer: bytes, one: FoundJobSegment, live: dict[bytes, SegmentReport], *, is_last: bool
+    report: SegmentReport,
+    buffer: bytes,
+    files: FileLayer,
+    found: FoundLog,
+    place: int,
+    live: dict[bytes, SegmentReport],
 ) -> None:
-    at, is_synced = HEADER_BYTES, False
-    buffer = buffer if is_last else buffer[: one.used_bytes]
+    at, is_synced, is_last = HEADER_BYTES, False, place + 1 == len(found.segments)
+    used_bytes = found.segments[place].used_bytes
+    buffer = buffer if is_last else buffer[:used_bytes]
     while at < len(buffer):
         record_type, end = checked_job_end(buffer, at)
         if not record_type:
@@ -70,16 +79,10 @@ def _read(
         elif record_type == JobType.SYNC:
             is_synced = is_synced or read_sync(body) > 0
         at = end
-    if at < len(buffer):
-        reason = why_bad(checked_job_end(buffer, at)[1])
+    if at < max(len(buffer), 0 if is_last else used_bytes) and not is_said_again(found, place):
         try:
-            if not is_last:
-                raise JournalCorrupt(report.path, at, reason)
-            must_be_torn(buffer, at, report.path, is_synced, checked_job_end)
-            report.torn = bool(buffer[at:].strip(b"\0"))
-            report.bad_offset, report.reason = (at, reason) if report.torn else (None, None)
+            must_be_torn_tail(files, found, place, buffer, at, is_synced=is_synced)
+            report.torn = bool(buffer[at:].strip(b"\0")) or not is_last
+            report.bad_offset = at if report.torn else None
         except JournalCorrupt as problem:
             report.bad_offset, report.reason = problem.offset, problem.reason
-    elif not is_last and len(buffer) < one.used_bytes:
-        report.bad_offset = len(buffer)
-        report.reason = f"the file ends here, not at byte {one.used_bytes}"
