@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ from random import Random
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from kestreld.errors import JournalCorrupt, LaterVersion
+from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion
 from kestreld.files import FileLayer
 from kestreld.jobs.job import DELAYED, Job
 from kestreld.jobs.recovery import JobRecovery
@@ -22,6 +23,7 @@ from kestreld.journal.job_verify import verify_job_log
 from kestreld.journal.records import FRAME_BYTES
 from tests.support.clock import FakeClock
 from tests.support.engine import QuickFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.job_engine import JobEngine
 from tests.support.mortal_files import Killed, MortalFiles
 
@@ -117,7 +119,7 @@ def repaired(folder: Path, files: FileLayer | None = None, *, dry_run: bool = Fa
 
 def is_mended(sample: Path, tmp_path: Path, damaged: Contents) -> JobRepairReport:
     """The log has every job that can be read, and no other; the old one is kept."""
-    folder = copied(sample, tmp_path, damaged)
+    folder, files = copied(sample, tmp_path, damaged), FileLayer()
     before = contents(sample)
     after = contents(folder)
     try:
@@ -125,6 +127,10 @@ def is_mended(sample: Path, tmp_path: Path, damaged: Contents) -> JobRepairRepor
         folder = copied(sample, tmp_path, damaged)
     except JournalCorrupt:
         taken = None
+    verdicts = [
+        one.missing or (one.bad_offset is not None and not one.torn) for one in verify_job_log(files, str(folder))
+    ]
+    assert any(verdicts) == (taken is None), "journal-verify finds bad what a start stops at"
     report = repaired(folder)
     found = {job_id: job.body for job_id, job in loaded(folder).items()}
     if taken is not None:
@@ -136,11 +142,11 @@ def is_mended(sample: Path, tmp_path: Path, damaged: Contents) -> JobRepairRepor
     assert contents(Path(report.kept_at)) == after
     assert report.jobs == len(found)
     assert min(contents(folder)) > max(after, default="")
-    log = find_job_log(FileLayer(), str(folder))
-    assert log.log_id != find_job_log(FileLayer(), str(sample)).log_id or not after
+    log = find_job_log(files, str(folder))
+    assert log.log_id != find_job_log(files, str(sample)).log_id or not after
     assert log.marker is not None
     assert log.marker.floor == log.segments[0].number
-    assert [one.reason for one in verify_job_log(FileLayer(), str(folder))] == [None] * len(log.segments)
+    assert [one.reason for one in verify_job_log(files, str(folder))] == [None] * len(log.segments)
     return report
 
 
@@ -353,6 +359,69 @@ def test_a_job_that_is_delivered_at_most_once_is_not_again_although_its_done_is_
     engine.pass_time(600_000)
     assert engine.drain() == [repeated], "one with a retry time is delivered again"
     assert all(engine.job(job_id).state != DELAYED for job_id in done)
+
+
+def test_a_log_that_was_begun_and_does_not_count_yet_is_not_mixed_with_the_damaged_one(tmp_path: Path) -> None:
+    engine = JobEngine(tmp_path / "spool", segment_bytes_max=4000)
+    old = [engine.add(body=b"old %d" % number) for number in range(600)]
+    engine.end_turn()
+    engine.settle()
+    engine.storage.turn_off()
+    for job_id in old[:50]:
+        engine.ack(job_id)
+    engine.add(body=b"new")
+    engine.storage.turn_on()
+    engine.pass_time(1000)
+    for _ in range(3):
+        engine.slices.run(engine.clock.stopwatch_us())
+        engine.end_turn()
+    assert engine.maintenance.is_fresh
+    path = engine.segments()[0]
+    content = path.read_bytes()
+    at = content.index(b"old 7")
+    path.write_bytes(flipped(content, at * 8))
+    engine.crash()
+    assert engine.problem
+    report = repaired(path.parent)
+    assert len(report.damages) == 1
+    assert loaded(path.parent).keys() == {*old} - {old[7]}
+
+
+def test_a_disk_that_is_full_keeps_nothing_of_the_attempt_and_the_damaged_log_as_it_is(
+    sample: Path, tmp_path: Path
+) -> None:
+    before = contents(sample)
+    name = sorted(before)[1]
+    folder = copied(sample, tmp_path, {name: zeroed(before[name], 1)})
+    damaged = contents(folder)
+    files = FaultyFiles(errno.ENOSPC, ("write",), stays=True)
+    files.fail_from(2)
+    with pytest.raises(JournalFailed):
+        repaired(folder, files)
+    assert contents(folder) == damaged
+    assert not list((folder.parent / ".tmp").iterdir())
+    files.mend()
+    assert repaired(folder, files).kept_at
+
+
+def test_whichever_call_the_disk_refuses_the_old_log_is_there_or_the_new_one(sample: Path, tmp_path: Path) -> None:
+    before = contents(sample)
+    name = sorted(before)[1]
+    damaged = {name: zeroed(before[name], 1)}
+    wanted = expected(before, {**before, **damaged})
+    for call in count(1):
+        folder = copied(sample, tmp_path, damaged)
+        files = FaultyFiles()
+        files.fail_from(call)
+        with suppress(JournalFailed, OSError):
+            repaired(folder, files)
+        if contents(folder) != {**before, **damaged}:
+            assert loaded(folder).keys() == wanted.keys()
+        repaired(folder)
+        assert loaded(folder).keys() == wanted.keys()
+        if not files.failed:
+            break
+    assert call > 15
 
 
 # Killed

@@ -119,7 +119,7 @@ class Books:
     loaded_us: dict[int, int] = field(default_factory=dict)  # by life, when its jobs were there
     reloaded_us: list[int] = field(default_factory=list)  # when DEBUG LOADAOF was sent, or answered
     controlled: set[int] = field(default_factory=set)  # lives that were begun by a controlled restart
-    sound_from: int = 0  # the number of the life from which on what was answered counts: a log was given up before
+    sound_from: int = 0  # the number of the life from which on what was answered counts: a log was repaired before
 
     def begin(self, life: Life) -> None:
         """A server starts: its steady clock goes on no earlier than what the log says."""

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from kestreld.errors import SpoolUnusable
+from kestreld.journal.job_repair import repair_job_log
 from tests.simulation.disk import Disk, random_power_cut
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, History, Life, Mode
 from tests.simulation.jobs.books import FAMILY, Books
@@ -149,7 +150,7 @@ class JobWorld:
                 continue
             assert server is not None
             if server.storage.stopped is not None:
-                self._give_up_log(str(server.storage.stopped))
+                self._repair_log(str(server.storage.stopped))
                 continue
             self.books.loaded_us[server.life.number] = self.schedule.now_us
             if self._look():
@@ -183,8 +184,8 @@ class JobWorld:
             self._heal()
             self._over(KILLED)
 
-    def _give_up_log(self, why: str) -> None:
-        """The log cannot be read. Where a power cut may have left it so an operator takes it away."""
+    def _repair_log(self, why: str) -> None:
+        """The log cannot be read. Where a power cut may have left it so an operator repairs it."""
         self.say(f"the log is stopped: {why}")
         assert self.server is not None
         if FAMILY in self.server.life.faulty_since:
@@ -194,10 +195,13 @@ class JobWorld:
         if not self._has_lost_unsynced():
             self.complain(f"the log was stopped: {why}")
             raise GaveUp
-        self.add("logs given up")
+        self.add("logs repaired")
+        clock = self.server.clock
         self._over(KILLED)
-        ProcessFiles(self.disk).rename(FOLDER, f"{FOLDER}.{self.schedule.now_us}")
-        self.disk.sync_all_names()
+        report = repair_job_log(ProcessFiles(self.disk), clock, FOLDER)
+        if not report.kept_at:
+            self.complain(f"the repair found nothing wrong where the log was stopped: {why}")
+            raise GaveUp
         self.books.sound_from = len(self.history.lives) + 1
 
     def _has_lost_unsynced(self) -> bool:
