@@ -26,7 +26,7 @@ def test_a_file_in_the_spool_is_imported_once(tmp_path: Path) -> None:
             assert client.fields("SHOW", job_id(2))["state"] == b"active"
         daemon.restart()
         with resp_client(daemon.disque) as client:
-            assert client.until_loaded()("JSCAN")[1] == [job_id(2)]
+            assert client("JSCAN")[1] == [job_id(2)]
             assert client("QDEL", "mail") == 1, "jobs that no ADDJOB of this process has added, too"
         assert not path.exists()
 
@@ -38,7 +38,7 @@ def test_a_corrupt_file_stops_the_jobs_and_nothing_else(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "listen.disque=127.0.0.1:0") as daemon:
         daemon.logged(f"jobs: {path}: byte")
         with resp_client(daemon.disque) as client:
-            assert client.until_loaded()("ADDJOB", "q", "x", 0).startswith(b"MISCONF The job log cannot be read")
+            assert client("ADDJOB", "q", "x", 0).startswith(b"MISCONF The job log cannot be read")
     assert path.exists()
 
 

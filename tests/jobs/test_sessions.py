@@ -1,6 +1,7 @@
 """What a session may do and must not: passwords, pauses, kills, monitors, and input that is no command."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -197,7 +198,7 @@ def test_slow_commands_are_logged_without_secrets(client: RespClient) -> None:
 def test_too_many_clients_are_turned_away(server: Daemon, client: RespClient) -> None:
     assert client("CONFIG", "SET", "maxclients", 1) == b"OK"
     try:
-        with resp_client(server.disque) as one_more:
+        with closing(RespClient(server.disque)) as one_more:
             assert one_more.reply() == b"ERR max number of clients reached"
             one_more.expect_end()
     finally:

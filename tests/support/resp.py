@@ -177,9 +177,9 @@ class RespClient:
 
 @contextmanager
 def resp_client(address: str) -> Iterator[RespClient]:
-    """A connection that ends with the block."""
+    """A connection that ends with the block, to a server that has loaded its jobs."""
     client = RespClient(address)
     try:
-        yield client
+        yield client.until_loaded()
     finally:
         client.close()
