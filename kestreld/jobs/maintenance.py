@@ -98,6 +98,7 @@ class LogMaintenance(Scheduled):
         self.last_rewrite_ms = -1
         self._again_at_ms = 0
         self._is_over = False
+        self.is_left = False  # its files are nobody's
         self.base_bytes = journal.disk_bytes  # its length after the last rewrite
         self._plan_round()
 
@@ -164,9 +165,16 @@ class LogMaintenance(Scheduled):
     def _close(self) -> Work:
         while self.writer.failure is None and not (self.writer.is_idle and self.writer.is_written):
             yield WAITS
+        while self._work is not None:
+            yield WAITS
+        try:
+            yield from self._sync_all()
+        except JournalFailed as failure:
+            self._engine.report(f"jobs: {failure}")
         while self.journal.is_borrowed or self.journal.syncing:
             yield WAITS
         self.journal.close()
+        self.is_left = True
 
     def _take_on(self, work: Work) -> None:
         self._work = self._guarded(work)
@@ -236,6 +244,9 @@ class LogMaintenance(Scheduled):
     def put_on_disk(self) -> Work:
         """Wait until all that was said so far is there. Raises JournalFailed."""
         yield from self._write()
+        yield from self._sync_all()
+
+    def _sync_all(self) -> Work:
         if self.journal.segments:
             live = self.journal.live
             yield from on_disk(self._engine, self.journal, self.writer, (live.number, live.used_bytes))

@@ -42,8 +42,8 @@ class JobStorage:
         self.rules = RewriteRules()
         self._changed: Callable[[], None] = lambda: None
         self.maintenance: LogMaintenance | None = None  # None = nothing is written
+        self._leaving: LogMaintenance | None = None  # the one that was turned off last
         self._reading: RecoveredJobs | AofReader | None = None
-        self._last_number = 0  # of any segment of an earlier log
         self.stopped: JournalCorrupt | None = None
         self.is_loading = False
         self.load_began_at_ms = 0  # on the system clock
@@ -119,6 +119,7 @@ class JobStorage:
             yield WAITS
         self.turn_off()
         yield from self._jobs.clear()
+        yield from self._have_left()
         yield from self._load(done, is_kept=is_kept, may_cut=may_cut)
 
     def _load(self, done: Done, *, is_kept: bool, may_cut: bool) -> Work:
@@ -262,7 +263,8 @@ class JobStorage:
 
     def _open(self, log_id: int, last_number: int) -> JobJournal:
         engine = self._engine
-        last_number = max(self._last_number, last_number)
+        if self._leaving is not None:
+            last_number = max(self._leaving.journal.last_number, last_number)
         journal = JobJournal(engine.files, engine.clock, engine.open_files, self.folder, log_id, last_number)
         journal.make_folder()
         return journal
@@ -279,11 +281,29 @@ class JobStorage:
 
     # On and off
 
-    def turn_on(self) -> None:
-        """Write a log of what there is; one that is there from before is replaced once that is done.
+    def turn_on(self, done: Done) -> None:
+        """Begin to write a log of what there is; one that is there from before is replaced once that is done."""
+        self._engine.slices.take_on(self._turn_on(done))
 
-        Raises JournalFailed or OSError, with nothing changed.
-        """
+    def _turn_on(self, done: Done) -> Work:
+        try:
+            yield from self._begin_log()
+        except JournalFailed as failure:
+            done(str(failure))
+        except OSError as error:
+            must_be_the_systems(error)
+            done(error.strerror or str(error))
+        else:
+            done("")
+
+    def _have_left(self) -> Work:
+        """Wait until the log that was turned off last changes nothing in the folder any more."""
+        while self._leaving is not None and not self._leaving.is_left:
+            yield WAITS
+
+    def _begin_log(self) -> Work:
+        """Raises JournalFailed or OSError, with nothing changed."""
+        yield from self._have_left()
         if self.maintenance is not None:
             return
         if self.is_loading or self.stopped is not None:
@@ -301,7 +321,7 @@ class JobStorage:
         maintenance, self.maintenance = self.maintenance, None
         self._jobs.listen(None)
         if maintenance is not None:
-            self._last_number = maintenance.journal.last_number
+            self._leaving = maintenance
             maintenance.leave()
         self._changed()
 
@@ -319,7 +339,7 @@ class JobStorage:
         while self.is_loading:
             yield WAITS
         try:
-            self.turn_on()
+            yield from self._begin_log()
         except (JournalFailed, OSError) as problem:
             done(str(problem))
             return
@@ -333,17 +353,22 @@ class JobStorage:
 
     def close(self, until_us: int | None = None) -> None:
         """Put the log on disk, if it is there when the stopwatch says `until_us`. Nobody is served any more."""
-        maintenance = self.maintenance
-        if maintenance is None:
-            return
+        leaving, maintenance = self._leaving, self.maintenance
+        if leaving is not None and not leaving.is_left:
+            self._put_on_disk(leaving, until_us, is_all=False)
+        if maintenance is not None:
+            if self.restores_queues:
+                self._say_queued(maintenance.writer)
+            self._put_on_disk(maintenance, until_us, is_all=True)
+
+    def _put_on_disk(self, maintenance: LogMaintenance, until_us: int | None, *, is_all: bool) -> None:
+        """`is_all`: nothing has happened that the log is not told of."""
         journal, writer, clock = maintenance.journal, maintenance.writer, self._engine.clock
-        if self.restores_queues:
-            self._say_queued(writer)
         writer.try_once_more()
         try:
             self._engine.commit.settle(writer)
             left_us = None if until_us is None else max(until_us - clock.stopwatch_us(), 0)
-            if journal.segments and self._engine.files.in_time(journal.sync, left_us):
+            if journal.segments and self._engine.files.in_time(journal.sync, left_us) and is_all:
                 journal.seal(0)
         except JournalFailed as failure:
             self._engine.report(f"jobs: {failure}")

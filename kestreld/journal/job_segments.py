@@ -136,15 +136,14 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
     if marker is not None:
         log.stale += [name for name in log.names if name.endswith(".live") and name != marker.name]
     found = [open_job_segment(files, folder, number) for number in numbers if number >= floor]
-    whole = next((place for place, one in enumerate(found) if one.problem is not None), len(found))
-    log.aside = [_unfinished(files, one, marker, found[whole]) for one in found[whole:]]
-    found = found[:whole]
     if found and found[0].header is not None:
         log_id = found[0].header.log_id
         others = [one for one in found if one.header is not None and one.header.log_id != log_id]
         log.stale += [job_segment_name(one.number) for one in others]  # one that was not written to its end
         found = [one for one in found if one not in others]
-    log.segments = found
+    whole = next((place for place, one in enumerate(found) if one.problem is not None), len(found))
+    log.aside = [_unfinished(files, one, marker, found[whole]) for one in found[whole:]]
+    log.segments = found = found[:whole]
     _must_be_complete(folder, log)
     return log
 

@@ -93,6 +93,13 @@ class JobEngine:
             self.work()
         raise AssertionError("it does not come to an end")
 
+    def turn_on(self) -> str:
+        """Begin a log: why it could not be, "" = it is."""
+        problems: list[str] = []
+        self.storage.turn_on(problems.append)
+        self.work_until(lambda: bool(problems))
+        return problems[0]
+
     def pass_time(self, ms: int) -> None:
         """So much time passes, and what is due falls due."""
         self.clock.advance(ms)

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.errors import JournalFailed
-from kestreld.files import must_be_the_systems
 from kestreld.jobs.storage import JobStorage
 from kestreld.queues.commit import Committed
 from kestreld.stats import Figures
@@ -124,18 +122,10 @@ class LoggedJobs(Persistence):
             loaded("")
 
     def switch(self, done: Done, *, on: bool) -> None:
-        if not on:
-            self._storage.turn_off()
-            done("")
-            return
-        try:
-            self._storage.turn_on()
-        except JournalFailed as failure:
-            done(str(failure))
-        except OSError as error:
-            must_be_the_systems(error)
-            done(error.strerror or str(error))
+        if on:
+            self._storage.turn_on(done)
         else:
+            self._storage.turn_off()
             done("")
 
     def set_parameter(self, name: bytes, value: bytes) -> None:

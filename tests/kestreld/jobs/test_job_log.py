@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.jobs.job import DELAYED, NEVER, QUEUED, Job
 from kestreld.jobs.recovery import JobRecovery
@@ -15,6 +15,7 @@ from kestreld.journal.job_records import JobType, read_job, whole_job_records
 from kestreld.journal.job_segments import HEADER_BYTES
 from kestreld.journal.records import FRAME_BYTES
 from tests.support.clock import FakeClock
+from tests.support.engine import LateFiles
 from tests.support.job_engine import JobEngine, numbered
 
 MINUTE_MS = 60_000
@@ -139,10 +140,10 @@ def test_a_stop_while_jobs_are_loaded_replaces_no_log_by_those_that_are_there_so
     engine.storage.reload(problems.append)
     engine.work(3)
     engine.storage.save(problems.append)
-    with pytest.raises(JournalFailed):
-        engine.storage.turn_on()
-    engine.work_until(lambda: len(problems) == 2)
-    assert problems == ["", ""]
+    engine.storage.turn_on(problems.append)
+    engine.work_until(lambda: len(problems) == 3)
+    assert sorted(problems)[:2] == ["", ""]
+    assert "not all jobs are in memory" in sorted(problems)[2]
     engine.restart()
     assert engine.said() == said
 
@@ -551,7 +552,7 @@ def test_a_log_that_is_turned_on_replaces_the_one_from_before(tmp_path: Path) ->
         engine.ack(job_id)
     new = engine.add()
     engine.end_turn()
-    engine.storage.turn_on()
+    assert engine.turn_on() == ""
     assert engine.maintenance.is_fresh
     engine.settle()
     assert not engine.maintenance.is_fresh
@@ -573,7 +574,7 @@ def test_until_a_new_log_is_whole_the_old_one_counts_and_they_are_never_merged(t
         engine.ack(job_id)
     engine.add()
     new = engine.said()
-    engine.storage.turn_on()
+    assert engine.turn_on() == ""
     engine.pass_time(1000)
     for _ in range(steps):
         engine.slices.run(engine.clock.stopwatch_us())
@@ -587,10 +588,33 @@ def test_until_a_new_log_is_whole_the_old_one_counts_and_they_are_never_merged(t
     assert engine.said() == said
 
 
+def test_a_log_is_begun_once_the_one_before_changes_nothing_in_the_folder_any_more(tmp_path: Path) -> None:
+    files = LateFiles()
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    engine.add()
+    engine.end_turn()
+    engine.base.maintenance.sync_due()
+    assert files.under_way
+    engine.storage.turn_off()
+    problems: list[str] = []
+    engine.storage.turn_on(problems.append)
+    for _ in range(10):
+        engine.slices.run(engine.clock.stopwatch_us())
+        engine.end_turn()
+    assert (problems, engine.storage.is_on) == ([], False)
+    engine.work_until(lambda: bool(problems))
+    assert (problems, engine.storage.is_on) == ([""], True)
+    engine.settle()
+    said = engine.said()
+    engine.crash()
+    assert (engine.problem, engine.said()) == ("", said)
+    assert not [line for line in engine.log if "marker" in line]
+
+
 def test_a_log_can_be_turned_on_where_there_was_none(tmp_path: Path) -> None:
     engine = JobEngine(tmp_path / "spool", is_on=False)
     ids = {engine.add(body=body) for body in numbered(1000)}
-    engine.storage.turn_on()
+    assert engine.turn_on() == ""
     engine.settle()
     engine.is_on = True
     engine.crash()

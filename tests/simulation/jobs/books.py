@@ -106,6 +106,26 @@ class Probe:
     jobs: dict[bytes, Seen] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class WithoutLog:
+    """From when the log was to be turned off until all jobs were in a fresh one, as INFO said; -1 = never in `life`.
+
+    What happens meanwhile is in memory only. `asked` are the CONFIG SET of it.
+    """
+
+    life: Life
+    from_us: int
+    until_us: int = -1
+    asked: list[Act] = field(default_factory=list)
+
+    def is_settled(self) -> bool:
+        """Whether all that was asked for has been carried out, if ever."""
+        return all(act.answered_us >= 0 or act.link.over_us is not None for act in self.asked)
+
+    def has(self, act: Act) -> bool:
+        return act.life is self.life and act.latest_us() >= self.from_us and not 0 <= self.until_us < act.sent_us
+
+
 @dataclass(slots=True)
 class Books:
     """All that the checker knows of a run."""
@@ -119,6 +139,7 @@ class Books:
     loaded_us: dict[int, int] = field(default_factory=dict)  # by life, when its jobs were there
     reloaded_us: list[int] = field(default_factory=list)  # when DEBUG LOADAOF was sent, or answered
     controlled: set[int] = field(default_factory=set)  # lives that were begun by a controlled restart
+    without_log: list[WithoutLog] = field(default_factory=list)
     sound_from: int = 0  # the number of the life from which on what was answered counts: a log was repaired before
 
     def begin(self, life: Life) -> None:
@@ -141,11 +162,22 @@ class Books:
         """Whether the system clock was ever set back."""
         return any(after < before for (_, before), (_, after) in pairwise(self.history.steps))
 
-    # What a power cut may take
+    # What a power cut may take, or any end while the log was off
+
+    def off_in(self, life: Life) -> WithoutLog | None:
+        """The time without a log that this life is in."""
+        return next((one for one in self.without_log if one.life is life and one.until_us < 0), None)
+
+    def forgot_since(self, life: Life) -> WithoutLog | None:
+        """The time without a log that this life ended in, of which nothing was saved."""
+        return self.off_in(life) if life.ended_us >= 0 else None
 
     def may_be_lost(self, act: Act) -> bool:
         """Whether what was answered may be undone by now: only a power cut does that, where not all is synced."""
         if act.life.number < self.sound_from:
+            return True
+        forgot = self.forgot_since(act.life)
+        if forgot is not None and forgot.has(act):
             return True
         for life in self.history.lives[act.life.number - 1 :]:
             if life.modes[FAMILY].sync_ms == 0 and self._has_answered(life, act):
@@ -168,6 +200,8 @@ class Books:
 
     def _has_answered(self, life: Life, since: Act) -> bool:
         """Whether a change was answered in that life, which is one that syncs first."""
+        if any(one.life is life for one in self.without_log):
+            return False  # not all of it was put there
         if life is since.life:
             return since.count > 0
         return any(one.life is life and one.count > 0 and one.kind in ("ack", "add") for one in self.acts)

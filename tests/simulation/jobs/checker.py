@@ -1,7 +1,8 @@
 """Whether the server kept what it promises of jobs, as clients saw it; nothing of the engine is known here.
 
 What is not on the side of a violation here: a power cut takes what was not synced, a command without an answer was
-carried out or was not, and the steady clock has jumped where the system clock was set before a start.
+carried out or was not, what happens while the log is off is in memory only, and the steady clock has jumped where the
+system clock was set before a start.
 """
 
 from itertools import pairwise
@@ -71,9 +72,13 @@ class JobChecker:
         )
 
     def _cut_unsynced(self, from_us: int, until_us: int) -> bool:
-        """Whether a power cut in between may have taken what had happened."""
+        """Whether a power cut in between may have taken what had happened, or any end while the log was off."""
         return any(
-            life.how == POWER_CUT and life.modes[FAMILY].sync_ms != 0 and from_us <= life.ended_us <= until_us
+            from_us <= life.ended_us <= until_us
+            and (
+                (life.how == POWER_CUT and life.modes[FAMILY].sync_ms != 0)
+                or self._books.forgot_since(life) is not None
+            )
             for life in self._lives
         )
 

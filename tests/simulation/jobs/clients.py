@@ -5,7 +5,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from kestreld.jobs.dead_letters import DEAD_SUFFIX
-from tests.simulation.jobs.books import Act, Added, Books, Handout, Probe, Seen
+from tests.simulation.jobs.books import Act, Added, Books, Handout, Probe, Seen, WithoutLog
 from tests.simulation.jobs.plan import LONG_TTL_S, QUEUES, RETRIES_S, JobPlan
 from tests.simulation.jobs.server import JobServer
 from tests.simulation.jobs.talk import RespTalk
@@ -240,7 +240,48 @@ class Client:
 
     # Operators
 
+    def _switch(self) -> bool:
+        """Have the log turned off or on, or ask whether it is on; whether it came to that."""
+        assert self.talk is not None
+        chance, books, life = self.chance, self.books, self.talk.life
+        off = books.off_in(life)
+        if off is None:
+            if chance.random() >= 0.1:
+                return False
+            off = WithoutLog(life, self.world.schedule.now_us)
+            books.without_log.append(off)
+            self._set_log(off, b"no")
+            return True
+        at = chance.random()
+        if at < 0.25 and off.is_settled():
+            self._ask_for_log(off)
+        elif at < 0.5:
+            self._set_log(off, b"no" if chance.random() < 0.15 else b"yes")
+        return at < 0.55  # nor are jobs loaded from a log that is not there
+
+    def _set_log(self, off: WithoutLog, word: bytes) -> None:
+        act = self.act("switch")
+        off.asked.append(act)
+
+        def told(reply: Any, served_us: int) -> None:
+            expected = (*NOT_DONE, b"MISCONF", b"ERR Unable to turn on")
+            if isinstance(reply, ErrorReply) and not reply.startswith(expected):
+                self.world.complain(f"appendonly {word!r} was answered {reply!r}")
+            self._answered(act, served_us)
+
+        self._send([b"CONFIG", b"SET", b"appendonly", word], told)
+
+    def _ask_for_log(self, off: WithoutLog) -> None:
+        def told(reply: Any, served_us: int) -> None:
+            if isinstance(reply, bytes) and b"aof_state:on\r\n" in reply:
+                off.until_us = self.world.schedule.now_us
+
+        self._send([b"INFO", b"persistence"], told)
+
     def _operate(self) -> None:
+        assert self.talk is not None
+        if self.world.plan.is_switched and self._switch():
+            return
         chance = self.chance
         queue = chance.choice(QUEUES)
         ids = [job_id for job in list(self.books.jobs.values())[-40:] for job_id in job.ids]
@@ -249,7 +290,7 @@ class Client:
             self.probe()
         elif at < 0.3:
             self.command(b"BGREWRITEAOF")
-        elif at < 0.34:
+        elif at < 0.34 and self.books.off_in(self.talk.life) is None:
             self.books.reloaded_us.append(self.world.schedule.now_us)
             self.command(b"DEBUG", b"LOADAOF")
         elif at < 0.45:

@@ -33,6 +33,7 @@ class JobPlan:
     retry_from: RetryFrom = RetryFrom.QUEUEING
     has_keys: bool = False
     is_flushed: bool = False
+    is_switched: bool = False  # the log, off and on
     disk_fails: bool = False
     disk_fills: bool = False
     clock_steps: bool = False

@@ -23,7 +23,13 @@ FOUND = {
     266: "a log stopped for what a failed sync had lost, which had been said again behind it",
     463: "segments that only keys needed stayed behind a rewrite: with one that no sync had put on disk",
     302: "a sync that failed again and again made a segment each time, without a pause",
+    2739: "a log was begun while the one that was turned off was still written to (is begun once the one before)",
+    2129: "as 2739, with segments of the same number",
+    2384: "what was answered last before a log was turned off was not on disk after a stop in good order",
+    2159: "a fresh log that did not count yet was taken as a proof that the old one had been on disk",
 }
+# What seemed to be broken in these was not: the checker knows better now.
+FALSE_ALARMS = (36, 166)
 
 
 def violations(seeds: Iterable[int]) -> list[str]:
@@ -47,7 +53,7 @@ def test_no_promise_is_broken_in_the_first_runs() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_was_found_does_not_come_back_nor_do_planted_bugs_only_seem_to_be_seen() -> None:
-    assert violations([*QUICK, *FOUND]) == []
+    assert violations([*QUICK, *FOUND, *FALSE_ALARMS]) == []
 
 
 @pytest.mark.long

@@ -30,6 +30,7 @@ STOP_US: Final = 4_000_000
 CONTROLLED: Final = "controlled restart"
 FOLDER: Final = f"{SPOOL}/.jobs"
 FETCHED_AT_ONCE: Final = 50
+SWITCHED_EVERY: Final = 5  # runs
 
 
 class GaveUp(Exception):
@@ -51,6 +52,7 @@ class JobWorld:
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.plan: JobPlan = draw(self._chance("plan"))
+        self.plan.is_switched = seed % SWITCHED_EVERY == SWITCHED_EVERY - 1
         self.schedule = Schedule()
         self.history = History()
         self.books = Books(self.history)
@@ -100,6 +102,7 @@ class JobWorld:
         self.add("jobs", sum(job.answered is not None for job in self.books.jobs.values()))
         self.add("deliveries", sum(len(job.handouts) for job in self.books.jobs.values()))
         self.add("looks", len(self.books.probes))
+        self.add("times without a log", len(self.books.without_log))
         self.add("starts", len(lives))
         self.add("virtual seconds", self.schedule.now_us // 1_000_000)
         self.add("events", self.schedule.events)
@@ -242,6 +245,8 @@ class JobWorld:
         server = self.server
         if server is None:
             return
+        if how == CONTROLLED and self.books.off_in(server.life) is not None:
+            how = STOPPED  # CONFIG REWRITE would save that there is no log
         if how not in (STOPPED, CONTROLLED) or not server.is_up:
             self._over(how if how == POWER_CUT else KILLED)
             return
