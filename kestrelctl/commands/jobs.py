@@ -1,4 +1,4 @@
-"""kestrelctl jobs add, get, ack, fastack, nack, working, show, wait"""
+"""kestrelctl jobs add, get, ack, fastack, nack, enqueue, dequeue, delete, working, show, wait"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -204,13 +204,44 @@ def jobs_nack(
     _end_each(remote, ids, lambda some: commands.nack(some, delay), "given back")
 
 
+@jobs.command("enqueue")
+def jobs_enqueue(ids: IdsArgument, remote: RemoteJobs) -> None:
+    """Queue jobs now, which does not count as a failure.
+
+    Exit 1 when one of them was not there, or was queued already.
+    """
+    _end_each(remote, ids, commands.enqueue, "queued", "were not there, or were queued already")
+
+
+@jobs.command("dequeue")
+def jobs_dequeue(ids: IdsArgument, remote: RemoteJobs) -> None:
+    """Take jobs out of their queues. Those with a retry time are queued again after it.
+
+    Exit 1 when one of them was not there, or was not queued.
+    """
+    _end_each(remote, ids, commands.dequeue, "taken out", "were not there, or were not queued")
+
+
+@jobs.command("delete")
+def jobs_delete(ids: IdsArgument, remote: RemoteJobs) -> None:
+    """Delete jobs, whatever their states.
+
+    Exit 1 when one of them was not there.
+    """
+    _end_each(remote, ids, commands.delete, "deleted")
+
+
 def _end_each(
-    remote: RemoteJobs, words: Sequence[str], command: Callable[[Sequence[str]], JobCommand[int]], what: str
+    remote: RemoteJobs,
+    words: Sequence[str],
+    command: Callable[[Sequence[str]], JobCommand[int]],
+    what: str,
+    why_not: str = "were not there",
 ) -> None:
     ids = _ids(words)
     count = remote.client().ask(command(ids))
     if count < len(ids):
-        raise Failure(ExitCode.NEGATIVE, f"{len(ids) - count} of {len(ids)} jobs were not there")
+        raise Failure(ExitCode.NEGATIVE, f"{len(ids) - count} of {len(ids)} jobs {why_not}")
     remark(f"{what}: {count}")
 
 

@@ -99,6 +99,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "jobs fastack": ("kestrelctl jobs fastack D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",),
     "jobs nack": ("kestrelctl jobs nack D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 --delay 1m",),
+    "jobs enqueue": ("kestrelctl jobs enqueue D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",),
+    "jobs dequeue": ("kestrelctl jobs dequeue D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",),
+    "jobs delete": (
+        "kestrelctl jobs delete D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",
+        "kestrelctl jobs scan --in mail.dead -o name | kestrelctl jobs delete -",
+    ),
     "jobs working": ("kestrelctl jobs working D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",),
     "jobs show": ("kestrelctl jobs show D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 -o json",),
     "jobs wait": ("kestrelctl jobs wait D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 --wait 1m",),

@@ -104,6 +104,12 @@ class AsyncJobClient:
     async def enqueue(self, *jobs: JobName) -> int:
         return sum([await self._do(commands.enqueue(some)) for some in commands.by_node(jobs)])
 
+    async def dequeue(self, *jobs: JobName) -> int:
+        return sum([await self._do(commands.dequeue(some)) for some in commands.by_node(jobs)])
+
+    async def delete(self, *jobs: JobName) -> int:
+        return sum([await self._do(commands.delete(some)) for some in commands.by_node(jobs)])
+
     async def working(self, job: JobName) -> int:
         return await self._do(commands.working(job))
 

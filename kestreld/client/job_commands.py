@@ -111,6 +111,15 @@ def enqueue(jobs: Sequence[JobName]) -> JobCommand[int]:
     return _on_jobs(b"ENQUEUE", jobs, is_repeatable=True)
 
 
+def dequeue(jobs: Sequence[JobName]) -> JobCommand[int]:
+    """Take them out of their queues; with a retry time they are queued again after that."""
+    return _on_jobs(b"DEQUEUE", jobs, is_repeatable=True)
+
+
+def delete(jobs: Sequence[JobName]) -> JobCommand[int]:
+    return _on_jobs(b"DELJOB", jobs, is_repeatable=True)
+
+
 def _on_jobs(verb: bytes, jobs: Sequence[JobName], *more: Word, is_repeatable: bool = False) -> JobCommand[int]:
     ids = [id_of(job) for job in jobs]
     return JobCommand([verb, *ids, *more], _number, job_id=ids[0] if ids else b"", is_repeatable=is_repeatable)

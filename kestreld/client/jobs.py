@@ -137,6 +137,14 @@ class JobClient:
         """Queue them now, which is no failure; how many were not queued."""
         return sum(self._do(commands.enqueue(some)) for some in commands.by_node(jobs))
 
+    def dequeue(self, *jobs: JobName) -> int:
+        """Take them out of their queues until their retry times are over; how many were queued."""
+        return sum(self._do(commands.dequeue(some)) for some in commands.by_node(jobs))
+
+    def delete(self, *jobs: JobName) -> int:
+        """Whatever their states; how many of them there were."""
+        return sum(self._do(commands.delete(some)) for some in commands.by_node(jobs))
+
     def working(self, job: JobName) -> int:
         """The retry time begins again: its seconds. Raises JobRefused once half of the TTL is over, or it is gone."""
         return self._do(commands.working(job))

@@ -43,7 +43,8 @@ DOWN_CODES: Final = {"check": 2}
 NOTHING_TO_UNDO: Final = b"kestrelctl: nothing to undo for %b: trash_seconds is 0, or has expired\n"
 # There is nothing to undo, delayed or dead, and the machine may not be well.
 CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}, "cancel": {1}, "run-now": {1}, "redrive": {1}}
-CODES |= {f"jobs {verb}": {1} for verb in ("ack", "fastack", "nack", "working", "show", "wait", "redrive")}
+JOB_VERBS = ("ack", "fastack", "nack", "enqueue", "dequeue", "delete", "working", "show", "wait", "redrive")
+CODES |= {f"jobs {verb}": {1} for verb in JOB_VERBS}
 # JSON keys of some items and consumers only; tests of these commands see them.
 NOT_OF_EACH: Final = {
     *("data_base64", "server", "expire_ms", "user", "left_ms", "token", "state", "due_at_ms", "attempts", "client"),

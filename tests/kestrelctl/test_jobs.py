@@ -60,6 +60,18 @@ def test_a_job_is_fetched_and_acknowledged_by_its_id(kestrelctl: Kestrelctl, que
         assert kestrelctl("jobs", verb, job_id) == Outcome(code, b"", ""), verb
 
 
+def test_an_operator_queues_takes_out_and_deletes_jobs(kestrelctl: Kestrelctl, queue: str) -> None:
+    ids = "\n".join([add(kestrelctl, queue) for _ in range(2)]).encode()
+    for verb, code, queued in (("enqueue", 1, 2), ("dequeue", 0, 0), ("dequeue", 1, 0), ("enqueue", 0, 2)):
+        assert kestrelctl("jobs", verb, "-", stdin=ids).code == code, verb
+        assert document(kestrelctl("jobs", "count", queue, "-o", "json"))["queued"] == queued, verb
+    first = ids.split()[0].decode()
+    assert kestrelctl("jobs", "delete", first) == Outcome(0, b"", "")
+    assert kestrelctl("jobs", "delete", "-", stdin=ids).code == 1
+    for verb in ("enqueue", "dequeue", "delete"):
+        assert kestrelctl("jobs", verb, first) == Outcome(1, b"", ""), verb
+
+
 def test_ids_and_bodies_come_from_pipes(kestrelctl: Kestrelctl, queue: str) -> None:
     run = kestrelctl("jobs", "add", queue, "--lines", stdin=b"1\n2\n3\n")
     ids = run.out.split()
@@ -122,7 +134,7 @@ def test_a_command_ends_its_job_or_gives_it_back(kestrelctl: Kestrelctl, queue: 
 
 
 def test_what_is_no_id_is_exit_2_and_says_so(kestrelctl: Kestrelctl) -> None:
-    for verb in ("ack", "nack", "working", "show", "wait"):
+    for verb in ("ack", "nack", "enqueue", "dequeue", "delete", "working", "show", "wait"):
         run = kestrelctl("jobs", verb, "nonsense")
         assert (run.code, run.out) == (2, b""), verb
         assert "Invalid Job ID" in run.err

@@ -68,6 +68,10 @@ def test_every_command_does_what_it_says(run: Run) -> None:
         shown = await client.show(again)
         assert shown is not None
         assert shown["state"] == "queued"
+        assert await client.dequeue(again) == 1
+        assert await client.enqueue(again) == 1
+        other = await client.add("other", b"x")
+        assert await client.delete(other) == 1
         assert (await client.qstat("mail") or {})["len"] == 1
         assert await client.wait(job_id, timeout=0.02) is None
         waiting = asyncio.create_task(client.wait(job_id))

@@ -101,6 +101,8 @@ def test_several_jobs_are_fetched_and_ended_at_once(client: JobClient) -> None:
     assert client.nack(jobs[2], delay=100) == 1
     assert [(job.id, job.nacks) for job in client.get_many("q", count=9)] == [(ids[0], 1), (ids[1], 1)]
     assert client.enqueue(jobs[3]) == 1
+    assert (client.dequeue(*jobs[3:]), client.dequeue(jobs[3])) == (1, 0)
+    assert (client.delete(client.add("q", b"x")), client.delete("D-00000000-AAAAAAAAAAAAAAAAAAAAAAAA-05a1")) == (1, 0)
     assert client.ack(*jobs) == 5
     assert client.ack() == 0
 
