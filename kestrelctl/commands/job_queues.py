@@ -5,11 +5,12 @@ from contextlib import suppress
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import islice, repeat
-from typing import Annotated
+from time import monotonic, sleep
+from typing import Annotated, Final
 
 from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.jobs import JobQueueArgument
-from kestrelctl.commands.options import Output, RemoteJobs, YesOption
+from kestrelctl.commands.options import Output, RemoteJobs, YesOption, duration_ms
 from kestrelctl.items.job_rows import (
     DEAD_COLUMNS,
     PEEK_COLUMNS,
@@ -24,6 +25,8 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import confirm, remark, write_data
 from kestreld.client import job_commands as commands
 from kestreld.client.blocks import text
+
+ROUND_S: Final = 0.1
 
 
 class JobState(StrEnum):
@@ -174,12 +177,21 @@ def jobs_qdel(name: JobQueueArgument, remote: RemoteJobs, yes: YesOption = False
         raise Failure(ExitCode.NEGATIVE, f"{name} has no jobs")
 
 
-def jobs_restart(remote: RemoteJobs, yes: YesOption = False) -> None:
+def jobs_restart(
+    remote: RemoteJobs,
+    wait: Annotated[
+        int | None,
+        option("--wait", metavar="SPAN", parser=duration_ms, help="Wait so long for it to serve jobs again."),
+    ] = None,
+    yes: YesOption = False,
+) -> None:
     """Stop the server so that its next start restores the queues of jobs as they are now.
 
     Disque's controlled restart: CONFIG SET aof-enqueue-jobs-once yes, CONFIG REWRITE, SHUTDOWN REWRITE-AOF. After any
     other stop jobs are active, and are queued at their retry time. It returns once the connection is closed; who
     starts the server again is systemd or you. Where one of the three fails the server goes on, and the exit code is 77.
+
+    Exit 124 when --wait is over, and the server does not serve jobs again.
     """
     confirm("stop the server, and restore its queues of jobs at the next start?", yes=yes)
     client = remote.client()
@@ -194,3 +206,19 @@ def jobs_restart(remote: RemoteJobs, yes: YesOption = False) -> None:
             again.ask(commands.done(["CONFIG", "REWRITE"]))
         raise
     remark("stopped; the next start restores the queues")
+    if wait is not None:
+        _until_back(remote, wait / 1000)
+        remark("the server is back")
+
+
+def _until_back(remote: RemoteJobs, wait_s: float) -> None:
+    until_s = monotonic() + wait_s
+    while True:
+        try:
+            remote.client().ask(commands.qlen(b""))
+        except Failure as failure:
+            if monotonic() >= until_s:
+                raise Failure(ExitCode.WAIT_EXPIRED, f"the server has not come back: {failure.words}") from failure
+            sleep(ROUND_S)
+        else:
+            return

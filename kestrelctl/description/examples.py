@@ -116,7 +116,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "jobs pause": ("kestrelctl jobs pause mail out", "kestrelctl jobs pause mail none"),
     "jobs redrive": ("kestrelctl jobs redrive mail.dead", "kestrelctl jobs redrive mail.dead --max 10"),
     "jobs qdel": ("kestrelctl jobs qdel mail --yes",),
-    "jobs restart": ("kestrelctl jobs restart --yes",),
+    "jobs restart": ("kestrelctl jobs restart --yes --wait 1m",),
     "jobs import": ("kestrelctl jobs import /var/lib/disque/disque.aof",),
     "context add": (
         "kestrelctl context add prod q1.example.org q2.example.org --user shop --ca ca.pem --select",

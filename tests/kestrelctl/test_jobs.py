@@ -199,7 +199,7 @@ def test_a_controlled_restart_brings_the_queues_back(tmp_path: Path) -> None:
     with running_daemon(tmp_path / "daemon", *settings) as daemon:
         kestrelctl = Kestrelctl(daemon.address, tmp_path, jobs=daemon.disque)
         ids = kestrelctl("jobs", "add", "mail", "--lines", stdin=b"1\n2\n").out
-        assert kestrelctl("jobs", "restart") == Outcome(0, b"", "")
+        assert kestrelctl("jobs", "restart", "--wait", "100ms") == Outcome(124, b"", "")
         assert daemon.wait() == 0
         daemon.start()
         jobs = [line.split(b"\t")[0] for line in kestrelctl("jobs", "peek", "mail", "--no-headers").out.splitlines()]
@@ -208,6 +208,11 @@ def test_a_controlled_restart_brings_the_queues_back(tmp_path: Path) -> None:
         daemon.start()
         assert kestrelctl("jobs", "peek", "mail").code == 1, "once only"
         assert document(kestrelctl("jobs", "count", "mail", "-o", "json"))["queued"] == 0
+        waiting = kestrelctl.start("jobs", "restart", "--wait", "60s", "--yes")
+        assert daemon.wait() == 0
+        daemon.start()
+        waiting.communicate(timeout=60)
+        assert waiting.returncode == 0
 
 
 # Which node
