@@ -195,7 +195,9 @@ class JobWorld:
             self._heal()
             self._over(KILLED)
             return
-        if not self._has_lost_unsynced():
+        # A hole in what was not on disk yet looks like damage where no SYNC tells; nothing that was synced is missing.
+        has_hole = self._was_cut() and "intact records follow" in why
+        if not (has_hole or self._has_lost_unsynced()):
             self.complain(f"the log was stopped: {why}")
             raise GaveUp
         self.add("logs repaired")
@@ -205,14 +207,17 @@ class JobWorld:
         if not report.kept_at:
             self.complain(f"the repair found nothing wrong where the log was stopped: {why}")
             raise GaveUp
-        self.books.sound_from = len(self.history.lives) + 1
+        if not has_hole or self._has_lost_unsynced():
+            self.books.sound_from = len(self.history.lives) + 1
+
+    def _was_cut(self) -> bool:
+        """Whether the power was cut since a server last had its jobs."""
+        last = max(self.books.loaded_us, default=0)
+        return any(life.how == POWER_CUT for life in self.history.lives if life.number >= last)
 
     def _has_lost_unsynced(self) -> bool:
-        """Whether the power was cut since a server last had its jobs, where not all need have been synced."""
-        lives = self.history.lives
-        last = max(self.books.loaded_us, default=0)
-        was_cut = any(life.how == POWER_CUT for life in lives if life.number >= last)
-        return was_cut and any(life.modes[FAMILY].sync_ms != 0 for life in lives[:-1])
+        """Whether it was, where not all need have been synced."""
+        return self._was_cut() and any(life.modes[FAMILY].sync_ms != 0 for life in self.history.lives[:-1])
 
     def _look(self) -> bool:
         """Have the overseer look at all jobs; False where that could not be."""
