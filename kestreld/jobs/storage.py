@@ -310,7 +310,9 @@ class JobStorage:
             raise JournalFailed(self.folder, "not all jobs are in memory" if self.is_loading else str(self.stopped))
         files, clock = self._engine.files, self._engine.clock
         names = files.list_dir(self.folder) if files.is_dir(self.folder) else []
-        journal = self._open(clock.wall_ms, last_job_segment(names))
+        # Not that of the log which was turned off, also where the clock stands still or was set back.
+        log_id = max(clock.wall_ms, self._leaving.journal.journal_id + 1 if self._leaving is not None else 0)
+        journal = self._open(log_id, last_job_segment(names))
         journal.begin_beside(find_marker(names))
         maintenance = self._start_writing(journal, is_fresh=True)
         maintenance.look(clock.monotonic_ms)

@@ -544,6 +544,16 @@ def test_a_crash_in_a_rewrite_loses_nothing_and_brings_nothing_back(tmp_path: Pa
 # On and off
 
 
+def test_a_log_that_is_begun_anew_is_another_one_also_within_a_millisecond(tmp_path: Path) -> None:
+    engine = JobEngine(tmp_path / "spool")
+    seen = {engine.maintenance.journal.journal_id}
+    for times in range(2, 4):
+        engine.storage.turn_off()
+        assert engine.turn_on() == ""
+        seen.add(engine.maintenance.journal.journal_id)
+        assert len(seen) == times
+
+
 def test_a_log_that_is_turned_on_replaces_the_one_from_before(tmp_path: Path) -> None:
     engine = rolled(tmp_path, 100)
     old = engine.ids()
