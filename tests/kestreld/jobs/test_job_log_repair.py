@@ -370,7 +370,7 @@ def test_a_log_that_was_begun_and_does_not_count_yet_is_not_mixed_with_the_damag
     for job_id in old[:50]:
         engine.ack(job_id)
     engine.add(body=b"new")
-    engine.storage.turn_on()
+    assert engine.turn_on() == ""
     engine.pass_time(1000)
     for _ in range(3):
         engine.slices.run(engine.clock.stopwatch_us())
