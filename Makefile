@@ -101,7 +101,7 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@POWER_CUTS=$(POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_power_cuts.py
 	@echo "prove: jobs: $(JOB_SEEDS) seeds, planted bugs, $(JOB_KILLS) times kill -9, $(JOB_POWER_CUTS) power cuts"
 	@$(BIN)/python -m tests.simulation.jobs --seeds $(JOB_SEEDS)
-	@JOB_KILLS=$(JOB_KILLS) JOB_POWER_CUTS=$(JOB_POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist \
+	@SEARCH=1 JOB_KILLS=$(JOB_KILLS) JOB_POWER_CUTS=$(JOB_POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist \
 	    tests/simulation/jobs tests/faults/test_job_crashes.py
 	@echo "prove: $(SOAK_SECONDS) s of work without growth"
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py

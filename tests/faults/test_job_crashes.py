@@ -23,8 +23,8 @@ SETTINGS: Final = ["listen.disque=127.0.0.1:0", "jobs.journal=true", "max_journa
 RETRY_S: Final = 1
 DRAIN_S: Final = 30
 LONG: Final = [pytest.mark.long, pytest.mark.timeout(900)]
-KILLS: Final = int(os.environ.get("JOB_KILLS", "200"))
-CUTS: Final = int(os.environ.get("JOB_POWER_CUTS", "50"))
+KILLS: Final = int(os.environ.get("JOB_KILLS", "20"))
+CUTS: Final = int(os.environ.get("JOB_POWER_CUTS", "10"))
 
 
 @dataclass

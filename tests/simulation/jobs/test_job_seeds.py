@@ -10,7 +10,7 @@ from tests.simulation.jobs.world import run
 from tests.simulation.planted import CAN_BE_PLANTED
 
 QUICK = sorted({*range(4), *SEEN_BY.values()})
-SEEDS = int(os.environ.get("JOB_SEEDS", "150"))
+SEEDS = int(os.environ.get("JOB_SEEDS", "30"))
 # What these had found is mended; the tests of test_job_log.py keep what they showed, where one is named.
 FOUND = {
     38: "jobs that a flush had dropped were written again by a rewrite (jobs that go at once)",
