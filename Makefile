@@ -43,15 +43,21 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 # Two for each processor of a small machine: a third of the time they wait for servers, shells and disks.
 WORKERS = $$(n=$$(nproc); echo $$((n < 4 ? 2 * n : n)))
 
+# Other tests and other users of a machine make a test late that measures time. What fails beside others is run once more
+# alone, and has failed if it fails then, too.
+AGAIN = || { test $$? = 1 && echo "$@: what failed is run once more, alone" && \
+    $(1) -m pytest -p no:xdist --last-failed --last-failed-no-failures none -m '$(2)'; }
+
 test: $(INSTALLED) ## the quick tests
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long'
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' $(call AGAIN,$(BIN)/python,not long)
 
 # The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
 DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
     echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
 test-all: test ## every test: after the quick ones the long ones, properties with more examples, the compiled build, Spark
-	@$(DRAW_FIRST) && $(BIN)/python -m pytest -n auto --dist loadfile -m 'long or property'
+	@$(DRAW_FIRST) && { $(BIN)/python -m pytest -n auto --dist loadfile -m 'long or property' \
+	    $(call AGAIN,$(BIN)/python,long or property); }
 	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
 	    else echo "test-all: compiled build skipped, no C compiler found: apt install gcc libc6-dev" >&2; fi
 	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
@@ -84,7 +90,7 @@ PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/tes
 
 prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seeds, crashes, failing calls, kills, power cuts
 	@echo "prove: simulation, $(SEEDS) fresh seeds after the kept ones"
-	@$(BIN)/python -m pytest -n auto tests/simulation/test_seeds.py tests/simulation/test_more_seeds.py
+	@SEARCH=1 $(BIN)/python -m pytest -n auto tests/simulation/test_seeds.py tests/simulation/test_more_seeds.py
 	@$(DRAW_FIRST) && $(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $$FIRST
 	@echo "prove: planted bugs, crash states, failing calls"
 	@SEARCH=1 $(BIN)/python -m pytest -s -p no:xdist tests/simulation/test_planted.py tests/simulation/test_crash_states.py \
@@ -93,6 +99,10 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@BITS_OF_EACH_BYTE=8 $(BIN)/python -m pytest -n auto tests/kestreld/journal/test_recovery.py \
 	    tests/kestreld/journal/test_repair.py tests/kestreld/queues/test_repairing.py
 	@FLIPS=$(FLIPS) $(BIN)/python -m pytest -s -p no:xdist tests/kestreld/journal/test_many_flips.py
+	@echo "prove: an exception at every place"
+	@EVERY_PLACE=1 $(BIN)/python -m pytest -n auto -m long tests/kestreld/library/test_interruptions.py
+	@echo "prove: a wheel for each Python"
+	@SEARCH=1 $(BIN)/python -m pytest tests/packaging/test_wheels.py
 	@echo "prove: properties"
 	@$(BIN)/python -m pytest -n auto --hypothesis-profile search --timeout 3600 $(PROPERTY_TESTS)
 	@echo "prove: $(KILL_CYCLES) times kill -9"
@@ -114,13 +124,15 @@ compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled:
 test-compiled: compiled ## the quick tests on the compiled build, except those that check the source
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
-	@cd $(COMPILED)/checkout && KESTRELD_COMPILE=1 ../bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' --ignore tests/test_house.py
+	@cd $(COMPILED)/checkout && KESTRELD_COMPILE=1 ../bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' \
+	    --ignore tests/test_house.py $(call AGAIN,../bin/python,not long)
 
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
 	@$(BIN)/python packaging/wheels.py dist
 
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark (half a gigabyte); requires Java 17
-	@$(SPARK)/bin/python -m pytest -n 2 --dist loadfile tests/kestrelspark --durations 10
+	@$(SPARK)/bin/python -m pytest -n 2 --dist loadfile tests/kestrelspark --durations 10 \
+	    $(call AGAIN,$(SPARK)/bin/python,long or not long)
 
 report: $(SPARK)/.installed ## run kestreld under load for a few seconds and analyse it with Spark, as an HTML page
 	@$(SPARK)/bin/python docs/load_report.py

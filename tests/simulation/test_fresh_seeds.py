@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.world import run
 
-SEEDS = 450
+SEEDS = 300
 FIRST = int(os.environ.get("FIRST", "1000"))  # those after the thousand that are kept
 
 

@@ -2,6 +2,7 @@
 handler's, Ctrl-C's. The operation is done or undone as a whole, and the queue goes on.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from tests.support.library import LONG_MS, LONG_S, at_ms
 
 FIRST: Final = [b"a", b"b", b"c"]
 QUICK: Final = 5  # every so many places are tried by the quick tests
+EVERY: Final = int(os.environ.get("EVERY_PLACE", "3"))  # one in so many, of the long tests' places
 
 
 @dataclass(frozen=True)
@@ -182,8 +184,9 @@ def test_an_exception_at_some_places_leaves_an_operation_done_or_undone(tmp_path
 def test_an_exception_at_any_place_leaves_an_operation_done_or_undone(
     tmp_path: Path, operation: Operation, settings: dict[str, Any]
 ) -> None:
-    step = 3 if "max_journal_size_bytes" in settings or "sync_journal_ms" in settings else 1  # each takes its time
-    assert interrupt_everywhere(tmp_path, operation, settings, step) > 10
+    # Each takes its time.
+    step = EVERY * (3 if "max_journal_size_bytes" in settings or "sync_journal_ms" in settings else 1)
+    assert interrupt_everywhere(tmp_path, operation, settings, step) > 10 // EVERY
 
 
 @pytest.mark.exhaustive("plain", "open")
@@ -261,8 +264,8 @@ def test_an_exception_at_some_places_leaves_what_has_a_time_done_or_undone(tmp_p
 def test_an_exception_at_any_place_leaves_what_has_a_time_done_or_undone(
     tmp_path: Path, operation: Timed, settings: dict[str, Any]
 ) -> None:
-    step = 3 if "max_journal_size_bytes" in settings or "sync_journal_ms" in settings else 1
-    assert interrupt_timed(tmp_path, operation, settings, step) > 10
+    step = EVERY * (3 if "max_journal_size_bytes" in settings or "sync_journal_ms" in settings else 1)
+    assert interrupt_timed(tmp_path, operation, settings, step) > 10 // EVERY
 
 
 def flow(queue: PersistentQueue, rounds: int) -> None:
