@@ -296,12 +296,27 @@ class JobRecovery:
         """What counts no more goes; what was being made is set aside."""
         for one in found.aside:
             self.state.notes.append(set_aside(self._files, self._clock, one))
+        if not (found.stale and self._names_are_on_disk()):
+            return
         for name in found.stale:
             try:
                 self._files.unlink(f"{self._folder}/{name}")
             except OSError as error:
                 must_be_the_systems(error)
                 self.state.notes.append(f"{self._folder}/{name}: cannot remove: {error.strerror}")
+
+    def _names_are_on_disk(self) -> bool:
+        """What makes files stale may have got its name from a process that was killed before the name was on disk: a
+        power cut must not take both.
+        """
+        try:
+            self._files.sync_dir(self._folder)
+        except OSError as error:
+            must_be_the_systems(error)
+            self.state.notes.append(f"{self._folder}: cannot sync: {error.strerror}")
+            self.state.is_distrusted = True
+            return False
+        return True
 
     def _free(self) -> Work:
         for table in self._flushed:
