@@ -8,7 +8,7 @@ from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.job_records import JobType, checked_job_end, read_done, read_job
 from kestreld.journal.job_segments import HEADER_BYTES, FoundLog, find_job_log
 from kestreld.journal.job_tails import is_said_again, must_be_torn_tail
-from kestreld.journal.records import FRAME_BYTES, read_sync
+from kestreld.journal.records import FRAME_BYTES, read_sync, why_bad
 from kestreld.journal.verify import SegmentReport
 
 NAME: Final = ".jobs"  # in the place of a queue's name, which none can be
@@ -83,6 +83,9 @@ def _read(
         try:
             must_be_torn_tail(files, found, place, buffer, at, is_synced=is_synced)
             report.torn = bool(buffer[at:].strip(b"\0")) or not is_last
-            report.bad_offset = at if report.torn else None
+            if report.torn:
+                cut_short = f"the file ends here, not at byte {used_bytes}"
+                reason = why_bad(checked_job_end(buffer, at)[1]) if at < len(buffer) else cut_short
+                report.bad_offset, report.reason = at, reason
         except JournalCorrupt as problem:
             report.bad_offset, report.reason = problem.offset, problem.reason
