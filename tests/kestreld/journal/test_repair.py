@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -233,7 +233,6 @@ def can_be_told(changes: Changes, spans: Spans) -> bool:
     )
 
 
-@settings(max_examples=settings().max_examples * 3)
 @given(st.lists(cuts | blots, min_size=1, max_size=4))
 def test_damage_in_several_places(places: list[tuple[str, float, float, bytes | None]]) -> None:
     changes, spans = blotted(places)
