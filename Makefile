@@ -123,7 +123,7 @@ test-compiled: compiled ## the quick tests on the compiled build, except those t
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
 	@$(BIN)/python packaging/wheels.py dist
 
-# BITS_OF_EACH_BYTE=8 flips every bit of the journals that Spark reads, for a quarter of an hour.
+# BITS_OF_EACH_BYTE=8 flips every bit of the closed segments that Spark reads, which takes much longer.
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark (half a gigabyte); requires Java 17
 	@$(SPARK)/bin/python -m pytest -n 2 --dist loadfile tests/kestrelspark --durations 10 \
 	    $(call AGAIN,$(SPARK)/bin/python,long or not long)

@@ -23,7 +23,7 @@ from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import SegmentReport, verify_spool
 from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
-from tests.support.damage import BITS_OF_EACH_BYTE, RECORDS, Sample
+from tests.support.damage import RECORDS, Sample, of_each_byte
 from tests.support.segments import BEGIN_MS, puts, write_segment
 
 CLOSED: Final = "archive/work/1700000000000"
@@ -84,17 +84,17 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(content)
 
 
-def bits_of(places: Iterable[int]) -> list[int]:
-    """Of each byte as many as BITS_OF_EACH_BYTE says, each time others."""
-    return [at * 8 + (at + number) % 8 for at in places for number in range(BITS_OF_EACH_BYTE)]
+def bits_of(path: Path) -> list[int]:
+    """Some of each byte."""
+    return [bit for _, bit in of_each_byte((str(path), bit) for bit in range(path.stat().st_size * 8))]
 
 
 def each_bit_is_found(folder: Path, bits: int | None, caplog: pytest.LogCaptureFixture) -> None:
     """So many `bits` are tried, None = some of each byte."""
     closed = Closed(folder)
     assert closed.found(Mode.FAILFAST)[1] == []
-    size_bytes = closed.last.stat().st_size
-    for bit in bits_of(range(size_bytes)) if bits is None else random.Random(8).sample(range(size_bytes * 8), bits):
+    count = closed.last.stat().st_size * 8
+    for bit in bits_of(closed.last) if bits is None else random.Random(8).sample(range(count), bits):
         flip(closed.last, bit)
         caplog.clear()
         ids, corrupt = closed.found(Mode.PERMISSIVE)
@@ -136,11 +136,11 @@ def salvaged(path: Path, end_id: int) -> list[int]:
     return [item_id(buffer[start:end]) for record_type, start, end in pieces if record_type == Type.PUT]
 
 
-def each_flip_leaves_what_a_repair_finds(folder: Path, bits: Callable[[bytes], Iterable[int]]) -> None:
+def each_flip_leaves_what_a_repair_finds(folder: Path, bits: Callable[[Path], Iterable[int]]) -> None:
     closed = Closed(folder)
     for path, following in pairwise(sorted(folder.glob("*.seg"))):
         end_id = (parse_segment_name(following.name) or (0, 0))[1]
-        for bit in bits(path.read_bytes()):
+        for bit in bits(path):
             flip(path, bit)
             (file,) = [one for one in discover([str(closed.root)]).files if one.path == str(path)]
             rows = [row for batch in batches([file], RowSelection(("event", "id"))) for row in batch.to_pylist()]
@@ -149,8 +149,8 @@ def each_flip_leaves_what_a_repair_finds(folder: Path, bits: Callable[[bytes], I
 
 
 def test_items_within_a_damaged_item_are_no_rows_as_a_repair_takes_none_of_them_for_its_own(tmp_path: Path) -> None:
-    def frame(content: bytes) -> Iterable[int]:
-        at = content.find(RECORDS) - PUT_HEADER_BYTES
+    def frame(path: Path) -> Iterable[int]:
+        at = path.read_bytes().find(RECORDS) - PUT_HEADER_BYTES
         return range(at * 8, (at + FRAME_BYTES) * 8) if at > 0 else ()
 
     each_flip_leaves_what_a_repair_finds(tmp_path / "spool" / "work.journal", frame)
@@ -159,8 +159,7 @@ def test_items_within_a_damaged_item_are_no_rows_as_a_repair_takes_none_of_them_
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_flipped_bit_of_each_byte_of_a_closed_segment_leaves_the_rows_that_a_repair_finds(tmp_path: Path) -> None:
-    folder = tmp_path / "spool" / "work.journal"
-    each_flip_leaves_what_a_repair_finds(folder, lambda content: bits_of(range(len(content))))
+    each_flip_leaves_what_a_repair_finds(tmp_path / "spool" / "work.journal", bits_of)
 
 
 def synced_early(folder: Path, number: int = 1) -> tuple[Path, int]:
