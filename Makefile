@@ -68,17 +68,20 @@ screens: $(INSTALLED) ## regenerate the console's screens (tests/tui/screens, do
 
 # FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config selects targets. Failing inputs are kept in .fuzz/TARGET-crash-*.
 FUZZ_SECONDS ?= 3600
-FUZZ_TARGETS ?= memcache_parser cache_commands journal_reader kestrel_files config
+FUZZ_TARGETS ?= memcache_parser cache_commands disque_commands journal_reader kestrel_files disque_aof config
 
 fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the other
 	@for target in $(FUZZ_TARGETS); do \
 	    echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
 	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 || exit 1; done
 
-# SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter.
+# SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs: JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS.
 SEEDS ?= 10000
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 200
+JOB_SEEDS ?= 1000
+JOB_KILLS ?= 200
+JOB_POWER_CUTS ?= 50
 FLIPS ?= 100000
 SOAK_SECONDS ?= 3600
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
@@ -106,6 +109,10 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@KILL_CYCLES=$(KILL_CYCLES) $(BIN)/python -m pytest -s -p no:xdist -m long tests/functional/test_kill.py
 	@echo "prove: $(POWER_CUTS) power cuts"
 	@POWER_CUTS=$(POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_power_cuts.py
+	@echo "prove: jobs: $(JOB_SEEDS) seeds, planted bugs, $(JOB_KILLS) times kill -9, $(JOB_POWER_CUTS) power cuts"
+	@$(BIN)/python -m tests.simulation.jobs --seeds $(JOB_SEEDS)
+	@SEARCH=1 JOB_KILLS=$(JOB_KILLS) JOB_POWER_CUTS=$(JOB_POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist \
+	    tests/simulation/jobs tests/faults/test_job_crashes.py
 	@echo "prove: $(SOAK_SECONDS) s of work without growth"
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py
 
@@ -139,7 +146,7 @@ $(SPARK)/.installed: pyproject.toml
 	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark-fast,dev]'
 	@touch $@
 
-# ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth cache" selects parts, QUICK=1 is a smoke test.
+# ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth cache jobs" selects parts, QUICK=1 is a smoke test.
 MEASURE := $(BIN)/python -m benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
 bench: $(INSTALLED) ## benchmarks: kestreld, memcached, redis and beanstalkd, and how costs grow

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks import cache
+from benchmarks import cache, jobs
 from benchmarks.backlog import backlog
 from benchmarks.compare import QUEUES, compare
 from benchmarks.errors import Unusable
@@ -20,10 +20,18 @@ from benchmarks.load import SCRATCH, build
 from benchmarks.load_tests import load_tests
 from benchmarks.machine import Machine, describe
 from benchmarks.results import RESULTS, Results, save
-from benchmarks.servers import PEERS, Program, is_installed, kestreld, kestreld_cache
-from benchmarks.tables import Table, backlog_table, cache_table, compare_tables, growth_tables, load_test_table
+from benchmarks.servers import PEERS, Program, is_installed, kestreld, kestreld_cache, kestreld_jobs
+from benchmarks.tables import (
+    Table,
+    backlog_table,
+    cache_table,
+    compare_tables,
+    growth_tables,
+    jobs_table,
+    load_test_table,
+)
 
-PARTS: Final = ("compare", "load-tests", "backlog", "growth", "cache")
+PARTS: Final = ("compare", "load-tests", "backlog", "growth", "cache", "jobs")
 QUICK_SECONDS: Final = 0.2
 FAULTY: Final = 1
 
@@ -82,14 +90,22 @@ def _measure(options: argparse.Namespace) -> int:
         words.print(f"benchmarks: {peer.name} is left out: it is not installed (apt-get install {peer.package})")
     programs = [*own, *(peer for peer in peers if peer not in missing)]
     caches = [kestreld_cache(name, command, cache.ROOMY_MIB) for name, command in commands.items()]
-    caches += [program for program in programs if program.protocol == "memcached"]
+    with_jobs = [kestreld_jobs(name, command) for name, command in commands.items()]
+    programs_of = {
+        "compare": programs,
+        "load-tests": own[:1],
+        "backlog": [program for program in programs if program.protocol in QUEUES],
+        "growth": own,
+        "cache": caches + [program for program in programs if program.protocol == "memcached"],
+        "jobs": with_jobs + [program for program in programs if program.protocol == "redis"],
+    }
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run", dir=options.folder))
     faults = 0
     try:
         machine = describe(programs, missing, folder)
         for part in options.parts or PARTS:
-            results = _part(part, machine, own, programs, caches, folder, options)
+            results = _part(part, machine, programs_of[part], folder, options)
             save(results, options.results / f"{part}.json")
             for table in _tables(part, results):
                 tables.print(_rich(table))
@@ -104,13 +120,7 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _part(
-    part: str,
-    machine: Machine,
-    own: Sequence[Program],
-    programs: Sequence[Program],
-    caches: Sequence[Program],
-    folder: Path,
-    options: argparse.Namespace,
+    part: str, machine: Machine, programs: Sequence[Program], folder: Path, options: argparse.Namespace
 ) -> Results:
     results = Results(machine, options.rounds, options.seconds, [], [], [])
     with words.status(part) as status:
@@ -121,16 +131,17 @@ def _part(
                 runs = compare(programs, folder, rounds=rounds, seconds=seconds, quick=quick, done=done)
                 results.runs.extend(runs)
             case "growth":
-                results.runs.extend(growth(own, folder, rounds=rounds, seconds=seconds, quick=quick, done=done))
+                results.runs.extend(growth(programs, folder, rounds=rounds, seconds=seconds, quick=quick, done=done))
             case "backlog":
-                keeping = [program for program in programs if program.protocol in QUEUES]
-                results.backlogs.extend(backlog(keeping, folder, rounds=rounds, quick=quick, done=done))
+                results.backlogs.extend(backlog(programs, folder, rounds=rounds, quick=quick, done=done))
             case "cache":
                 results.runs.extend(
-                    cache.compare(caches, folder, rounds=rounds, seconds=seconds, quick=quick, done=done)
+                    cache.compare(programs, folder, rounds=rounds, seconds=seconds, quick=quick, done=done)
                 )
+            case "jobs":
+                results.runs.extend(jobs.compare(programs, folder, rounds=rounds, seconds=seconds, done=done))
             case "load-tests":
-                results.load_tests.extend(load_tests(own[0], folder, quick=quick, done=done))
+                results.load_tests.extend(load_tests(programs[0], folder, quick=quick, done=done))
     return results
 
 
@@ -144,6 +155,8 @@ def _tables(part: str, results: Results) -> list[Table]:
             return [backlog_table(results)]
         case "cache":
             return [cache_table(results)]
+        case "jobs":
+            return [jobs_table(results)]
         case _:
             return [load_test_table(results)]
 

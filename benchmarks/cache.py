@@ -6,38 +6,32 @@ flushed. Each figure stands beside its limit; the exit status is 1 where one is 
 server worked meanwhile: that is the same on a machine that others use, too.
 """
 
-import argparse
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Final
 
-from rich.console import Console
-
+from benchmarks import parts
 from benchmarks.compare import measure, turned
 from benchmarks.errors import Unusable
-from benchmarks.limits import NO_LIMIT, Figure, above_idle, in_words, line, waited
-from benchmarks.load import SCRATCH, Load, build
+from benchmarks.limits import NO_LIMIT, Figure, above_idle, best_of, in_words, ratio, waited
+from benchmarks.load import Load
 from benchmarks.machine import engine
+from benchmarks.parts import QUICK_COUNT, Options, Part, Shape
 from benchmarks.results import Run
-from benchmarks.servers import ROOT, Program, Server, is_installed, kestreld_cache, memcached, running
+from benchmarks.servers import Program, Server, is_installed, kestreld_cache, memcached, running
 from benchmarks.waits import IDLE_S, ask, connect
 
-PARTS: Final = ("cpu", "memory", "waits")
-COMPILED: Final = ROOT / ".venv-compiled" / "bin" / "kestreld"  # `make compiled`
 MIB: Final = 1024**2
 SIZE: Final = "64-100"
 KEYS: Final = 1_000_000
 FEW_KEYS: Final = 1_000
-QUICK_KEYS: Final = 5_000
 ROOMY_MIB: Final = 1024  # nothing is evicted
 MEMORY_MIB: Final = (64, 256)
+QUICK_MEMORY_MIB: Final = (8,)
 ITEM_BYTES_MIN: Final = 100  # what an item of 64 bytes takes at least: so many fill a cache several times over
 RSS_MAX: Final = 1.3  # of cache_memory
 MANY_KEYS_MAX: Final = 1.1  # of the limit with few keys
@@ -47,36 +41,12 @@ EXPIRY_S_MAX: Final = 15.0  # after that, what has expired may well stay until s
 SETTLE_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Clients, operations on the way on each connection, and what the processor time may be of memcached's."""
-
-    name: str
-    clients: int
-    depth: int
-    limit: float
-    compiled_limit: float
-
-
 SHAPES: Final = (
     Shape("16 clients", 16, 1, 1.7, 1.5),
     Shape("64 clients", 64, 1, 1.55, 1.4),
     Shape("16 clients x 32", 16, 32, 0.7, 0.45),
 )
 WORKS: Final = {"set+get": "put+take", "get": "take"}  # a set and a get by turns, each of a random key
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`programs` are the kestrelds' names and the commands that start them."""
-
-    programs: dict[str, str]
-    folder: Path
-    keys: int
-    memory_mib: Sequence[int]
-    rounds: int
-    seconds: float
-    say: Callable[[str], None]
 
 
 def row_name(words: str, keys: int, shape: Shape) -> str:
@@ -127,9 +97,9 @@ def cpu(options: Options) -> Iterator[Figure]:
     with running([*programs, peer], options.folder / "cpu") as servers:
         compiled = {server.name: engine(server).startswith("compiled") for server in servers[:-1]}
         found: dict[tuple[str, str], list[float]] = {}
-        for run in runs(servers, keys=options.keys, rounds=options.rounds, seconds=options.seconds, say=options.say):
+        for run in runs(servers, keys=options.count, rounds=options.rounds, seconds=options.seconds, say=options.say):
             found.setdefault((run.row, run.server), []).append(_checked(run).result.server_cpu_us_op)
-    for keys, more in ((FEW_KEYS, 1.0), (options.keys, MANY_KEYS_MAX)):
+    for keys, more in ((FEW_KEYS, 1.0), (options.count, MANY_KEYS_MAX)):
         for words in WORKS:
             for shape in SHAPES:
                 for name, is_compiled in compiled.items():
@@ -138,19 +108,12 @@ def cpu(options: Options) -> Iterator[Figure]:
                     yield ratio(f"{name}: {row}", found[row, name], found[row, peer.name], limit)
 
 
-def ratio(name: str, own_us: Sequence[float], peer_us: Sequence[float], limit: float) -> Figure:
-    """The median of the rounds' ratios, beside the ratio of the minima."""
-    ratios = [own / peer for own, peer in zip(own_us, peer_us, strict=True)]
-    words = f"minima {min(own_us) / min(peer_us):.2f} ({min(own_us):.2f} and {min(peer_us):.2f} µs)"
-    return Figure(name, median(ratios), limit, f"{words}; rounds {min(ratios):.2f} to {max(ratios):.2f}")
-
-
 def compare(
     programs: Sequence[Program], folder: Path, *, rounds: int, seconds: float, quick: bool, done: Callable[[str], None]
 ) -> Iterator[Run]:
     """What `cpu` measures, of any caches. `done` hears what is being measured."""
     with running(programs, folder / "caches") as servers:
-        yield from runs(servers, keys=QUICK_KEYS if quick else KEYS, rounds=rounds, seconds=seconds, say=done)
+        yield from runs(servers, keys=QUICK_COUNT if quick else KEYS, rounds=rounds, seconds=seconds, say=done)
 
 
 @contextmanager
@@ -165,13 +128,17 @@ def _kestrelds(options: Options, memory_mib: int) -> list[Program]:
 
 def memory(options: Options) -> Iterator[Figure]:
     """Resident memory of a full cache, less that of an idle server, of what the cache may take."""
-    for memory_mib in options.memory_mib:
+    for memory_mib in _sizes_mib(options):
         for program in [*_kestrelds(options, memory_mib), *filter(is_installed, [memcached(memory_mib)])]:
             with _server(options, program) as server:
                 for what, share, limit in _fillings(server, memory_mib * MIB, options):
                     words = f"{int(statistic(server, 'curr_items')):,} items"
                     name = f"{server.name}: RSS of {memory_mib} MiB, {what}"
                     yield Figure(name, share, limit if program.is_ours else NO_LIMIT, words)
+
+
+def _sizes_mib(options: Options) -> Sequence[int]:
+    return QUICK_MEMORY_MIB if options.is_quick else MEMORY_MIB
 
 
 def _fillings(server: Server, memory_bytes: int, options: Options) -> Iterator[tuple[str, float, float]]:
@@ -210,12 +177,7 @@ def statistic(server: Server, name: str) -> str:
 def waits(options: Options) -> Iterator[Figure]:
     """What a client with one small item waits for meanwhile: the best of the rounds, for what else runs only adds."""
     for program in _kestrelds(options, 2 * ROOMY_MIB):
-        best: dict[str, Figure] = {}
-        for _ in range(options.rounds):
-            for figure in _waits(options, program, 2 * options.keys):
-                if figure.name not in best or figure.value < best[figure.name].value:
-                    best[figure.name] = figure
-        yield from best.values()
+        yield from best_of(options.rounds, lambda: _waits(options, program, 2 * options.count))  # noqa: B023
 
 
 def _waits(options: Options, program: Program, keys: int) -> Iterator[Figure]:
@@ -250,7 +212,7 @@ def _waits(options: Options, program: Program, keys: int) -> Iterator[Figure]:
 
 def _with_little_memory(program: Program, options: Options) -> Program:
     """The same kestreld with the smallest of the caches."""
-    return kestreld_cache(program.name, options.programs[program.name], min(options.memory_mib))
+    return kestreld_cache(program.name, options.programs[program.name], min(_sizes_mib(options)))
 
 
 def _until_expired(server: Server, expires_at_s: int) -> None:
@@ -265,55 +227,12 @@ def _flush_all(server: Server) -> None:
     time.sleep(SETTLE_S)  # what is dropped may be freed in parts
 
 
-def _read_options(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cache", description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure (default all): {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, help="so many of everything that is repeated (cpu: 7, waits: 2)")
-    parser.add_argument("--seconds", type=float, default=1, help="of each measurement of CPU (1)")
-    parser.add_argument("--keys", type=int, default=KEYS, help=f"how many are many; twice as many for waits ({KEYS})")
-    parser.add_argument("--quick", action="store_true", help="does everything work? short, and with few keys")
-    parser.add_argument("--kestreld", default="", metavar="COMMAND", help="the kestreld to measure (default: this one)")
-    parser.add_argument("--compiled", action="store_true", help="the one of `make compiled` beside it")
-    parser.add_argument("--folder", type=Path, default=SCRATCH, help="where journals lie meanwhile")
-    options = parser.parse_args(given)
-    if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    if options.quick:
-        options.rounds, options.seconds, options.keys = 1, 0.05, QUICK_KEYS
-    if options.keys < 1 or (options.rounds or 1) < 1:
-        parser.error("it takes a round and a key at least")
-    if options.compiled and not COMPILED.exists():
-        parser.error(f"there is no {COMPILED}: run `make compiled` first")
-    return options
+PARTS: Final = {"cpu": Part(cpu, 7), "memory": Part(memory, 1), "waits": Part(waits, 2)}
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """0 = measured, and nothing is above its limit; 1 = something is; 2 = it could not be measured."""
-    options = _read_options(given)
-    build()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="run", dir=options.folder))
-    programs = {"kestreld": options.kestreld} | ({"compiled": str(COMPILED)} if options.compiled else {})
-    memory_mib = (8,) if options.quick else MEMORY_MIB
-    words = Console(stderr=True, highlight=False)
-    is_above = False
-    try:
-        with words.status("starting") as status:
-            say: Callable[[str], None] = status.update if words.is_terminal else lambda what: None
-            for part in options.parts or PARTS:
-                rounds = options.rounds or (7 if part == "cpu" else 2)
-                wanted = Options(programs, folder, options.keys, memory_mib, rounds, options.seconds, say)
-                for figure in {"cpu": cpu, "memory": memory, "waits": waits}[part](wanted):
-                    is_above = is_above or figure.is_above
-                    status.stop()
-                    print(line(figure), flush=True)  # some are a long time coming
-                    status.start()
-    except Unusable as unusable:
-        words.print(f"benchmarks: {unusable}", markup=False)
-        return 2
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return int(is_above)
+    """See `parts.judge`."""
+    return parts.main("cache", __doc__.partition("\n")[0], PARTS, "keys", KEYS, given)
 
 
 if __name__ == "__main__":

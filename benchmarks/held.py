@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,12 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from rich.console import Console
-
 from benchmarks.compare import measure, turned
 from benchmarks.errors import Unusable
-from benchmarks.limits import NO_LIMIT, Figure, above_idle, in_words, line, waited
+from benchmarks.limits import NO_LIMIT, Figure, above_idle, in_words, waited
 from benchmarks.load import SCRATCH, Load
+from benchmarks.parts import Say, judge
 from benchmarks.servers import Server, free_port, kestreld
 from benchmarks.start_stop import started_s, stopped_s
 from benchmarks.waits import ask, connect, fetch
@@ -54,8 +52,6 @@ MIB: Final = 1024**2
 
 PAIR_MAX, SAME_MAX, OTHER_MAX = 1.35, 1.10, 1.02
 EACH_BYTES_MAX, START_S_MAX, LARGE_EACH_BYTES_MAX = 400, 15, 1024
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,28 +334,13 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="run", dir=options.folder))
-    words = Console(stderr=True, highlight=False)
-    is_above = False
-    try:
-        with words.status("starting") as status:
-            say: Say = status.update if words.is_terminal else lambda what: None
-            wanted = Options(
-                options.kestreld, folder, options.scale, options.rounds, options.seconds, options.due_s, say
-            )
-            for part in options.parts or PARTS:
-                for figure in {"leases": leases, "small": small, "large": large}[part](wanted):
-                    is_above = is_above or figure.is_above
-                    status.stop()
-                    print(line(figure), flush=True)  # some are a long time coming
-                    status.start()
-    except Unusable as unusable:
-        words.print(f"benchmarks: {unusable}", markup=False)
-        return 2
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return int(is_above)
+
+    def figures(folder: Path, say: Say) -> Iterator[Figure]:
+        wanted = Options(options.kestreld, folder, options.scale, options.rounds, options.seconds, options.due_s, say)
+        for part in options.parts or PARTS:
+            yield from {"leases": leases, "small": small, "large": large}[part](wanted)
+
+    return judge(figures, options.folder)
 
 
 if __name__ == "__main__":

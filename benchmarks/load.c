@@ -1,7 +1,8 @@
 // Puts and takes items over many connections in one thread, and measures what that costs the server.
 //
-// It speaks to kestreld and Kestrel, memcached, redis (lists) and beanstalkd. Every item carries its number, and what
-// follows in it depends on the number: each one that comes back is compared byte for byte, and has to come once.
+// It speaks to kestreld and Kestrel, memcached, redis (lists), Disque (jobs) and beanstalkd. Every item carries its
+// number, and what follows in it depends on that: each one that comes back is compared byte for byte, and has to come
+// once.
 // With `--keys` memcached and kestreld's cache are used as what they are: puts and takes are of random keys, and the
 // number of a value is that of its key.
 // The result is one line of JSON; the exit status is 0 if all is well, 1 if items or answers were wrong, 2 if it
@@ -54,6 +55,7 @@ struct answer {
     const char *item;
     size_t item_bytes;
     u64 id;  // beanstalkd's; the token of a lease
+    const char *job_id;
 };
 
 struct request {
@@ -82,7 +84,8 @@ struct connection {
 
 struct protocol {
     const char *name;
-    bool keeps;  // a take does not remove the item, and each connection has a queue of its own
+    bool keeps;        // a take does not remove the item, and each connection has a queue of its own
+    bool counts_acks;  // they are operations of their own, as the commands of others are
     void (*put)(struct connection *, u64 queue, const char *item, size_t item_bytes);
     void (*take)(struct connection *, u64 queue, bool reliable);
     void (*ack)(struct connection *, const struct answer *);  // prepares that of an item; NULL = takes need none
@@ -116,7 +119,7 @@ static u64 taken_room;
 static uint32_t *latencies_ns;
 static u64 latency_count, latency_room;
 static bool measuring;
-static u64 measured_puts, measured_takes, measured_bytes;
+static u64 measured_puts, measured_takes, measured_acks, measured_bytes;
 static u64 faults;
 static char first_fault[200];
 
@@ -422,11 +425,51 @@ static enum meaning beanstalk_read(enum kind kind, const char *at, size_t bytes,
     return item_after(at, bytes, line, strtoul(after_id, NULL, 10), 2, answer);
 }
 
+// Disque: ADDJOB and GETJOB; every take is over with ACKJOB
+
+static void disque_put(struct connection *c, u64 queue, const char *item, size_t bytes) {
+    const char *name = name_of(queue);
+    say(c, "*4\r\n$6\r\nADDJOB\r\n$%zu\r\n%s\r\n$%zu\r\n", strlen(name), name, bytes);
+    add(c, item, bytes);
+    add(c, "\r\n$1\r\n0\r\n", 9);
+}
+
+static void disque_take(struct connection *c, u64 queue, bool reliable) {
+    (void)reliable;
+    const char *name = name_of(queue);
+    // Only a queue that is being emptied may have no job: GETJOB waits for one.
+    const char *head = phase == DRAIN ? "*4\r\n$6\r\nGETJOB\r\n$6\r\nNOHANG" : "*3\r\n$6\r\nGETJOB";
+    say(c, "%s\r\n$4\r\nFROM\r\n$%zu\r\n%s\r\n", head, strlen(name), name);
+}
+
+static void disque_ack(struct connection *c, const struct answer *answer) {
+    snprintf(c->ack, sizeof c->ack, "*2\r\n$6\r\nACKJOB\r\n$40\r\n%.40s\r\n", answer->job_id);
+}
+
+static enum meaning disque_read(enum kind kind, const char *at, size_t bytes, struct answer *answer) {
+    const char *line = end_of_line(at, bytes);
+    if (line == NULL) return INCOMPLETE;
+    answer->bytes = line - at;
+    if (kind == OF_PUT) return strncmp(at, "+D-", 3) == 0 ? OK : REFUSED;
+    if (kind == OF_ACK) return strncmp(at, ":1\r", 3) == 0 ? OK : REFUSED;
+    if (strncmp(at, "*-1\r", 4) == 0) return EMPTY;
+    if (strncmp(at, "*1\r", 3) != 0) return REFUSED;
+    const char *before = line;
+    for (int number = 0; number < 6; number++) {  // *3, the queue and the id, each behind its length, that of the body
+        before = line;
+        line = end_of_line(line, at + bytes - line);
+        if (line == NULL) return INCOMPLETE;
+        if (number == 4) answer->job_id = before;
+    }
+    return item_after(at, bytes, line, strtoul(before + 1, NULL, 10), 2, answer);
+}
+
 static const struct protocol protocols[] = {
-    {"kestrel", false, memcache_put, memcache_take, memcache_ack, memcache_read},
-    {"memcached", true, memcache_put, memcache_take, NULL, memcache_read},
-    {"redis", false, redis_put, redis_take, redis_ack, redis_read},
-    {"beanstalkd", false, beanstalk_put, beanstalk_take, beanstalk_ack, beanstalk_read},
+    {"kestrel", false, false, memcache_put, memcache_take, memcache_ack, memcache_read},
+    {"memcached", true, false, memcache_put, memcache_take, NULL, memcache_read},
+    {"redis", false, false, redis_put, redis_take, redis_ack, redis_read},
+    {"beanstalkd", false, false, beanstalk_put, beanstalk_take, beanstalk_ack, beanstalk_read},
+    {"disque", false, true, disque_put, disque_take, disque_ack, disque_read},
 };
 
 static bool is_beanstalk(void) { return protocol->put == beanstalk_put; }
@@ -577,6 +620,8 @@ static void count(const struct request *request, size_t item_bytes) {
     measured_bytes += item_bytes;
     if (request->kind == OF_PUT)
         measured_puts++;
+    else if (request->kind == OF_ACK && protocol->counts_acks)
+        measured_acks++;
     else
         measured_takes++;
 }
@@ -613,7 +658,12 @@ static void answered(struct connection *c, const struct request *request, enum m
         item_arrived(answer->item, answer->item_bytes, request);
         if (protocol->ack != NULL) protocol->ack(c, answer);
         if (c->ack[0] && !(acks_join && phase == WORK)) {
-            send_ack(c, request, answer->item_bytes);
+            struct request ends = *request;
+            if (protocol->counts_acks) {
+                count(request, answer->item_bytes);
+                ends.begun_ns = now_ns;
+            }
+            send_ack(c, &ends, answer->item_bytes);
         } else {
             c->in_flight--;
             count(request, answer->item_bytes);
@@ -769,9 +819,10 @@ static void print_text(const char *text) {
 
 static void print_result(u64 wall_ns, u64 server_ns, u64 own_ns) {
     qsort(latencies_ns, latency_count, sizeof *latencies_ns, by_time);
-    u64 operations = measured_puts + measured_takes;
-    printf("{\"operations\": %lu, \"puts\": %lu, \"takes\": %lu, \"seconds\": %.4f, \"ops_s\": %.1f, ", operations,
-           measured_puts, measured_takes, wall_ns / 1e9, wall_ns ? operations / (wall_ns / 1e9) : 0);
+    u64 operations = measured_puts + measured_takes + measured_acks;
+    printf("{\"operations\": %lu, \"puts\": %lu, \"takes\": %lu, \"acks\": %lu, ", operations, measured_puts,
+           measured_takes, measured_acks);
+    printf("\"seconds\": %.4f, \"ops_s\": %.1f, ", wall_ns / 1e9, wall_ns ? operations / (wall_ns / 1e9) : 0);
     printf("\"server_cpu_us_op\": %.4f, \"client_cpu_percent\": %.0f, \"item_bytes\": %.1f, ",
            operations ? server_ns / 1e3 / operations : 0, wall_ns ? own_ns * 100.0 / wall_ns : 0,
            operations ? (double)measured_bytes / operations : 0);

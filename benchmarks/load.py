@@ -43,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What load.c prints. An operation is a put that was answered, or an item that came."""
+    """What load.c prints. An operation is a put that was answered, an item that came, or the end of a job."""
 
     operations: int
     puts: int
@@ -60,6 +60,7 @@ class LoadResult:
     max_us: float
     faults: int  # items lost, damaged, doubled or strange, and answers that were errors
     first_fault: str
+    acks: int = 0  # of jobs: they are operations of their own
 
 
 def build() -> Path:

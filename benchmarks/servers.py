@@ -83,6 +83,23 @@ def kestreld_cache(name: str, command: str, memory_mib: int) -> Program:
     return Program(name, "memcached", with_options, "", [*base, "--version"])
 
 
+def kestreld_jobs(name: str, command: str, memcache_port: int = 0) -> Program:
+    """As `kestreld`, but its port is that of its jobs, which are logged. `memcache_port` 0 = any."""
+    base = _base(command)
+
+    def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
+        config = folder / "kestreld.yaml"
+        config.write_text(
+            f"listen: {{memcache: 127.0.0.1:{memcache_port or free_port()}, disque: 127.0.0.1:{port}, admin: null}}\n"
+            f"queue_path: {folder / 'spool'}\n"
+            "max_queues: infinite\n"
+            f"jobs: {{journal: true, sync_journal: {'false' if sync is Sync.NOTHING else 'true'}}}\n"
+        )
+        return [*base, "--config", str(config)]
+
+    return Program(name, "disque", with_options, "", [*base, "--version"])
+
+
 def _base(command: str) -> list[str]:
     return shlex.split(command) or [sys.executable, "-m", "kestreld"]
 
@@ -116,9 +133,10 @@ def _beanstalkd(port: int, folder: Path, sync: Sync) -> list[str]:
     ]
 
 
+REDIS: Final = Program("redis", "redis", _redis, "redis-server", ["redis-server", "--version"])
 PEERS: Final = (
     memcached(),
-    Program("redis", "redis", _redis, "redis-server", ["redis-server", "--version"]),
+    REDIS,
     Program("beanstalkd", "beanstalkd", _beanstalkd, "beanstalkd", ["beanstalkd", "-v"]),
 )
 

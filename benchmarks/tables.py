@@ -43,10 +43,18 @@ def compare_tables(results: Results) -> list[Table]:
 
 
 def cache_table(results: Results) -> Table:
+    return _of_some(results, "the cache: server CPU, µs per operation; in brackets kestreld's divided by memcached's")
+
+
+def jobs_table(results: Results) -> Table:
+    return _of_some(results, "jobs: server CPU, µs per command; in brackets kestreld's divided by redis's")
+
+
+def _of_some(results: Results, title: str) -> Table:
+    """Of the servers that were measured."""
     found = cells(results.runs)
     servers = {name: version for name, version in results.machine.servers.items() if any(name == at[2] for at in found)}
     results = replace(results, machine=replace(results.machine, servers=servers))
-    title = "the cache: server CPU, µs per operation; in brackets kestreld's divided by memcached's"
     names = list(dict.fromkeys(row for row, _, _ in found))
     return _beside_peers(results, found, names, title, lambda cell: cell.cpu_us, "{:.2f}")
 

@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ CPU_CLOCK: Final = 2  # of a process, as pthread_getcpuclockid(3) numbers them
 PROBE: Final = b"set probe 0 0 1\r\nx\r\n", b"get probe\r\n"
 PROBED: Final = {b"STORED\r\n", b"VALUE probe 0 1\r\nx\r\nEND\r\n", b"END\r\n"}  # the last behind a flush_all
 
+Talk = Generator[bytes, bytes, None]  # gives requests, is sent their answers, and raises Unusable for a wrong one
+
 
 @dataclass(frozen=True, slots=True)
 class Waits:
@@ -57,12 +59,22 @@ class Waits:
         )
 
 
+def put_and_get() -> Talk:
+    """Of a small item."""
+    while True:
+        for request in PROBE:
+            heard = yield request
+            if heard not in PROBED:
+                raise Unusable(f"the probing client got {heard!r}")
+
+
 class Prober(Thread):
     """A client that notes the longest of its waits."""
 
-    def __init__(self, port: int, pid: int) -> None:
+    def __init__(self, port: int, pid: int, talk: Callable[[], Talk] = put_and_get) -> None:
         super().__init__(daemon=True)
         self._connection = connect(port)
+        self._talk = talk()
         self._pid = pid
         self._cpu = ~pid << 3 | CPU_CLOCK
         self._over = Event()
@@ -76,11 +88,16 @@ class Prober(Thread):
             Path("/proc/thread-self/schedstat").open("rb") as client,
         ):
             fds = server.fileno(), client.fileno()
-            while not self._over.is_set() and not self._failure:
-                for request in PROBE:
-                    self._probe(request, fds)
+            request = next(self._talk)
+            while not self._over.is_set():
+                heard = self._probe(request, fds)
+                try:
+                    request = self._talk.send(heard)
+                except Unusable as unusable:
+                    self._failure = str(unusable)
+                    break
 
-    def _probe(self, request: bytes, fds: tuple[int, int]) -> None:
+    def _probe(self, request: bytes, fds: tuple[int, int]) -> bytes:
         delayed_s = sum(map(_delayed_s, fds))
         started_s, used_s = time.perf_counter(), time.clock_gettime(self._cpu)
         self._connection.sendall(request)
@@ -92,8 +109,7 @@ class Prober(Thread):
         # It may have worked on while this client waited for a processor.
         alone_s = min(waited_s - sum(map(_delayed_s, fds)) + delayed_s, used_s)
         self._longest_alone_s = max(self._longest_alone_s, alone_s)
-        if heard not in PROBED:
-            self._failure = f"the probing client got {heard!r}"
+        return heard
 
     def stop(self) -> Waits:
         took_s = time.perf_counter() - self._started_s

@@ -28,6 +28,9 @@ from kestrelctl.commands import (
     history,
     import_items,
     items,
+    job_queues,
+    jobs,
+    jobs_import,
     journal,
     journal_diff,
     journal_dump,
@@ -79,7 +82,7 @@ TOPICS: Final = {
     "Monitoring": ("top", "web", "watch", "check", "doctor"),
     "Server": ("dump-config", "dump-stats", "reload", "version", "shutdown"),
     "Journals": ("journal", "journal-verify", "repair", "retention"),
-    "More": ("cache", "context", "bench", "spark"),
+    "More": ("cache", "jobs", "context", "bench", "spark"),
 }
 HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
 
@@ -209,8 +212,19 @@ journal.journal.command("diff")(journal_diff.journal_diff)
 journal.journal.command("explain-space")(journal_explain_space.journal_explain_space)
 journal.journal.command("peek")(journal_peek.journal_peek)
 journal.journal.command("replay")(journal_replay.journal_replay)
+jobs.jobs.command("ls")(job_queues.jobs_ls)
+jobs.jobs.command("scan")(job_queues.jobs_scan)
+jobs.jobs.command("peek")(job_queues.jobs_peek)
+jobs.jobs.command("stat")(job_queues.jobs_stat)
+jobs.jobs.command("count")(job_queues.jobs_count)
+jobs.jobs.command("pause")(job_queues.jobs_pause)
+jobs.jobs.command("redrive")(job_queues.jobs_redrive)
+jobs.jobs.command("qdel")(job_queues.jobs_qdel)
+jobs.jobs.command("restart")(job_queues.jobs_restart)
+jobs.jobs.command("import")(jobs_import.jobs_import)
 app.add_typer(readers.readers, name="readers")
 app.add_typer(cache.cache, name="cache")
+app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(context.context, name="context")
 app.add_typer(journal.journal, name="journal")
 app.add_typer(retention.retention, name="retention")

@@ -14,20 +14,20 @@ import ssl
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kestreld import __version__
 from kestreld.clock import Clock
 from kestreld.config.config import Config, LogFormat
-from kestreld.config.config_file import find_config_path, load_file
 from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
-from kestreld.listening import listen, listen_for_cache, listen_for_operators
+from kestreld.listening import ProcessOfJobs, listen, listen_for_cache, listen_for_jobs, listen_for_operators
 from kestreld.log import FromLibraries, Level, Log
 from kestreld.machine import memory_bytes
 from kestreld.net import Network
@@ -40,8 +40,12 @@ from kestreld.spool_lock import check_spool, take_lock
 from kestreld.systemd import Notifier, is_journal, passed_sockets
 from kestreld.tls import server_context
 
+if TYPE_CHECKING:
+    from kestreld.server.disque.conf_file import DisqueConf
+
 STDERR = 2
 INFLIGHT_BYTES = 1024**3
+JOBS_UNREADABLE = 1  # disque-server's exit code, as Disque's
 
 
 class ExitCode(IntEnum):
@@ -141,6 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon; returns its exit code."""
     if list(sys.argv[1:] if arguments is None else arguments) == ["hash-password"]:
         return print_hash()
+    # disque-server reads no YAML.
+    from kestreld.config.config_file import find_config_path, load_file
+
     options = parse_arguments(arguments)
     complain = stderr_log(LogFormat(options.log_format or "text")).of("daemon", Level.ERROR)
     files = FileLayer()
@@ -164,11 +171,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         sys.stdout.write(f"{comment(chosen_file(config, options.config))}\n{dump_config(config)}")
         return ExitCode.OK
+    log = stderr_log(config.log_format, is_timed=True)
+    return run(config, lambda: load_file(files, path, options.overrides), context, log, complain)
+
+
+def run(
+    config: Config,
+    load_config: Callable[[], Config],
+    context: ssl.SSLContext | None,
+    log: Log,
+    complain: Callable[[str], None],
+    conf: "DisqueConf | None" = None,
+) -> int:
+    """Serve what is in the spool until told to stop; the exit code.
+
+    `complain` is told what keeps it from starting.
+    `conf` is a disque.conf: where there is one, the server has nothing but jobs, and ends if these cannot be read.
+    """
+    files = FileLayer()
     try:
         check_spool(files, config.queue_path)
         lock = take_lock(files, config.queue_path)
         try:
-            return serve(config, path, options.overrides, lock, context)
+            return serve(config, load_config, lock, context, log, conf)
         finally:
             files.close(lock)
     except SpoolLocked as error:
@@ -208,12 +233,18 @@ def become(config: Config) -> None:
     os.setuid(account.pw_uid)
 
 
-def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int, context: ssl.SSLContext | None) -> int:
+def serve(
+    config: Config,
+    load_config: Callable[[], Config],
+    lock: int,
+    context: ssl.SSLContext | None,
+    log: Log,
+    conf: "DisqueConf | None",
+) -> int:
     """Recover the queues, listen, and run until told to stop."""
     clock, network = Clock(), Network()
     loop = TurnLoop(clock)
     asyncio.set_event_loop(loop)
-    log = stderr_log(config.log_format, is_timed=True)
     note, complain = log.of("daemon", Level.INFO), log.of("daemon", Level.ERROR)
     logging.getLogger().addHandler(FromLibraries(log))
     loop.set_exception_handler(partial(give_up, log))
@@ -227,7 +258,7 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         network,
         clock,
         collection,
-        lambda: load_file(files, path, overrides),
+        load_config,
         log.of("server", Level.WARNING),
         os.urandom(32),
         context,
@@ -238,8 +269,14 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
     )
     try:
         passed = passed_sockets(os.environ)
+        if conf is not None:
+            passed = [replace(one, name=f"disque {one.name}") for one in passed]
         addresses = listen(service, network, config, passed)
         cache_addresses = listen_for_cache(service, network, config, passed)
+        system = os.uname()
+        process = ProcessOfJobs(os.getpid(), f"{system.sysname} {system.release} {system.machine}", os.urandom)
+        fail = ignore if conf is None else end_unread
+        disque_addresses = listen_for_jobs(service, network, config, passed, log, process, conf, fail)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))
@@ -248,9 +285,13 @@ def serve(config: Config, path: str | None, overrides: Sequence[str], lock: int,
         advice = "; stop what listens there, or set another address" if error.errno == errno.EADDRINUSE else ""
         complain(f"cannot listen on {error.filename}: {error.strerror}{advice}")
         return ExitCode.CANNOT_LISTEN
-    where = f"memcache={','.join(addresses)}" + (f" admin={admin.address}" if admin is not None else "")
-    if cache_addresses:
-        where += f" cache={','.join(cache_addresses)}"
+    listeners = {
+        "memcache": addresses,
+        "admin": [admin.address] if admin is not None else [],
+        "cache": cache_addresses,
+        "disque": disque_addresses,
+    }
+    where = " ".join([f"{name}={','.join(found)}" for name, found in listeners.items() if found])
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     settle_collector()
@@ -285,6 +326,8 @@ def close(service: Service, files: ThreadedFiles, collection: QueueCollection, l
     left_us = None if until_us is None else max(until_us - service.clock.stopwatch_us(), 0) // 2
     files.stop(left_us)
     service.close()
+    for put_on_disk in service.at_close:
+        put_on_disk(until_us)
     collection.close(lock, until_us)
 
 
@@ -298,6 +341,15 @@ def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], Non
     except OSError as error:
         raise SpoolUnusable(collection.spool, f"cannot be read: {error}") from error
     return (clock.stopwatch_us() - started_us) // 1000
+
+
+def ignore(problem: str) -> None:
+    """Jobs cannot be read, which was logged: queues are served all the same."""
+
+
+def end_unread(problem: str) -> None:
+    """Jobs cannot be read, which was logged, and there is nothing else to serve."""
+    os._exit(JOBS_UNREADABLE)
 
 
 def inflight_bytes(memory: int | None) -> int:

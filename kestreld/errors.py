@@ -77,6 +77,10 @@ class SegmentsMissing(JournalCorrupt):
         self.args = (f"{path}: {reason}",)
 
 
+class LaterVersion(JournalCorrupt):
+    """A journal was written by a later kestreld. It is not damaged, and not for this one to touch."""
+
+
 class RecordsDisagree(JournalCorrupt):
     """Every record of a journal is whole, but they contradict each other on what is held back. The queue stops."""
 
@@ -224,6 +228,14 @@ class LoginRefused(ServerUnfit):
 
 class UnexpectedReply(ServerUnfit):
     """What replied does not speak the protocol: it is not a Kestrel server."""
+
+
+class JobRefused(ServerRefused):
+    """A node of jobs said no. `code` is its reply's: PAUSED, MAXLEN, NOREPL, OOM, NOJOB, TOOLATE, NOPERM, ERR."""
+
+    def __init__(self, address: str, code: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.code = code
 
 
 class LeasesUnknown(ServerRefused):

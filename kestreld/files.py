@@ -115,6 +115,22 @@ class FileLayer:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(path, flags, 0o600)
 
+    def make_like(self, fd: int, path: str) -> None:
+        """Give an open file the mode of another one, and its owner as far as this account may."""
+        found = os.stat(path)
+        with suppress(PermissionError):
+            os.fchown(fd, found.st_uid, found.st_gid)
+        os.fchmod(fd, stat.S_IMODE(found.st_mode))
+
+    def append(self, path: str, data: bytes) -> None:
+        """Write behind what is in a file, which is made where there is none."""
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+
     def open_append(self, path: str) -> int:
         """An existing file, open for reading and appending."""
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)

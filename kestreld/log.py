@@ -1,4 +1,4 @@
-"""The log: one line an event on stderr, as text, as JSON, or as journald takes it. Nothing of an item is ever in it."""
+"""The log: one line an event, as text, as JSON, or as journald takes it. Nothing of an item is ever in it."""
 
 import contextlib
 import json
@@ -22,16 +22,34 @@ class Level(IntEnum):
 
 
 class Log:
-    """Writes to stderr, and drops what nobody reads."""
+    """Writes to stderr or a file, and drops what nobody reads."""
 
-    def __init__(self, form: LogFormat, *, is_journal: bool = False, is_timed: bool = False) -> None:
-        """`is_journal` says that journald reads it, which has times of its own and sorts lines by their level."""
+    def __init__(
+        self,
+        form: LogFormat,
+        *,
+        is_journal: bool = False,
+        is_timed: bool = False,
+        write: Callable[[str], None] | None = None,
+    ) -> None:
+        """`is_journal` says that journald reads it, which has times of its own and sorts lines by their level.
+
+        `write` may raise OSError; None = to stderr.
+        """
         self._form = form
+        self._write = write
+        self._last_level = Level.INFO
         self._is_journal = is_journal
         self._clock = Clock() if is_timed and not is_journal else None
 
+    def say_up_to(self, level: Level) -> None:
+        """Drop lines that matter less."""
+        self._last_level = level
+
     def say(self, level: Level, source: str, message: str, details: str = "") -> None:
         """`source` is the part of the server that has something to say; `details` may have several lines."""
+        if level > self._last_level:
+            return
         time = ""
         if self._clock is not None:
             self._clock.read()
@@ -44,9 +62,12 @@ class Log:
             name = "" if self._is_journal else "kestreld: "
             lines = [f"{time} {name}{_on_a_line(message)}".lstrip(), *details.splitlines()]
         priority = f"<{level.value}>" if self._is_journal else ""
+        text = "".join(f"{priority}{line}\n" for line in lines)
         with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
-            if sys.stderr is not None:
-                sys.stderr.write("".join(f"{priority}{line}\n" for line in lines))
+            if self._write is not None:
+                self._write(text)
+            elif sys.stderr is not None:
+                sys.stderr.write(text)
                 sys.stderr.flush()
 
     def of(self, source: str, level: Level) -> Callable[[str], None]:

@@ -86,6 +86,12 @@ class OwnProcess:
         )
 
 
+def cpu_s() -> tuple[float, float]:
+    """Seconds of processor time that this process has used: its own, and the system's for it."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime, used.ru_stime
+
+
 def give_back_memory() -> None:
     """Have the C library return what is free, which one small block in use behind it would keep it from."""
     if hasattr(_libc, "malloc_trim"):  # musl has none, and needs none

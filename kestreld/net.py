@@ -64,6 +64,12 @@ class ListeningSocket:
         self.is_unix = bound.family == socket.AF_UNIX
         self.address = _shown(bound)
         self.peer = ""
+        self._keepalive_s = 0  # 0 = connections are not probed
+
+    def tune(self, *, backlog: int, keepalive_s: int) -> None:
+        """How many connections may wait to be accepted, and after which silence one is probed; 0 = never."""
+        self._socket.listen(backlog)
+        self._keepalive_s = keepalive_s
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -75,6 +81,11 @@ class ListeningSocket:
         if not self.is_unix:
             self.peer = address[0]
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._keepalive_s:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self._keepalive_s)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(self._keepalive_s // 3, 1))
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         return connection
 
     def close(self) -> None:
@@ -152,12 +163,12 @@ class Network:
             raise
         return ListeningSocket(bound)
 
-    def listen_unix(self, path: str) -> ListeningSocket:
-        """Listen on a Unix socket that only this user can open. A socket nobody listens on any more is replaced."""
+    def listen_unix(self, path: str, mode: int = 0o600) -> ListeningSocket:
+        """Listen on a Unix socket, which only this user can open. A socket nobody listens on any more is replaced."""
         self._clear_stale(path)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            before = os.umask(0o177)
+            before = os.umask(~mode & 0o777)
             try:
                 bound.bind(path)
             finally:

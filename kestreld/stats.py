@@ -1,8 +1,8 @@
 """Counters of the server as a whole."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
-from typing import Final
+from typing import Final, Protocol
 
 Figures = Sequence[tuple[str, int | str]]
 # What the server's figures tell of the cache, and memcached's names for it.
@@ -16,6 +16,19 @@ OF_CACHE: Final = {
     "cache_evictions": "evictions",
     "cache_expired": "reclaimed",
 }
+
+
+class JobTotals(Protocol):
+    """What the server's figures tell of jobs."""
+
+    def adding_up(self) -> Iterator[None]:
+        """Bring `totals` up to date, a few queues a step."""
+
+    def totals(self) -> list[tuple[str, int]]:
+        """Each name begins with `jobs_`."""
+
+    def report(self, sees: Callable[[str], bool] | None) -> Iterator[bytes | None]:
+        """A block for each queue of jobs."""
 
 
 @dataclass(slots=True)
@@ -36,6 +49,7 @@ class ServerStats:
     child_sets: int = 0  # SETs on a child, which its parent does not count
     admin_address: str = ""  # where the HTTP listener is; "" = it is off
     cache_figures: Callable[[], dict[str, int]] | None = None  # by memcached's names; None = there is no cache
+    jobs: JobTotals | None = None  # None = there are none
 
     def of_cache(self) -> list[tuple[str, int]]:
         """What `OF_CACHE` has; nothing where there is no cache."""
@@ -43,6 +57,10 @@ class ServerStats:
             return []
         figures = self.cache_figures()
         return [(name, figures[key]) for name, key in OF_CACHE.items()]
+
+    def of_jobs(self) -> list[tuple[str, int]]:
+        """As of the last `adding_up`; nothing where there are no jobs."""
+        return self.jobs.totals() if self.jobs is not None else []
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from tests.simulation.jobs.planted import BUGS as JOB_BUGS
 from tests.simulation.planted import BUGS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -30,6 +31,12 @@ def test_every_command_named_is_there() -> None:
 def test_every_bug_that_can_be_planted_is_named() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE.partition("\n## Plant")[2].partition("\n## ")[0], re.MULTILINE)
     assert sorted(rows) == sorted(BUGS)
+
+
+def test_every_bug_that_can_be_planted_in_jobs_is_named() -> None:
+    table = PAGE.partition("| bug of jobs |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.splitlines()[2:]]
+    assert sorted(name for row in rows for name in re.findall("`([a-z0-9-]+)`", row)) == sorted(JOB_BUGS)
 
 
 @pytest.mark.parametrize("number", range(1, 23))

@@ -21,6 +21,8 @@ from kestreld.config.settings import SETTINGS
 from kestreld.config.users import Right
 from kestreld.daemon import ExitCode
 from kestreld.files import FileLayer
+from kestreld.journal import job_records
+from kestreld.journal.job_records import JobType
 from kestreld.journal.records import (
     FRAME_BYTES,
     Done,
@@ -35,6 +37,7 @@ from kestreld.journal.records import (
     key_record,
     origin_record,
     put_record,
+    sync_record,
 )
 from kestreld.queues.keys import digest_of
 from tests.support.accounts import quick_hash
@@ -50,11 +53,11 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 )
 # Module -> the rooms of kestreld that may import it. All others get disk, network, time and chance handed in.
 MAY_IMPORT: Final = {
-    "asyncio": ("daemon.py", "server/", "library/answer.py"),
+    "asyncio": ("client/async_jobs.py", "daemon.py", "server/", "library/answer.py"),
     "concurrent": ("server/cpu_worker.py", "library/"),
     "threading": ("client/", "disk_threads.py", "library/", "recipes/waiting.py"),
     "signal": ("daemon.py",),
-    "os": ("daemon.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
+    "os": ("daemon.py", "disque_server.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
     "pathlib": ("daemon.py", "listening.py"),
     "fcntl": ("files.py",),
     "shutil": (),
@@ -106,6 +109,7 @@ MAY_SET: Final = {
 
 # Modules that import one another, TYPE_CHECKING included: three circles of three at most, each saying why where it is.
 CIRCLES: Final = [
+    ["kestreld.jobs.job", "kestreld.jobs.job_queue", "kestreld.jobs.waiting"],
     ["kestreld.queues.putting", "kestreld.queues.queue", "kestreld.queues.reader"],
     ["kestreld.server.inflight", "kestreld.server.session", "kestreld.server.turn"],
 ]
@@ -377,14 +381,53 @@ def test_journal_page_names_every_record_and_the_fields_of_those_of_version_2_fi
     assert shown == {name: len(record) - FRAME_BYTES for name, record in made.items()}
 
 
+def test_journal_page_names_every_record_of_the_job_log_and_their_fields_fill_them() -> None:
+    rows = re.findall(r"^\| ([A-Z]+) (\d+) \| (.*) \|$", document("docs/journal.md"), re.MULTILINE)
+    assert [(name, int(number)) for name, number, _ in rows] == [(known.name, int(known)) for known in JobType]
+    job = job_records.JobRecord(0, bytes(40), b"", b"", 0, 0)
+    made = {
+        "JOB": job_records.pack_job(job),
+        "CHANGE": job_records.change_record(0, bytes(40), 0, 1, 0, 0),
+        "DONE": job_records.done_record(0, [bytes(40)], "acked"),
+        "FLUSHED": job_records.flushed_record(0),
+        "SYNC": sync_record(0),
+        "QUEUED": job_records.queued_record(b"", [bytes(40)]),
+        "STOPPED": job_records.stopped_record(0, 0),
+        "KEY": job_records.key_record(job_records.JobKey(0, 0, bytes(40), b"")),
+    }
+    shown = {
+        name: sum(int(bits) // 8 for bits in re.findall(r" u(\d+)", " " + fields)) + 40 * ("id 40" in fields)
+        for name, _, fields in rows
+    }
+    assert shown == {name: len(record) - FRAME_BYTES for name, record in made.items()}
+
+
 def test_every_difference_from_kestrel_on_its_page_has_a_test_and_every_test_a_row() -> None:
-    text = document("docs/compatibility.md").partition("## What differs")[2]
+    text = document("docs/compatibility.md").partition("## What differs")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
     named = [found[1] for row in rows[1:] if (found := re.fullmatch(r"`(test_\w+)`", row))]
     (tree,) = [tree for path, tree in sources("tests/functional") if path.endswith("/test_differences.py")]
     tests = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     assert len(named) == len(rows[1:])
     assert sorted(named) == sorted(tests)
+
+
+def test_every_difference_from_disque_on_its_page_has_a_test_and_every_test_of_differences_a_row() -> None:
+    text = document("docs/compatibility.md").partition("\n## Disque")[2]
+    rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)[1:]
+    named = [found[1] for row in rows if (found := re.fullmatch(r"`(test_\w+)`", row))]
+    folders = ("tests/jobs", "tests/kestreld/jobs", "tests/kestreld/server/disque", "tests/faults")
+    trees = {path: tree for folder in folders for path, tree in sources(folder)}
+    tests = {
+        node.name: path
+        for path, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    assert len(named) == len(rows) > 30
+    assert [name for name in named if name not in tests] == []
+    of_differences = {name for name, path in tests.items() if path.endswith("test_differences_from_disque.py")}
+    assert of_differences - set(named) == {"test_retry_from_is_a_setting"}
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:

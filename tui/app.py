@@ -16,12 +16,12 @@ from kestrelctl.remote.client import NOBODY
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from kestreld.config.units import parse_duration_ms
-from tui.acting import ActingConsole
 from tui.asking import Action
 from tui.commands import parse
 from tui.export import export
 from tui.figures import COLUMNS
 from tui.formats import printable, span
+from tui.jobs_console import JOB_SCREENS, JobsConsole
 from tui.keys import CONSOLE_KEYS, bindings
 from tui.palette import Offers
 from tui.plain import ViewOptions
@@ -42,7 +42,7 @@ GARBAGE_MIN: Final = 100_000
 INTERVALS_MS: Final = (100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 
 
-class Console(ActingConsole):
+class Console(JobsConsole):
     TITLE = "kestrelctl top"
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar = {Offers}  # Textual's own write SVGs that load fonts
@@ -154,7 +154,7 @@ class Console(ActingConsole):
 
     def _show(self) -> None:
         for screen in self.screen_stack:
-            if isinstance(screen, Overview | Details):
+            if isinstance(screen, (Overview, Details, *JOB_SCREENS)):
                 # Samples arrive from threads, also while a screen is being mounted or removed.
                 with suppress(NoMatches):
                     screen.show()
@@ -192,7 +192,7 @@ class Console(ActingConsole):
     def action_pause(self) -> None:
         self.is_paused = not self.is_paused
         self._advance()
-        self._overview.show()
+        self._show()
 
     def action_interval(self, step: int) -> None:
         longer = [interval for interval in INTERVALS_MS if interval > self.interval_ms]

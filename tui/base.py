@@ -10,6 +10,7 @@ from textual.screen import Screen
 from kestreld.client.access import Login
 from tui.asking import Asked, QueueDetails, Shown, ask_details
 from tui.board import Board
+from tui.job_lists import JobList, JobState, ask_jobs
 from tui.journals import Check, JournalDetails, ask_journal, check_journal
 from tui.moving import ItemAction
 from tui.recording import Player, Recorder
@@ -67,6 +68,11 @@ class BaseConsole(App[None]):
             if server.outage is None
         ]
         return lambda: [ask_details(server, queue, children, shown) for server, children in asked]
+
+    def jobs_of(self, queue: str, state: JobState) -> Callable[[], list[JobList]]:
+        """As `details_of`."""
+        servers = [Asked.of(server, self.timeout_ms, self.login) for server in self.board.servers_in(self.view)]
+        return lambda: [ask_jobs(server, queue, state) for server in servers]
 
     def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
         """As `details_of`."""

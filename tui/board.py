@@ -7,6 +7,7 @@ from typing import Final
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.figures import QueueRow, rows_of, summed
 from tui.history import History
+from tui.job_rows import JobRow, job_rows_of, summed_jobs
 from tui.snapshots import Outage, Snapshot
 from tui.states import STALE
 
@@ -21,6 +22,7 @@ class ServerState:
     outage: Outage | None = None  # None = it answered last time
     silent_since_ms: int = 0  # when there is an outage
     rows: list[QueueRow] = field(default_factory=list)
+    job_rows: list[JobRow] = field(default_factory=list)
 
     @property
     def login_refusal(self) -> Failure | None:
@@ -60,11 +62,14 @@ class Board:
             for row in server.rows:
                 row.in_per_s = row.out_per_s = None
                 row.state = STALE
+            for job_row in server.job_rows:
+                job_row.in_per_s = job_row.out_per_s = None
             return
         # Rates across an outage would be means over all of it.
         server.previous = server.snapshot if server.outage is None else None
         server.snapshot, server.outage = news, None
         server.rows = rows_of(server.previous, news, server.rows)
+        server.job_rows = job_rows_of(server.previous, news)
 
     def advance(self, at_ms: int) -> bool:
         """Update rows and history from what was received. False = nothing was received since the last call."""
@@ -85,12 +90,17 @@ class Board:
         for server in self.servers.values():
             server.snapshot = server.previous = server.outage = None
             server.rows = []
+            server.job_rows = []
         for view in self.views:
             self.histories[view].clear()
             self._rows[view] = []
 
     def rows(self, view: str) -> list[QueueRow]:
         return self._rows[view]
+
+    def job_rows(self, view: str) -> list[JobRow]:
+        """Of queues of jobs."""
+        return summed_jobs([server.job_rows for server in self.servers_in(view)])
 
     def servers_in(self, view: str) -> list[ServerState]:
         return [state for state in self.servers.values() if view in (ALL_SERVERS, state.address)]

@@ -14,6 +14,7 @@ class Command:
 COMMANDS: Final = (
     Command("queue", "NAME", "details of a queue"),
     Command("journal", "[NAME]", "the journal of a queue"),
+    Command("jobs", "[NAME]", "queues of jobs, or the jobs of one"),
     Command("sort", "COLUMN", "sort by a column, the largest first; +COLUMN the smallest first"),
     Command("filter", "[WORDS]", "filter the queues, as with /; nothing shows all"),
     Command("columns", "[COLUMN …]", "show these columns, in this order, from now on; nothing goes back to all"),

@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import Any
 
 from tui.admin_port import AdminLost, AdminPort
-from tui.snapshots import KEYS, NO_HELD, Figures
+from tui.snapshots import JOB_KEYS, KEYS, NO_HELD, Figures, JobFigures
 
 
 class Feed:
@@ -13,6 +13,7 @@ class Feed:
 
     def __init__(self, port: AdminPort) -> None:
         self.queues: dict[str, Figures] = {}
+        self.jobs: dict[str, JobFigures] = {}
         self.counters: dict[str, int | str] = {}
         self.now_ms = 0  # by the server's clock
         self._port = port
@@ -39,6 +40,12 @@ class Feed:
             name_at = columns.index("queue")
             for row in stats["rows"]:
                 queues[row[name_at]] = figures_of(row) + missing
+        columns = stats.get("job_columns", ())
+        places = [columns.index(key) if key in columns else None for key in JOB_KEYS]
+        self.jobs = {
+            row[0]: tuple([None if place is None else row[place] for place in places])
+            for row in stats.get("job_rows", ())
+        }
         self.queues, self._token, self.now_ms = queues, stats["at"], stats["now_ms"]
         self.counters = {
             name: int(value) if isinstance(value, str) and value.isdecimal() else value

@@ -23,6 +23,7 @@ CONSOLE_KEYS: Final = (
     Key("minus", "app.interval(-1)", "-", "refresh more often"),
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
     Key("J", "app.journal", "J", "the queue's journal: segments, holders, checksums", "journal"),
+    Key("g", "app.jobs", "g", "queues of jobs, and back"),
     Key(
         "colon",
         "app.command",
@@ -94,6 +95,27 @@ ITEM_KEYS: Final = (
     Key("end", "jump(-1)", "end", "last item"),
     Key("a", "mark", "a", "choose the item, or no longer", "choose"),
     Key("A", "mark_all", "A", "choose all items shown, or none"),
+)
+JOB_KEYS: Final = (
+    Key("escape,backspace", "leave", "escape", "back to the queues", "back"),
+    Key("s", "sort(1)", "s", "sort by the next column", "sort"),
+    Key("S", "sort(-1)", "S", "sort by the previous column"),
+    Key("o", "reverse", "o", "reverse the sort order"),
+    Key("v", "next_view", "v", "switch between the sum of all servers and each server", "server"),
+)
+JOB_TABLE_KEYS: Final = (
+    Key("enter", "open", "enter", "the jobs of the queue", "jobs"),
+    Key("up,k", "move(-1)", "up k", "previous queue"),
+    Key("down,j", "move(1)", "down j", "next queue"),
+    Key("pageup", "page(-1)", "pageup", "page up"),
+    Key("pagedown", "page(1)", "pagedown", "page down"),
+    Key("home", "jump(0)", "home", "first queue"),
+    Key("end", "jump(-1)", "end", "last queue"),
+)
+JOB_LIST_KEYS: Final = (
+    Key("escape,backspace", "leave", "escape", "back", "back"),
+    Key("i", "next_state", "i", "show the queued, the active or the delayed jobs", "state"),
+    Key("u", "ask", "u", "refresh", "refresh"),
 )
 JOURNAL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back", "back"),

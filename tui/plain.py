@@ -11,6 +11,7 @@ from tui.board import ALL_SERVERS, Board
 from tui.choosing import chosen, in_order
 from tui.figures import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
 from tui.formats import Number
+from tui.job_rows import JOB_COLUMNS, JOB_HEADINGS, as_job_record, job_cell, jobs_in_order
 from tui.polling import Poller
 from tui.recording import Recorder
 from tui.summaries import server_lines, totals_line, trouble_lines
@@ -84,19 +85,33 @@ def page(board: Board, options: ViewOptions, at_ms: int) -> str:
     rows = shown_rows(board, options)
     heads = list(HEADINGS.values())
     lines = [heads, *([cell(row, column) for column in COLUMNS] for row in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
     head = [f"{stamp}  {totals_line(rows)}"]
     head += [line for server in board.servers.values() for line in server_lines(server, at_ms)]
     head += trouble_lines(rows, list(board.servers.values()))
-    table = [
+    return "\n".join([*head, *_aligned(lines), *_job_table(board)]) + "\n"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Cells in columns, all but the first to the right."""
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    return [
         "  ".join(
             text.ljust(width) if place == 0 else text.rjust(width)
             for place, (text, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([*head, *table]) + "\n"
+
+
+def _job_table(board: Board) -> list[str]:
+    """Queues of jobs, if there are any."""
+    rows = jobs_in_order(board.job_rows(ALL_SERVERS), "queue", descending=False)
+    if not rows:
+        return []
+    heads = ["queue of jobs", *list(JOB_HEADINGS.values())[1:]]
+    cells = [[job_cell(row, column) for column in JOB_COLUMNS] for row in rows]
+    return ["", *_aligned([heads, *cells])]
 
 
 def record(board: Board, options: ViewOptions, at_ms: int) -> dict[str, object]:
@@ -117,4 +132,7 @@ def record(board: Board, options: ViewOptions, at_ms: int) -> dict[str, object]:
         ],
         "totals": totals,
         "queues": [as_record(row) for row in rows],
+        "job_queues": [
+            as_job_record(row) for row in jobs_in_order(board.job_rows(ALL_SERVERS), "queue", descending=False)
+        ],
     }

@@ -12,7 +12,7 @@ from tui.admin_port import AdminLost, admin_port_of
 from tui.asking import Asked
 from tui.feed import Feed
 from tui.journals import ask_reasons
-from tui.snapshots import Outage, Snapshot, bad_queues, parse_dump
+from tui.snapshots import JOB_KEYS, JobFigures, Outage, Snapshot, bad_queues, parse_dump
 
 BACK_OFF_MS_MAX: Final = 30_000
 # `stats` repeats every queue: with more queues than this, the server's own counters are polled less often.
@@ -60,7 +60,8 @@ class Poller:
                 self._feed = None
             else:
                 feed, now_ms = self._feed, _wall_ms()
-                return Snapshot(self.address, now_ms, _clock_ms(), feed.queues, feed.counters, now_ms - feed.now_ms)
+                ahead_ms = now_ms - feed.now_ms
+                return Snapshot(self.address, now_ms, _clock_ms(), feed.queues, feed.counters, ahead_ms, feed.jobs)
         if self._client is None:
             self._client = KestrelClient(self.address, self._timeout_ms, self._login)
             self._counted_at_ms = 0
@@ -74,7 +75,8 @@ class Poller:
         if is_first and "admin" in self._counters:
             port = admin_port_of(self.address, str(self._counters["admin"]), self._timeout_ms, self._login)
             self._feed = Feed(port) if port is not None else None
-        return Snapshot(self.address, now_ms, clock_ms, queues, self._counters)
+        jobs = _jobs_of(self._client, now_ms) if "jobs_queues" in self._counters else {}
+        return Snapshot(self.address, now_ms, clock_ms, queues, self._counters, 0, jobs)
 
     def _reasons_for(self, snapshot: Snapshot) -> dict[str, str]:
         """Asked again now and then, and when other queues are affected."""
@@ -123,6 +125,16 @@ class PollThread(threading.Thread):
 
 def pollers(addresses: Sequence[str], timeout_ms: int, interval_ms: int, login: Login = NOBODY) -> list[Poller]:
     return [Poller(address, timeout_ms, interval_ms, login) for address in addresses]
+
+
+def _jobs_of(client: KestrelClient, now_ms: int) -> dict[str, JobFigures]:
+    """The figures of queues of jobs, where the server has jobs."""
+    found = {}
+    for block in client.job_queue_stats():
+        oldest_ms = block.get("oldest_ms")
+        block["oldest_at_ms"] = now_ms - oldest_ms if isinstance(oldest_ms, int) and block.get("queued") else 0
+        found[str(block["queue"])] = tuple([block.get(key) for key in JOB_KEYS])
+    return found
 
 
 def _wall_ms() -> int:

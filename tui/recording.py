@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.board import Board
-from tui.snapshots import KEYS, NOTHING, Figures, Outage, Snapshot
+from tui.snapshots import JOB_KEYS, KEYS, NOTHING, Figures, Outage, Snapshot
 
 VERSION: Final = 1
 # Going back rebuilds the history from this many samples before.
@@ -25,7 +25,7 @@ class Recorder:
         self.path = path
         self._file: IO[str] = open(path, "x", encoding="ascii")  # noqa: SIM115  (open as long as the recorder is)
         self._seen: dict[str, dict[str, Figures]] = {}
-        self._write({"kestrel_top": VERSION, "keys": KEYS, "interval_ms": interval_ms})
+        self._write({"kestrel_top": VERSION, "keys": KEYS, "job_keys": JOB_KEYS, "interval_ms": interval_ms})
 
     def write(self, news: Snapshot | Outage) -> None:
         head = {"server": news.server, "at_ms": news.at_ms}
@@ -41,6 +41,7 @@ class Recorder:
                 "counters": news.counters,
                 "changed": {name: figures for name, figures in news.queues.items() if seen.get(name) != figures},
                 **({"reasons": news.reasons} if news.reasons else {}),
+                **({"jobs": news.jobs} if news.jobs else {}),
                 "gone": [name for name in seen if name not in news.queues],
             }
         )
@@ -108,10 +109,12 @@ def load(path: str) -> Player:
             if not isinstance(head, dict) or head.get("kestrel_top") != VERSION:
                 raise Failure(ExitCode.CORRUPT, f"{path} is not a recording of kestrelctl top")
             keys = [head["keys"].index(key) if key in head["keys"] else None for key in KEYS]
+            known = head.get("job_keys", [])
+            job_keys = [known.index(key) if key in known else None for key in JOB_KEYS]
             seen: dict[str, dict[str, Figures]] = {}
             for line in file:
                 if line.endswith("\n"):
-                    samples.append(_sample(json.loads(line), keys, seen))
+                    samples.append(_sample(json.loads(line), keys, job_keys, seen))
     except OSError as error:
         raise Failure(ExitCode.NO_INPUT, f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -121,7 +124,12 @@ def load(path: str) -> Player:
     return Player(samples, head["interval_ms"])
 
 
-def _sample(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, dict[str, Figures]]) -> Snapshot | Outage:
+def _sample(
+    line: dict[str, Any],
+    keys: Sequence[int | None],
+    job_keys: Sequence[int | None],
+    seen: dict[str, dict[str, Figures]],
+) -> Snapshot | Outage:
     server, at_ms = line["server"], line["at_ms"]
     if "outage" in line:
         return Outage(server, at_ms, line["outage"], line["next_try_ms"])
@@ -132,6 +140,17 @@ def _sample(line: dict[str, Any], keys: Sequence[int | None], seen: dict[str, di
             figures = tuple([values[index] if index is not None else None for index in keys])
             queues[name] = figures if figures != NOTHING else NOTHING
         seen[server] = queues
+    jobs = {
+        name: tuple([values[index] if index is not None else None for index in job_keys])
+        for name, values in line.get("jobs", {}).items()
+    }
     return Snapshot(
-        server, at_ms, line["clock_ms"], queues, line["counters"], line.get("ahead_ms", 0), line.get("reasons", {})
+        server,
+        at_ms,
+        line["clock_ms"],
+        queues,
+        line["counters"],
+        line.get("ahead_ms", 0),
+        jobs,
+        line.get("reasons", {}),
     )

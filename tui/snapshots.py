@@ -37,6 +37,19 @@ KEYS: Final = (
 # The last of them are left out of DUMP_STATS for a queue that has none, and older servers have none at all.
 HELD_COUNT: Final = 4
 NO_HELD: Final = (0,) * HELD_COUNT
+# The same of queues of jobs; what old servers do not report is None.
+JOB_KEYS: Final = (
+    "queued",
+    "active",
+    "delayed",
+    "blocked_clients",
+    "import_rate",
+    "jobs_in",
+    "jobs_out",
+    "pause",
+    "oldest_at_ms",  # 0 = none is queued
+)
+JobFigures = tuple[int | str | None, ...]
 Figures = tuple[int | None, ...]  # one for each of KEYS; None = not reported
 NOTHING: Final[Figures] = (None,) * len(KEYS)
 _ITEMS: Final = KEYS.index("items")
@@ -55,6 +68,7 @@ class Snapshot:
     queues: dict[str, Figures]
     counters: dict[str, int | str]  # of the server itself
     ahead_ms: int = 0  # how far at_ms is ahead of the server's clock
+    jobs: dict[str, JobFigures] = field(default_factory=dict)  # of queues of jobs, those with the most jobs
     reasons: dict[str, str] = field(default_factory=dict)  # why a few queues are stopped or cannot be written
 
 

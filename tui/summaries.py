@@ -7,10 +7,12 @@ from typing import Final
 from tui.board import ServerState
 from tui.figures import QueueRow, labelled, total
 from tui.formats import count, printable, rate, size, span
+from tui.job_rows import JobRow, job_figures, total_jobs
 from tui.states import RANK, TROUBLE
 
 TROUBLE_LINES_MAX: Final = 4
 NAMES_SHOWN_MAX: Final = 5
+MEMORY_CROWDED_PERCENT: Final = 75
 TOTALS: Final = ("items", "bytes", "logsize", "in_per_s", "out_per_s", "waiters", "open_reads", "expired", "discarded")
 
 
@@ -23,9 +25,10 @@ def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState]) -> l
 
     A line for each, or for all of the same state if there are more than TROUBLE_LINES_MAX: one of each state fits.
     """
+    of_jobs = [line for server in servers for line in job_trouble(server)]
     troubled = [row for row in rows if row.state in TROUBLE]
     if not troubled:
-        return []
+        return of_jobs
     troubled.sort(key=lambda row: (-RANK[row.state], -(row.items or 0), row.queue))
     reasons: dict[str, str] = {}
     for server in servers:
@@ -35,7 +38,7 @@ def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState]) -> l
         groups = [[row] for row in troubled]
     else:
         groups = [list(same) for _, same in groupby(troubled, lambda row: row.state)]
-    return [_trouble(same, reasons) for same in groups]
+    return [*of_jobs, *[_trouble(same, reasons) for same in groups]]
 
 
 def _trouble(same: Sequence[QueueRow], reasons: dict[str, str]) -> str:
@@ -91,11 +94,67 @@ def health_line(server: ServerState, now_ms: int) -> str:
 
 
 def server_lines(server: ServerState, now_ms: int) -> list[str]:
-    """Its health, and below it its cache if it has one."""
-    counters = server.snapshot.counters if server.snapshot is not None and server.outage is None else {}
+    """Its health, and below it its cache and its jobs if it has any."""
+    return [health_line(server, now_ms), *_cache_lines(server), *job_lines(server)]
+
+
+def _counters(server: ServerState) -> dict[str, int | str]:
+    """Of a server that answers."""
+    return server.snapshot.counters if server.snapshot is not None and server.outage is None else {}
+
+
+def job_totals_line(rows: Sequence[JobRow]) -> str:
+    """The figures of queues of jobs together."""
+    return "  ".join([f"queues {count(len(rows))}", *job_figures(total_jobs(rows))])
+
+
+def job_lines(server: ServerState) -> list[str]:
+    """A line on its jobs if it has any."""
+    counters = {name: value for name, value in _counters(server).items() if isinstance(value, int)}
+    used_bytes, limit_bytes = counters.get("jobs_memory_bytes"), counters.get("jobs_memory_limit_bytes")
+    if used_bytes is None or limit_bytes is None:
+        return []
+    level = counters.get("jobs_memory_level", 0)
+    parts = [f"memory {size(used_bytes)} of {size(limit_bytes)}" + (f" ABOVE {level}%" if level else "")]
+    parts += [
+        f"{label} {count(counters.get(name))}"
+        for label, name in (
+            ("queued", "jobs_queued"),
+            ("active", "jobs_active"),
+            ("delayed", "jobs_delayed"),
+            ("clients waiting", "jobs_blocked_clients"),
+        )
+    ]
+    for label, name in (("in/s", "jobs_in"), ("out/s", "jobs_out")):
+        per_s = server.counter_per_s(name)
+        if per_s is not None:
+            parts.append(f"{label} {rate(per_s)}")
+    parts.append(f"import/s {rate(counters.get('jobs_import_rate'))}")
+    if paused := counters.get("jobs_queues_paused"):
+        parts.append(f"queues paused {count(paused)}")
+    if counters.get("jobs_loading"):
+        parts.append("LOADING")
+    return ["  ".join(["└ jobs", *parts])]
+
+
+def job_trouble(server: ServerState) -> list[str]:
+    """What is the matter with its jobs."""
+    counters = _counters(server)
+    lines = []
+    if counters.get("jobs_log_failed"):
+        lines.append(f"✖ {server.address}  JOBS NOT WRITTEN: writes to their log are failing")
+    level = counters.get("jobs_memory_level")
+    if isinstance(level, int) and level:
+        full = "commands that need memory are refused" if level > MEMORY_CROWDED_PERCENT else "new jobs are refused"
+        lines.append(f"▲ {server.address}  JOBS use more than {level}% of maxmemory: {full}")
+    return lines
+
+
+def _cache_lines(server: ServerState) -> list[str]:
+    counters = _counters(server)
     held_bytes, limit_bytes = counters.get("cache_bytes"), counters.get("cache_limit_bytes")
     if not isinstance(held_bytes, int) or not isinstance(limit_bytes, int):
-        return [health_line(server, now_ms)]
+        return []
     items = counters.get("cache_items")
     parts = [f"items {count(items)}"] if isinstance(items, int) else []
     parts.append(f"bytes {size(held_bytes)} of {size(limit_bytes)}")
@@ -107,4 +166,4 @@ def server_lines(server: ServerState, now_ms: int) -> list[str]:
         per_s = server.counter_per_s(name)
         if per_s is not None:
             parts.append(f"{label} {rate(per_s)}")
-    return [health_line(server, now_ms), "  ".join(["└ cache", *parts])]
+    return ["  ".join(["└ cache", *parts])]

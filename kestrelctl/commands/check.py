@@ -50,7 +50,10 @@ def check(
     """Check the health of a server and its queues, for nagios, prometheus or a script.
 
     A stopped queue, or one whose journal cannot be written, is critical; so is a named queue that does
-    not exist, and a server that does not answer. An old Kestrel reports how long the last item taken had waited.
+    not exist, and a server that does not answer. Unless queues are named, jobs are checked, too: more than 75 % of
+    maxmemory is a warning, as ADDJOB is refused; more than 95 %, or a log that cannot be written, is critical.
+
+    An old Kestrel reports how long the last item taken had waited.
 
     Exit 0 ok, 1 warning, 2 critical, 3 unknown: a wrong command line, or no permission to see the figures.
     """
@@ -60,7 +63,8 @@ def check(
     wanted = queues or []
     cluster, server = remote.cluster(), ",".join(way_to(remote.server).servers)
     try:
-        verdict = judge(server, cluster.queue_stats(), wanted, limits)
+        blocks = cluster.queue_stats()
+        verdict = judge(server, blocks, wanted, limits, [] if wanted else cluster.server_stats())
     except Failure as failure:
         verdict = unanswered(server, failure)
     match output:

@@ -40,6 +40,9 @@ def context_add(
     cache: Annotated[
         str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The cache of `kestrelctl cache`, if there is one.")
     ] = "",
+    jobs: Annotated[
+        str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The node of `kestrelctl jobs`, if there is one.")
+    ] = "",
     select: Annotated[bool, typer.Option("--select", help="Select it as well.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing context of this name.")] = False,
 ) -> None:
@@ -52,7 +55,7 @@ def context_add(
     try:
         check_name(name)
         made = checked(
-            Context(tuple(dict.fromkeys(servers)), user, tls=tls, admin_port=admin_port, cache=cache, **ways)
+            Context(tuple(dict.fromkeys(servers)), user, tls=tls, admin_port=admin_port, cache=cache, jobs=jobs, **ways)
         )
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from problem
@@ -103,7 +106,7 @@ def context_show(
     else:
         way = way_to("")
         name = way.context
-        fields = {"servers": way.servers, "admin_port": way.admin_port, "cache": way.cache}
+        fields = {"servers": way.servers, "admin_port": way.admin_port, "cache": way.cache, "jobs": way.jobs}
         fields |= {option: getattr(way.login, option) for option in WAY_IN if option != "password_file"}
         fields["password_file"] = password_file_of(way.login)
     record: dict[str, Cell] = {"context": name, "servers": ",".join(fields.pop("servers"))}

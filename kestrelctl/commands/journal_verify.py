@@ -81,6 +81,9 @@ def journal_verify(
     Repair one queue of a running server with `kestrelctl repair`. Kestrel's files need no repair: an import reads on
     behind the damage.
 
+    The log of jobs is verified and repaired with the journals; its rows have .jobs for the queue, and jobs for items.
+    Which jobs are lost cannot be told. One whose acknowledgement is lost is delivered again, unless its RETRY is 0.
+
     Exit 0 all journals are whole now and nothing is lost, 1 they are whole but items are lost, 65 a journal could not
     be repaired (with --dry-run: one is damaged), 75 a kestreld holds the spool.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.remote.access import parse_address
-from kestrelctl.remote.contexts import CACHE_DEFAULT, SERVER_DEFAULT, Way, settle
+from kestrelctl.remote.contexts import CACHE_DEFAULT, JOBS_DEFAULT, SERVER_DEFAULT, Way, settle, settle_beside
 from kestrelctl.shell.endings import at_end
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kestrelctl.remote.cache import CacheClient
     from kestrelctl.remote.client import KestrelClient
     from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.jobs import JobsClient
     from kestrelctl.remote.reader_api import ReaderApi
 
 line_options: Final[dict[str, str | bool]] = {}  # those of the whole program that were given; filled by `verbs`
@@ -60,6 +61,14 @@ def whole_seconds(value: str) -> int:
     if ms % 1000:
         raise bad_value(f"{value!r} is not a whole number of seconds")
     return ms // 1000
+
+
+def some_seconds(value: str) -> int:
+    """As `whole_seconds`, of an option for which 0 makes no sense."""
+    seconds = whole_seconds(value)
+    if seconds == 0:
+        raise bad_value("must be greater than 0")
+    return seconds
 
 
 def size_bytes(value: str) -> int:
@@ -138,6 +147,17 @@ CacheServerOption = Annotated[
         "-s",
         metavar="HOST:PORT|unix:PATH",
         help=f"The cache (default: that of -c, $KESTRELCTL_CACHE, that of the selected context, then {CACHE_DEFAULT}).",
+        callback=_server_on_the_line,
+        show_default=False,
+    ),
+]
+JobsServerOption = Annotated[
+    str,
+    option(
+        "--server",
+        "-s",
+        metavar="HOST:PORT|unix:PATH",
+        help=f"The node (default: that of -c, $KESTRELCTL_JOBS, that of the selected context, then {JOBS_DEFAULT}).",
         callback=_server_on_the_line,
         show_default=False,
     ),
@@ -273,11 +293,32 @@ class RemoteCache(NamedTuple):
 
     def client(self) -> "CacheClient":
         """It connects at its first command."""
-        from kestrelctl.remote.cache import CacheClient, way_to_cache
+        from kestrelctl.remote.cache import CacheClient
 
         timeout_ms = answer_ms(self.timeout)
-        way = way_to_cache(line_options | {"server": self.server} if self.server else line_options)
+        way = settle_beside(
+            line_options | {"server": self.server} if self.server else line_options, "cache", CACHE_DEFAULT
+        )
         client = CacheClient(way.servers[0], timeout_ms, way.login)
+        at_end.callback(client.close)
+        return client
+
+
+class RemoteJobs(NamedTuple):
+    """Which node of jobs a verb is for."""
+
+    server: JobsServerOption = ""
+    timeout: TimeoutOption = ""
+
+    def client(self) -> "JobsClient":
+        """It connects at its first command."""
+        from kestrelctl.remote.jobs import JobsClient
+
+        timeout_ms = answer_ms(self.timeout)
+        way = settle_beside(
+            line_options | {"server": self.server} if self.server else line_options, "jobs", JOBS_DEFAULT
+        )
+        client = JobsClient(way.servers[0], timeout_ms, way.login)
         at_end.callback(client.close)
         return client
 

@@ -6,6 +6,7 @@ from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.dropping import no_such_queue
 from kestrelctl.commands.options import Output, PerServerOption, Remote
 from kestrelctl.remote.patterns import alike
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import columns_of
 
 MAIN_COLUMNS: Final = [
@@ -23,6 +24,19 @@ MAIN_COLUMNS: Final = [
     "mem_bytes",
 ]
 
+JOB_COLUMNS: Final = [
+    "job_queue",
+    "queued",
+    "active",
+    "delayed",
+    "blocked_clients",
+    "jobs_in",
+    "jobs_out",
+    "import_rate",
+    "pause",
+    "oldest_ms",
+]
+
 
 def stats(
     output: Output,
@@ -36,6 +50,7 @@ def stats(
         bool,
         option("--server-wide", help="The server's own counters instead: uptime, connections, commands."),
     ] = False,
+    jobs: Annotated[bool, option("--jobs", help="The queues of jobs instead.")] = False,
     per_server: PerServerOption = False,
 ) -> None:
     """Print a row of counters for each queue.
@@ -45,6 +60,10 @@ def stats(
 
     Of a context with several servers, a queue's counters are added up; of oldest_ms and age it is the largest.
     --server-wide has each server for itself.
+
+    Queues of jobs are shown with --jobs: jobs_in and jobs_out count jobs queued, again too, and handed out; oldest_ms
+    is the age of the oldest that is queued. In JSON and YAML they come behind the queues, as job_queue, unless some
+    are named.
     """
     cluster = remote.cluster()
     if server_wide:
@@ -56,8 +75,17 @@ def stats(
             output.write_rows(rows, columns_of(rows))
         cluster.end()
         return
+    if jobs:
+        if queues:
+            raise Failure(ExitCode.USAGE, "--jobs shows all queues of jobs: name none")
+        rows = cluster.job_queue_rows(per_server=per_server)
+        output.write_rows(rows, [JOB_COLUMNS[0], *(["server"] if per_server else []), *JOB_COLUMNS[1:]])
+        cluster.end()
+        return
     keys = () if wide or not output.has_columns_only else MAIN_COLUMNS
     rows = cluster.queue_rows(queues or (), keys, per_server=per_server)
+    if not (queues or output.has_columns_only or output.fields or output.sort):
+        rows += cluster.job_queue_rows(per_server=per_server)
     main = [MAIN_COLUMNS[0], *(["server"] if per_server else []), *MAIN_COLUMNS[1:]]
     output.write_rows(rows, columns_of(rows) if wide else main)
     cluster.end()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kestrelctl.remote.client import KestrelClient
 
 SKEW_S: Final = (2, 60)
+JOBS_PERCENT: Final = (75, 95)
 SHOWN_MAX: Final = 3
 ADMIN_TIMEOUT_S: Final = 5
 
@@ -33,6 +34,7 @@ def ask(client: "KestrelClient", config: Config | None) -> Iterator[CheckResult]
     yield from _queues(client.all_queue_stats())
     yield _clock(figures.get("time"), now_s)
     yield from _cache(figures, config)
+    yield from _jobs(figures, config)
     if config is not None:
         yield drift(config, parse_blocks(client.dump_config()))
 
@@ -76,6 +78,23 @@ def _cache(figures: Mapping[str, int | str], config: Config | None) -> Iterator[
         yield warning("cache", words, f"run kestrelctl reload to apply {config.source}")
     else:
         yield fine("cache", words)
+
+
+def _jobs(figures: Mapping[str, int | str], config: Config | None) -> Iterator[CheckResult]:
+    """Nothing where there are none, nor are to be any."""
+    limit_bytes, level = figures.get("jobs_memory_limit_bytes"), int(figures.get("jobs_memory_level", 0))
+    if limit_bytes is None:
+        if config is not None and config.disque is not None:
+            yield warning("jobs", "listen.disque is set, but the server has no jobs", "restart the server")
+        return
+    words = f"{figures['jobs_registered']} jobs use {figures['jobs_memory_bytes']} of {limit_bytes} bytes"
+    if figures["jobs_log_failed"]:
+        yield critical("jobs", "their log cannot be written", "free disk space; the server's log has details")
+    elif level:
+        advice = "have them worked off, delete some, or raise maxmemory: above 75 % ADDJOB is refused"
+        yield graded("jobs", level, JOBS_PERCENT, f"{words}: more than {level} %", advice)
+    else:
+        yield fine("jobs", words)
 
 
 def drift(config: Config, blocks: Sequence[QueueBlock]) -> CheckResult:

@@ -115,14 +115,14 @@ def _run_leased(client: "KestrelClient", queue: bytes, item: "OpenItem", lease_m
             _on_any(client, lambda one: one.extend(queue, item.id, lease_ms))
 
     try:
-        status = _run(command, item.data, extend, extend_s)
+        status = run_command(command, item.data, extend, extend_s)
     except Interrupted:
         with suppress(Failure):
             _on_any(client, lambda one: one.give_back(queue, item.id))
         raise
     if status != 0:
         _on_any(client, lambda one: one.fail(queue, item.id))
-        raise Failure(ExitCode.COMMAND_FAILED, f"{_how(status)}; its item has failed")
+        raise Failure(ExitCode.COMMAND_FAILED, f"{how_it_ended(status)}; its item has failed")
     if not _on_any(client, lambda one: one.confirm(queue, item.id)):
         words = "the command ended, but the lease was over: its item may be delivered again; use a longer --lease"
         raise Failure(ExitCode.COMMAND_FAILED, words)
@@ -137,7 +137,8 @@ def _on_any(client: "KestrelClient", do: "Callable[[KestrelClient], bool]") -> b
         return do(another)
 
 
-def _how(status: int) -> str:
+def how_it_ended(status: int) -> str:
+    """A command, in words."""
     return f"the command {f'was killed by signal {-status}' if status < 0 else f'exited with {status}'}"
 
 
@@ -178,17 +179,20 @@ def give_to_command(command: str, client: "KestrelClient") -> Give:
                 except Failure as failure:
                     lost.append(failure)
 
-        status = _run(command, item, ping, KEEP_ALIVE_S)
+        status = run_command(command, item, ping, KEEP_ALIVE_S)
         for failure in lost:
             raise Failure(failure.code, f"{failure.words}; the command ended, but its item will be delivered again")
         if status != 0:
-            raise Failure(ExitCode.COMMAND_FAILED, f"{_how(status)}; its item is back at the head of the queue")
+            raise Failure(ExitCode.COMMAND_FAILED, f"{how_it_ended(status)}; its item is back at the head of the queue")
 
     return give
 
 
-def _run(command: str, item: bytes, keep: Callable[[], None], every_s: float) -> int:
-    """The command's exit status, negative for a signal. While it runs, `keep` is called to keep the item."""
+def run_command(command: str, item: bytes, keep: Callable[[], object], every_s: float | None) -> int:
+    """The command's exit status, negative for a signal. While it runs, `keep` is called to keep the item.
+
+    `every_s` None = never.
+    """
     unsent: bytes | None = item
     child: subprocess.Popen[bytes] | None = None
     try:

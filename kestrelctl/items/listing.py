@@ -67,11 +67,17 @@ def _as_object(item: Item, now_ms: int) -> Row:
 
 
 def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
-    text = item.data.decode("utf-8", "backslashreplace")
+    text = readable(item.data, form)
+    return {**details(item), **_ages(item, now_ms), "is_open": "open" if item.is_open else "", "text": text}
+
+
+def readable(data: bytes, form: OutputFormat) -> str:
+    """Bytes as a cell; of a table that a person reads, their beginning."""
+    text = data.decode("utf-8", "backslashreplace")
     if form == OutputFormat.TABLE:
         text = "".join(letter if letter.isprintable() else "·" for letter in text[: TEXT_LETTERS_MAX + 1])
         text = text if len(text) <= TEXT_LETTERS_MAX else f"{text[:TEXT_LETTERS_MAX]}…"
-    return {**details(item), **_ages(item, now_ms), "is_open": "open" if item.is_open else "", "text": text}
+    return text
 
 
 # As they come

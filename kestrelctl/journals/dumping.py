@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kestrelctl.items.framing import data_fields
+from kestrelctl.journals.job_dumping import job_rows
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_instant
@@ -14,6 +15,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.found_segments import find_segments
+from kestreld.journal.job_segments import parse_job_segment_name
 from kestreld.journal.kestrel.format import queue_of
 from kestreld.journal.kestrel.ops import NAMES, decode
 from kestreld.journal.kestrel.salvage import stretches
@@ -50,6 +52,8 @@ class Dump:
         buffer = FileLayer().read_file(path)[:end]
         if parse_segment_name(name) is not None:
             rows = self._segment(path, buffer, is_newest=is_newest)
+        elif parse_job_segment_name(name) is not None:
+            rows = job_rows(path, buffer, self._bad, with_values=self._with_values)
         elif TORN_MARK in name:
             rows = self._records(_Names(""), buffer, 0, 0, is_newest=True)
         elif (queue := queue_of(name)) is not None:

@@ -1,7 +1,7 @@
 """What journal-verify found and what its repair did, as rows and as an exit code."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kestrelctl.journals.locations import checked_name
@@ -17,12 +17,17 @@ from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
+from kestreld.journal.job_repair import repair_job_log
+from kestreld.journal.job_segments import FOLDER
+from kestreld.journal.job_verify import NAME as JOB_LOG
+from kestreld.journal.job_verify import verify_job_log
 from kestreld.journal.kestrel.format import queue_of
 from kestreld.journal.kestrel.verify import verify_kestrel
 from kestreld.journal.marker import find_marker
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.recovery import recover
-from kestreld.journal.repair import finish_repairs, repair
+from kestreld.journal.repair import repair
+from kestreld.journal.replacement import finish_repairs
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX, SegmentReport, journal_folders, verify_journal, verify_spool
 from kestreld.spool_lock import LOCK
@@ -30,6 +35,7 @@ from kestreld.spool_lock import LOCK
 COLUMNS: Final = ["queue", "segment", "records", "live_items", "bytes", "bad_offset", "finding"]
 IMPORTED: Final = ".imported"
 NO_QUEUES: Final = "no queues yet"
+Repairing = Callable[[FileLayer, str, bool], RepairAnswer]  # a folder; True = a dry run
 
 
 def read_reports(path: str, queue: str | None, verified: Verified) -> list[SegmentReport]:
@@ -55,11 +61,15 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
             advance(1)
             return verified(file)
 
-        if queue is None and _is_journal(files, path):
+        if queue is None and _is_job_log(path):
+            reports += verified.noted(verify_job_log(files, path))
+        elif queue is None and _is_journal(files, path):
             reports += verified.noted(verify_journal(files, path, _queue_in(path), known))
         else:
             if not is_file:
                 reports += verified.noted(verify_spool(files, path, name, known))
+                if name is None:
+                    reports += verified.noted(verify_job_log(files, f"{path}/{FOLDER}"))
             for folder in _kestrel_folders(files, path):
                 reports += verified.noted(verify_kestrel(files, folder, Clock().wall_ms, name, known))
     if not reports and not verified.passed_over:
@@ -67,6 +77,12 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
             raise Failure(ExitCode.NO_INPUT, f"{path}: no journal of {queue}")
         _must_be_spool(path)
     return reports
+
+
+def _is_job_log(path: str) -> bool:
+    """Whether it is the folder of a job log, in a spool or in .damaged."""
+    name = os.path.basename(os.path.realpath(path))
+    return name == FOLDER or name.startswith(f"{FOLDER}.")
 
 
 def _is_journal(files: FileLayer, path: str) -> bool:
@@ -180,17 +196,22 @@ def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: in
 
 
 def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[list[Row], ExitCode]:
-    """Repair the journals of a stopped server, None = all of them; a row for each. Raises Failure.
+    """Repair the journals of a stopped server, None = all of them and the job log; a row for each. Raises Failure.
 
     What was bad is said on stderr, each with file and offset.
     """
     _must_be_folder(spool)
     name = None if queue is None else checked_name(queue)
-    if name is None and os.path.realpath(spool).endswith(FOLDER_SUFFIX):
+    is_all = name is None
+    only_jobs = is_all and os.path.basename(os.path.realpath(spool)) == FOLDER
+    if is_all and os.path.realpath(spool).endswith(FOLDER_SUFFIX):
         name, spool = _queue_in(spool), os.path.dirname(os.path.realpath(spool))
+    elif only_jobs:
+        spool = os.path.dirname(os.path.realpath(spool))
     spool = os.path.realpath(spool)
+    jobs = f"{spool}/{FOLDER}"
     with reading(spool):
-        if name is None and not any(journal_folders(FileLayer(), spool)):
+        if name is None and not os.path.isdir(jobs) and not any(journal_folders(FileLayer(), spool)):
             _must_be_spool(spool)
     rows: list[Row] = []
     worst = ExitCode.OK
@@ -199,11 +220,14 @@ def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[li
         if not dry_run:
             for folder in finish_repairs(files, spool):
                 say(f"{folder}: an interrupted repair was completed")
-        folders = dict(journal_folders(files, spool, name))
+        folders = {} if only_jobs else dict(journal_folders(files, spool, name))
         if name is not None and not folders:
             raise Failure(ExitCode.NO_INPUT, f"{spool}: no journal of {shown(name)}")
-        for name, folder in folders.items():
-            row, code = _repair_one(files, name, folder, dry_run=dry_run)
+        answers = [(_repair_queue, queue, folder) for queue, folder in folders.items()]
+        if name is None and os.path.isdir(jobs):
+            answers.append((_repair_jobs, JOB_LOG, jobs))
+        for repair_it, shown_as, folder in answers:
+            row, code = _repaired(repair_it, files, shown(shown_as), folder, dry_run=dry_run)
             rows.append(row)
             worst = max(worst, code)
             if row["kept_at"]:
@@ -225,19 +249,29 @@ def _give_to_its_owner(spool: str, paths: list[str]) -> None:
                 os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-def _repair_one(files: FileLayer, name: str, folder: str, *, dry_run: bool) -> tuple[Row, ExitCode]:
-    queue = shown(name)
+def _repaired(repair_it: Repairing, files: FileLayer, name: str, folder: str, *, dry_run: bool) -> tuple[Row, ExitCode]:
     try:
-        report = repair(files, Clock(), folder, dry_run=dry_run)
-        if not report.damages and not dry_run:
-            _cut_tail(files, folder)
+        answer = repair_it(files, folder, dry_run)
     except (JournalCorrupt, JournalFailed) as problem:
-        say(f"{queue}: not repaired: {problem}")
-        row, _ = report_repair(queue, RepairAnswer())
+        say(f"{name}: not repaired: {problem}")
+        row, _ = report_repair(name, RepairAnswer())
         return row | {"finding": "not repaired"}, ExitCode.CORRUPT
-    answer = RepairAnswer(list(map(str, report.damages)), report.restored, report.lost, report.kept_at)
-    row, code = report_repair(queue, answer)
-    return row, ExitCode.CORRUPT if report.damages and dry_run else code
+    row, code = report_repair(name, answer)
+    return row, ExitCode.CORRUPT if answer.damages and dry_run else code
+
+
+def _repair_queue(files: FileLayer, folder: str, dry_run: bool) -> RepairAnswer:
+    report = repair(files, Clock(), folder, dry_run=dry_run)
+    if not report.damages and not dry_run:
+        _cut_tail(files, folder)
+    return RepairAnswer(list(map(str, report.damages)), report.restored, report.lost, report.kept_at)
+
+
+def _repair_jobs(files: FileLayer, folder: str, dry_run: bool) -> RepairAnswer:
+    report = repair_job_log(files, Clock(), folder, dry_run=dry_run)
+    for note in report.notes:
+        say(note)
+    return RepairAnswer(report.damages, report.jobs, 0, report.kept_at)
 
 
 def _cut_tail(files: FileLayer, folder: str) -> None:

@@ -36,11 +36,12 @@ class PasswordSource:
             return os.fsencode(os.environ[PASSWORD_VARIABLE])
         if self._typed is None:
             if sys.stdin is None or not sys.stdin.isatty():
-                words = f"--user {self.user} requires a password: use --password-file FILE or ${PASSWORD_VARIABLE}"
+                who = f"--user {self.user} requires a password" if self.user else "the server requires a password"
+                words = f"{who}: use --password-file FILE or ${PASSWORD_VARIABLE}"
                 raise Failure(ExitCode.AUTHENTICATION, words)
             import getpass
 
-            self._typed = getpass.getpass(f"Password for {self.user}: ").encode()
+            self._typed = getpass.getpass(f"Password for {self.user}: " if self.user else "Password: ").encode()
         return self._typed
 
 

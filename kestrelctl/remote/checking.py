@@ -1,7 +1,7 @@
 """What `check` finds out about a server and its queues, and how monitoring systems want to hear it. Pure."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -11,6 +11,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import QueueBlock
 
 SHOWN_FINDINGS_MAX: Final = 5
+JOBS_CRITICAL_PERCENT: Final = 95
 # The server is there, but will not say how it is: nobody needs to be woken for a wrong password.
 UNKNOWN_CODES: Final = (ExitCode.USAGE, ExitCode.NO_INPUT, ExitCode.AUTHENTICATION, ExitCode.NO_RIGHTS)
 
@@ -51,23 +52,54 @@ class CheckedQueue:
         self.findings.append(words)
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedJobs:
+    """The jobs of one server. The names are those of the JSON output."""
+
+    server: str
+    state: State
+    jobs: int
+    memory_bytes: int
+    memory_limit_bytes: int
+    memory_level: int  # the highest of 75, 95 and 100 % of maxmemory that is exceeded, else 0
+    words: str  # "" = they are well
+
+
 @dataclass(slots=True)
 class HealthReport:
     server: str
     state: State
     words: str
     queues: list[CheckedQueue]
+    jobs: list[CheckedJobs] = field(default_factory=list)
 
 
-def judge(server: str, blocks: Sequence[QueueBlock], wanted: Sequence[str], limits: Limits) -> HealthReport:
-    """The `wanted` queues (* and ? as in a shell), or all of them, against the limits."""
+def judge(
+    server: str,
+    blocks: Sequence[QueueBlock],
+    wanted: Sequence[str],
+    limits: Limits,
+    counters: Iterable[tuple[str, Mapping[str, int | str]]] = (),
+) -> HealthReport:
+    """The `wanted` queues (* and ? as in a shell), or all of them, against the limits; jobs by servers' `counters`."""
     by_name = {str(block["queue"]): block for block in blocks if len(block) > 1}
     names = [name for pattern in wanted for name in alike(pattern, by_name) or [pattern]] or sorted(by_name)
     queues = [_judge_queue(name, by_name.get(name), limits) for name in dict.fromkeys(names)]
-    state = max((queue.state for queue in queues), default=State.OK)
-    words = _some([f"{queue.queue}: {words}" for queue in queues for words in queue.findings])
+    jobs = [_judge_jobs(address, figures) for address, figures in counters if "jobs_memory_level" in figures]
+    state = max([queue.state for queue in queues] + [one.state for one in jobs], default=State.OK)
+    found = [f"{queue.queue}: {words}" for queue in queues for words in queue.findings]
+    words = _some(found + [f"jobs of {one.server}: {one.words}" for one in jobs if one.words])
     items = sum(queue.items or 0 for queue in queues)
-    return HealthReport(server, state, words or f"{len(queues)} queues with {items} items", queues)
+    return HealthReport(server, state, words or f"{len(queues)} queues with {items} items", queues, jobs)
+
+
+def _judge_jobs(server: str, figures: Mapping[str, int | str]) -> CheckedJobs:
+    level, used_bytes, limit_bytes = (int(figures[f"jobs_memory_{name}"]) for name in ("level", "bytes", "limit_bytes"))
+    state = State.CRITICAL if level >= JOBS_CRITICAL_PERCENT else State.WARNING if level else State.OK
+    words = f"more than {level} % of maxmemory are used: {used_bytes} of {limit_bytes} bytes" if level else ""
+    if figures.get("jobs_log_failed"):
+        state, words = State.CRITICAL, "their log cannot be written"
+    return CheckedJobs(server, state, int(figures["jobs_registered"]), used_bytes, limit_bytes, level, words)
 
 
 def unanswered(server: str, failure: Failure) -> HealthReport:
@@ -117,6 +149,12 @@ def as_nagios(verdict: HealthReport, wanted: Sequence[str], limits: Limits) -> s
         figures = [f"queues={len(verdict.queues)}", f"items={sum(queue.items or 0 for queue in verdict.queues)}"]
     else:
         figures = []
+    for jobs in verdict.jobs:
+        limit_bytes = jobs.memory_limit_bytes
+        figures.append(f"jobs={jobs.jobs}")
+        figures.append(
+            f"jobs_memory={jobs.memory_bytes}B;{limit_bytes * 3 // 4};{limit_bytes * 95 // 100};0;{limit_bytes}"
+        )
     return nagios_line("KESTREL", verdict.state, [verdict.words], " ".join(figures))
 
 
@@ -151,7 +189,14 @@ def as_json(verdict: HealthReport) -> str:
     queues = [
         asdict(queue) | {"state": queue.state.name.lower(), "age_ms": queue.oldest_ms} for queue in verdict.queues
     ]
-    record = {"state": verdict.state.name.lower(), "server": verdict.server, "words": verdict.words, "queues": queues}
+    jobs = [asdict(one) | {"state": one.state.name.lower()} for one in verdict.jobs]
+    record = {
+        "state": verdict.state.name.lower(),
+        "server": verdict.server,
+        "words": verdict.words,
+        "queues": queues,
+        **({"jobs": jobs} if jobs else {}),
+    }
     return json.dumps(record, indent=2) + "\n"
 
 
@@ -174,6 +219,15 @@ def as_prometheus(verdict: HealthReport) -> str:
             f"kestrel_check_{name}{{server={server},queue={_quoted(queue.queue)}}} {value:.15g}"
             for queue, value in values
         ]
+    for name, help, of_jobs in (
+        ("jobs", "jobs, whatever their state", [(one.server, one.jobs) for one in verdict.jobs]),
+        ("jobs_state", "0 ok, 1 warning, 2 critical", [(one.server, int(one.state)) for one in verdict.jobs]),
+        ("jobs_memory_bytes", "memory of jobs", [(one.server, one.memory_bytes) for one in verdict.jobs]),
+        ("jobs_memory_level", "75, 95 or 100, else 0", [(one.server, one.memory_level) for one in verdict.jobs]),
+    ):
+        if of_jobs:
+            lines += [f"# HELP kestrel_check_{name} {help}", f"# TYPE kestrel_check_{name} gauge"]
+            lines += [f"kestrel_check_{name}{{server={_quoted(address)}}} {value}" for address, value in of_jobs]
     return "\n".join(lines) + "\n"
 
 

@@ -20,6 +20,16 @@ WAIT_TURN_MS: Final = 250
 AWAY: Final = (ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN)
 
 
+def _job_queues(client: KestrelClient) -> list[QueueBlock]:
+    """None of a server that does not know the command: an old Kestrel closes the connection."""
+    try:
+        return client.job_queue_stats()
+    except Failure as failure:
+        if failure.code not in (ExitCode.REFUSED, ExitCode.UNREACHABLE):
+            raise
+        return []
+
+
 class Cluster:
     """The servers that a command line means, mostly one.
 
@@ -86,6 +96,20 @@ class Cluster:
                 {"queue": block["queue"], "server": address, **block} for address, blocks in answers for block in blocks
             ]
         return sorted(rows, key=lambda row: str(row["queue"]))
+
+    def job_queue_rows(self, *, per_server: bool = False) -> list[QueueBlock]:
+        """As `queue_rows` of the queues of jobs, their names as `job_queue`."""
+        answers = self.each(_job_queues)
+        if not per_server:
+            rows = sum_blocks([blocks for _, blocks in answers])
+        else:
+            rows = [{**block, "server": address} for address, blocks in answers for block in blocks]
+        named = [{"job_queue": row.pop("queue"), **row} for row in rows]
+        return sorted(named, key=lambda row: str(row["job_queue"]))
+
+    def server_stats(self) -> list[tuple[str, dict[str, int | str]]]:
+        """The servers' own counters. Raises the failure of the first that does not answer."""
+        return [(client.address, client.server_stats()) for client in self.clients]
 
     def queue_stats(self) -> list[QueueBlock]:
         """The figures of all together. Raises the failure of the first that does not answer."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kestrelctl.remote.access import login_of, parse_address
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -14,6 +14,7 @@ from kestreld.client.access import Login
 
 SERVER_DEFAULT: Final = "127.0.0.1:22133"
 CACHE_DEFAULT: Final = "127.0.0.1:11211"
+JOBS_DEFAULT: Final = "127.0.0.1:7711"
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 WAY_IN: Final = ("user", "password_file", "tls", "ca", "cert", "key")
 _TRUE: Final = ("1", "true", "t", "yes", "y", "on")
@@ -32,6 +33,7 @@ class Context:
     key: str = ""
     admin_port: int | None = None  # of every server; None = where the server itself says
     cache: str = ""  # address of the one cache that goes with them
+    jobs: str = ""  # the same of the node of jobs
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class Way:
     context: str = ""  # "" = none
     admin_port: int | None = None
     cache: str = ""  # as the context says
+    jobs: str = ""
 
 
 def file_path() -> str:
@@ -86,10 +89,28 @@ def settle(options: Mapping[str, str | bool]) -> Way:
     way_in: dict[str, Any] = {o: options.get(o) or getattr(context, o, "") or _from_environment(o) for o in WAY_IN}
     login = login_of(**way_in)
     if context is not None:
-        return Way((server,) if server else context.servers, login, name, context.admin_port, context.cache)
+        servers = (server,) if server else context.servers
+        return Way(servers, login, name, context.admin_port, context.cache, context.jobs)
     if server:
         return Way((server,), login)
     return Way((from_environment or SERVER_DEFAULT,), login)
+
+
+def settle_beside(options: Mapping[str, str | bool], kind: Literal["cache", "jobs"], default: str) -> Way:
+    """As `settle` for the cache, or the node of jobs: -s, else the context's, $KESTRELCTL_CACHE (_JOBS), the default.
+
+    Raises Failure for a context that names none.
+    """
+    from_environment = os.environ.get(f"KESTRELCTL_{kind.upper()}", "")
+    named = options.get("server") or options.get("context") or os.environ.get("KESTRELCTL_CONTEXT")
+    way = settle(options if named or not from_environment else {**options, "server": from_environment})
+    if options.get("server") or not way.context:
+        return way if named or from_environment else Way((default,), way.login)
+    address = way.cache if kind == "cache" else way.jobs
+    if not address:
+        words = f"context {way.context} has no {kind}: use -s HOST:PORT, or context add --{kind} HOST:PORT --replace"
+        raise Failure(ExitCode.USAGE, words)
+    return Way((address,), way.login, way.context)
 
 
 def _from_environment(option: str) -> str | bool:
@@ -166,7 +187,7 @@ def _mapping(content: Any, where: str, known: set[str] | None) -> dict[str, Any]
 
 def checked(context: Context) -> Context:
     """The same. Raises ValueError for addresses and ports that cannot be."""
-    for server in (*context.servers, *([context.cache] if context.cache else [])):
+    for server in (*context.servers, *filter(None, (context.cache, context.jobs))):
         try:
             parse_address(server)
         except Failure as problem:

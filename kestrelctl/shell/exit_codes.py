@@ -21,35 +21,43 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     NEGATIVE = (
         1,
-        "a negative answer: no item, no such queue, no value in the cache, a truncated journal tail, items that a "
-        "repair could not recover, a question answered no, a benchmark worse than the one compared with, a warning of "
-        "doctor",
+        "a negative answer: no item, no such queue or job, no value in the cache, a truncated journal tail, items that "
+        "a repair could not recover, a question answered no, a benchmark worse than the one compared with, a warning "
+        "of doctor",
     )
     USAGE = 2, "the command line is wrong"
     UNKNOWN = 3, "check, which uses the codes of nagios: unknown; with it 1 is a warning and 2 critical"
-    CORRUPT = 65, "journal-verify, journal import or export: a journal is corrupt; import: a line is not an item"
+    CORRUPT = (
+        65,
+        "journal-verify, journal import or export, jobs import: a journal or file is corrupt; import: a line is not an "
+        "item",
+    )
     NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or it is empty"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
     INTERNAL = 70, "an internal error of kestrelctl"
     CANNOT_CREATE = 73, "a journal, file or context of that name already exists"
     IO = 74, "a read or write failed, here or on the server's disk"
-    TRY_AGAIN = 75, "no answer within --timeout, or a kestreld holds the spool; try again"
-    PROTOCOL = 76, "what replied is not a Kestrel server, or with cache no memcached"
+    TRY_AGAIN = 75, "no answer within --timeout, a kestreld holds the spool, or a queue of jobs is paused; try again"
+    PROTOCOL = 76, "what replied is not a Kestrel server, with cache no memcached, with jobs no node of jobs"
     REFUSED = 77, "the server refused the command, or does not support it"
     CONFIG = 78, "reload: the new configuration is invalid and the old one stays in force; the contexts file is invalid"
-    FULL = 80, "put, undo, move, copy, import: refused: the queue is full, or the item is larger than max_item_size"
+    FULL = (
+        80,
+        "put, undo, move, copy, import: refused: the queue is full, or the item is larger than max_item_size; jobs "
+        "add: the queue has --maxlen jobs, or memory is full",
+    )
     PARTLY_STORED = (
         81,
-        "put, undo, move, copy, import: some of the items were stored before a refusal or a lost connection",
+        "put, undo, move, copy, import, jobs add or import: some were stored before a refusal or a lost connection",
     )
     AUTHENTICATION = 82, "authentication is required, or the server did not accept the user and password"
     NO_RIGHTS = 83, "the user does not have the right to do that"
     QUEUE_STOPPED = 84, "the server has stopped this queue because its journal is corrupt"
-    COMMAND_FAILED = 85, "get --exec: the command failed; its item is delivered again"
+    COMMAND_FAILED = 85, "get --exec, jobs get --exec: the command failed; its item is delivered again"
     NOT_INTACT = 86, "bench: items were lost, duplicated, damaged or out of order"
     NO_SPARK = 87, "spark: Spark, its extra or Java 17 is not installed"
     CRITICAL = 88, "doctor: at least one check is critical"
-    WAIT_EXPIRED = 124, "no item came within --wait; wait: its --timeout expired"
+    WAIT_EXPIRED = 124, "no item or job came within --wait; wait: its --timeout expired"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"
     OUTPUT_CLOSED = 141, "standard output was closed by its reader (| head), or is closed (>&-)"

@@ -1,17 +1,31 @@
-"""Queues on kestrelds elsewhere: a client for any number of them that do not know each other.
+"""Queues and jobs on kestrelds elsewhere: clients for one of them or several.
 
-docs/library.md says how it is used.
+docs/library.md says how queues are used, docs/jobs.md how jobs are.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kestreld.client.async_jobs import AsyncJobClient
     from kestreld.client.cluster import KestrelCluster
+    from kestreld.client.job_commands import Job
+    from kestreld.client.jobs import JobClient
     from kestreld.client.lease import ClusterLease
     from kestreld.client.queue import ClusterQueue
-    from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
+    from kestreld.errors import ConnectionLost, JobRefused, ServerRefused, ServersAway
 
-__all__ = ["ClusterLease", "ClusterQueue", "ConnectionLost", "KestrelCluster", "ServerRefused", "ServersAway"]
+__all__ = [
+    "AsyncJobClient",
+    "ClusterLease",
+    "ClusterQueue",
+    "ConnectionLost",
+    "Job",
+    "JobClient",
+    "JobRefused",
+    "KestrelCluster",
+    "ServerRefused",
+    "ServersAway",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +35,9 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     homes = {
+        "AsyncJobClient": "kestreld.client.async_jobs",
+        "Job": "kestreld.client.job_commands",
+        "JobClient": "kestreld.client.jobs",
         "KestrelCluster": "kestreld.client.cluster",
         "ClusterLease": "kestreld.client.lease",
         "ClusterQueue": "kestreld.client.queue",

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from kestreld import checks
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
-from kestreld.errors import LoginRefused, UnexpectedReply
+from kestreld.errors import InvalidType, InvalidValue, LoginRefused, UnexpectedReply
 
 if TYPE_CHECKING:
     import ssl
@@ -75,6 +76,40 @@ class Login:
         return context
 
 
+def checked_login(user: object, password: object, *, tls: object, ca: object, cert: object, key: object) -> Login:
+    """From the arguments of a client. Raises InvalidArgument."""
+    words = {"user": user, "password": password, "ca": ca, "cert": cert, "key": key}
+    texts = {
+        what: checks.text(word, what, may_be_empty=True, is_secret=what == "password") for what, word in words.items()
+    }
+    return Login(tls=checks.switch(tls, "tls"), **texts)
+
+
+def checked_addresses(servers: object, login: Login, what: str) -> list[str]:
+    """Those of a client's argument, each once. Raises InvalidArgument, or OSError for files of the login's."""
+    if isinstance(servers, str):  # of whose letters none is a server
+        raise InvalidType(what, "a list of str", servers)
+    several = checks.several(servers, what)
+    addresses = list(dict.fromkeys(checks.text(one, f"each of {what}", may_be_empty=True) for one in several))
+    if not addresses:
+        raise InvalidValue(what, "at least one", [])
+    parsed = [_parsed(address, what) for address in addresses]
+    if login.uses_tls(ServerAddress()) or any(at.tls for at in parsed):
+        _ = login.context
+    return addresses
+
+
+def _parsed(address: str, what: str) -> ServerAddress:
+    try:
+        parsed = ServerAddress.parse(address)
+    except ValueError:
+        parsed = None
+    # A path that is not absolute would be another one in another working directory.
+    if parsed is None or (parsed.path and not parsed.path.startswith("/")):
+        raise InvalidValue(f"each of {what}", "HOST:PORT, tls:HOST:PORT or unix:/PATH", address)
+    return parsed
+
+
 def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
     """A connection, without TLS and login. Raises OSError."""
     if not address.path:
@@ -91,25 +126,10 @@ def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
     return connected
 
 
-def connect(server: str, login: Login, timeout_s: float, port_default: int = PORT_DEFAULT) -> socket.socket:
-    """A connection that commands can be sent on. Raises OSError, LoginRefused or UnexpectedReply."""
-    address = ServerAddress.parse(server, port_default)
-    connected = open_socket(address, timeout_s)
-    is_in = False
-    try:
-        if login.uses_tls(address):
-            connected = login.context.wrap_socket(connected, server_hostname=address.host)
-        if login.user:
-            _log_in(connected, server, login)
-        is_in = True
-    finally:
-        if not is_in:
-            connected.close()
-    return connected
-
-
-def _log_in(connected: socket.socket, server: str, login: Login) -> None:
+def log_in(connected: socket.socket, server: str, login: Login) -> None:
     """memcached's login in text. Where no login is required, the password would become an item: ask first."""
+    if not login.user:
+        return
     try:
         if _ask(connected, b"version\r\n") != UNAUTHENTICATED:
             return
@@ -120,6 +140,31 @@ def _log_in(connected: socket.socket, server: str, login: Login) -> None:
     if answer != b"STORED":
         words = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else "an item"
         raise LoginRefused(server, f"{login.user}: {words.removeprefix('CLIENT_ERROR ')}")
+
+
+def connect(
+    server: str,
+    login: Login,
+    timeout_s: float,
+    port_default: int = PORT_DEFAULT,
+    enter: Callable[[socket.socket, str, Login], None] = log_in,
+) -> socket.socket:
+    """A connection that commands can be sent on, once `enter` has said who this is.
+
+    Raises OSError, LoginRefused or UnexpectedReply.
+    """
+    address = ServerAddress.parse(server, port_default)
+    connected = open_socket(address, timeout_s)
+    is_in = False
+    try:
+        if login.uses_tls(address):
+            connected = login.context.wrap_socket(connected, server_hostname=address.host)
+        enter(connected, server, login)
+        is_in = True
+    finally:
+        if not is_in:
+            connected.close()
+    return connected
 
 
 def _ask(connected: socket.socket, request: bytes) -> Reply:

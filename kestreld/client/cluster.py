@@ -5,23 +5,11 @@ from random import Random
 from types import TracebackType
 
 from kestreld import checks
-from kestreld.client.access import Login, ServerAddress
+from kestreld.client.access import checked_addresses, checked_login
 from kestreld.client.connection import ClientConnection
 from kestreld.client.pool import ServerPool
 from kestreld.client.queue import ClusterQueue
 from kestreld.client.server import Server
-from kestreld.errors import InvalidType, InvalidValue
-
-
-def _parsed(address: str) -> ServerAddress:
-    try:
-        parsed = ServerAddress.parse(address)
-    except ValueError:
-        parsed = None
-    # A path that is not absolute would be another one in another working directory.
-    if parsed is None or (parsed.path and not parsed.path.startswith("/")):
-        raise InvalidValue("each of servers", "HOST:PORT, tls:HOST:PORT or unix:/PATH", address)
-    return parsed
 
 
 class KestrelCluster(ServerPool):
@@ -50,22 +38,11 @@ class KestrelCluster(ServerPool):
         Raises ValueError for an address that is none, OSError for files of certificates that cannot be used.
         """
         patience_ms = checks.span_ms(patience_ms, "patience_ms")
-        words = {"user": user, "password": password, "ca": ca, "cert": cert, "key": key}
-        for what, word in words.items():
-            checks.text(word, what, may_be_empty=True, is_secret=what == "password")
-        login = Login(user, password, checks.switch(tls, "tls"), ca, cert, key)
+        login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
         checks.whole(timeout_ms, "timeout_ms", 1)
         if chance is not None:
             checks.instance(chance, Random, "chance")
-        if isinstance(servers, str):  # of whose letters none is a server
-            raise InvalidType("servers", "a list of str", servers)
-        several = checks.several(servers, "servers")
-        addresses = list(dict.fromkeys(checks.text(one, "each of servers", may_be_empty=True) for one in several))
-        if not addresses:
-            raise InvalidValue("servers", "at least one", [])
-        parsed = [_parsed(address) for address in addresses]
-        if login.uses_tls(ServerAddress()) or any(at.tls for at in parsed):
-            _ = login.context
+        addresses = checked_addresses(servers, login, "servers")
         own = chance if chance is not None else Random()
         made = [Server(address, login, timeout_ms, own) for address in addresses]
         super().__init__(made, patience_ms, own, is_chance_ours=chance is None)

@@ -16,6 +16,7 @@ WAIT_MS_MAX: Final = 3_600_000  # of one command; whoever waits longer asks agai
 REPAIR_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
 QUEUE_BYTES_MAX: Final = 250
 _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
+_ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})")  # in names of queues of jobs
 _BLANK: Final = re.compile(rb"[\s\0]")
 _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
@@ -278,6 +279,13 @@ class ClientConnection(Transport):
         """The counters of these queues, or of all when there are none; of many perhaps only these `keys`."""
         # Not from `stats`: in `queue_a_total_items` it is anyone's guess where the name ends.
         return parse_blocks(self.dump_stats(queues), keys)
+
+    def job_queue_stats(self) -> list[QueueBlock]:
+        """The counters of every queue of jobs; none where there are no jobs."""
+        blocks = parse_blocks(self._block(b"dump_job_queues"))
+        for block in blocks:
+            block["queue"] = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), str(block["queue"]))
+        return blocks
 
     def dump_config(self) -> bytes:
         """The settings of every queue, in the server's own blocks."""

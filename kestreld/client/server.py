@@ -11,6 +11,7 @@ from weakref import ref
 
 from kestreld.client.access import Login
 from kestreld.client.connection import ClientConnection
+from kestreld.client.transport import Transport
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
@@ -195,13 +196,13 @@ class Waiting:
     def after_fork(self) -> None:
         """Those who wait are threads of the parent's."""
         self._lock = Lock()
-        self._connections: set[ClientConnection] = set()
+        self._connections: set[Transport] = set()
 
     def is_over(self) -> bool:
         return self._over
 
     @contextmanager
-    def on(self, connection: ClientConnection) -> Iterator[None]:
+    def on(self, connection: Transport) -> Iterator[None]:
         """For the time of a block; what is done there fails with ConnectionLost once it is over."""
         with self._lock:
             self._connections.add(connection)

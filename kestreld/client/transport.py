@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from kestreld import errors
-from kestreld.client.access import PORT_DEFAULT, RECEIVE_BYTES, Login, Socket, connect, hang_up, is_quiet
+from kestreld.client.access import PORT_DEFAULT, RECEIVE_BYTES, Login, Socket, connect, hang_up, is_quiet, log_in
 from kestreld.client.blocks import text
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
 from kestreld.forks import restart_in_child
@@ -161,9 +161,13 @@ class Transport:
     def _connect(self) -> None:
         self._has_connected = True
         try:
-            self._socket = connect(self.address, self._login, self._timeout_ms / 1000, self.port_default)
+            self._socket = connect(self.address, self._login, self._timeout_ms / 1000, self.port_default, self._enter)
         except OSError as error:
             raise errors.ServersAway({self.address: reason_of(error)}) from error
+
+    def _enter(self, connected: Socket, server: str, login: Login) -> None:
+        """What is said first on a connection."""
+        log_in(connected, server, login)
 
     def _refusal(self, reply: Reply, verb: bytes) -> errors.ServerRefused:
         if isinstance(reply, tuple):

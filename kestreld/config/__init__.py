@@ -1,7 +1,7 @@
 """What the server is told: settings, users and rights, and how they are read from a file.
 
-`QueueConfig` is given out here. It is loaded when it is asked for: with it comes YAML, which `kestrelctl put`, for whom
-units are enough, would spend a third of its time on.
+`QueueConfig` is given out here. It is loaded when it is asked for: `kestrelctl put`, for whom units are enough, would
+spend a good part of its time on that.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final
 
 from kestreld import checks
+from kestreld.config.job_rules import NO_JOB_RULES, JobRules
 from kestreld.config.users import UserConfig
 from kestreld.config.values import usable_path
 from kestreld.config.yaml_tree import SourceLocation
@@ -37,6 +38,13 @@ class LogFormat(Enum):
     JSON = "json"
 
 
+class RetryFrom(Enum):
+    """From when a job's retry time counts."""
+
+    QUEUEING = "queueing"
+    DELIVERY = "delivery"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a listener listens: host and port, or a Unix socket where `path` is not empty."""
@@ -45,6 +53,7 @@ class Address:
     port: int = 0  # 0 = any free one
     path: str = ""
     tls: bool = False
+    mode: int = 0o600  # of the Unix socket
 
     def __str__(self) -> str:
         if self.path:
@@ -155,6 +164,11 @@ class Config:
     memcache: tuple[Address, ...] = (Address("127.0.0.1", 22133),)
     admin: Address | None = Address("127.0.0.1", 2223)  # None = no admin listener
     cache: tuple[Address, ...] | None = None  # None = no cache
+    disque: tuple[Address, ...] | None = None  # None = no jobs
+    jobs_retry_from: RetryFrom = RetryFrom.QUEUEING
+    job_rules: JobRules = NO_JOB_RULES
+    jobs_journal: bool = False
+    jobs_sync_journal_ms: int | None = 1000  # as sync_journal_ms of queues
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT
@@ -192,13 +206,20 @@ class Config:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Every place where it listens."""
-        return (*self.memcache, *([self.admin] if self.admin is not None else []), *(self.cache or ()))
+        return (
+            *self.memcache,
+            *([self.admin] if self.admin is not None else []),
+            *(self.cache or ()),
+            *(self.disque or ()),
+        )
 
     def listener_of(self, address: Address) -> str:
         """The field of the setting that names one of `addresses`."""
         if address == self.admin:
             return "admin"
-        return "cache" if address in (self.cache or ()) else "memcache"
+        if address in (self.cache or ()):
+            return "cache"
+        return "disque" if address in (self.disque or ()) else "memcache"
 
     @property
     def asks_for_certificates(self) -> bool:

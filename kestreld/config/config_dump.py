@@ -7,7 +7,7 @@ import yaml
 
 from kestreld.config.config import Address, Config, PerQueue
 from kestreld.config.settings import GROUPED, PER_QUEUE, TOP_LEVEL, Setting, written
-from kestreld.config.users import ALL, ALL_OF_CACHE, ALL_WORD, Right, Rights, UserConfig
+from kestreld.config.users import ALL, ALL_OF_CACHE, ALL_OF_JOBS, ALL_WORD, Right, Rights, UserConfig
 from kestreld.config.values import as_people_write_it
 from kestreld.config.yaml_tree import SourceLocation
 
@@ -76,6 +76,7 @@ def _user_lines(user: UserConfig) -> Iterator[str]:
     # `all` has the right to create, but does not name it.
     yield from _rights_lines("rights", user.rights, None if user.names_create else ALL)
     yield from _rights_lines("cache", user.cache_rights, ALL_OF_CACHE)
+    yield from _rights_lines("jobs", user.job_rights, ALL_OF_JOBS)
     if user.rate_bytes is not None:
         yield f"max_rate: {user.rate_bytes}"
 

@@ -18,7 +18,8 @@ from kestreld.config.config import (
 from kestreld.config.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
 from kestreld.config.users import UserConfig, read_users
 from kestreld.config.values import BadValue, as_clients_send_it, usable_path
-from kestreld.config.yaml_tree import Entry, Kind, Node, SourceLocation, read_tree, read_value
+from kestreld.config.yaml_reading import read_tree, read_value
+from kestreld.config.yaml_tree import Entry, Kind, Node, SourceLocation
 from kestreld.errors import ConfigError, ConfigProblem
 from kestreld.files import FileLayer
 
@@ -239,6 +240,7 @@ class _Draft:
             "memcache": self.values.get("memcache", ()),
             "admin": (admin,) if admin is not None else (),
             "cache": self.values.get("cache") or (),
+            "disque": self.values.get("disque") or (),
         }
         if self.values.get("tls_certificate") is None and "tls_certificate" not in self._bad_fields:
             for name, addresses in listeners.items():

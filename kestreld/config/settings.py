@@ -10,7 +10,17 @@ from enum import Enum
 from typing import Any, Final
 
 from kestreld.config import values
-from kestreld.config.config import Address, Compat, Config, LogFormat, PerQueue, QueueConfig, queue_name_problem
+from kestreld.config.config import (
+    Address,
+    Compat,
+    Config,
+    LogFormat,
+    PerQueue,
+    QueueConfig,
+    RetryFrom,
+    queue_name_problem,
+)
+from kestreld.config.job_rules import job_rules
 from kestreld.config.yaml_tree import Kind, Node
 
 LINE_BYTES_MAX: Final = 1024**2
@@ -133,8 +143,13 @@ SETTINGS: Final = (
     Setting("listen.memcache", "memcache", _addresses, restart=True),
     Setting("listen.admin", "admin", _address, "null", restart=True),
     Setting("listen.cache", "cache", _addresses, "null", restart=True),
+    Setting("listen.disque", "disque", _addresses, "null", restart=True),
     Setting("listen.admin_hosts", "admin_hosts", _host_names),
     Setting("metrics.per_queue", "metrics_per_queue", _per_queue),
+    Setting("jobs.retry_from", "jobs_retry_from", _one_of(RetryFrom), restart=True),
+    Setting("jobs.queues", "job_rules", job_rules, restart=True),
+    Setting("jobs.journal", "jobs_journal", values.switch, restart=True),
+    Setting("jobs.sync_journal", "jobs_sync_journal_ms", values.sync_interval_ms, "false", restart=True),
     Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
     Setting("tls.certificate", "tls_certificate", values.path_of, "null"),
     Setting("tls.key", "tls_key", values.path_of, "null"),
@@ -185,12 +200,14 @@ SETTINGS: Final = (
 )
 GROUPED: Final = {
     group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}
-    for group in ("listen", "metrics", "log", "tls")
+    for group in ("listen", "metrics", "jobs", "log", "tls")
 }
 TOP_LEVEL: Final = {s.name: s for s in SETTINGS if "." not in s.name}
 PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}
 GROUPS: Final = (*GROUPED, "queues", "users")
-PLAIN_MS: Final = frozenset({"sync_journal", "max_age"})  # where a plain number is milliseconds; else it is seconds
+PLAIN_MS: Final = frozenset(
+    {"sync_journal", "jobs.sync_journal", "max_age"}
+)  # where a plain number is milliseconds; else it is seconds
 
 
 def queue_setting_lines(config: QueueConfig) -> list[tuple[str, str]]:
@@ -208,7 +225,7 @@ def written(setting: Setting, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, Enum):
         return str(value.value)
-    if setting.name == "sync_journal" and value == 0:
+    if setting.field.endswith("sync_journal_ms") and value == 0:
         return "true"
     if isinstance(value, tuple):
         return f"[{', '.join(_in_seconds(ms) for ms in value)}]"

@@ -37,11 +37,13 @@ class Thing(Enum):
 
     QUEUE = "queue"
     CACHE = "cache"  # a key of the cache
+    JOB = "job"  # a queue of jobs
 
 
 Rights = frozenset[Right]
 ALL: Final[Rights] = frozenset(Right)
 ALL_OF_CACHE: Final[Rights] = ALL - {Right.PEEK, Right.CREATE}
+ALL_OF_JOBS: Final[Rights] = ALL - {Right.CREATE}
 ALL_WORD: Final = "all"
 EVERYTHING: Final = "*"
 
@@ -55,6 +57,7 @@ class UserConfig:
     certificates: tuple[str, ...] = ()  # one of these is in his certificate; empty = not by certificate
     rights: tuple[tuple[str, Rights], ...] = ()  # pattern of queue names (latin-1 text) -> rights; all that match count
     cache_rights: tuple[tuple[str, Rights], ...] = ()  # the same of keys
+    job_rights: tuple[tuple[str, Rights], ...] = ()  # the same of queues of jobs
     names_create: bool = False  # not only as one of all
     password_file: str | None = field(default=None, compare=False)  # where the password is from
     rate_bytes: int | None = None  # bytes a second, of all his connections in both directions; None = unlimited
@@ -97,6 +100,7 @@ class _User:
         self._certificates: tuple[str, ...] = ()
         self._rights: list[tuple[str, Rights]] = []
         self._cache_rights: list[tuple[str, Rights]] = []
+        self._job_rights: list[tuple[str, Rights]] = []
         self._names_create = False
         self._rate_bytes: int | None = None
         readers = {
@@ -105,6 +109,7 @@ class _User:
             "certificate": self._read_certificate,
             "rights": self._read_rights,
             "cache": self._read_cache_rights,
+            "jobs": self._read_job_rights,
             "max_rate": self._read_rate,
         }
         if not re.fullmatch(r"[^\x00-\x20\x7f]{1,64}", name):
@@ -134,8 +139,9 @@ class _User:
             self._problem(given["password_file"], "set password or password_file, not both")
         elif not {"password", "password_file", "certificate"} & given.keys():
             self._problem(entry, "no credentials: set password, password_file or certificate")
-        if not {"rights", "cache"} & given.keys():
-            self._problem(entry, "no rights: set rights, such as {'*': [put, get]}, or cache for those on the cache")
+        if not {"rights", "cache", "jobs"} & given.keys():
+            also = "cache for those on the cache, or jobs for those on jobs"
+            self._problem(entry, f"no rights: set rights, such as {{'*': [put, get]}}, {also}")
 
     def finish(self) -> UserConfig:
         return UserConfig(
@@ -145,6 +151,7 @@ class _User:
             certificates=self._certificates,
             rights=tuple(self._rights),
             cache_rights=tuple(self._cache_rights),
+            job_rights=tuple(self._job_rights),
             names_create=self._names_create,
             rate_bytes=self._rate_bytes,
         )
@@ -182,6 +189,9 @@ class _User:
 
     def _read_cache_rights(self, node: Node) -> None:
         self._cache_rights = _patterns(node, ALL_OF_CACHE, "key patterns to rights, such as {'session:*': [put, get]}")
+
+    def _read_job_rights(self, node: Node) -> None:
+        self._job_rights = _patterns(node, ALL_OF_JOBS, "patterns of job queues to rights, such as {'mail.*': [put]}")
 
     def _read_rate(self, node: Node) -> None:
         infinite = node.kind is Kind.TEXT and node.text == "infinite"

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, read_beginning, take_unfinished
+from kestreld.journal.job_segments import parse_job_segment_name
 from kestreld.journal.kestrel.format import queue_of, replayed_files
 from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.marker import find_marker
@@ -116,6 +117,8 @@ def discover(paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | N
             segment = _look_at(path)
             if segment is not None and _is_wanted(_queue_of(segment), "", queues):
                 segments.setdefault(_journal_of(segment), []).append(segment)
+        elif parse_job_segment_name(name) is not None:
+            continue  # of no queue
         elif (queue := queue_of(name)) is not None and _is_wanted(*_family(queue), queues):
             kestrel_files.setdefault((folder, queue), []).append((name, named))
     found = Discovery()

@@ -72,11 +72,16 @@ def records_in(path: str, content: bytes, queue: str) -> int:
 
 def read_segment(files: FileLayer, segment: FoundSegment) -> Generator[None, None, bytes]:
     """What counts of a segment, read in steps. Raises OSError."""
-    fd = files.open_read(segment.path)
+    return (yield from read_readable(files, segment.path, segment.end))
+
+
+def read_readable(files: FileLayer, path: str, end: int) -> Generator[None, None, bytes]:
+    """A file up to `end`, read in steps; pages that the disk cannot read any more are zeros. Raises OSError."""
+    fd = files.open_read(path)
     try:
         chunks = []
-        for offset in range(0, segment.end, READ_BYTES):
-            chunks.append(_read_at(files, fd, min(READ_BYTES, segment.end - offset), offset))
+        for offset in range(0, end, READ_BYTES):
+            chunks.append(_read_at(files, fd, min(READ_BYTES, end - offset), offset))
             yield
     finally:
         files.close(fd)

@@ -216,9 +216,18 @@ class Journal(Descriptors):
         )
         data = header + checkpoint_record(checkpoint) + unsaid
         path = f"{self.folder}/{segment_name(number, checkpoint.next_id)}"
+        segment = Segment(number, checkpoint.next_id, path, len(data), len(header), version=self.version)
+        self._go_on_in(segment, data, filled)
+        self.begun_with = checkpoint if skip else None
+
+    def _go_on_in(self, segment: Segment, data: bytes, filled: int = -1) -> None:
+        """Make a segment of these bytes, and append to it from now on. Raises JournalFailed, and leaves all as it was.
+
+        `filled` is as in `start_segment`.
+        """
         self.open_files.use(self)
         try:
-            fd = self._make_file(path, data)
+            fd = self._make_file(segment.path, data)
         except OSError as error:
             must_be_the_systems(error)
             raise self._fail(error, "creating a segment") from error
@@ -228,9 +237,8 @@ class Journal(Descriptors):
             self.unproven = [*self.unproven, self.live]  # also where a write failed: what stands before it counts
         self._close_write()
         self._write_fd = fd
-        self.segments.append(Segment(number, checkpoint.next_id, path, len(data), len(header), version=self.version))
+        self.segments.append(segment)
         self.checkpoint_bytes = len(data)
-        self.begun_with = checkpoint if skip else None
         self.failed = None
         self.is_sync_failed = self.sync_untold = False
         self.unsynced = self.names_unsynced = True

@@ -162,7 +162,8 @@ def record_end(buffer: bytes, at: int) -> int:
     return at + FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little")
 
 
-def _framed(record_type: int, body: bytes) -> bytes:
+def framed(record_type: int, body: bytes) -> bytes:
+    """A record of any type but PUT."""
     size = len(body)
     return FRAME.pack(size, xxh3_64_intdigest(body, size + (record_type << 56)) & _U32, record_type) + body
 
@@ -219,7 +220,7 @@ def done_record(done: Done) -> bytes:
 def ended_record(reader: int, reason: Reason, at_ms: int, items: int, data_bytes: int, ranges: list[Range]) -> bytes:
     """`done_record` without a Done: one is written for every commit that takes items."""
     head = _DONE.pack(reader, reason, at_ms, items, data_bytes, len(ranges))
-    return _framed(_DONE_TYPE, head + _pack_ranges(ranges))
+    return framed(_DONE_TYPE, head + _pack_ranges(ranges))
 
 
 def got_record(reader: int, at_ms: int, data_bytes: int, got: int) -> bytes:
@@ -249,7 +250,7 @@ _ABORT: Final = struct.Struct("<IQQH")
 
 
 def abort_record(abort: Abort) -> bytes:
-    return _framed(Type.ABORT, _ABORT.pack(abort.reader, abort.at_ms, abort.item_id, min(abort.times, 0xFFFF)))
+    return framed(Type.ABORT, _ABORT.pack(abort.reader, abort.at_ms, abort.item_id, min(abort.times, 0xFFFF)))
 
 
 def _is_done(body: bytes) -> bool:
@@ -307,7 +308,7 @@ unpack_due_in_frame: Final = struct.Struct("<8xBIBQ8xQ4xHH").unpack_from
 
 def due_record(due: Due) -> bytes:
     attempts = min(due.attempts, 0xFFFF)
-    return _framed(
+    return framed(
         Type.DUE,
         _DUE.pack(due.reader, due.why, due.item_id, due.at_ms, due.due_at_ms, due.data_bytes, attempts, due.lease),
     )
@@ -335,7 +336,7 @@ _KEY: Final = struct.Struct("<IQQQ16s")
 
 
 def key_record(key: Key) -> bytes:
-    return _framed(Type.KEY, _KEY.pack(key.reader, key.item_id, key.at_ms, key.until_ms, key.digest))
+    return framed(Type.KEY, _KEY.pack(key.reader, key.item_id, key.at_ms, key.until_ms, key.digest))
 
 
 def read_key(body: bytes) -> Key:
@@ -365,7 +366,7 @@ _ORIGIN: Final = struct.Struct("<QBHQ")
 
 def origin_record(origin: Origin) -> bytes:
     head = _ORIGIN.pack(origin.item_id, origin.reason, min(origin.attempts, 0xFFFF), origin.put_at_ms)
-    return _framed(Type.ORIGIN, head + origin.queue.encode("latin-1"))
+    return framed(Type.ORIGIN, head + origin.queue.encode("latin-1"))
 
 
 def read_origin(body: bytes) -> Origin:
@@ -392,7 +393,7 @@ _READER: Final = struct.Struct("<IBBQQ")
 
 def reader_record(change: ReaderChange) -> bytes:
     head = _READER.pack(change.reader, change.dropped, change.kind, change.at_ms, change.at_id)
-    return _framed(Type.READER, head + change.name.encode("latin-1"))
+    return framed(Type.READER, head + change.name.encode("latin-1"))
 
 
 def read_reader(body: bytes) -> ReaderChange:
@@ -403,7 +404,7 @@ def read_reader(body: bytes) -> ReaderChange:
 
 def sync_record(offset: int) -> bytes:
     """Says that everything before `offset` in this segment was on disk when this was written."""
-    return _framed(Type.SYNC, _ID.pack(offset))
+    return framed(Type.SYNC, _ID.pack(offset))
 
 
 def read_sync(body: bytes) -> int:
@@ -429,7 +430,7 @@ def import_record(imported: list[ImportedFile]) -> bytes:
     for file in imported:
         name = file.name.encode("utf-8", "surrogateescape")
         parts.append(_IMPORTED.pack(len(name), file.size_bytes, file.checksum) + name)
-    return _framed(Type.IMPORT, b"".join(parts))
+    return framed(Type.IMPORT, b"".join(parts))
 
 
 def read_import(body: bytes) -> list[ImportedFile]:
@@ -540,7 +541,7 @@ def checkpoint_record(checkpoint: Checkpoint) -> bytes:
     if checkpoint.held_from:
         parts.append(_ID.pack(checkpoint.held_from))
         parts.extend([_HELD.pack(state.held_items, max(state.held_bytes, 0)) for state in checkpoint.readers])
-    return _framed(Type.CHECKPOINT, b"".join(parts))
+    return framed(Type.CHECKPOINT, b"".join(parts))
 
 
 def read_checkpoint(body: bytes) -> Checkpoint:
@@ -625,6 +626,8 @@ def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
     return record_type, end
 
 
+Check = Callable[[bytes, int], tuple[int, int]]  # `checked_end`, or that of another kind of records
+
 _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
     Type.ABORT: read_abort,
     Type.READER: read_reader,
@@ -674,10 +677,12 @@ def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[
 _MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x0a])")
 
 
-def find_whole_records(buffer: bytes, start: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:
+def find_whole_records(
+    buffer: bytes, start: int, stop: int | None = None, check: Check = checked_end
+) -> Iterator[tuple[int, int, int]]:
     """(type, start, end) of every whole record at or after `start`, at any byte: for judging what follows a bad one.
 
-    Those that begin at or after `stop` are left out.
+    Those that begin at or after `stop` are left out. What a whole record is `check` says.
     """
     at = start
     look_end = len(buffer) if stop is None else min(stop + FRAME_BYTES - 1, len(buffer))
@@ -685,7 +690,7 @@ def find_whole_records(buffer: bytes, start: int, stop: int | None = None) -> It
         found = match.start()
         body_bytes = int.from_bytes(match.group(1), "little")
         if 0 < body_bytes <= len(buffer) - found - FRAME_BYTES:
-            record_type, end = checked_end(buffer, found)
+            record_type, end = check(buffer, found)
             if record_type:
                 yield record_type, found, end
                 at = end

@@ -27,6 +27,7 @@ from kestreld.journal.records import (
     PUT_HEADER_BYTES,
     READER_MAX,
     TYPE_OFFSET,
+    Check,
     Checkpoint,
     Due,
     Key,
@@ -109,7 +110,7 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
             files.unlink(f"{folder}/{name}")  # a roll that a crash cut short was never part of the journal
     notes, is_cut = [], True
     if found.end < len(found.buffer):
-        note, is_cut = _cut_tail(files, clock, found.segments[-1], found.buffer, found.end)
+        note, is_cut = cut_tail(files, clock, found.segments[-1].path, found.buffer, found.end)
         notes.append(note)
     notes.extend([_set_aside(files, clock, segment) for segment in found.aside])
     if found.state is None:
@@ -485,15 +486,15 @@ def settle(reader: ReaderState, done: list[Range]) -> None:
         }
 
 
-def must_be_torn(buffer: bytes, at: int, path: str, synced: bool) -> None:
+def must_be_torn(buffer: bytes, at: int, path: str, synced: bool, check: Check = checked_end) -> None:
     """Raise JournalCorrupt unless what starts at `at` is a torn tail or preallocated zeros."""
-    code = checked_end(buffer, at)[1]
+    code = check(buffer, at)[1]
     if code == -3 and not buffer[at:].strip(b"\0"):
         return
     if code == -4:
         raise JournalCorrupt(path, at, why_bad(code))  # whole, so not torn
     anything_whole = False
-    for record_type, start, end in find_whole_records(buffer, at + 1):
+    for record_type, start, end in find_whole_records(buffer, at + 1, None, check):
         anything_whole = True
         if record_type == Type.SYNC:
             if read_sync(buffer[start + FRAME_BYTES : end]) > at:
@@ -503,7 +504,9 @@ def must_be_torn(buffer: bytes, at: int, path: str, synced: bool) -> None:
         raise JournalCorrupt(path, at, why_bad(code) + ", and intact records follow")
 
 
-def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, end: int) -> tuple[str, bool]:
+def cut_tail(
+    files: FileLayer, clock: Clock, path: str, buffer: bytes, end: int, check: Check = checked_end
+) -> tuple[str, bool]:
     """Keep the torn tail beside the segment and cut it off; what to log, and whether it is off on disk, too.
 
     Else a power cut may lose what is put there next and bring back whole records of the tail, with the same ids.
@@ -511,20 +514,19 @@ def _cut_tail(files: FileLayer, clock: Clock, segment: Segment, buffer: bytes, e
     tail = buffer[end:]
     kept = ""
     if tail.strip(b"\0"):
-        kept = f"{segment.path}{TORN_MARK}{clock.wall_ms}"
+        kept = f"{path}{TORN_MARK}{clock.wall_ms}"
         _write_whole(files, kept, tail)
-    fd = files.open_append(segment.path)
+    fd = files.open_append(path)
     try:
         files.truncate(fd, end)
         is_cut = _synced(files, fd)
     finally:
         files.close(fd)
-    whole = sum(1 for _ in find_whole_records(buffer, end + 1))
+    whole = sum(1 for _ in find_whole_records(buffer, end + 1, None, check))
     if not kept:
-        return f"{segment.path}: {len(tail)} unused bytes cut off at byte {end}", is_cut
+        return f"{path}: {len(tail)} unused bytes cut off at byte {end}", is_cut
     return (
-        f"{segment.path}: torn tail of {len(tail)} bytes cut off at byte {end}, {whole} intact records in it;"
-        f" kept as {kept}"
+        f"{path}: torn tail of {len(tail)} bytes cut off at byte {end}, {whole} intact records in it; kept as {kept}"
     ), is_cut
 
 

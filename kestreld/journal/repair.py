@@ -7,7 +7,6 @@ items back rather than losing them. The work is done in steps, so that a running
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name
@@ -19,13 +18,10 @@ from kestreld.journal.inspection import PAUSE_RECORDS, Damage, Inspection, Known
 from kestreld.journal.known_readers import undone
 from kestreld.journal.marker import Marker
 from kestreld.journal.records import PUT, PUT_HEADER_BYTES, Kind, Range, Type, whole_records
+from kestreld.journal.replacement import Replacement, finish_repairs
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX
-
-DAMAGED: Final = ".damaged"
-BUILDING: Final = ".tmp"
-BUILT: Final = ".repaired"  # ends the name of a journal that is whole and on disk, but not in its place yet
 
 
 @dataclass(slots=True)
@@ -66,19 +62,6 @@ def repair(
     return work.report
 
 
-def finish_repairs(files: FileLayer, spool: str) -> list[str]:
-    """Give repaired journals the names that a crash kept from them; which. Before anything else looks at the spool."""
-    finished = []
-    building = f"{spool}/{BUILDING}"
-    for name in files.list_dir(building) if files.is_dir(building) else []:
-        folder = f"{spool}/{name.removesuffix(BUILT)}"
-        if name.endswith(BUILT) and not files.exists(folder):
-            files.rename(f"{building}/{name}", folder)
-            files.sync_dir(spool)
-            finished.append(folder)
-    return finished
-
-
 class Repair:
     """`survey`, then `build`, `sync`, `put_in_place` and `sync_names`. The first two are done in steps.
 
@@ -98,11 +81,9 @@ class Repair:
     ) -> None:
         self._files = files
         self._clock = clock
-        self._folder = folder
-        self._spool, _, self._name = folder.rpartition("/")
-        self._queue = decode_queue_name(self._name.removesuffix(FOLDER_SUFFIX))
+        self._queue = decode_queue_name(folder.rpartition("/")[2].removesuffix(FOLDER_SUFFIX))
         self._segment_bytes_max = segment_bytes_max
-        self._building = f"{self._spool}/{BUILDING}/{self._name}"
+        self._new = Replacement(files, clock, folder)
         self._found = Inspection(files, clock, folder, self._queue, stopped=stopped, server=known)
         self.report = RepairReport(self._queue)
 
@@ -128,7 +109,7 @@ class Repair:
         builder = JournalBuilder(
             self._files,
             self._clock,
-            self._building,
+            self._new.building,
             self._queue,
             self._found.journal_id,
             self._found.readers,
@@ -150,9 +131,7 @@ class Repair:
 
     def abandon(self) -> None:
         """Remove what was built, now or in an earlier attempt. Raises OSError."""
-        for leftover in (self._building, self._building + BUILT):
-            if self._files.exists(leftover):
-                self._files.remove_folder(leftover)
+        self._new.abandon()
 
     def _add_items(self, builder: JournalBuilder) -> Iterator[None]:
         wanted = [(state.number, undone(state)) for state in self._found.readers if state.kind == Kind.QUEUE]
@@ -177,17 +156,14 @@ class Repair:
 
     def sync(self) -> None:
         """Put the new journal on disk, under the name that `finish_repairs` looks for. Slow; raises OSError."""
-        names = self._files.list_dir(self._building)
+        names = self._files.list_dir(self._new.building)
         for name in names:
-            self._sync_file(f"{self._building}/{name}")
-        self._files.sync_dir(self._building)
+            self._sync_file(f"{self._new.building}/{name}")
+        self._files.sync_dir(self._new.building)
         numbers, first_ids = zip(*filter(None, map(parse_segment_name, names)), strict=True)
         marker = Marker(max(numbers), min(first_ids))
-        self._files.close(self._files.create(f"{self._building}/{marker.name}"))
-        self._files.rename(self._building, self._building + BUILT)
-        self._files.sync_dir(f"{self._spool}/{BUILDING}")
-        self._files.make_dir(f"{self._spool}/{DAMAGED}")
-        self._files.sync_dir(self._spool)  # before the old journal moves into a folder that a power cut may take away
+        self._files.close(self._files.create(f"{self._new.building}/{marker.name}"))
+        self._new.publish()
 
     def _sync_file(self, path: str) -> None:
         fd = self._files.open_append(path)
@@ -229,30 +205,16 @@ class Repair:
         self._sync_file(self._newest())
 
     def _newest(self) -> str:
-        built = self._building + BUILT
+        built = self._new.built
         return f"{built}/{[name for name in self._files.list_dir(built) if parse_segment_name(name)][-1]}"
 
     def put_in_place(self) -> None:
-        """Let the new journal take the place of the old one, which is kept. Quick; raises OSError.
-
-        A crash leaves the one or the other in place, or neither and the new one where `finish_repairs` looks.
-        """
-        files, encoded = self._files, self._name.removesuffix(FOLDER_SUFFIX)
-        at_ms = self._clock.wall_ms
-        while files.exists(kept_at := f"{self._spool}/{DAMAGED}/{encoded}.{at_ms}"):
-            at_ms += 1
-        files.rename(self._folder, kept_at)
-        try:
-            files.rename(self._building + BUILT, self._folder)
-        except OSError:
-            files.rename(kept_at, self._folder)
-            raise
-        self.report.kept_at = kept_at
+        """Let the new journal take the place of the old one, which is kept. Quick; raises OSError."""
+        self.report.kept_at = self._new.put_in_place()
 
     def sync_names(self) -> None:
         """Slow; raises OSError."""
-        for folder in (f"{self._spool}/{DAMAGED}", f"{self._spool}/{BUILDING}", self._spool):
-            self._files.sync_dir(folder)
+        self._new.sync_names()
 
 
 def _is_wanted(found: int, only: int, wanted: list[tuple[int, list[Range]]]) -> bool:

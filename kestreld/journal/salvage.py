@@ -5,7 +5,7 @@ journals, and the ids of this one rise within the bounds of the segment.
 """
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 from kestreld.journal import records
@@ -204,27 +204,14 @@ class Salvage:
         """The most PUTs from `at` on that stand in the order of their ids: those inside items do not fit in."""
         end_id = ID_END if self._end_id is None else self._end_id
         whole = self._whole or []
-        # The longest rising row: `tails` are the lowest ids with which rows of each length can end.
         puts: list[tuple[int, int]] = []
-        tails: list[int] = []
-        lengths = []
         for index in range(bisect_left(whole, at, key=_start), len(whole)):
             record_type, start, _ = whole[index]
             if record_type == records.Type.PUT and self._last < (found := self._id(start)) < end_id:
                 puts.append((start, found))
-                length = bisect_left(tails, found)
-                tails[length : length + 1] = [found]
-                lengths.append(length)
             if index % SCAN_RECORDS == 0:
                 yield PAUSE
-        wanted, before, row = len(tails) - 1, ID_END, []
-        for count, (put, length) in enumerate(zip(reversed(puts), reversed(lengths), strict=True)):
-            if length == wanted and put[1] < before:
-                row.append(put)
-                before, wanted = put[1], wanted - 1
-            if count % SCAN_RECORDS == 0:
-                yield PAUSE
-        return row[::-1]
+        return (yield from longest_row(puts))
 
     def _mend(self, at: int, end: int) -> None:
         """A READER with one wrong bit is worth the search: without it a queue, or its name, is gone."""
@@ -235,6 +222,26 @@ class Salvage:
             if records.checked_end(corrected, 0)[0] == records.Type.READER:
                 self.readers.append(corrected)
                 return
+
+
+def longest_row(found: Sequence[tuple[int, int]]) -> Generator[Piece, None, list[tuple[int, int]]]:
+    """The most of these pairs whose second numbers rise, in the order they are in; PAUSE now and then."""
+    tails: list[int] = []  # the lowest numbers with which rows of each length can end
+    lengths = []
+    for count, (_, number) in enumerate(found):
+        length = bisect_left(tails, number)
+        tails[length : length + 1] = [number]
+        lengths.append(length)
+        if count % SCAN_RECORDS == 0:
+            yield PAUSE
+    wanted, row = len(tails) - 1, list[tuple[int, int]]()
+    for count, (pair, length) in enumerate(zip(reversed(found), reversed(lengths), strict=True)):
+        if length == wanted and (not row or pair[1] < row[-1][1]):
+            row.append(pair)
+            wanted -= 1
+        if count % SCAN_RECORDS == 0:
+            yield PAUSE
+    return row[::-1]
 
 
 def one_bit_off(data: bytes, bits: Iterable[int]) -> Iterator[bytes]:

@@ -23,6 +23,23 @@ class Scheduled:
         raise NotImplementedError
 
 
+class TimedWait(Scheduled):
+    """A client that waits until its due time at the latest. `over` once it was served, has timed out or has gone."""
+
+    __slots__ = ("over",)
+
+    def __init__(self, due_at_ms: int) -> None:
+        super().__init__(due_at_ms)
+        self.over = False
+
+    def is_due_at(self, at_ms: int) -> bool:
+        return not self.over
+
+    def leave(self) -> None:
+        """It has timed out, or its client has gone."""
+        raise NotImplementedError
+
+
 class Agenda:
     """Entries in the order of their times. Served waits stay in the heap until it has doubled, at the latest."""
 

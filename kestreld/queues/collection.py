@@ -13,7 +13,7 @@ from kestreld.journal.kestrel.importing import import_at_start
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Origin
 from kestreld.journal.recovery import recover
-from kestreld.journal.repair import finish_repairs
+from kestreld.journal.replacement import finish_repairs
 from kestreld.queues.agenda import Agenda
 from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit

@@ -172,6 +172,6 @@ def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums) 
     ]
     if stats.admin_address:
         figures.append(("admin", stats.admin_address))
-    figures += stats.of_cache()
+    figures += [*stats.of_cache(), *stats.of_jobs()]
     strict = collection.config.compat is Compat.KESTREL_1
     return figures[:GUIDE_SERVER_KEYS] if strict else figures

@@ -74,7 +74,7 @@ class Maintenance:
 
     # Syncs in the background
 
-    def sync(self, queue: Queue) -> bool:
+    def sync(self, queue: Committed) -> bool:
         """Put a journal on disk without holding up a turn. False when one is under way already: ask again."""
         journal = queue.journal
         if journal is None or journal.failed is not None or not journal.segments:
@@ -84,7 +84,7 @@ class Maintenance:
         self._sync(queue, journal)
         return True
 
-    def _sync(self, queue: Queue, journal: Journal) -> None:
+    def _sync(self, queue: Committed, journal: Journal) -> None:
         """Sync the full segments and the live one. One at a time: what comes meanwhile is for the next."""
         if journal.syncing or not self._files.takes_calls:
             return
@@ -117,7 +117,8 @@ class Maintenance:
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self._collection.commit.mark(queue, journal)
-                self.retirement.drop_dead(queue)
+                if isinstance(queue, Queue):
+                    self.retirement.drop_dead(queue)
             else:
                 queue.review_next_put()
                 behind = left[len(done) + 1 :]  # what failed itself is not asked again
@@ -151,7 +152,7 @@ class Maintenance:
     def sync_due(self) -> int | None:
         """Sync the journals whose sync_journal time has come; when the next is due, on the monotonic clock."""
         waiting: list[Committed] = []
-        for queue in as_queues(self._collection.commit.sync_later):
+        for queue in self._collection.commit.sync_later:
             if queue.sync.due_at_ms > self._clock.monotonic_ms:
                 waiting.append(queue)
             else:

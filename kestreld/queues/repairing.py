@@ -13,7 +13,8 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.record_reader import segment_records
 from kestreld.journal.records import Kind, ReaderState, item_data, item_id, item_optional_fields
 from kestreld.journal.recovery import recover
-from kestreld.journal.repair import Repair, RepairReport, finish_repairs
+from kestreld.journal.repair import Repair, RepairReport
+from kestreld.journal.replacement import finish_repairs
 from kestreld.queues.collection import FOLDER_SUFFIX, QueueCollection
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue

@@ -1,4 +1,4 @@
-"""The long answers: STATS, DUMP_STATS and DUMP_CONFIG, made piece by piece as the client reads them.
+"""The long answers: STATS, DUMP_STATS, DUMP_JOB_QUEUES and DUMP_CONFIG, made piece by piece as the client reads them.
 
 Each is an iterator of pieces of text, and of None wherever others may have their turn. So the figures of two queues
 may be of different instants; those of one queue are of one.
@@ -24,6 +24,8 @@ Pieces = Iterator[bytes | None]
 def stats_report(collection: QueueCollection, stats: ServerStats, sees: Sees | None) -> Pieces:
     """memcached's form. `sees` says which queues there are for whoever asks, None = all."""
     sums = yield from adding_up(collection)
+    if stats.jobs is not None:
+        yield from stats.jobs.adding_up()
     text = "".join([f"STAT {key} {value}\r\n" for key, value in server_figures(collection, stats, sums)])
     yield from _in_pieces(text, _all_queues(collection, sees), _stat_lines)
 
@@ -33,6 +35,13 @@ def dump_stats_report(collection: QueueCollection, names: list[str] | None, sees
     strict = collection.config.compat is Compat.KESTREL_1
     queues = _all_queues(collection, sees) if names is None else _named(collection, names, sees)
     return _in_pieces("", queues, _block, nothing="\r\n" if strict else "")
+
+
+def dump_job_queues_report(stats: ServerStats, sees: Sees | None) -> Pieces:
+    """The queues of jobs in the form of DUMP_STATS."""
+    if stats.jobs is not None:
+        yield from stats.jobs.report(sees)
+    yield END.encode()
 
 
 def dump_config_report(collection: QueueCollection) -> Pieces:

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from kestreld.errors import JournalCorrupt
-from kestreld.queues.agenda import Scheduled
+from kestreld.queues.agenda import TimedWait
 
 IDLE_WAITERS_MAX: Final = 64  # waiters that are over are cleared out beyond this and twice those that still wait
 PEEK: Final = 0
@@ -43,14 +43,14 @@ class Consumer(Protocol):
     def refused(self, waiter: "Waiter", reason: str) -> None: ...
 
 
-class Waiter(Scheduled):
-    """One blocked get. `over` once it was served, has timed out or its client has gone.
+class Waiter(TimedWait):
+    """One blocked get.
 
     It may wait at several readers at once: the first that has an item for it is its `reader` from then on, and it has
     left the others. Who waits to see an item of a queue that is not there has no `reader`, but an `absence`.
     """
 
-    __slots__ = ("absence", "consumer", "lines", "over", "reader", "want")
+    __slots__ = ("absence", "consumer", "lines", "reader", "want")
 
     def __init__(self, consumer: Consumer, reader: Source | None, want: int, deadline_ms: int) -> None:
         super().__init__(deadline_ms)
@@ -59,10 +59,6 @@ class Waiter(Scheduled):
         self.lines: tuple[WaitQueue, ...] = ()  # all that it stands in, if these are several
         self.absence: Absence | None = None
         self.want = want
-        self.over = False
-
-    def is_due_at(self, at_ms: int) -> bool:
-        return not self.over
 
     def fall_due(self, now_ms: int) -> None:
         """It goes away with nothing."""
@@ -70,7 +66,6 @@ class Waiter(Scheduled):
         self.consumer.served(self, None)
 
     def leave(self) -> None:
-        """It has timed out, or its client has gone."""
         if self.reader is not None:
             self.reader.wait_queue.leave(self)
         elif self.absence is not None:

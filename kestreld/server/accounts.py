@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from kestreld.clock import Clock
-from kestreld.config.users import ALL_OF_CACHE, EVERYTHING, Right, Rights, Thing, UserConfig, pattern_of
+from kestreld.config.users import ALL_OF_CACHE, ALL_OF_JOBS, EVERYTHING, Right, Rights, Thing, UserConfig, pattern_of
 from kestreld.passwords import NOBODYS, PasswordHash
 from kestreld.server.command_handler import ParsedCommands
 
@@ -48,14 +48,15 @@ class Account:
     def configure(self, config: UserConfig, clock: Clock) -> None:
         """What he may do from now on."""
         self.config = config
-        self._seen = pattern_of([pattern for pattern, rights in config.rights if rights])
         self.is_admin = any(Right.ADMIN in rights and pattern == EVERYTHING for pattern, rights in config.rights)
         granted: dict[Thing, Sequence[tuple[str, Rights]]] = {
             Thing.QUEUE: config.rights,
             Thing.CACHE: config.cache_rights,
+            Thing.JOB: config.job_rights,
         }
         if self.is_admin:
             granted[Thing.CACHE] = ((EVERYTHING, ALL_OF_CACHE),)
+            granted[Thing.JOB] = ((EVERYTHING, ALL_OF_JOBS),)
         self._may = {
             (thing, right): pattern_of([pattern for pattern, rights in by_pattern if right in rights])
             for thing, by_pattern in granted.items()
@@ -67,6 +68,10 @@ class Account:
             for pattern, rights in by_pattern
             if pattern == EVERYTHING
             for right in rights
+        }
+        self._seen = {
+            thing: pattern_of([pattern for pattern, rights in by_pattern if rights])
+            for thing, by_pattern in granted.items()
         }
         if config.rate_bytes is None:
             self.meter = None
@@ -92,9 +97,9 @@ class Account:
         """Whether it has this right on everything of the kind."""
         return (thing, right) in self._may_all
 
-    def sees(self, queue: str) -> bool:
+    def sees(self, queue: str, thing: Thing = Thing.QUEUE) -> bool:
         """Whether he may know of a queue: he has some right on it."""
-        return self._seen.fullmatch(queue) is not None
+        return self._seen[thing].fullmatch(queue) is not None
 
     def commands(self, protocol: str, new: Callable[[], C]) -> C:
         """What a protocol has parsed and checked for this account: one cache, made by `new`."""

@@ -93,7 +93,7 @@ class Admission(HandshakeHost):
         if policy.is_trusted:
             self.admit(connection, policy, None)
         elif self.accounts and not policy.is_tls and policy.protocol.logs_in_inside:
-            self._admit_unknown(connection, policy, peer)
+            self.admit_unknown(connection, policy, peer)
         elif policy.is_tls or self.accounts:
             Handshake(self, policy, connection, secured, peer).begin()
         else:
@@ -126,8 +126,7 @@ class Admission(HandshakeHost):
             session.readable()
             self.turn.again()
 
-    def _admit_unknown(self, connection: Connection, policy: ListenerPolicy, peer: str) -> None:
-        """Make a session of it in which its client logs in."""
+    def admit_unknown(self, connection: Connection, policy: ListenerPolicy, peer: str) -> None:
         held = HeldConnection(connection)
         parser, handler = policy.protocol.open(None)
         session = Session(self.turn, held, parser, handler)
@@ -141,7 +140,7 @@ class Admission(HandshakeHost):
 
             return self.authenticate(peer, name, password, lambda: not session.closed, compared)
 
-        handler.authenticate = authenticate
+        handler.expect_login(authenticate)
         self.turn.add(session)
 
     def authenticate(

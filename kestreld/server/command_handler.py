@@ -8,12 +8,12 @@ from itertools import chain
 from typing import Any, Final
 
 from kestreld import net
+from kestreld.queues.agenda import TimedWait
 from kestreld.queues.commit import Committed, PendingCommit
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
-from kestreld.queues.waiters import Waiter
 from kestreld.server.state import ServerState
 
 READ_BYTES: Final = 16384  # a TLS record, and no more commands than a turn can take
@@ -75,16 +75,16 @@ class CommandHandler:
         self.room_bytes = OUTPUT_BYTES_MAX
         self.closing = False  # hang up once `out` is sent
         self.has_quit = False  # the client has asked for that
-        self.waiter: Waiter | None = None
+        self.waiter: TimedWait | None = None
         self.held = False  # waits for the server itself: long work, room on the disk
         self.is_at_work = False  # on a command that takes many slices
         self.telling: Pieces | None = None  # the rest of a long answer, while the client has yet to take what is there
         self.crowded = state.collection.crowded
-        self.last_queue: Queue | None = None  # whose commit `out` depends on,
-        self.earlier_queues: list[Queue] = []  # and those before it;
+        self.last_queue: Committed | None = None  # whose commit `out` depends on,
+        self.earlier_queues: list[Committed] = []  # and those before it;
         self.earlier_starts: list[int] = []  # from which answer on it does so, but for the first of them
-        self.unsettled: frozenset[Queue] = frozenset()  # those that answers depend on which are held back
-        self.take_queue: Queue | None = None  # all of these are this one: what a get takes is back if they fail
+        self.unsettled: frozenset[Committed] = frozenset()  # those that answers depend on which are held back
+        self.take_queue: Committed | None = None  # all of these are this one: what a get takes is back if they fail
         self.put_off: Any = None  # a command not carried out yet, for it would take from another
         self.gone = False
         self.promised: list[tuple[int, Reader, int]] | None = None  # leases: of which answer, where, and tokens
@@ -117,6 +117,10 @@ class CommandHandler:
         """The open reads: of which reader, the item's id, and since when, on the monotonic clock. Not a copy."""
         return ()
 
+    def expect_login(self, authenticate: Authenticate) -> None:
+        """The client has to log in by a command of the session."""
+        self.authenticate = authenticate
+
     # Commands
 
     def execute(self, commands: Iterator[Any]) -> bool:
@@ -135,7 +139,7 @@ class CommandHandler:
 
     # Which commits `out` depends on
 
-    def _depend_on(self, queue: Queue) -> None:
+    def _depend_on(self, queue: Committed) -> None:
         """`out` depends on this queue's commit from now on."""
         if self.last_queue is not None:
             self.earlier_queues.append(self.last_queue)
@@ -154,14 +158,14 @@ class CommandHandler:
             raise Unsettled
         self.last_queue = self.take_queue = queue
 
-    def depends_on(self) -> list[Queue]:
+    def depends_on(self) -> list[Committed]:
         """The queues whose commits `out` depends on."""
         return self.earlier_queues if self.last_queue is None else [*self.earlier_queues, self.last_queue]
 
     def _hold_back(self) -> None:
         """Who fills a journal that is being compacted waits: what it has sent meanwhile is carried out afterwards."""
         for queue in self.depends_on():
-            if queue in self.crowded and queue.pending and not self.held:
+            if isinstance(queue, Queue) and queue in self.crowded and queue.pending and not self.held:
                 self.held = True
                 self.crowded[queue].append(self._let_go)
 
@@ -228,6 +232,9 @@ class CommandHandler:
         self.unsettled = self.unsettled.union(self.depends_on())
         self.turn_over()
         return parts
+
+    def piled_up(self, unsent_bytes: int) -> None:
+        """The client has yet to take so much, and is sent more: for who is sent what it does not ask for."""
 
     def turn_over(self) -> None:
         """What comes next depends on nothing so far."""

@@ -63,6 +63,10 @@ class HandshakeHost(ABC):
         """Make a session of it: nobody has to log in."""
 
     @abstractmethod
+    def admit_unknown(self, connection: Connection, policy: ListenerPolicy, peer: str) -> None:
+        """Make a session of it in which its client logs in."""
+
+    @abstractmethod
     def admit(self, connection: Connection, policy: ListenerPolicy, account: Account | None, rest: bytes = b"") -> None:
         """Make a session of it, `account` None = trusted. `rest` is what its client has sent beyond the login."""
 
@@ -170,7 +174,10 @@ class Handshake:
         account = self.host.accounts.of_certificate(secured.certificate_names())
         if account is not None:
             self._admit(account)
-        return account is None
+        elif self.policy.protocol.logs_in_inside:
+            self._end()
+            self.host.admit_unknown(self.connection, self.policy, self.peer)
+        return not self._is_over
 
     def _hang_up(self) -> None:
         """Leave, but not with input unread: the connection would break before the client has read what is wrong."""

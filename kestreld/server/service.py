@@ -33,6 +33,7 @@ from kestreld.tls import server_context
 
 if TYPE_CHECKING:
     from kestreld.cache.dictionary import Dictionary
+    from kestreld.server.disque.figures import JobFigures
 
 T = TypeVar("T")
 MAINTENANCE_MS: Final = 1000
@@ -96,6 +97,10 @@ class Service:
         self.notifier = notifier or Notifier({})
         self.listeners: list[BoundListener] = []
         self._dictionary: Dictionary | None = None  # None = there is no cache
+        self.job_figures: JobFigures | None = None  # None = there are no jobs
+        self.once_a_second: list[Callable[[], None]] = []  # of who else has something to look after,
+        self.at_stop: list[Callable[[], None]] = []  # or to end,
+        self.at_close: list[Callable[[int | None], None]] = []  # or to put on disk, in time as the stopwatch has it
         self.stopped: asyncio.Future[None] = loop.create_future()
         self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False
@@ -159,6 +164,10 @@ class Service:
         self._dictionary = dictionary
         self.stats.cache_figures = dictionary.figures
 
+    def show_jobs(self, figures: "JobFigures") -> None:
+        """Show them beside the server's own."""
+        self.job_figures = self.stats.jobs = figures
+
     def _after_commit(self) -> None:
         self.maintenance.after_turn()
 
@@ -215,6 +224,8 @@ class Service:
         self.maintenance.start_round()
         for listener in self.listeners:
             listener.resume()
+        for look_after in self.once_a_second:
+            look_after()
         self.turn.finish()
         self.notifier.still_alive()
 
@@ -375,6 +386,8 @@ class Service:
             reader.wait_queue.send_away(None)
         for absence in list(self.collection.absences.values()):
             absence.send_away()
+        for end in self.at_stop:
+            end()
         self.turn.finish()
         self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
 

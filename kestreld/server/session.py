@@ -238,6 +238,7 @@ class Session:
             else:
                 out.clear()
                 self.unsent = bytes(self.unsent) + data
+                handler.piled_up(len(self.unsent))
         elif handler.waiter is not None and self.commit.pending_commits and handler.pending_commits():
             self._must_hold()  # what it confirmed before it waits has to be on disk before any answer to that
             return

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kestrelctl.journals.verified import Verified
-from kestreld.journal.discovery import JournalFile, discover
+from kestreld.files import FileLayer
+from kestreld.journal.discovery import JournalFile, discover, server_of
+from kestreld.journal.job_verify import NAME, verify_job_log
 from kestrelspark.batch import MIB
 from kestrelspark.contents import DamagedStretch, Progress, contents
+from kestrelspark.job_contents import job_folders
 from kestrelspark.packing import packed
 
 TASK_BYTES: Final = 64 * MIB  # small, as a task reports only when it is done and is repeated if its worker dies
@@ -50,17 +53,16 @@ class VerifyResult:
 def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: str | None = None) -> VerifyResult:
     """Read all journals under paths; with `state`, skip files that earlier runs found valid.
 
-    `state` is a file as of journal-verify; None = read every file. Raises FileNotFoundError for a missing path, Failure
-    if `state` cannot be read or written.
+    Without `queues` logs of jobs are read too, always completely. `state` is a file as of journal-verify; None = read
+    every file. Raises FileNotFoundError for a missing path, Failure if `state` cannot be read or written.
     """
     result = VerifyResult()
     with Verified(state) as verified:
         files = [file for file in discover(paths, queues).files if _is_cut(file) or verified(file.path) is None]
         result.passed_over = verified.passed_over
-        packs = packed(files, TASK_BYTES)
-        if packs:
-            tasks = spark.sparkContext.parallelize(packs, len(packs))
-            for part in tasks.map(_verify_pack).collect():
+        work: list[list[JournalFile] | str] = [*packed(files, TASK_BYTES), *([] if queues else job_folders(paths))]
+        if work:
+            for part in spark.sparkContext.parallelize(work, len(work)).map(_verify).collect():
                 result.files += part.files
                 result.records += part.records
                 result.size_bytes += part.size_bytes
@@ -75,6 +77,30 @@ def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: 
 def _is_cut(file: JournalFile) -> bool:
     """Whether it is shorter than the next segment says: the file itself does not show this."""
     return file.end is not None and file.end > file.size_bytes
+
+
+def _verify(work: list[JournalFile] | str) -> VerifyResult:
+    """Files, or the folder of a log of jobs."""
+    return _verify_jobs(work) if isinstance(work, str) else _verify_pack(work)
+
+
+def _verify_jobs(folder: str) -> VerifyResult:
+    result, server = VerifyResult(), server_of(folder)
+    try:
+        reports = verify_job_log(FileLayer(), folder)
+    except OSError as problem:
+        reason = (problem.strerror or str(problem)).lower()
+        result.problems.append(Problem(server, NAME, problem.filename or folder, -1, reason, IO))
+        return result
+    for report in reports:
+        result.files += not report.missing
+        result.records += report.records
+        result.size_bytes += report.size_bytes
+        if report.reason is not None:
+            offset = -1 if report.bad_offset is None else report.bad_offset
+            code = TRUNCATED if report.torn else CORRUPT
+            result.problems.append(Problem(server, NAME, report.path, offset, report.reason, code))
+    return result
 
 
 def _verify_pack(pack: Iterable[JournalFile]) -> VerifyResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cache
-from benchmarks.limits import line
+from benchmarks.limits import line, ratio
 from benchmarks.load import Load, LoadResult, run
 from tests.support.daemon import running_daemon
 from tests.support.tampering import tampering_proxy
@@ -53,7 +53,7 @@ def test_a_wrong_value_is_noticed(cache_port: int, change: Callable[[bytes], byt
 
 
 def test_the_median_of_the_ratios_of_the_rounds_is_held_against_the_limit() -> None:
-    figure = cache.ratio("name", [2.0, 4.0, 3.0], [2.0, 2.0, 1.0], 1.9)
+    figure = ratio("name", [2.0, 4.0, 3.0], [2.0, 2.0, 1.0], 1.9)
     assert (figure.value, figure.is_above) == (2.0, True)
     assert line(figure).startswith("ABOVE name")
     assert "minima 2.00 (2.00 and 1.00 µs); rounds 1.00 to 3.00" in line(figure)

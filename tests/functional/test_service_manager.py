@@ -17,6 +17,7 @@ import pytest
 from tests.support.accounts import quick_hash
 from tests.support.daemon import ROOT, Daemon
 from tests.support.queue_client import QueueClient
+from tests.support.resp import resp_client
 
 QUIET = "listen: {admin: null}\n"
 USERS = f'users:\n  alice: {{password: "{quick_hash("pw")}", rights: {{"*": all}}}}\n'
@@ -124,6 +125,28 @@ def test_sockets_named_for_the_cache_are_its_and_stand_in_for_listen_cache(tmp_p
             client.do(b"set k 0 0 1\r\nx", b"STORED\r\n")
             other.do(b"get k", b"VALUE k 0 1\r\nx\r\nEND\r\n")
             queues.do(b"get k", b"END\r\n")
+
+
+def test_sockets_named_for_disque_are_those_of_jobs_and_stand_in_for_listen_disque(tmp_path):
+    own = tmp_path / "own.sock"
+    names, sockets = "memcache:kestreld-disque:disque", ("127.0.0.1", "127.0.0.1", f"{own}|600")
+    daemon = ServiceDaemon(tmp_path / "daemon", QUIET, names=names, sockets=sockets)
+    daemon.settings.append("listen.disque=127.0.0.1:1")
+    with started(daemon):
+        assert "," not in daemon.address
+        tcp, unix = daemon.disque.split(",")
+        assert unix == f"unix:{own}"
+        with resp_client(tcp) as client, QueueClient(unix) as other, QueueClient(daemon.address) as queues:
+            job_id = client("ADDJOB", "q", "body", 0)
+            other.do(b"ACKJOB " + job_id, b":1\r\n")
+            assert client("INFO", "server").count(b"tcp_port:%d\r" % int(tcp.rpartition(":")[2]))
+            queues.do(b"get q", b"END\r\n")
+
+
+def test_a_passed_socket_of_jobs_that_others_can_reach_is_refused_while_nobody_has_to_log_in(tmp_path):
+    done = ServiceDaemon(tmp_path, names="disque", sockets=("0.0.0.0",)).run()
+    assert done.returncode == 78
+    assert re.search(r"disque: 0\.0\.0\.0:\d+ is reachable from other machines without authentication", done.stderr)
 
 
 def test_sockets_for_another_process_are_none_of_ours(tmp_path):

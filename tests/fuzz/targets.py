@@ -10,6 +10,7 @@ from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart, queue_setting_lines
 from kestreld.errors import ConfigError, JournalCorrupt
+from kestreld.journal.disque_aof import AofReader, SavedJob
 from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
@@ -17,9 +18,11 @@ from kestreld.server.memcache.commands import CommandCache
 from tests.fuzz.cache_target import cache_commands
 from tests.fuzz.forging import with_true_checksums
 from tests.support.clock import START_WALL_MS, FakeClock
+from tests.support.disque_here import DisqueHere
 from tests.support.engine import Engine
 from tests.support.memory_files import MemoryFiles
 from tests.support.parsing import parse
+from tests.support.resp import replies_in
 
 Target = Callable[[bytes], None]
 SPOOL: Final = Path("/spool")
@@ -50,6 +53,30 @@ def memcache_parser(data: bytes) -> None:
     assert parse(pieces, compat, CommandCache(), short, LINE_BYTES_MAX) == whole, "in pieces"
     at = data[1] * len(stream) // 256
     assert parse([stream[:at], stream[at:]], compat, lines, short, LINE_BYTES_MAX) == whole, "cut, and known already"
+
+
+def _of_any_turn(answers: bytes) -> list[object]:
+    """Answers, less the figures that depend on how many commands a turn has."""
+    return [one for one in replies_in(answers) if not (isinstance(one, bytes) and b" obl=" in one)]
+
+
+def disque_commands(data: bytes) -> None:
+    """A session's answers are well-formed, and the same in whatever pieces its commands come; and the server goes on.
+
+    The first byte says in pieces of how many bytes, and whether there is a password.
+    """
+    if len(data) < 2:
+        return
+    size_bytes, password, stream = data[0] % 64 + 1, b"secret" if data[0] & 64 else b"", data[1:]
+    answers = []
+    for pieces in ([stream], [stream[at : at + size_bytes] for at in range(0, len(stream), size_bytes)]):
+        node = DisqueHere(password)
+        session = node.session()
+        said = b"".join([session.send(piece) for piece in pieces if not session.handler.closing])
+        answers.append(_of_any_turn(said))
+        other = node.session()
+        assert other.send(b"AUTH secret\r\nPING alive\r\n").endswith(b"$5\r\nalive\r\n") or node.node.is_paused
+    assert answers[0] == answers[1], "in pieces"
 
 
 # Files to queues
@@ -192,6 +219,23 @@ def _exported(name: str, content: bytes) -> None:
     assert again.unread == []
 
 
+# Disque's file
+
+
+def disque_aof(data: bytes) -> None:
+    """A file has jobs of whose bytes it consists, a place where it is cut, or one from where on it is corrupt."""
+    disk = MemoryFiles()
+    disk.files["/disque.aof"] = bytearray(data)
+    reader = AofReader(disk, "/disque.aof")
+    try:
+        found = list(reader)
+    except JournalCorrupt:
+        return
+    end = len(data) if reader.torn_at is None else reader.torn_at
+    assert reader.bytes_read == end or not found
+    assert all(one.body in data and one.queue in data for one in found if isinstance(one, SavedJob))
+
+
 # The configuration
 
 
@@ -219,7 +263,9 @@ def config(data: bytes) -> None:
 TARGETS: Final[dict[str, Target]] = {
     "memcache_parser": memcache_parser,
     "cache_commands": cache_commands,
+    "disque_commands": disque_commands,
     "journal_reader": journal_reader,
     "kestrel_files": kestrel_files,
+    "disque_aof": disque_aof,
     "config": config,
 }

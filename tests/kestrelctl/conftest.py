@@ -14,14 +14,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    settings = ("queues.small.max_items=3", "listen.cache=127.0.0.1:0")
+    settings = ("queues.small.max_items=3", "listen.cache=127.0.0.1:0", "listen.disque=127.0.0.1:0")
     with running_daemon(tmp_path_factory.mktemp("daemon"), *settings, admin="127.0.0.1:0") as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="session")
 def kestrelctl(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Kestrelctl:
-    return Kestrelctl(daemon.address, tmp_path_factory.mktemp("bin"), daemon.cache)
+    return Kestrelctl(daemon.address, tmp_path_factory.mktemp("bin"), daemon.cache, daemon.disque)
 
 
 @pytest.fixture

@@ -33,24 +33,34 @@ NEEDS: Final = {
     "readers drop": ["kept"],
     "cache set": ["x"],
     "cache add": ["x"],
+    "jobs add": ["x"],
+    "jobs pause": ["state"],
 }
+UNKNOWN_JOB: Final = "D-00000000-AAAAAAAAAAAAAAAAAAAAAAAA-05a1"
 BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers", "consumers", "cancel", "run-now", "redrive"}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2}
 NOTHING_TO_UNDO: Final = b"kestrelctl: nothing to undo for %b: trash_seconds is 0, or has expired\n"
 # There is nothing to undo, delayed or dead, and the machine may not be well.
-CODES: Final = {"undo": {1}, "doctor": {0, 1, 88}, "cancel": {1}, "run-now": {1}, "redrive": {1}}
+CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}, "cancel": {1}, "run-now": {1}, "redrive": {1}}
+JOB_VERBS = ("ack", "fastack", "nack", "enqueue", "dequeue", "delete", "working", "show", "wait", "redrive")
+CODES |= {f"jobs {verb}": {1} for verb in JOB_VERBS}
 # JSON keys of some items and consumers only; tests of these commands see them.
 NOT_OF_EACH: Final = {
     *("data_base64", "server", "expire_ms", "user", "left_ms", "token", "state", "due_at_ms", "attempts", "client"),
     *("since_at_ms", "until_at_ms", "origin", "reason", "origin_attempts", "put_at_ms"),
+    *("jobs", "memory_bytes", "memory_limit_bytes", "memory_level"),
 }
 REACHABLE: Final = [
     command
     for command in COMMANDS
     if any("--server" in option.names for option in command.options) and command.words != "web"  # it goes on serving
 ]
-READING: Final = [command for command in REACHABLE if command.path[0] not in ("bench", "journal", "shutdown")]
+READING: Final = [
+    command
+    for command in REACHABLE
+    if command.path[0] not in ("bench", "journal", "shutdown") and command.words != "jobs restart"
+]
 HAS_QUEUE: Final = [
     command for command in READING if any(argument.value.kind == Kind.QUEUE for argument in command.arguments)
 ]
@@ -61,10 +71,15 @@ def line_of(command: Command, queue: str, folder: Path) -> list[str]:
     if command.words == "journal import":
         (folder / "work").write_bytes(struct.pack("<BIQQ", 2, 17, 1_700_000_000_000, 0) + b"x")
         return ["journal", "import", str(folder / "work"), "--queue", queue]
+    if command.words == "jobs import":
+        (folder / "disque.aof").write_bytes(b"")
+        return ["jobs", "import", str(folder / "disque.aof")]
     if command.words == "import":  # without a file it reads standard input
         (folder / "items").write_text('{"data":"x"}\n')
         return ["import", queue, str(folder / "items")]
-    needs = [queue] if any(argument.is_required for argument in command.arguments) else []
+    required = [argument.value.metavar for argument in command.arguments if argument.is_required]
+    subject = UNKNOWN_JOB if command.path[0] == "jobs" and required[:1] in (["ID"], ["ID|-"]) else queue
+    needs = [subject] if required else []
     return [*command.path, *needs, *NEEDS.get(command.words, [])]
 
 
@@ -75,6 +90,8 @@ def prepare(kestrelctl: Kestrelctl, command: Command, queue: str) -> None:
         kestrelctl("flush", queue)
     if "kept" in NEEDS.get(command.words, []):
         kestrelctl("readers", "create", queue, "kept")
+    if command.path[0] == "jobs":
+        kestrelctl("jobs", "add", queue, "x")
     if command.words in ("cache get", "cache incr", "cache delete"):
         kestrelctl("cache", "set", queue, "1")
 
@@ -125,8 +142,9 @@ def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
     daemon: Daemon, command: Command, tmp_path: Path
 ) -> None:
     admin = "127.0.0.1:0" if command.path[0] in BY_ADMIN_PORT else "null"
-    with running_daemon(tmp_path / "daemon", "listen.cache=127.0.0.1:0", admin=admin) as own:
-        kestrelctl = Kestrelctl(own.address, tmp_path, own.cache)
+    settings = ("listen.cache=127.0.0.1:0", "listen.disque=127.0.0.1:0")
+    with running_daemon(tmp_path / "daemon", *settings, admin=admin) as own:
+        kestrelctl = Kestrelctl(own.address, tmp_path, own.cache, own.disque)
         prepare(kestrelctl, command, "q")
         line = line_of(command, "q", tmp_path)
         run = subprocess.run(

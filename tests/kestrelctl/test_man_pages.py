@@ -16,7 +16,9 @@ from kestrelctl.shell.exit_codes import ExitCode
 from kestreld import __version__
 from kestreld.config.settings import SETTINGS
 from kestreld.daemon import ExitCode as DaemonExitCode
+from kestreld.journal.job_records import JobType
 from kestreld.journal.records import Type
+from kestreld.server.disque import directives
 
 ROOT: Final = Path(__file__).parents[2]
 MAN: Final = ROOT / "packaging" / "man"
@@ -36,7 +38,7 @@ def commands() -> Iterator[Command]:
 def test_the_pages_of_kestrelctl_are_those_that_the_command_tree_gives() -> None:
     made = generated({"man"})
     stale = [path for path, content in made.items() if (ROOT / path).read_text() != content]
-    left_over = {f"packaging/man/man1/{page.name}" for page in MAN.glob("man1/*")} - set(made)
+    left_over = {f"packaging/man/man1/{page.name}" for page in MAN.glob("man1/kestrelctl*")} - set(made)
     assert (stale, left_over) == ([], set()), "run make man"
 
 
@@ -63,6 +65,12 @@ def test_the_page_of_kestreld_names_its_options_commands_and_exit_codes() -> Non
     assert {int(code) for code in re.findall(r"^\.B (\d+)$", page, re.MULTILINE)} == set(DaemonExitCode)
 
 
+def test_the_page_of_disque_server_names_every_directive() -> None:
+    page = words_of(MAN / "man1" / "disque-server.1")
+    named = set(re.findall(r"[a-z-]+", " ".join(re.findall(r"^\.BR? (.*)$", page, re.MULTILINE))))
+    assert {name.decode() for name in directives.NAMES} - named == set()
+
+
 def test_the_page_of_the_configuration_names_every_setting() -> None:
     page = words_of(MAN / "man5" / "kestreld.yaml.5")
     named = set(re.findall(r"[a-z_.]+", " ".join(re.findall(r"^\.BR (.*)$", page, re.MULTILINE))))
@@ -73,6 +81,8 @@ def test_the_page_of_the_journal_names_every_record() -> None:
     page = words_of(MAN / "man5" / "kestrel-journal.5")
     shown = dict(re.findall(r"^\.B (\d+) ([A-Z]+)$", page, re.MULTILINE))
     assert shown == {str(int(record)): record.name for record in Type}
+    of_jobs = dict(re.findall(r"^\.B ([A-Z]+) (\d+)$", page, re.MULTILINE))
+    assert of_jobs == {record.name: str(int(record)) for record in JobType}
 
 
 @pytest.mark.exhaustive("kestreld", "kestrelctl-put", "kestrelctl.1", "journal-verify")

@@ -1,10 +1,7 @@
 """What the admin port makes of very many queues or clients: in steps, none of which holds up a turn."""
 
-import gc
 import json
 import socket
-import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from kestreld.server.admin.rows import RowBook
 from kestreld.stats import ServerStats
 from tests.support.clock import FakeClock
 from tests.support.server_here import ServerHere
+from tests.support.step_times import timed_steps
 
 QUEUES = 10_000
 CLIENTS = 1500
@@ -38,32 +36,13 @@ def collection() -> QueueCollection:
     return made
 
 
-def steps(make: Callable[[], Iterator[object]]) -> tuple[list[object], float]:
-    """What the steps gave, and how long the longest took this thread, in ms.
-
-    They are made three times, and the best time counts: on a virtual machine, a thread's time includes what the
-    host took away from it.
-    """
-    longest_ms = []
-    for _ in range(3):
-        gc.disable()  # a collection now and then is not of their making
-        given, took_ms, started = [], 0.0, time.thread_time()
-        for one in make():
-            given.append(one)
-            took_ms = max(took_ms, (time.thread_time() - started) * 1000)
-            started = time.thread_time()
-        gc.enable()
-        longest_ms.append(took_ms)
-    return given, min(longest_ms)
-
-
 @pytest.mark.exhaustive("per_queue1", "per_queue2")
 @pytest.mark.parametrize("per_queue", [PerQueue(), PerQueue(most=500), PerQueue(pattern=".*7")])
 def test_no_step_of_a_page_of_metrics_takes_long(collection: QueueCollection, per_queue: PerQueue) -> None:
-    _, look_ms = steps(lambda: RowBook(collection).look())
+    _, look_ms = timed_steps(lambda: RowBook(collection).look())
     book = RowBook(collection)
     list(book.look())
-    pieces, longest_ms = steps(lambda: render(book, collection, ServerStats(), per_queue))
+    pieces, longest_ms = timed_steps(lambda: render(book, collection, ServerStats(), per_queue))
     print(f"{per_queue}: {len(pieces)} steps, the longest {longest_ms:.1f} ms, {look_ms:.1f} ms of a look")
     assert max(longest_ms, look_ms) < STEP_MS_MAX
     page = "".join([piece for piece in pieces if isinstance(piece, str)])
@@ -101,7 +80,7 @@ def test_no_step_of_naming_very_many_consumers_takes_long(tmp_path: Path) -> Non
             if number % 100 == 99:
                 server.run_until(lambda number=number: server.connections() == number + 1)  # type: ignore[misc]
         server.run_until(lambda: len(reader.open) + reader.wait_queue.waiting == CLIENTS)
-        pieces, longest_ms = steps(
+        pieces, longest_ms = timed_steps(
             lambda: ConsumersReport(server.service, 1000, with_clients=True).pieces("q", reader.queue, iter(()))
         )
     server.close()

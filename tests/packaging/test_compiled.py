@@ -1,5 +1,6 @@
 """The hot modules: all of them are there, and all are compiled or none is; `kestreld --version` says which."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -18,6 +19,20 @@ IS_COMPILED = os.environ.get("KESTRELD_COMPILE") == "1"
 @pytest.mark.skipif(not (ROOT / "kestreld").exists(), reason="needs the sources beside it")
 def test_every_hot_module_is_where_the_build_looks_for_it() -> None:
     assert [file for file in hot_files() if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.skipif(not (ROOT / "kestreld").exists(), reason="needs the sources beside it")
+def test_what_extends_a_compiled_class_is_compiled() -> None:
+    """mypyc refuses to make a class in Python of a compiled one."""
+    hot, found = set(hot_modules()), []
+    for path in (ROOT / "kestreld").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        nodes = [] if name in hot else list(ast.walk(ast.parse(path.read_text())))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module in hot]
+        compiled = {one.name for node in imports for one in node.names}
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+        found += [f"{name}.{one.name}" for one in classes for base in one.bases if ast.unparse(base) in compiled]
+    assert found == []
 
 
 def test_every_hot_module_is_compiled_or_none_is() -> None:

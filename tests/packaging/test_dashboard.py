@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.daemon import ROOT, running_daemon
 from tests.support.http import ask
 from tests.support.queue_client import QueueClient
+from tests.support.resp import resp_client
 
 DASHBOARD: Final[dict[str, Any]] = json.loads((ROOT / "packaging" / "grafana" / "kestreld.json").read_text())
 PANELS: Final[list[dict[str, Any]]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -28,9 +29,11 @@ def queries() -> list[str]:
 def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The names on a /metrics page, and the labels of each."""
     folder = tmp_path_factory.mktemp("kestreld")
-    with running_daemon(folder, "listen.cache=127.0.0.1:0", admin="127.0.0.1:0") as daemon:
-        with QueueClient(daemon.port) as client:
+    listen = ("listen.cache=127.0.0.1:0", "listen.disque=127.0.0.1:0")
+    with running_daemon(folder, *listen, admin="127.0.0.1:0") as daemon:
+        with QueueClient(daemon.port) as client, resp_client(daemon.disque) as jobs:
             client.put("work", b"x")
+            jobs("ADDJOB", "mail", "x", 0)
         page = ask(daemon, "/metrics").body.decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}
@@ -59,9 +62,10 @@ def test_it_shows_every_metric_of_queues(series: dict[str, set[str]]) -> None:
     assert [name for name in sorted(metrics) if f"{name}{{" not in shown] == []
 
 
-def test_it_shows_every_metric_of_the_cache(series: dict[str, set[str]]) -> None:
+@pytest.mark.parametrize("kind", ["kestrel_cache_", "kestrel_jobs_"])
+def test_it_shows_every_metric_of_the_cache_and_of_jobs(series: dict[str, set[str]], kind: str) -> None:
     shown = " ".join(queries())
-    metrics = [name for name in series if name.startswith("kestrel_cache_")]
+    metrics = [name for name in series if name.startswith(kind)]
     assert metrics
     assert [name for name in metrics if f"{name}{{" not in shown] == []
 

@@ -12,28 +12,34 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 from tests.simulation.planted import BUGS
 from tests.simulation.world import Outcome, run
 
 CHUNK_SEEDS = 10
+Run = Callable[..., Outcome]
 
 
-def main() -> int:
+def command(
+    description: str | None, program: str, bugs: Mapping[str, Callable[[], AbstractContextManager[Any]]], run: Run
+) -> int:
+    """Run what the command line says; the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m {program}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("seed", type=int, nargs="?", help="the one to run with a trace")
     parser.add_argument("--seeds", type=int, default=100, help="how many to run (100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes to run them in")
-    parser.add_argument("--plant", choices=sorted(BUGS), help="a bug to plant in the daemon")
+    parser.add_argument("--plant", choices=sorted(bugs), help="a bug to plant in the daemon")
     options = parser.parse_args()
-    with BUGS[options.plant]() if options.plant else contextlib.nullcontext():
+    with bugs[options.plant]() if options.plant else contextlib.nullcontext():
         if options.seed is not None:
             return show(run(options.seed, print))
-        return show_all(range(options.first, options.first + options.seeds), options.jobs)
+        return show_all(run, program, range(options.first, options.first + options.seeds), options.jobs)
 
 
 def show(outcome: Outcome) -> int:
@@ -44,25 +50,25 @@ def show(outcome: Outcome) -> int:
     return int(bool(outcome.violations))
 
 
-def show_all(seeds: range, jobs: int) -> int:
+def show_all(run: Run, program: str, seeds: range, jobs: int) -> int:
     """What failed, as it is found; then the sum of it all."""
     figures: Counter[str] = Counter()
     failed = 0
     started_s = time.monotonic()
-    for outcome in outcomes(seeds, jobs):
+    for outcome in outcomes(run, seeds, jobs):
         figures.update(outcome.figures)
         if outcome.violations:
             failed += 1
             more = f" (and {len(outcome.violations) - 1} more)" if len(outcome.violations) > 1 else ""
             print(f"seed {outcome.seed}: {outcome.violations[0]}{more}")
-            print(f"    again, with a trace: python -m tests.simulation {outcome.seed}", flush=True)
+            print(f"    again, with a trace: python -m {program} {outcome.seed}", flush=True)
     took_s = time.monotonic() - started_s
     print(f"seeds {len(seeds)}, failed {failed}, {took_s:.0f} s, {len(seeds) / took_s * 60:.0f} seeds a minute")
     print(", ".join(f"{what} {count:,}" for what, count in sorted(figures.items())))
     return int(bool(failed))
 
 
-def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+def outcomes(run: Run, seeds: range, jobs: int) -> Iterator[Outcome]:
     if jobs <= 1:
         yield from map(run, seeds)
         return
@@ -71,4 +77,4 @@ def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, "tests.simulation", BUGS, run))

@@ -87,6 +87,11 @@ class Server:
         if self._trace is not None:
             self._trace(f"server: {message}")
 
+    def trace_of(self, who: str) -> Callable[[str], None] | None:
+        """What tells the trace of somebody."""
+        trace = self._trace
+        return None if trace is None else lambda line: trace(f"{who}: {line}")
+
     def start(self) -> None:
         """As `daemon.serve`. Raises Killed, SpoolUnusable, or OSError where the spool cannot be read."""
         self._lock = take_lock(self.files, self.config.queue_path)
@@ -148,7 +153,10 @@ class Server:
         self._under_way.clear()
         for tell in list(self._untold):
             tell()
-        left = self.collection.close(self._lock, self.clock.stopwatch_us() + time_us)
+        until_us = self.clock.stopwatch_us() + time_us
+        for put_on_disk in self.service.at_close if self.service is not None else ():
+            put_on_disk(until_us)
+        left = self.collection.close(self._lock, until_us)
         self.end(power_cut=False)
         return not left
 

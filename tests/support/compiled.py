@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from kestreld.queues import commit
 from tests.support.daemon import ROOT
 from tests.support.process import environment
+
+IS_COMPILED: Final = not str(commit.__file__).endswith(".py")
+
+interpreted_only: Final = pytest.mark.skipif(
+    IS_COMPILED, reason="a compiled module's classes and constants cannot be replaced by a test"
+)
 
 NAME_UNCOMPILED: Final = """
 import importlib, sys

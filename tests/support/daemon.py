@@ -18,6 +18,7 @@ from tests.support.process import environment
 ROOT: Final = Path(__file__).parents[2]
 TIME: Final = re.compile(r"[0-9T:.-]+Z (?=kestreld: )")
 READY: Final = re.compile(r"ready .*memcache=(\S+)(?: admin=(\S+))?(?: cache=(\S+))?")
+DISQUE: Final = re.compile(r"ready .* disque=(\S+)")
 STOP_S: Final = 20
 
 
@@ -45,6 +46,7 @@ class Daemon:
         self.admin = admin  # where it listens for HTTP; the place it chose once it is ready
         self.address = ""  # HOST:PORT or unix:PATH, once it is ready
         self.cache = ""  # the same of its cache, "" where it has none
+        self.disque = ""  # where it listens for Disque's clients, once it is ready; "" where it does not
         self.log: list[str] = []
         self.process: subprocess.Popen[str] | None = None
         self._log_reader = threading.Thread()
@@ -67,6 +69,8 @@ class Daemon:
     def command(self) -> list[str]:
         listen = [f"listen.memcache={self.listen}", f"listen.admin={self.admin}"]
         settings = [*listen, f"queue_path={self.spool}", *self.settings]
+        if self.disque:
+            settings.append(f"listen.disque={self.disque}")
         sets = [word for setting in settings for word in ("--set", setting)]
         return [sys.executable, "-m", "kestreld", "--config", str(self.config_path), *sets]
 
@@ -87,6 +91,7 @@ class Daemon:
                     f"listen.cache=[{self.cache}]" if setting.startswith("listen.cache=") else setting
                     for setting in self.settings
                 ]
+                self.disque = found[1] if (found := DISQUE.search(line)) else ""
                 break
         else:
             code = self.process.wait()

@@ -49,12 +49,18 @@ class MemoryFiles(FileLayer):
         self.files[path] = bytearray()
         return self.open_append(path)
 
+    def make_like(self, fd: int, path: str) -> None:
+        assert self._there(path) is not self._open[fd]
+
     def open_append(self, path: str) -> int:
         fd = next(self._numbers)
         self._open[fd] = self._there(path)
         return fd
 
     def open_read(self, path: str) -> int:
+        return self.open_append(path)
+
+    def open_operators_file(self, path: str) -> int:
         return self.open_append(path)
 
     def write(self, fd: int, data: bytes) -> int:

@@ -25,9 +25,9 @@ class Outcome:
 
 
 class Kestrelctl:
-    """Runs kestrelctl against one server, and its cache."""
+    """Runs kestrelctl against one server, its cache and its jobs."""
 
-    def __init__(self, address: str, folder: Path, cache: str = "127.0.0.1:1") -> None:
+    def __init__(self, address: str, folder: Path, cache: str = "127.0.0.1:1", jobs: str = "127.0.0.1:1") -> None:
         self.address = address
         program = folder / "kestrelctl"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kestrelctl "$@"\n')
@@ -36,6 +36,7 @@ class Kestrelctl:
             **environment(),
             "KESTRELCTL_SERVER": address,
             "KESTRELCTL_CACHE": cache,
+            "KESTRELCTL_JOBS": jobs,
             "PATH": f"{folder}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
         }

@@ -7,11 +7,12 @@ from typing import Any, Final
 from tests.tui.sights import figures
 from tui.app import Console
 from tui.asking import Consumer, Consumers, QueueDetails, Shown, WaitingItem
+from tui.job_lists import JobList, JobState, ListedJob
 from tui.journals import Check, JournalDetails, read_check, read_journal
 from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.recording import Player
-from tui.snapshots import Figures, Outage, Snapshot
+from tui.snapshots import Figures, JobFigures, Outage, Snapshot
 
 NOW_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00:00 UTC
 LOOKS: Final = 40
@@ -79,6 +80,80 @@ def look_at(server: str, look: int) -> Snapshot:
         "queues_stopped": 1,
     }
     return Snapshot(server, at_ms(look), 1000 * look, queues, counters)
+
+
+def _jobs(look: int, number: int, pause: str = "none") -> JobFigures:
+    """A queue of jobs that are worked off."""
+    queued = round(900 * number * (1 + math.sin(look / 4)))
+    oldest_at_ms = at_ms(look) - 700 * number if queued else 0
+    return (
+        queued,
+        40 * number,
+        7 * number,
+        number % 3,
+        0,
+        350 * look * number,
+        340 * look * number,
+        pause,
+        oldest_at_ms,
+    )
+
+
+def look_at_jobs(server: str, look: int) -> Snapshot:
+    """The same server, with jobs that take more of its memory than they should."""
+    snapshot = look_at(server, look)
+    snapshot.jobs = {
+        "mail": _jobs(look, 3),
+        "mail.dead": _jobs(look, 1, "out"),
+        "thumbnails": _jobs(look, 12),
+        "käse": _jobs(look, 0),
+        "reports": _jobs(look, 2, "all"),
+    }
+    snapshot.counters |= {
+        "jobs_registered": 33_000,
+        "jobs_queued": 31_000,
+        "jobs_active": 720,
+        "jobs_delayed": 126,
+        "jobs_queues": 5,
+        "jobs_queues_paused": 2,
+        "jobs_in": 6300 * look,
+        "jobs_out": 6100 * look,
+        "jobs_import_rate": 0,
+        "jobs_blocked_clients": 4,
+        "jobs_memory_bytes": 850_000_000,
+        "jobs_memory_limit_bytes": 1_073_741_824,
+        "jobs_memory_level": 75,
+        "jobs_log_failed": 0,
+    }
+    return snapshot
+
+
+def _listed(number: int, state: str, requeue_ms: int | None, body: bytes = JOB, origin: str = "") -> ListedJob:
+    added_at_ms = NOW_MS - 61_000 + 1000 * number
+    return ListedJob(
+        f"D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI{number:02d}-05a1",
+        state,
+        NOW_MS + requeue_ms if requeue_ms is not None else None,
+        added_at_ms,
+        added_at_ms + 86_400_000,
+        300_000 if requeue_ms is not None else 0,
+        number % 3,
+        number % 2,
+        len(body),
+        body,
+        origin,
+    )
+
+
+JOBS: Final = {
+    JobState.QUEUED: [
+        *(_listed(number, "queued", 239_000 + 1000 * number) for number in range(12)),
+        _listed(12, "queued", None, bytes(range(24))),
+        _listed(13, "queued", 252_000, b"failed too often", "retries on mail"),
+    ],
+    JobState.ACTIVE: [_listed(14, "active", 12_000), _listed(15, "active", None, b"at most once")],
+    JobState.DELAYED: [],
+}
 
 
 def at_ms(look: int) -> int:
@@ -207,6 +282,9 @@ class StillConsole(Console):
             journals.append(JournalDetails(SOUTH, failure="no admin port"))
         return lambda: journals
 
+    def jobs_of(self, queue: str, state: JobState) -> Callable[[], list[JobList]]:
+        return lambda: [JobList(NORTH, JOBS[state], NOW_MS, has_more=state is JobState.QUEUED)]
+
     def check_journals(
         self, queue: str, journals: Sequence[JournalDetails], is_given_up: Callable[[], bool]
     ) -> dict[str, Check]:
@@ -228,12 +306,13 @@ def still(*servers: str, is_read_only: bool = False, theme: str = "dark") -> Sti
     return app
 
 
-def tell(app: StillConsole, south_is_gone: bool = False) -> None:
+def tell(app: StillConsole, south_is_gone: bool = False, *, has_jobs: bool = False) -> None:
     """Everything that servers said until now."""
+    looked = look_at_jobs if has_jobs else look_at
     for look in range(LOOKS):
         for server in app.board.servers:
             is_gone = south_is_gone and server == SOUTH and look > LOOKS - 13
-            app.board.receive(Outage(server, at_ms(look), OUTAGE.reason, 8000) if is_gone else look_at(server, look))
+            app.board.receive(Outage(server, at_ms(look), OUTAGE.reason, 8000) if is_gone else looked(server, look))
         app.board.advance(at_ms(look))
     app._show()
 

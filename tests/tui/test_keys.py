@@ -9,8 +9,22 @@ from tests.support.daemon import ROOT
 from tui.app import Console
 from tui.commands import COMMANDS, parse
 from tui.figures import COLUMNS, HEADINGS
-from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, ITEM_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
+from tui.job_rows import JOB_COLUMNS
+from tui.job_table import JobTable
+from tui.keys import (
+    CONSOLE_KEYS,
+    DETAIL_KEYS,
+    ITEM_KEYS,
+    JOB_KEYS,
+    JOB_LIST_KEYS,
+    JOB_TABLE_KEYS,
+    JOURNAL_KEYS,
+    OVERVIEW_KEYS,
+    TABLE_KEYS,
+)
 from tui.screens.details import Details
+from tui.screens.job_list import JobListScreen
+from tui.screens.jobs import JobsScreen
 from tui.screens.journal import JournalScreen
 from tui.screens.overview import Overview
 from tui.screens.waiting import ItemBox
@@ -24,6 +38,9 @@ BOUND = {
     Details: DETAIL_KEYS,
     ItemBox: ITEM_KEYS,
     JournalScreen: JOURNAL_KEYS,
+    JobTable: JOB_TABLE_KEYS,
+    JobsScreen: JOB_KEYS,
+    JobListScreen: JOB_LIST_KEYS,
 }
 
 
@@ -31,7 +48,14 @@ def test_the_page_of_the_console_lists_the_keys_that_are_bound_and_no_others() -
     listed = re.findall(r"^\| `([^`]+)` \| (.+) \|$", PAGE, re.MULTILINE)
     expected = [
         (key.shown, key.meaning)
-        for keys in (CONSOLE_KEYS, TABLE_KEYS + OVERVIEW_KEYS, DETAIL_KEYS + ITEM_KEYS, JOURNAL_KEYS)
+        for keys in (
+            CONSOLE_KEYS,
+            TABLE_KEYS + OVERVIEW_KEYS,
+            DETAIL_KEYS + ITEM_KEYS,
+            JOURNAL_KEYS,
+            JOB_TABLE_KEYS + JOB_KEYS,
+            JOB_LIST_KEYS,
+        )
         for key in keys
     ]
     commands = [(f":{command.name} {command.argument}".strip(), command.meaning) for command in COMMANDS]
@@ -54,7 +78,7 @@ def test_the_page_of_the_console_explains_every_column() -> None:
         name.strip() for cells in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE) for name in cells.split(",")
     }
     assert {HEADINGS.get(column, column) for column in COLUMNS} | {"depth"} == explained - {"---"}
-    assert all(f"`{column}`" in PAGE for column in COLUMNS[1:])
+    assert all(f"`{column}`" in PAGE for column in (*COLUMNS[1:], *JOB_COLUMNS[1:]))
 
 
 def test_each_command_is_one_that_the_console_can_do_and_short_forms_are_too() -> None:

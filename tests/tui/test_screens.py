@@ -104,6 +104,19 @@ async def journal_unsaid(pilot: Pilot[None]) -> None:
     await until(pilot, "no admin port")
 
 
+async def queues_of_jobs(pilot: Pilot[None]) -> None:
+    tell(console_of(pilot), has_jobs=True)
+    await until(pilot, "└ jobs", "JOBS use more than 75%")
+    await pilot.press("g", "s", "s", "home")
+    await until(pilot, "jobs  queues 5", "▼queued", "› thumbnails")
+
+
+async def jobs_listed(pilot: Pilot[None]) -> None:
+    await queues_of_jobs(pilot)
+    await pilot.press("enter")
+    await until(pilot, "queued jobs, 14 and more", "I13-05a1")
+
+
 async def replayed(pilot: Pilot[None]) -> None:
     app = console_of(pilot)
     app.action_seek(LOOKS // 2)
@@ -122,6 +135,8 @@ SCREENS: dict[str, tuple[Callable[[], StillConsole], Steps]] = {
     "journal": (still, journal),
     "journal-read": (still, journal_read),
     "journal-unsaid": (partial(still, NORTH, SOUTH), journal_unsaid),
+    "jobs": (still, queues_of_jobs),
+    "job-list": (still, jobs_listed),
     "help": (still, after("question_mark", seen="Everywhere")),
     "palette": (still, palette),
     "flush": (still, after("f", seen="Discard all items of thumbnails")),

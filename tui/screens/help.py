@@ -10,7 +10,18 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tui.commands import COMMANDS
-from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, ITEM_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS, Key
+from tui.keys import (
+    CONSOLE_KEYS,
+    DETAIL_KEYS,
+    ITEM_KEYS,
+    JOB_KEYS,
+    JOB_LIST_KEYS,
+    JOB_TABLE_KEYS,
+    JOURNAL_KEYS,
+    OVERVIEW_KEYS,
+    TABLE_KEYS,
+    Key,
+)
 
 
 class Help(ModalScreen[None]):
@@ -28,6 +39,8 @@ class Help(ModalScreen[None]):
             *_section("Table", TABLE_KEYS + OVERVIEW_KEYS),
             *_section("Details of a queue", DETAIL_KEYS + ITEM_KEYS),
             *_section("Journal of a queue", JOURNAL_KEYS),
+            *_section("Queues of jobs", JOB_TABLE_KEYS + JOB_KEYS),
+            *_section("Jobs of a queue", JOB_LIST_KEYS),
             "",
             "Commands",
             *(f"  :{f'{command.name} {command.argument}':<20} {command.meaning}" for command in COMMANDS),

@@ -17,6 +17,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed, NotImported
 from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.builder import JournalBuilder
+from kestreld.journal.disque_aof import AOF_NAME
 from kestreld.journal.kestrel.format import KestrelItem, Unread, find_queues, read_queue
 from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.segment import decode_header, parse_segment_name
@@ -117,7 +118,9 @@ class KestrelImport:
             else:
                 self._leave_alone(names, problem)
         if wanted is None:
-            self._leave_alone(foreign, "not a file of Kestrel or kestreld")
+            self._leave_alone([name for name in foreign if name != AOF_NAME], "not a file of Kestrel or kestreld")
+            if AOF_NAME in foreign and self._config.disque is None:
+                self._leave_alone([AOF_NAME], "jobs of Disque's, which are imported where listen.disque is set")
 
     def _leave_alone(self, names: list[str], reason: str) -> None:
         for name in names:

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
 from kestreld.clock import Clock
+from kestreld.config.users import Thing
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.queues.slices import OVER, Slices, Work
+from kestreld.server.accounts import Account
 
 T = TypeVar("T")
 SLICE_US: Final = 1000  # twice that with the turn that follows, which a client of the data port may have to wait
@@ -49,6 +52,11 @@ def as_json(content: Any, status: int = 200) -> web.Response:
 
 def as_text(line: str, status: int = 200) -> web.Response:
     return web.Response(text=line + "\n", status=status, headers=HEADERS)
+
+
+def sees_jobs(account: Account | None) -> Callable[[str], bool] | None:
+    """Which queues of jobs somebody may know of, None = all."""
+    return None if account is None else partial(account.sees, thing=Thing.JOB)
 
 
 def number_in(request: web.BaseRequest, name: str, lowest: int, highest: int, default: int) -> int:

@@ -10,6 +10,7 @@ from kestreld import net
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.states import lease_of
+from kestreld.queues.waiters import Waiter
 from kestreld.server.admin.rows import shown_name
 from kestreld.server.session import Session
 
@@ -96,7 +97,7 @@ class ConsumersReport:
 
     def _look_at_wait(self, session: Session, reader: Reader) -> None:
         waiter, since_ms = session.handler.waiter, session.handler.waits_since_ms()
-        if waiter is not None and waiter.reader is reader and since_ms is not None:
+        if isinstance(waiter, Waiter) and waiter.reader is reader and since_ms is not None:
             fields = {"since_at_ms": self._at_ms(since_ms), "until_at_ms": self._at_ms(waiter.due_at_ms)}
             self._waiting.add(since_ms, session, fields)
 

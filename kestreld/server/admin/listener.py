@@ -27,7 +27,7 @@ from kestreld.machine import OwnProcess
 from kestreld.net import ListeningSocket
 from kestreld.queues.figures import server_figures
 from kestreld.server.accounts import Account
-from kestreld.server.admin.answers import Refused, Share, as_text, in_slices, number_in, refusal, stream
+from kestreld.server.admin.answers import Refused, Share, as_text, in_slices, number_in, refusal, sees_jobs, stream
 from kestreld.server.admin.metrics import CONTENT_TYPE, process_part, render
 from kestreld.server.admin.ranges import WAIT_MS_MAX, Ranges
 from kestreld.server.admin.readers import Readers
@@ -44,6 +44,7 @@ REQUESTS_SHARE: Final = 80  # of a hundred connections: so many requests at a ti
 LINE_BYTES_MAX: Final = 8190
 WRONG_PASSWORD_DELAY_S: Final = 1.0
 ROWS_A_PIECE: Final = 100
+JOB_QUEUES_MAX: Final = 1000  # in /stats.json: those with the most jobs; /jobs/queues has them all
 GOODBYE_S: Final = 1.0
 # Whoever watches over the server need not log in; they learn yes or no.
 _FOR_EVERYBODY: Final = frozenset({"/healthz", "/readyz"})
@@ -232,10 +233,12 @@ class AdminListener(BoundListener):
             if path == "/stats.json":
                 _only(request, "GET", "HEAD")
                 return await self._stats(request, account)
-            if path == "/queues" or path.startswith("/queues/"):
-                parts = [unquote_to_bytes(part).decode("latin-1") for part in path.split("/")[2:]]
-                return await self.readers.answer(request, parts, account)
-        raise Refused(404, "not found: use /healthz, /readyz, /metrics, /stats.json or /queues")
+            parts = [unquote_to_bytes(part).decode("latin-1") for part in path.split("/")[1:]]
+            if parts[0] == "queues":
+                return await self.readers.answer(request, parts[1:], account)
+            if parts[0] == "jobs":
+                return await self._jobs(request, parts[1:], account)
+        raise Refused(404, "not found: use /healthz, /readyz, /metrics, /stats.json, /queues or /jobs")
 
     def _check_where_from(self, request: web.BaseRequest) -> None:
         """A page in a browser on this machine must not get here, by a link nor by a name it has made lead here."""
@@ -309,20 +312,41 @@ class AdminListener(BoundListener):
     async def _metrics(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         per_queue = self.collection.config.metrics_per_queue
         async with self._looking:
-            await in_slices(self.book.look(), self.share)
+            await self._look()
         sees = None if account is None else account.sees
         pieces = render(self.book, self.collection, self.service.stats, per_queue, sees)
+        if self.service.job_figures is not None:
+            from kestreld.server.admin.job_metrics import render_jobs
+
+            pieces = chain(pieces, render_jobs(self.service.job_figures, per_queue, sees_jobs(account)))
         network = self.service.network
         own = process_part(self._process.use(), network.open_descriptors(), network.descriptor_limit())
         return await stream(request, chain([own], pieces), CONTENT_TYPE, self.share)
+
+    async def _look(self) -> None:
+        await in_slices(self.book.look(), self.share)
+        if self.service.job_figures is not None:
+            await in_slices(self.service.job_figures.adding_up(), self.share)
+
+    async def _jobs(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
+        if self.service.job_figures is None:
+            raise Refused(404, "there are no jobs: listen.disque is not set")
+        # Who has no jobs loads nothing of them.
+        from kestreld.server.admin.jobs import JobPages
+
+        return await JobPages(self.service.job_figures, self.share).answer(request, parts, account)
 
     async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         # Who may see more than before a reload is told everything once.
         view = f"{self._boot}.{self.service.admission.accounts.revision}"
         view_before, _, number = request.rel_url.query.get("changed_since", "").partition("-")
         since = int(number) if view_before == view and number.isdecimal() and len(number) < 16 else 0
+        job_rows: list[Row] = []
         async with self._looking:
-            await in_slices(self.book.look(), self.share)
+            await self._look()
+            if (jobs := self.service.job_figures) is not None:
+                *_, some = await in_slices(jobs.largest(JOB_QUEUES_MAX, sees_jobs(account)), self.share)
+                job_rows = some or []
             found = await in_slices(
                 self.book.changed_since(since, None if account is None else account.sees), self.share
             )
@@ -337,15 +361,22 @@ class AdminListener(BoundListener):
                 "columns": COLUMNS,
                 "gone": gone,
             }
-        return await stream(request, _stats_pieces(head, rows), "application/json", self.share)
+        lists = {"rows": rows}
+        if jobs is not None:
+            head["job_columns"] = jobs.COLUMNS
+            lists["job_rows"] = job_rows
+        return await stream(request, _stats_pieces(head, lists), "application/json", self.share)
 
 
-def _stats_pieces(head: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    yield json.dumps(head, separators=(",", ":"))[:-1] + ',"rows":['
-    for start in range(0, len(rows), ROWS_A_PIECE):
-        piece = json.dumps(rows[start : start + ROWS_A_PIECE], separators=(",", ":"))[1:-1]
-        yield piece if start == 0 else f",{piece}"
-    yield "]}\n"
+def _stats_pieces(head: dict[str, Any], lists: dict[str, list[Row]]) -> Iterator[str]:
+    yield json.dumps(head, separators=(",", ":"))[:-1]
+    for name, rows in lists.items():
+        yield f',"{name}":['
+        for start in range(0, len(rows), ROWS_A_PIECE):
+            piece = json.dumps(rows[start : start + ROWS_A_PIECE], separators=(",", ":"))[1:-1]
+            yield piece if start == 0 else f",{piece}"
+        yield "]"
+    yield "}\n"
 
 
 def _only(request: web.BaseRequest, *methods: str) -> None:

@@ -51,7 +51,7 @@ OF_QUEUES: Final = (
 )
 
 
-def _label(name: str) -> str:
+def label_of(name: str) -> str:
     """A queue name as the value of a label. Bytes that are no UTF-8 are written out: two names stay two."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return text.replace("\\", r"\\").replace('"', r"\"")
@@ -92,12 +92,12 @@ def render(
         for found in _shown(seen, per_queue) if seen is not None else ():
             yield None
             shown = found or shown
-    yield _metric("kestrel_queues_shown", "gauge", "Queues included with their own metrics.", len(shown))
+    yield total_metric("kestrel_queues_shown", "gauge", "Queues included with their own metrics.", len(shown))
     if not shown:
         return
     labels = []
     for place, row in enumerate(shown):
-        labels.append(f'{{queue="{_label(str(row[0]))}"}} ')
+        labels.append(f'{{queue="{label_of(str(row[0]))}"}} ')
         if place % STEP_ROWS == 0:
             yield None
     now_ms = collection.clock.wall_ms
@@ -139,7 +139,7 @@ OF_CACHE: Final = {
 }
 
 
-def _metric(name: str, kind: str, words: str, value: float) -> str:
+def total_metric(name: str, kind: str, words: str, value: float) -> str:
     return f"# HELP {name} {words}\n# TYPE {name} {kind}\n{name} {value}\n"
 
 
@@ -149,28 +149,28 @@ def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats)
     parts = [
         "# HELP kestrel_build_info The running version.\n# TYPE kestrel_build_info gauge\n"
         f'kestrel_build_info{{version="{__version__}"}} 1\n',
-        _metric("kestrel_uptime_seconds", "gauge", "Seconds since the start.", uptime_s),
-        _metric("kestrel_queues", "gauge", "Queues, children included.", len(book.rows)),
-        _metric("kestrel_items", "gauge", "Items waiting.", sums.items),
-        _metric("kestrel_bytes", "gauge", "Bytes of data waiting.", sums.data_bytes),
-        _metric("kestrel_journal_bytes", "gauge", "Bytes of all journals on disk.", sums.journal_bytes),
-        _metric("kestrel_journals_failed", "gauge", "Journals whose writes are failing.", sums.journals_failed),
-        _metric("kestrel_queues_stopped", "gauge", "Queue families with a damaged journal.", sums.queues_stopped),
-        _metric("kestrel_connections", "gauge", "Memcache connections.", stats.curr_connections),
-        _metric("kestrel_connections_total", "counter", "Memcache connections accepted.", stats.total_connections),
-        _metric(
+        total_metric("kestrel_uptime_seconds", "gauge", "Seconds since the start.", uptime_s),
+        total_metric("kestrel_queues", "gauge", "Queues, children included.", len(book.rows)),
+        total_metric("kestrel_items", "gauge", "Items waiting.", sums.items),
+        total_metric("kestrel_bytes", "gauge", "Bytes of data waiting.", sums.data_bytes),
+        total_metric("kestrel_journal_bytes", "gauge", "Bytes of all journals on disk.", sums.journal_bytes),
+        total_metric("kestrel_journals_failed", "gauge", "Journals whose writes are failing.", sums.journals_failed),
+        total_metric("kestrel_queues_stopped", "gauge", "Queue families with a damaged journal.", sums.queues_stopped),
+        total_metric("kestrel_connections", "gauge", "Memcache connections.", stats.curr_connections),
+        total_metric("kestrel_connections_total", "counter", "Memcache connections accepted.", stats.total_connections),
+        total_metric(
             "kestrel_rejected_connections_total", "counter", "Memcache connections refused.", stats.rejected_connections
         ),
-        _metric("kestrel_puts_total", "counter", "Items put, children included.", totals.put_items),
-        _metric("kestrel_gets_total", "counter", "Items fetched.", totals.fetched_items),
-        _metric("kestrel_missed_gets_total", "counter", "Gets that found nothing.", stats.missed_gets),
-        _metric("kestrel_expired_total", "counter", "Items that expired.", totals.expired_items),
-        _metric("kestrel_read_bytes_total", "counter", "Bytes read from memcache clients.", stats.bytes_read),
-        _metric("kestrel_written_bytes_total", "counter", "Bytes sent to memcache clients.", stats.bytes_written),
-        _metric("kestrel_logins_total", "counter", "Password logins, failed ones included.", stats.logins),
-        _metric("kestrel_failed_logins_total", "counter", "Failed password logins.", stats.failed_logins),
+        total_metric("kestrel_puts_total", "counter", "Items put, children included.", totals.put_items),
+        total_metric("kestrel_gets_total", "counter", "Items fetched.", totals.fetched_items),
+        total_metric("kestrel_missed_gets_total", "counter", "Gets that found nothing.", stats.missed_gets),
+        total_metric("kestrel_expired_total", "counter", "Items that expired.", totals.expired_items),
+        total_metric("kestrel_read_bytes_total", "counter", "Bytes read from memcache clients.", stats.bytes_read),
+        total_metric("kestrel_written_bytes_total", "counter", "Bytes sent to memcache clients.", stats.bytes_written),
+        total_metric("kestrel_logins_total", "counter", "Password logins, failed ones included.", stats.logins),
+        total_metric("kestrel_failed_logins_total", "counter", "Failed password logins.", stats.failed_logins),
         _syncs(collection),
-        *[_metric(*OF_CACHE[name], value) for name, value in stats.of_cache()],
+        *[total_metric(*OF_CACHE[name], value) for name, value in stats.of_cache()],
     ]
     return "".join(parts)
 
@@ -178,15 +178,15 @@ def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats)
 def process_part(use: ProcessUse | None, open_descriptors: int, max_descriptors: int) -> str:
     """What Prometheus' own client libraries say of a process, under the same names."""
     parts = [
-        _metric("process_open_fds", "gauge", "Open file descriptors.", open_descriptors),
-        _metric("process_max_fds", "gauge", "Maximum number of open file descriptors.", max_descriptors),
+        total_metric("process_open_fds", "gauge", "Open file descriptors.", open_descriptors),
+        total_metric("process_max_fds", "gauge", "Maximum number of open file descriptors.", max_descriptors),
     ]
     if use is not None:
         parts += [
-            _metric("process_cpu_seconds_total", "counter", "User and system CPU time.", use.cpu_s),
-            _metric("process_virtual_memory_bytes", "gauge", "Virtual memory.", use.virtual_bytes),
-            _metric("process_resident_memory_bytes", "gauge", "Resident memory.", use.resident_bytes),
-            _metric("process_start_time_seconds", "gauge", "Start time in seconds since 1970.", use.started_at_s),
+            total_metric("process_cpu_seconds_total", "counter", "User and system CPU time.", use.cpu_s),
+            total_metric("process_virtual_memory_bytes", "gauge", "Virtual memory.", use.virtual_bytes),
+            total_metric("process_resident_memory_bytes", "gauge", "Resident memory.", use.resident_bytes),
+            total_metric("process_start_time_seconds", "gauge", "Start time in seconds since 1970.", use.started_at_s),
         ]
     return "".join(parts)
 

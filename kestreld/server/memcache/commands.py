@@ -28,14 +28,15 @@ REPLY: Final = 18  # nothing to do but answer `reply`, then close if `closes`
 TOO_LARGE: Final = 19  # a SET whose data was thrown away unread: larger than the queue takes
 REPAIR: Final = 20
 UNDO: Final = 21
+DUMP_JOB_QUEUES: Final = 22
 # From here on: items that are leased, or have a key
-LEASE: Final = 22
-LEASE_FIRST: Final = 23  # of several queues, the first that has an item
-CANCEL: Final = 24
-CONFIRM: Final = 25  # this and those that follow: in a batch their token stands behind them
-EXTEND: Final = 26
-GIVE_BACK: Final = 27
-FAIL: Final = 28
+LEASE: Final = 23
+LEASE_FIRST: Final = 24  # of several queues, the first that has an item
+CANCEL: Final = 25
+CONFIRM: Final = 26  # this and those that follow: in a batch their token stands behind them
+EXTEND: Final = 27
+GIVE_BACK: Final = 28
+FAIL: Final = 29
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"

@@ -19,7 +19,7 @@ from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
 from kestreld.queues.reader import Reader
 from kestreld.queues.repairing import Undone
-from kestreld.queues.reports import dump_config_report, dump_stats_report, stats_report
+from kestreld.queues.reports import dump_config_report, dump_job_queues_report, dump_stats_report, stats_report
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 from kestreld.server.command_handler import CommandHandler, Unsettled
@@ -564,6 +564,8 @@ class Handler(CommandHandler):
         elif kind == wire.DUMP_STATS:
             names = [word.decode("latin-1") for word in command.words] if command.words and not self.strict else None
             self._tell(dump_stats_report(state.collection, names, command.sees))
+        elif kind == wire.DUMP_JOB_QUEUES:
+            self._tell(dump_job_queues_report(state.stats, command.sees))
         elif kind == wire.DUMP_CONFIG:
             self._tell(dump_config_report(state.collection))
         elif kind == wire.QUIT:

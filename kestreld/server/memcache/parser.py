@@ -53,6 +53,7 @@ _BARE: Final = {
     b"dump_config": wire.DUMP_CONFIG,
     b"stats": wire.STATS,
     b"dump_stats": wire.DUMP_STATS,
+    b"dump_job_queues": wire.DUMP_JOB_QUEUES,
     b"quit": wire.QUIT,
 }
 _NAMED: Final = {

@@ -1,9 +1,10 @@
 """Which right each command needs. Lines are checked once each, before they are cached for an account."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from kestreld.config.users import Right
+from kestreld.config.users import Right, Thing
 from kestreld.server.accounts import Account
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import Command
@@ -41,6 +42,9 @@ def checker(account: Account) -> Callable[[Command], Command]:
             return command
         if kind in _FIGURES:
             command.sees = account.sees
+            return command
+        if kind == wire.DUMP_JOB_QUEUES:
+            command.sees = partial(account.sees, thing=Thing.JOB)
             return command
         if kind in (wire.GET_MANY, wire.LEASE_FIRST):
             for part in command.parts:

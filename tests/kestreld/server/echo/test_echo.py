@@ -4,19 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 from kestreld import net
 from kestreld.net import Network
-from kestreld.server import command_handler
 from tests.kestreld.server.echo.echo_protocol import Echo
 from tests.support.accounts import quick_hash
+from tests.support.compiled import interpreted_only
 from tests.support.server_here import ServerHere
 
-pytestmark = pytest.mark.skipif(
-    not str(command_handler.__file__).endswith(".py"),
-    reason="a protocol of the compiled build is compiled with it: interpreted ones cannot extend its classes",
-)
+pytestmark = interpreted_only
 USERS = f'users:\n  alice: {{password: "{quick_hash("pw")}", rights: {{"letters": [put, get]}}}}\n'
 
 

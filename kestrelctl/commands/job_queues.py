@@ -1,0 +1,224 @@
+"""kestrelctl jobs ls, scan, peek, stat, count, pause, redrive, qdel, restart"""
+
+import os
+from contextlib import suppress
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import islice, repeat
+from time import monotonic, sleep
+from typing import Annotated, Final
+
+from kestrelctl.commands.declared import argument, option
+from kestrelctl.commands.jobs import JobQueueArgument
+from kestrelctl.commands.options import Output, RemoteJobs, YesOption, duration_ms
+from kestrelctl.items.job_rows import (
+    DEAD_COLUMNS,
+    PEEK_COLUMNS,
+    QUEUE_COLUMNS,
+    SCAN_COLUMNS,
+    peeked_row,
+    queue_row,
+    shown_record,
+)
+from kestrelctl.remote.jobs import SAVE_MS
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import confirm, remark, write_data
+from kestreld.client import job_commands as commands
+from kestreld.client.blocks import text
+
+ROUND_S: Final = 0.1
+
+
+class JobState(StrEnum):
+    """As Disque calls them."""
+
+    ACTIVE = "active"
+    QUEUED = "queued"
+    ACKED = "acked"
+    WAIT_REPL = "wait-repl"
+
+
+class Pause(StrEnum):
+    """What a queue does not do."""
+
+    IN = "in"
+    OUT = "out"
+    ALL = "all"
+    NONE = "none"
+    STATE = "state"
+
+
+def jobs_ls(
+    output: Output,
+    remote: RemoteJobs,
+    patterns: Annotated[
+        list[str] | None,
+        argument(metavar="[PATTERN]...", help="Only names like one of these: * and ? as in a shell."),
+    ] = None,
+) -> None:
+    """Print a row for each queue of jobs: how many are queued, active and delayed, and who waits.
+
+    Exit 1 when there is none.
+    """
+    client = remote.client()
+    names = sorted(
+        name
+        for name in client.scan(commands.qscan)
+        if not patterns or any(fnmatchcase(text(name), pattern) for pattern in patterns)
+    )
+    rows = [queue_row(figures, output.layout) for figures in client.figures(names)]
+    output.write_rows(rows, QUEUE_COLUMNS)
+    if not rows:
+        raise Failure(ExitCode.NEGATIVE, "there are no queues")
+
+
+def jobs_scan(
+    output: Output,
+    remote: RemoteJobs,
+    queues: Annotated[
+        list[str] | None,
+        option("--in", metavar="NAME", help="Only of this queue; may be repeated.", show_default=False),
+    ] = None,
+    states: Annotated[
+        list[JobState] | None, option("--state", help="Only in this state; may be repeated.", show_default=False)
+    ] = None,
+    limit: Annotated[int | None, option(metavar="N", min=1, help="Maximum number of jobs.", show_default=False)] = None,
+) -> None:
+    """Print a row for each job, whatever its state. Jobs that come or go meanwhile may be missed.
+
+    Exit 1 when there is none.
+    """
+    client = remote.client()
+    names = [os.fsencode(name) for name in queues or ()]
+    chosen = [state.value for state in states or ()]
+    found = client.scan(lambda cursor: commands.jscan(cursor, names, chosen))
+    rows = (shown_record(shown, output.layout) for shown in islice(found, limit))
+    if not output.write_rows(rows, SCAN_COLUMNS):
+        raise Failure(ExitCode.NEGATIVE, "there are no such jobs")
+
+
+def jobs_peek(
+    name: JobQueueArgument,
+    output: Output,
+    remote: RemoteJobs,
+    number: Annotated[int, option("-n", min=1, metavar="N", help="Print up to N jobs.")] = 10,
+    newest: Annotated[bool, option("--newest", help="The newest first, instead of the oldest.")] = False,
+    origin: Annotated[bool, option("--origin", help="Of dead letters: where they come from, and why.")] = False,
+) -> None:
+    """Print the jobs of a queue that are to be delivered next. They stay where they are.
+
+    Exit 1 when there is none.
+    """
+    client = remote.client()
+    found = client.ask(commands.qpeek(os.fsencode(name), -number if newest else number))
+    known = client.dead_letters(found) if origin else repeat({})
+    rows = [peeked_row(job, output.layout, more) for job, more in zip(found, known, strict=False)]
+    if not output.write_rows(rows, DEAD_COLUMNS if origin else PEEK_COLUMNS):
+        raise Failure(ExitCode.NEGATIVE, f"{name} is empty")
+
+
+def jobs_stat(name: JobQueueArgument, output: Output, remote: RemoteJobs) -> None:
+    """Print the figures of a queue of jobs.
+
+    Exit 1 when there is none of that name.
+    """
+    figures = next(remote.client().figures([os.fsencode(name)]), None)
+    if figures is None:
+        raise Failure(ExitCode.NEGATIVE, f"no such queue: {name}")
+    output.write_record(queue_row(figures, output.layout))
+
+
+def jobs_count(name: JobQueueArgument, output: Output, remote: RemoteJobs) -> None:
+    """Print how many jobs of a queue are queued, with workers, and delayed."""
+    counts = remote.client().ask(commands.qcount(os.fsencode(name)))
+    output.write_record(shown_record(counts or {}, output.layout))
+
+
+def jobs_pause(
+    name: JobQueueArgument,
+    what: Annotated[
+        Pause,
+        argument(help="in: takes no jobs; out: gives none; none: goes on; state: only print it.", show_default=False),
+    ],
+    remote: RemoteJobs,
+) -> None:
+    """Pause a queue of jobs, or have it go on, and print its state: in, out, all or none."""
+    write_data(remote.client().ask(commands.pause(os.fsencode(name), what.value)).encode() + b"\n")
+
+
+def jobs_redrive(
+    name: JobQueueArgument,
+    remote: RemoteJobs,
+    most: Annotated[int | None, option("--max", metavar="N", min=1, help="At most so many, the oldest first.")] = None,
+    yes: YesOption = False,
+) -> None:
+    """Send the dead letters of a queue back to the queues they come from, and print how many.
+
+    Their counters begin anew. Jobs that were added to this queue itself stay.
+
+    Exit 1 when there was none.
+    """
+    confirm(f"send the dead letters of {name} back where they come from?", yes=yes)
+    sent = remote.client().ask(commands.redrive(os.fsencode(name), most))
+    write_data(b"%d\n" % sent)
+    if not sent:
+        raise Failure(ExitCode.NEGATIVE, f"{name} has no dead letters")
+
+
+def jobs_qdel(name: JobQueueArgument, remote: RemoteJobs, yes: YesOption = False) -> None:
+    """Delete all jobs of a queue, whatever their states, and print how many.
+
+    Exit 1 when there was none.
+    """
+    confirm(f"delete all jobs of {name}?", yes=yes)
+    deleted = remote.client().ask(commands.qdel(os.fsencode(name)))
+    write_data(b"%d\n" % deleted)
+    if not deleted:
+        raise Failure(ExitCode.NEGATIVE, f"{name} has no jobs")
+
+
+def jobs_restart(
+    remote: RemoteJobs,
+    wait: Annotated[
+        int | None,
+        option("--wait", metavar="SPAN", parser=duration_ms, help="Wait so long for it to serve jobs again."),
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Stop the server so that its next start restores the queues of jobs as they are now.
+
+    Disque's controlled restart: CONFIG SET aof-enqueue-jobs-once yes, CONFIG REWRITE, SHUTDOWN REWRITE-AOF. After any
+    other stop jobs are active, and are queued at their retry time. It returns once the connection is closed; who
+    starts the server again is systemd or you. Where one of the three fails the server goes on, and the exit code is 77.
+
+    Exit 124 when --wait is over, and the server does not serve jobs again.
+    """
+    confirm("stop the server, and restore its queues of jobs at the next start?", yes=yes)
+    client = remote.client()
+    client.ask(commands.done(["CONFIG", "SET", "aof-enqueue-jobs-once", "yes"]))
+    try:
+        client.ask(commands.done(["CONFIG", "REWRITE"]))
+        client.until_closed(commands.done(["SHUTDOWN", "REWRITE-AOF"], SAVE_MS))
+    except Failure:
+        with suppress(Failure):
+            again = remote.client()
+            again.ask(commands.done(["CONFIG", "SET", "aof-enqueue-jobs-once", "no"]))
+            again.ask(commands.done(["CONFIG", "REWRITE"]))
+        raise
+    remark("stopped; the next start restores the queues")
+    if wait is not None:
+        _until_back(remote, wait / 1000)
+        remark("the server is back")
+
+
+def _until_back(remote: RemoteJobs, wait_s: float) -> None:
+    until_s = monotonic() + wait_s
+    while True:
+        try:
+            remote.client().ask(commands.qlen(b""))
+        except Failure as failure:
+            if monotonic() >= until_s:
+                raise Failure(ExitCode.WAIT_EXPIRED, f"the server has not come back: {failure.words}") from failure
+            sleep(ROUND_S)
+        else:
+            return

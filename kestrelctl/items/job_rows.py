@@ -1,0 +1,60 @@
+"""Jobs and their queues as rows, in the words that -o json has."""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from kestrelctl.items.framing import data_fields
+from kestrelctl.items.listing import readable
+from kestrelctl.shell.output import OBJECTS, Layout, OutputFormat, default_format
+from kestreld.client.blocks import Cell
+from kestreld.client.job_commands import Job, Shown
+
+QUEUE_COLUMNS: Final = ["queue", "queued", "active", "delayed", "blocked", "jobs_in", "jobs_out", "pause"]
+JOB_COLUMNS: Final = ["id", "queue", "nacks", "additional_deliveries", "body"]
+SCAN_COLUMNS: Final = ["id", "queue", "state", "nacks", "additional_deliveries", "ttl", "next_requeue_within", "body"]
+PEEK_COLUMNS: Final = ["id", "queue", "body"]
+DEAD_COLUMNS: Final = ["id", "queue", "origin", "reason", "dead_since", "nacks", "additional_deliveries", "body"]
+
+Row = dict[str, Cell]
+
+
+def fetched_row(job: Job, layout: Layout) -> Row:
+    """A job that was handed out."""
+    counters = {"nacks": job.nacks, "additional-deliveries": job.additional_deliveries}
+    return shown_record({"id": job.id, "queue": job.queue, **counters, "body": job.body}, layout)
+
+
+def peeked_row(job: Job, layout: Layout, more: Mapping[str, Shown]) -> Row:
+    """A job that was looked at, of which nobody has said how often it was delivered."""
+    return shown_record({"id": job.id, "queue": job.queue, **more, "body": job.body}, layout)
+
+
+def shown_record(fields: Mapping[str, Shown], layout: Layout) -> Row:
+    """Fields of a reply; those without a value are left out. `body` is escaped, or is `body_base64` of an object."""
+    form = layout.form or default_format()
+    row: Row = {}
+    for field, value in fields.items():
+        name = field.replace("-", "_")
+        if isinstance(value, bytes) and form in OBJECTS:
+            row |= {key.replace("data", name): cell for key, cell in data_fields(value).items()}
+        elif isinstance(value, bytes):
+            row[name] = _escaped(value, form)
+        elif isinstance(value, str):
+            row[name] = value if form in OBJECTS else _escaped(os.fsencode(value), form)
+        elif value is not None:
+            row[name] = ",".join(value) if isinstance(value, list) else value
+    return row
+
+
+def _escaped(data: bytes, form: OutputFormat) -> str:
+    """Nothing of it is a terminal's command. Tabs and line ends are escaped with the row."""
+    text = readable(data, form)
+    return "".join([one if one.isprintable() or one in "\t\r\n" else f"\\x{ord(one):02x}" for one in text])
+
+
+def queue_row(figures: Mapping[str, Shown], layout: Layout) -> Row:
+    """Of a queue: the name first, as other verbs call it, and `queued` in the place of `len`."""
+    left_out = ("name", "len", "import-from", "import-rate")
+    named = {"queue": figures["name"], **{key: value for key, value in figures.items() if key not in left_out}}
+    return shown_record(named, layout)

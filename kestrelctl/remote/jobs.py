@@ -1,0 +1,87 @@
+"""The connection to a node of jobs with the exit codes of a command line, and what takes it several commands."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Final, TypeVar
+
+from kestrelctl.remote.access import parse_address, tls_context
+from kestrelctl.remote.client import ServerWords, failure_of
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestreld import errors
+from kestreld.client import job_commands as commands
+from kestreld.client.access import Login
+from kestreld.client.job_commands import JobCommand, JobName, Shown
+from kestreld.client.job_connection import JobConnection
+
+T = TypeVar("T")
+NODE: Final = ServerWords("a node of jobs", "is listen.disque set? (-s HOST:PORT or KESTRELCTL_JOBS)")
+SAVE_MS: Final = 86_400_000  # all jobs are written
+AT_ONCE: Final = 64  # commands on the way, whose replies have to fit into the socket's buffers
+_CODES: Final = {
+    "NOJOB": ExitCode.NEGATIVE,
+    "BADID": ExitCode.USAGE,
+    "MISCONF": ExitCode.IO,
+    "PAUSED": ExitCode.TRY_AGAIN,
+    "MAXLEN": ExitCode.FULL,
+    "OOM": ExitCode.FULL,
+    "NOREPL": ExitCode.FULL,
+    "NOPERM": ExitCode.NO_RIGHTS,
+}
+
+
+class JobsClient(JobConnection):
+    """A connection whose problems are Failures."""
+
+    def __init__(self, address: str, timeout_ms: int, login: Login) -> None:
+        """Raises Failure for an address that is none."""
+        self._uses_tls = login.uses_tls(parse_address(address))
+        self.answer_ms = timeout_ms  # how long the node may take
+        super().__init__(address, login, timeout_ms)
+
+    def _connect(self) -> None:
+        if self._uses_tls:
+            tls_context(self._login)
+        super()._connect()
+
+    def failure_of(self, problem: errors.KestrelError) -> Failure:
+        if isinstance(problem, errors.JobRefused):
+            words = f"{problem.address} refused: {problem.reason}"
+            return Failure(_CODES.get(problem.code, ExitCode.REFUSED), words)
+        is_of_node = isinstance(problem, (errors.LoginRefused, errors.UnexpectedReply))
+        if isinstance(problem, errors.ServerUnfit) and not is_of_node:  # it is loading, or leaves
+            return Failure(ExitCode.TRY_AGAIN, f"{problem.address} refused: {problem.reason}")
+        return failure_of(problem, self._timeout_ms, NODE)
+
+    def ask_on_any(self, command: JobCommand[T]) -> T:
+        """Over this connection, or another one to the node if it is lost."""
+        if self.is_usable:
+            with suppress(Failure):
+                return self.ask(command)
+        with closing(JobsClient(self.address, self.answer_ms, self._login)) as another:
+            return another.ask(command)
+
+    def ask_all(self, asked: Sequence[JobCommand[T]]) -> Iterator[T]:
+        """Any number of commands, some at a time."""
+        for first in range(0, len(asked), AT_ONCE):
+            yield from self.ask_each(asked[first : first + AT_ONCE])
+
+    def scan(self, step: Callable[[str], JobCommand[tuple[str, list[T]]]]) -> Iterator[T]:
+        """All that a scan gives, from cursor to cursor."""
+        cursor = ""
+        while cursor != "0":
+            cursor, found = self.ask(step(cursor or "0"))
+            yield from found
+
+    def figures(self, queues: Sequence[bytes]) -> Iterator[dict[str, Shown]]:
+        """What there is to say of each queue that there is."""
+        counted = self.ask_all(
+            [command for name in queues for command in (commands.qstat(name), commands.qcount(name))]
+        )
+        for stat, count in zip(counted, counted, strict=True):
+            if stat is not None and count is not None:
+                yield stat | count
+
+    def dead_letters(self, jobs: Sequence[JobName]) -> Iterator[dict[str, Shown]]:
+        """Where each comes from, if it is a dead letter."""
+        for known in self.ask_all([commands.deadshow(job) for job in jobs]):
+            yield {} if known is None else {name: value for name, value in known.items() if name not in ("id", "queue")}

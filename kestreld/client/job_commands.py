@@ -1,0 +1,318 @@
+"""What a client asks about jobs: the words of each command, and what its reply means. Nothing is sent from here.
+
+Queues and ids may be str or bytes. Results have them as text that turns into the same bytes when it is sent.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from kestreld import checks
+from kestreld.client.blocks import text
+from kestreld.client.resp import RespValue, Word
+from kestreld.errors import InvalidType
+
+T = TypeVar("T")
+NODE_OF_ID: Final = slice(2, 10)  # of a job's id: the beginning of its node's
+SCAN_COUNT: Final = 256
+Shown = str | int | bytes | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One that a node has handed out, or shown: the counters are those of one handed out."""
+
+    queue: str
+    id: str
+    body: bytes = field(repr=False)
+    nacks: int = 0  # how often workers gave it back
+    additional_deliveries: int = 0  # how often it was queued again for other reasons
+
+
+JobName = Job | str | bytes  # a job, or its id
+
+
+@dataclass(frozen=True, slots=True)
+class JobCommand(Generic[T]):
+    """`read` raises ValueError for a reply of another kind."""
+
+    words: Sequence[Word]
+    read: Callable[[RespValue], T]
+    wait_ms: int = 0  # how long the node may take beyond the time-out
+    job_id: bytes = b""  # the job it is about, one of them
+    is_repeatable: bool = False  # where a node was lost before its reply, it can be sent again
+
+
+# Jobs
+
+
+def add(
+    queue: str | bytes,
+    body: bytes,
+    wait_ms: int,
+    *,
+    delay: int = 0,
+    ttl: int | None = None,
+    retry: int | None = None,
+    maxlen: int | None = None,
+    retries: int | None = None,
+    replicate: int | None = None,
+    key: str | bytes | None = None,
+) -> JobCommand[str]:
+    """ADDJOB; spans in whole seconds, None = as the server's. The reply is the job's id."""
+    checks.data(body, "body")
+    words: list[Word] = [b"ADDJOB", any_bytes(queue, "queue"), bytes(body), wait_ms]
+    for word, value, name, least in (
+        (b"DELAY", checks.whole(delay, "delay") or None, "delay", 0),
+        (b"TTL", ttl, "ttl", 1),
+        (b"RETRY", retry, "retry", 0),
+        (b"MAXLEN", maxlen, "maxlen", 1),
+        (b"RETRIES", retries, "retries", 0),
+        (b"REPLICATE", replicate, "replicate", 1),
+    ):
+        if value is not None:
+            words += [word, checks.whole_or_none(value, name, least) or 0]
+    if key is not None:
+        words += [b"ID", checks.key(key, "key")]
+    return JobCommand(words, _text, wait_ms, is_repeatable=key is not None)
+
+
+def get(
+    queues: Sequence[str | bytes], count: int = 1, wait_ms: int = 0, *, is_pattern: bool = False
+) -> JobCommand[list[Job]]:
+    """GETJOB; `wait_ms` 0 = do not wait. None but once there is one: a node that has to wait gives one job."""
+    checks.whole(count, "count", 1)
+    names = [any_bytes(queue, "queue") for queue in queues]
+    words: list[Word] = [b"GETJOB"]
+    words += [b"TIMEOUT", wait_ms] if wait_ms else [b"NOHANG"]
+    if is_pattern:
+        words.append(b"MATCH")
+    if count > 1:
+        words += [b"COUNT", count]
+    return JobCommand([*words, b"WITHCOUNTERS", b"FROM", *names], jobs_of, wait_ms, is_repeatable=True)
+
+
+def ack(jobs: Sequence[JobName]) -> JobCommand[int]:
+    return _on_jobs(b"ACKJOB", jobs, is_repeatable=True)
+
+
+def fastack(jobs: Sequence[JobName]) -> JobCommand[int]:
+    return _on_jobs(b"FASTACK", jobs, is_repeatable=True)
+
+
+def nack(jobs: Sequence[JobName], delay: int | None = None) -> JobCommand[int]:
+    if delay is None:
+        return _on_jobs(b"NACK", jobs)
+    return _on_jobs(b"NACK", jobs, b"DELAY", checks.whole(delay, "delay"))
+
+
+def enqueue(jobs: Sequence[JobName]) -> JobCommand[int]:
+    """Queue them now, which does not count as a failure."""
+    return _on_jobs(b"ENQUEUE", jobs, is_repeatable=True)
+
+
+def dequeue(jobs: Sequence[JobName]) -> JobCommand[int]:
+    """Take them out of their queues; with a retry time they are queued again after that."""
+    return _on_jobs(b"DEQUEUE", jobs, is_repeatable=True)
+
+
+def delete(jobs: Sequence[JobName]) -> JobCommand[int]:
+    return _on_jobs(b"DELJOB", jobs, is_repeatable=True)
+
+
+def _on_jobs(verb: bytes, jobs: Sequence[JobName], *more: Word, is_repeatable: bool = False) -> JobCommand[int]:
+    ids = [id_of(job) for job in jobs]
+    return JobCommand([verb, *ids, *more], _number, job_id=ids[0] if ids else b"", is_repeatable=is_repeatable)
+
+
+def working(job: JobName) -> JobCommand[int]:
+    """The retry time begins again: how long it is, in seconds. 0 = the job is never queued again."""
+    job_id = id_of(job)
+    return JobCommand([b"WORKING", job_id], _number, job_id=job_id, is_repeatable=True)
+
+
+def show(job: JobName) -> JobCommand[dict[str, Shown] | None]:
+    """None = there is no such job. `body` is bytes."""
+    job_id = id_of(job)
+    return JobCommand([b"SHOW", job_id], fields_of, job_id=job_id, is_repeatable=True)
+
+
+def deadshow(job: JobName) -> JobCommand[dict[str, Shown] | None]:
+    """Where a dead letter comes from. None = it is none."""
+    job_id = id_of(job)
+    return JobCommand([b"DEADSHOW", job_id], fields_of, job_id=job_id, is_repeatable=True)
+
+
+def wait(job: JobName, wait_ms: int) -> JobCommand[str | None]:
+    """`acked`, `deleted` or `expired`; None = the time is over. 0 would be forever."""
+    job_id = id_of(job)
+    words: list[Word] = [b"WAITJOB", job_id, max(wait_ms, 1)]
+    return JobCommand(words, lambda value: None if value is None else _text(value), wait_ms, job_id, is_repeatable=True)
+
+
+def import_saved(job: bytes) -> JobCommand[int]:
+    """A job as Disque's append-only file has it: 1 = it is there now, 0 = it has expired, or was there."""
+    return JobCommand([b"IMPORTJOB", job], _number)
+
+
+# Queues
+
+
+def qlen(queue: str | bytes) -> JobCommand[int]:
+    return JobCommand([b"QLEN", any_bytes(queue, "queue")], _number, is_repeatable=True)
+
+
+def qstat(queue: str | bytes) -> JobCommand[dict[str, Shown] | None]:
+    """None = there is no such queue."""
+    return JobCommand([b"QSTAT", any_bytes(queue, "queue")], fields_of, is_repeatable=True)
+
+
+def qcount(queue: str | bytes) -> JobCommand[dict[str, Shown] | None]:
+    return JobCommand([b"QCOUNT", any_bytes(queue, "queue")], fields_of, is_repeatable=True)
+
+
+def qpeek(queue: str | bytes, count: int) -> JobCommand[list[Job]]:
+    """The oldest, or the newest where `count` is negative."""
+    checks.whole(count, "count", -checks.FAR_MS)
+    return JobCommand([b"QPEEK", any_bytes(queue, "queue"), count], jobs_of, is_repeatable=True)
+
+
+def qdel(queue: str | bytes) -> JobCommand[int]:
+    return JobCommand([b"QDEL", any_bytes(queue, "queue")], _number)
+
+
+def redrive(queue: str | bytes, count: int | None = None) -> JobCommand[int]:
+    words: list[Word] = [b"REDRIVE", any_bytes(queue, "queue")]
+    return JobCommand(words if count is None else [*words, b"COUNT", count], _number)
+
+
+def pause(queue: str | bytes, what: str) -> JobCommand[str]:
+    """`what`: in, out, all, none or state; the state is the result."""
+    return JobCommand([b"PAUSE", any_bytes(queue, "queue"), what], _text, is_repeatable=True)
+
+
+# Scans, a step each: the cursor of the next, "0" = that was all, and what there is
+
+
+def qscan(cursor: str) -> JobCommand[tuple[str, list[bytes]]]:
+    return JobCommand([b"QSCAN", cursor, b"COUNT", SCAN_COUNT], _names_scanned, is_repeatable=True)
+
+
+def jscan(
+    cursor: str, queues: Sequence[str | bytes] = (), states: Sequence[str] = ()
+) -> JobCommand[tuple[str, list[dict[str, Shown]]]]:
+    """Jobs as `show` gives them."""
+    words: list[Word] = [b"JSCAN", cursor, b"COUNT", SCAN_COUNT, b"REPLY", b"all"]
+    for queue in queues:
+        words += [b"QUEUE", any_bytes(queue, "queue")]
+    for state in states:
+        words += [b"STATE", state]
+    return JobCommand(words, _jobs_scanned, is_repeatable=True)
+
+
+def done(words: Sequence[Word], wait_ms: int = 0) -> JobCommand[None]:
+    """A command that says nothing but OK."""
+
+    def read(value: RespValue) -> None:
+        if value != b"OK":
+            raise ValueError
+
+    return JobCommand(words, read, wait_ms)
+
+
+# What arguments and replies are
+
+
+def any_bytes(value: object, what: str) -> bytes:
+    """A name: any bytes, none of them too."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if not isinstance(value, bytes):
+        raise InvalidType(what, "a str or bytes", value)
+    return value
+
+
+def by_node(jobs: Sequence[JobName]) -> list[list[bytes]]:
+    """Their ids, those of one node together."""
+    groups: dict[bytes, list[bytes]] = {}
+    for job_id in map(id_of, jobs):
+        groups.setdefault(job_id[NODE_OF_ID], []).append(job_id)
+    return list(groups.values())
+
+
+def id_of(job: object) -> bytes:
+    """A job's id, as it is sent."""
+    if isinstance(job, Job):
+        return job.id.encode()
+    if not isinstance(job, (str, bytes)):
+        raise InvalidType("job", "a Job, or an id as str or bytes", job)
+    return any_bytes(job, "job")
+
+
+def _number(value: RespValue) -> int:
+    if not isinstance(value, int):
+        raise ValueError
+    return value
+
+
+def _bytes(value: RespValue) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError
+    return value
+
+
+def _text(value: RespValue) -> str:
+    return text(_bytes(value))
+
+
+def _list(value: RespValue) -> list[RespValue]:
+    if not isinstance(value, list):
+        raise ValueError
+    return value
+
+
+def fields_of(value: RespValue) -> dict[str, Shown] | None:
+    """Keys and values in turn."""
+    if value is None:
+        return None
+    items = _list(value)
+    return {_text(key): _shown(_text(key), one) for key, one in zip(items[::2], items[1::2], strict=True)}
+
+
+def _shown(key: str, value: RespValue) -> Shown:
+    if isinstance(value, list):
+        return [_text(item) for item in value]
+    if value is None or isinstance(value, int):
+        return value
+    return _bytes(value) if key == "body" else _text(value)
+
+
+def jobs_of(value: RespValue) -> list[Job]:
+    """As GETJOB and QPEEK give them; none where they give nothing."""
+    return [] if value is None else [_job(_list(item)) for item in _list(value)]
+
+
+def _job(items: list[RespValue]) -> Job:
+    if len(items) < 3:
+        raise ValueError
+    more = fields_of(items[3:]) or {}
+    counters = [number if isinstance(number := more.get(name), int) else 0 for name in _COUNTERS]
+    return Job(_text(items[0]), _text(items[1]), _bytes(items[2]), *counters)
+
+
+_COUNTERS: Final = ("nacks", "additional-deliveries")
+
+
+def _step(value: RespValue) -> tuple[str, list[RespValue]]:
+    cursor, found = _list(value)
+    return _text(cursor), _list(found)
+
+
+def _names_scanned(value: RespValue) -> tuple[str, list[bytes]]:
+    cursor, found = _step(value)
+    return cursor, [_bytes(name) for name in found]
+
+
+def _jobs_scanned(value: RespValue) -> tuple[str, list[dict[str, Shown]]]:
+    cursor, found = _step(value)
+    return cursor, [fields_of(job) or {} for job in found]

@@ -1,0 +1,121 @@
+"""One connection to a node of jobs: commands out, results in, and what goes wrong as KestrelErrors."""
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Final, TypeVar
+
+from kestreld import errors
+from kestreld.client.access import RECEIVE_BYTES, Login, Socket
+from kestreld.client.job_commands import JobCommand
+from kestreld.client.replies import UnparsableReply
+from kestreld.client.resp import ErrorReply, RespReader, RespValue, Word, request
+from kestreld.client.transport import Transport
+
+T = TypeVar("T")
+JOBS_PORT_DEFAULT: Final = 7711
+# What another node may do, or this one a little later.
+_UNFIT: Final = ("LOADING", "LEAVING", "ERR max number of clients reached")
+_UNKNOWN: Final = "ERR unknown command '"
+
+
+class JobConnection(Transport):
+    """Commands on it. `node_id` is known once it is connected."""
+
+    port_default = JOBS_PORT_DEFAULT
+
+    def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
+        """Connects with `connect`, or at the first command."""
+        super().__init__(address, login, timeout_ms)
+        self.node_id = ""
+        self._reader = RespReader()
+        self._values: deque[RespValue] = deque()
+
+    def ask(self, command: JobCommand[T]) -> T:
+        """Its result. Raises JobRefused for the node's refusals."""
+        return self.ask_each([command])[0]
+
+    def ask_each(self, commands: Sequence[JobCommand[T]]) -> list[T]:
+        """Several on the way at once. Their replies have to fit into the socket's buffers."""
+        with self._talking(sum(command.wait_ms for command in commands)):
+            self._send(b"".join([request(command.words) for command in commands]))
+            return [result_of(self.address, command, self._value()) for command in commands]
+
+    def until_closed(self, command: JobCommand[None]) -> None:
+        """Send what ends the node, and return once it has closed the connection."""
+        with self._talking(command.wait_ms):
+            self._send(request(command.words))
+            try:
+                result_of(self.address, command, self._value())
+            except (errors.ConnectionLost, ConnectionResetError):
+                self.close()
+
+    def _value(self) -> RespValue:
+        while not self._values:
+            self._values += read_values(self.address, self._reader, self._received(RECEIVE_BYTES))
+        return self._values.popleft()
+
+    def _enter(self, connected: Socket, server: str, login: Login) -> None:
+        introduction = introduce(server, login)
+        words = next(introduction)
+        try:
+            while True:
+                words = introduction.send(self._exchange(connected, words))
+        except StopIteration as ended:
+            self.node_id = ended.value
+
+    def _exchange(self, connected: Socket, words: Sequence[Word]) -> RespValue:
+        connected.sendall(request(words))
+        while data := connected.recv(RECEIVE_BYTES):
+            if values := read_values(self.address, self._reader, data):
+                return values[0]
+        raise ConnectionResetError(0, "closed before it answered")
+
+
+def introduce(address: str, login: Login) -> Generator[Sequence[Word], RespValue, str]:
+    """What is said first on a connection; the id of the node.
+
+    Raises LoginRefused, UnexpectedReply where this is no node of jobs, and ServerUnfit where it is leaving.
+    """
+    reply = yield [b"HELLO"]
+    if isinstance(reply, ErrorReply) and reply.code == "NOAUTH" and login.password != "":
+        user = [login.user] if login.user else []
+        reply = yield [b"AUTH", *user, login.secret]
+        if isinstance(reply, ErrorReply):
+            raise errors.LoginRefused(address, f"{login.user or 'the password'}: {reply.reason}")
+        reply = yield [b"HELLO"]
+    return result_of(address, JobCommand([b"HELLO"], _own_id), reply)
+
+
+def _own_id(hello: RespValue) -> str:
+    """Raises ValueError where it is another server's."""
+    if not isinstance(hello, list) or len(hello) < 3 or hello[0] != 1 or not isinstance(hello[1], bytes):
+        raise ValueError
+    return hello[1].decode("ascii")
+
+
+def read_values(address: str, reader: RespReader, data: bytes) -> list[RespValue]:
+    """What has come. Raises UnexpectedReply."""
+    try:
+        return reader.feed(data)
+    except UnparsableReply as error:
+        raise errors.UnexpectedReply(address, str(error)) from error
+
+
+def result_of(address: str, command: JobCommand[T], reply: RespValue) -> T:
+    """What a reply means. Raises JobRefused, or ServerUnfit where another node may do it."""
+    if isinstance(reply, ErrorReply):
+        raise _refusal(address, reply)
+    try:
+        return command.read(reply)
+    except ValueError as error:
+        raise errors.UnexpectedReply(address, repr(reply)[:80]) from error
+
+
+def _refusal(address: str, reply: ErrorReply) -> errors.ServerRefused:
+    if reply.code == "NOAUTH":
+        return errors.ServerRefused(address, "unauthenticated")
+    if reply.words.startswith(_UNFIT):
+        return errors.ServerUnfit(address, reply.reason)
+    if reply.words.startswith(_UNKNOWN):
+        return errors.UnknownCommand(address, reply.words.removeprefix(_UNKNOWN).rstrip("'"))
+    return errors.JobRefused(address, reply.code, reply.reason)

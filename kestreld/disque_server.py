@@ -1,0 +1,186 @@
+"""disque-server's main: a kestreld that serves jobs and nothing else, started as Disque's server is."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from kestreld import __version__
+from kestreld.config.config import Address, Config, LogFormat
+from kestreld.config.values import usable_path
+from kestreld.daemon import run, stderr_log
+from kestreld.errors import ConfigError, ConfigProblem
+from kestreld.files import FileLayer, must_be_the_systems
+from kestreld.log import Level, Log
+from kestreld.server.disque.conf_file import DisqueConf
+from kestreld.server.disque.persistence import SYNC_MS
+from kestreld.tls import server_context
+
+FAILED: Final = 1  # whatever the reason, as Disque's
+PORT: Final = 7711
+BUS_PORT_OFFSET: Final = 10_000
+NODES_FILE: Final = "nodes.conf"
+SPOOL_SUFFIX: Final = ".spool"
+HELP: Final = f"""usage: disque-server [disque.conf] [--directive value ...] ... [--insecure]
+
+Serve jobs to Redis clients, as Disque's server does, by the directives of a disque.conf; see disque-server(1).
+An option is a directive, and counts more than the file:
+
+  disque-server /etc/disque.conf
+  disque-server --port 7712 --dir /var/lib/disque --appendonly yes
+  disque-server - --port 7712      the file is standard input
+
+  --insecure  accept connections from other machines without a password
+  --version   print the version and exit
+  --help      print this and exit
+
+It stays in the foreground. Without `bind` it listens on 127.0.0.1:{PORT}.
+Exit codes: 0 stopped as asked, 1 not started, or the jobs on disk cannot be read, 130 stopped by a second signal.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the server; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words in (["-h"], ["--help"]):
+        sys.stdout.write(HELP)
+        return 0
+    if words in (["-v"], ["--version"]):
+        sys.stdout.write(f"disque-server of kestreld {__version__}\n")
+        return 0
+    files = FileLayer()
+    os.umask(0o077)
+    try:
+        conf, is_insecure = read_command_line(files, words)
+        config = configuration(conf, is_insecure=is_insecure)
+        context = server_context(config, files)
+        log = log_of(files, conf)
+    except ConfigError as error:
+        complain = stderr_log().of("daemon", Level.ERROR)
+        for problem in error.problems:
+            complain(str(problem))
+        return FAILED
+    note = log.of("daemon", Level.INFO)
+    if names := conf.without_effect():
+        note(f"without effect here: {', '.join(names)}")
+    port = int(conf.text(b"port", str(PORT)))
+    if port:
+        note(f"the cluster bus, port {port + BUS_PORT_OFFSET}, is not opened: this node stands alone")
+    conf.save_in(config.queue_path)
+    complain = log.of("daemon", Level.ERROR)
+    return FAILED if run(config, lambda: config, context, log, complain, conf) else 0
+
+
+def read_command_line(files: FileLayer, words: Sequence[str]) -> tuple[DisqueConf, bool]:
+    """The configuration, and whether `--insecure` was given. Raises ConfigError."""
+    left = list(words)
+    file = left.pop(0) if left and not left[0].startswith("--") else ""
+    options: list[tuple[str, list[bytes]]] = []
+    for word in left:
+        if word.startswith("--"):
+            options.append((word.removeprefix("--"), []))
+        elif options:
+            options[-1][1].append(os.fsencode(word))
+        else:
+            raise ConfigError([ConfigProblem("disque-server", 0, 0, f"unexpected argument {word!r}: see --help")])
+    is_insecure = ("insecure", []) in options
+    options = [option for option in options if option != ("insecure", [])]
+    is_stdin = file == "-"
+    path = os.path.abspath(file) if file and not is_stdin else ""
+    content = sys.stdin.buffer.read() if is_stdin else b""
+    return DisqueConf(files, os.getcwd(), path, options, content), is_insecure
+
+
+def configuration(conf: DisqueConf, *, is_insecure: bool) -> Config:
+    """Raises ConfigError."""
+    problems = []
+    if conf.text(b"daemonize") == "yes":
+        advice = "is not supported: disque-server stays in the foreground; have systemd start it, or a shell with &"
+        problems.append(conf.problem(b"daemonize", f"daemonize yes {advice}"))
+    if not FileLayer().is_dir(conf.dir):
+        problems.append(conf.problem(b"dir", f"dir: {conf.dir} is no folder"))
+    addresses: tuple[Address, ...] = ()
+    try:
+        addresses = tuple(addresses_of(conf))
+    except ValueError as error:
+        problems.append(conf.problem(b"bind", f"bind: {error}"))
+    if not addresses and not problems:
+        problems.append(conf.problem(b"port", "nowhere to listen: set port or unixsocket"))
+    if problems:
+        raise ConfigError(problems)
+    config = Config(
+        memcache=(),
+        admin=None,
+        disque=addresses,
+        queue_path=conf.in_dir(conf.text(b"cluster-config-file", NODES_FILE) + SPOOL_SUFFIX),
+        jobs_journal=conf.text(b"appendonly") == "yes",
+        jobs_sync_journal_ms=SYNC_MS[conf.text(b"appendfsync", "everysec").encode()],
+        tls_certificate=path_of(conf, b"tls-cert-file"),
+        tls_key=path_of(conf, b"tls-key-file"),
+        tls_client_ca=path_of(conf, b"tls-ca-cert-file"),
+        tls_client_certificate_required=conf.text(b"tls-auth-clients", "yes") == "yes",
+        insecure=is_insecure,
+        source=conf.path or "options",
+    )
+    if any(address.tls for address in addresses) and config.tls_certificate is None:
+        raise ConfigError([conf.problem(b"tls-port", "tls-port requires tls-cert-file and tls-key-file")])
+    exposed = config.exposed()
+    if exposed is None:
+        return config
+    if not conf.text(b"requirepass"):
+        advice = "set requirepass, bind 127.0.0.1, use tls-port with tls-ca-cert-file, or pass --insecure"
+        reason = f"{exposed} is reachable from other machines without authentication: {advice}"
+        raise ConfigError([conf.problem(b"bind", reason)])
+    conf.needs_password = True
+    return replace(config, insecure=True)  # its own check knows of no password
+
+
+def addresses_of(conf: DisqueConf) -> list[Address]:
+    """Where to listen. Raises ValueError."""
+    hosts = [word.decode("utf-8", "surrogateescape") for word in conf.words(b"bind")] or ["127.0.0.1"]
+    found = []
+    for kind, port in (("", conf.text(b"port", str(PORT))), ("tls:", conf.text(b"tls-port", "0"))):
+        for host in hosts if port != "0" else ():
+            found.append(Address.parse(f"{kind}[{host}]:{port}" if ":" in host else f"{kind}{host}:{port}"))
+    if conf.text(b"unixsocket"):
+        address = Address.parse(f"unix:{conf.in_dir(conf.text(b'unixsocket'))}")
+        mode = int(conf.text(b"unixsocketperm", "0"), 8)
+        found.append(replace(address, mode=mode) if mode else address)
+    return found
+
+
+def path_of(conf: DisqueConf, name: bytes) -> str | None:
+    """A file that a directive names. Raises ConfigError."""
+    text = conf.text(name)
+    try:
+        return usable_path(conf.in_dir(text)) if text else None
+    except ValueError as error:
+        raise ConfigError([conf.problem(name, f"{name.decode()}: {error}")]) from None
+
+
+def log_of(files: FileLayer, conf: DisqueConf) -> Log:
+    """The log, on stderr or in `logfile`, which may be moved away at any time. Raises ConfigError."""
+    log = stderr_log(is_timed=True)
+    if conf.text(b"logfile"):
+        path = conf.in_dir(conf.text(b"logfile"))
+        try:
+            files.append(path, b"")
+        except OSError as error:
+            must_be_the_systems(error)
+            reason = f"logfile: {path}: {error.strerror}"
+            raise ConfigError([conf.problem(b"logfile", reason)]) from None
+        log = Log(LogFormat.TEXT, is_timed=True, write=partial(append_text, files, path))
+    if conf.text(b"loglevel") == "warning":
+        log.say_up_to(Level.WARNING)
+    return log
+
+
+def append_text(files: FileLayer, path: str, text: str) -> None:
+    """Raises OSError."""
+    files.append(path, text.encode("utf-8", "backslashreplace"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Jobs with acknowledgement: Disque's, on one node (docs/jobs.md)."""

@@ -1,0 +1,187 @@
+"""A queue: its jobs that wait, by ctime and id, its counters, and the clients that wait for jobs."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from kestreld.jobs.job import Job, JobTerms
+from kestreld.jobs.waiting import JobWaiter
+
+AddedWith = tuple[int, int, int, int]  # TTL and retry time in ms, delay in s, how often it may be put back
+
+CHUNK_JOBS: Final = 256
+TERMS_MAX: Final = 64
+NOT_PAUSED: Final = 0
+PAUSED_IN: Final = 1
+PAUSED_OUT: Final = 2
+
+
+def _order(job: Job) -> tuple[int, bytes]:
+    return job.ctime, job.id
+
+
+class OrderedJobs:
+    """Jobs in the order of (ctime, id), in chunks: nothing takes longer with millions than with thousands.
+
+    Most come at the end and leave at the front.
+    """
+
+    __slots__ = ("_chunks", "count")
+
+    def __init__(self) -> None:
+        self._chunks: list[list[Job]] = []
+        self.count = 0
+
+    def add(self, job: Job) -> None:
+        """Put it in its place. It is not there yet."""
+        chunks = self._chunks
+        self.count += 1
+        if not chunks:
+            chunks.append([job])
+        elif job.ctime <= chunks[-1][-1].ctime:
+            self._insert(job)
+        elif len(chunks[-1]) < CHUNK_JOBS:
+            chunks[-1].append(job)
+        else:
+            chunks.append([job])
+
+    def _insert(self, job: Job) -> None:
+        place = self._chunk_of(job)
+        chunk = self._chunks[place]
+        chunk.insert(bisect_left(chunk, (job.ctime, job.id), key=_order), job)
+        if len(chunk) > 2 * CHUNK_JOBS:
+            self._chunks[place : place + 1] = [chunk[:CHUNK_JOBS], chunk[CHUNK_JOBS:]]
+
+    def _chunk_of(self, job: Job) -> int:
+        """The first chunk whose last job does not come before this one; else the last."""
+        low, high = 0, len(self._chunks) - 1
+        while low < high:
+            middle = (low + high) // 2
+            last = self._chunks[middle][-1]
+            if last.ctime < job.ctime or (last.ctime == job.ctime and last.id < job.id):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def remove(self, job: Job) -> None:
+        """Take out one that is there."""
+        place = self._chunk_of(job)
+        self._drop(place, bisect_left(self._chunks[place], (job.ctime, job.id), key=_order))
+
+    def _drop(self, place: int, at: int) -> None:
+        self.count -= 1
+        chunk = self._chunks[place]
+        if len(chunk) == 1:
+            del self._chunks[place]
+        else:
+            del chunk[at]
+
+    def first(self) -> Job:
+        """The oldest; there is one."""
+        return self._chunks[0][0]
+
+    def drop_first(self) -> None:
+        """Take out the oldest; there is one."""
+        self.count -= 1
+        chunk = self._chunks[0]
+        if len(chunk) == 1:
+            del self._chunks[0]
+        else:
+            del chunk[0]
+
+    def oldest(self) -> Iterator[Job]:
+        """From the oldest on. Nothing may change meanwhile."""
+        for chunk in self._chunks:
+            yield from chunk
+
+    def chunks(self, *, is_newest_first: bool) -> Iterator[list[Job]]:
+        """The jobs, some at a time, as they are now: those that come or go meanwhile may be there or not."""
+        chunks = self._chunks[::-1] if is_newest_first else self._chunks[:]
+        for chunk in chunks:
+            yield chunk[::-1] if is_newest_first else chunk[:]
+
+    def behind(self, ctime: int, job_id: bytes) -> Iterator[list[Job]]:
+        """From the first behind that place in the order on, some at a time. Nothing may change meanwhile."""
+        place = (ctime, job_id)
+        first = bisect_right(self._chunks, place, key=lambda chunk: _order(chunk[-1]))
+        for number in range(first, len(self._chunks)):
+            yield [job for job in self._chunks[number] if _order(job) > place]
+
+    def drop(self) -> Iterator[None]:
+        """Take out all of them, a chunk at a time."""
+        while self._chunks:
+            self.count -= len(self._chunks.pop())
+            yield
+
+    def newest(self) -> Iterator[Job]:
+        """From the newest on. Nothing may change meanwhile."""
+        for chunk in reversed(self._chunks):
+            yield from reversed(chunk)
+
+
+class JobQueue:
+    """One queue, with all its jobs counted. It is listed as long as somebody uses it; jobs that a worker has, or that
+    wait for their time, do not keep it there.
+    """
+
+    __slots__ = (
+        "created_at_ms",
+        "delayed",
+        "fetched_from",
+        "is_listed",
+        "jobs",
+        "jobs_in",
+        "jobs_out",
+        "name",
+        "pause",
+        "terms",
+        "total",
+        "used_at_ms",
+        "waiters",
+    )
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.fetched_from = b"*3\r\n$%d\r\n%b\r\n$40\r\n" % (len(name), name)  # how its jobs begin in replies
+        self.jobs = OrderedJobs()
+        self.waiters: dict[JobWaiter, None] = {}  # in the order they came
+        self.total = 0  # its jobs, whatever their state
+        self.delayed = 0  # those of them that wait for a time to be queued at
+        self.terms: dict[AddedWith, JobTerms] = {}
+        self.unlist()
+
+    def enlist(self, now_ms: int) -> None:
+        """Somebody uses it: it is there from now on."""
+        self.is_listed = True
+        self.created_at_ms = self.used_at_ms = now_ms
+
+    def unlist(self) -> None:
+        """Nobody has used it for long."""
+        self.is_listed = False
+        self.pause = NOT_PAUSED
+        self.jobs_in = 0
+        self.jobs_out = 0  # handed out
+        self.created_at_ms = self.used_at_ms = 0
+        self.terms = {}
+
+    @property
+    def active(self) -> int:
+        """How many of its jobs workers have."""
+        return self.total - self.delayed - self.jobs.count
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody would miss it."""
+        return not (self.jobs.count or self.waiters or self.pause)
+
+    def terms_of(self, options: AddedWith, key: bytes = b"") -> JobTerms:
+        """What jobs with these options share. Those seen before are remembered, so many at most, but for keys."""
+        if key:
+            return JobTerms(self, *options, key)
+        terms = self.terms.get(options)
+        if terms is None:
+            if len(self.terms) >= TERMS_MAX:
+                self.terms.clear()
+            terms = self.terms[options] = JobTerms(self, *options)
+        return terms

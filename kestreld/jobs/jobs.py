@@ -1,0 +1,347 @@
+"""What becomes of jobs: they come, are queued, handed out, given back, and end. Nobody else changes a job.
+
+Neither connections nor disks are known here: what is done is told to a `JobListener`, and what is due when is in an
+`Agenda`.
+"""
+
+from typing import Final
+
+from kestreld.jobs.globs import Glob
+from kestreld.jobs.job import (
+    ACTIVE,
+    CTIME_BITS,
+    DELAYED,
+    GONE,
+    QUEUED,
+    DeadLetter,
+    Job,
+    JobTerms,
+)
+from kestreld.jobs.job_queue import PAUSED_IN, PAUSED_OUT, JobQueue
+from kestreld.jobs.store import EXPIRED, FOREVER_MS, JobStore
+from kestreld.jobs.table import MASK
+from kestreld.jobs.waiting import JobConsumer, JobWaiter
+
+WAKES_AT_ONCE: Final = 400
+EXPIRED_AT_ONCE: Final = 1000
+DEAD_OF_RETRIES: Final = b"retries"
+
+
+class Jobs(JobStore):
+    """The jobs of a node, and all that can be done with them."""
+
+    def pause(self, queue: JobQueue, pause: int) -> None:
+        """Set what a queue does not do; who waits is served where it gives jobs again."""
+        queue.pause = pause
+        if not pause & PAUSED_OUT:
+            self.serve(queue)
+
+    # Jobs come
+
+    def add(self, body: bytes, terms: JobTerms) -> Job:
+        """A new job, queued at once where it has no delay."""
+        queue, delay_s = terms.queue, terms.delay_s
+        now_ms = self.clock.monotonic_ms + self._offset_ms
+        ctime = now_ms << CTIME_BITS
+        if ctime <= self.last_ctime:
+            ctime = self.last_ctime + 1
+        self.last_ctime = ctime
+        job_id = self._ids.next_id(terms.id_field)
+        if delay_s:
+            job = Job(job_id, body, terms, ctime, now_ms + delay_s * 1000)
+        elif terms.queued_at_ms == now_ms:
+            job = Job(job_id, body, terms, ctime, terms.requeue_at_ms, QUEUED)
+        else:
+            job = Job(job_id, body, terms, ctime, self._requeue_at_ms(terms, now_ms), QUEUED)
+        self.table.parts[hash(job_id) & MASK][job_id] = job
+        self.table.count += 1
+        self.memory.add(len(body))
+        queue.total += 1
+        if terms.key:
+            self.keys.add(terms.key, job_id)
+        self._plan(job)
+        if self.timers.is_untidy:
+            self.timers.tidy(self.table.count)
+        if self.listener is not None:
+            self.listener.added(job)
+        if delay_s:
+            queue.delayed += 1
+        else:
+            self._put_in(queue, job, now_ms)
+        return job
+
+    def take_over(self, job: Job, *, is_queued: bool) -> None:
+        """Take in a job with its id, which nobody here knows, from another server.
+
+        Unless it `is_queued` there, it is queued when its delay is over, else after its retry time, as if a worker had
+        it.
+        """
+        terms, now_ms = job.terms, self.now_ms
+        queue, memory = terms.queue, self.memory
+        due_at_ms = job.created_at_ms + terms.delay_s * 1000
+        if terms.delay_s and due_at_ms > now_ms and not is_queued:
+            job.state, job.requeue_at_ms = DELAYED, due_at_ms
+            queue.delayed += 1
+        else:
+            job.state = QUEUED if is_queued else ACTIVE
+            job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
+            if not (is_queued or terms.retry_ms):
+                memory.delivered_once += 1
+        self.table.add(job.id, job)
+        memory.add(len(job.body))
+        queue.total += 1
+        self._plan(job)
+        if self.listener is not None:
+            self.listener.added(job)
+        if is_queued:
+            self.queue(queue.name)
+            self._put_in(queue, job, now_ms)
+
+    def _put_in(self, queue: JobQueue, job: Job, now_ms: int) -> None:
+        """A queued job takes its place, or goes to who waits."""
+        queue.jobs_in += 1
+        queue.used_at_ms = now_ms
+        queue.jobs.add(job)
+        if (queue.waiters or self.patterns.lines) and not queue.pause & PAUSED_OUT:
+            self.serve(queue)
+
+    # What becomes of them
+
+    def may_be_queued(self, job: Job) -> bool:
+        """Whether it may be put into its queue: it is not there, and one with a retry of 0 has never been."""
+        return job.state == DELAYED or (job.state == ACTIVE and job.terms.retry_ms > 0)
+
+    def enqueue(self, job: Job) -> bool:
+        """Queue it now, whatever its time, and count an additional delivery unless it is the first."""
+        if not self.may_be_queued(job):
+            return False
+        if job.state == ACTIVE:
+            job.deliveries += 1
+        self._queue_now(job)
+        return True
+
+    def _queue_now(self, job: Job) -> None:
+        terms, now_ms = job.terms, self.now_ms
+        queue = terms.queue
+        if job.state == DELAYED:
+            queue.delayed -= 1
+        if not queue.is_listed:
+            queue.enlist(now_ms)
+            self.listed += 1
+        job.state = QUEUED
+        job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
+        self._plan(job)
+        if self.listener is not None:
+            self.listener.changed(job)
+        self._put_in(queue, job, now_ms)
+
+    def nack(self, job: Job, delay_ms: int | None = None) -> bool:
+        """A worker gives it back. It is queued at once, or in so many ms; None = as the queue's back-off says.
+
+        One that has been put back too often goes to its dead-letter queue.
+        """
+        if not self.may_be_queued(job):
+            return False
+        job.nacks += 1
+        if self._is_spent(job):
+            self.bury(job, DEAD_OF_RETRIES)
+            return True
+        if delay_ms is None:
+            delay_ms = self.rules.backoff_ms(job.terms.queue.name, job.nacks + job.deliveries)
+        if delay_ms:
+            self._delay(job, delay_ms)
+        else:
+            self._queue_now(job)
+        return True
+
+    def _delay(self, job: Job, delay_ms: int) -> None:
+        if job.state != DELAYED:
+            job.state = DELAYED
+            job.terms.queue.delayed += 1
+        job.requeue_at_ms = self.now_ms + delay_ms
+        self._plan(job)
+        if self.listener is not None:
+            self.listener.changed(job)
+
+    def dequeue(self, job: Job) -> bool:
+        """Take it out of its queue; its times stay as they are."""
+        if job.state != QUEUED:
+            return False
+        job.terms.queue.jobs.remove(job)
+        self._hand_out(job, self.now_ms)
+        return True
+
+    def _hand_out(self, job: Job, now_ms: int) -> None:
+        """It has left its queue."""
+        job.state = ACTIVE
+        requeue_at_ms = job.requeue_at_ms
+        if requeue_at_ms:
+            if requeue_at_ms <= now_ms:
+                self._pass_requeues(job, now_ms)
+            if job.requeue_at_ms < job.wakes_at_ms:
+                self._plan(job)
+        else:
+            self.memory.delivered_once += 1
+
+    def _pass_requeues(self, job: Job, now_ms: int) -> None:
+        """While a job is queued, the times at which it would have been are passed over."""
+        retry_ms = job.terms.retry_ms
+        job.requeue_at_ms += ((now_ms - job.requeue_at_ms) // retry_ms + 1) * retry_ms
+
+    def working(self, job: Job) -> None:
+        """A worker is at it: its next requeue is a retry time from now."""
+        if job.state == QUEUED:
+            job.terms.queue.jobs.remove(job)
+        elif job.state == DELAYED:
+            job.terms.queue.delayed -= 1
+        job.requeue_at_ms = self._requeue_at_ms(job.terms, self.now_ms)
+        if not job.terms.retry_ms:
+            self.memory.delivered_once += job.state != ACTIVE
+        job.state = ACTIVE
+        self._plan(job)
+        if self.listener is not None:
+            self.listener.changed(job)
+
+    # Dead letters
+
+    def _is_spent(self, job: Job) -> bool:
+        """Whether it has been put back as often as it may be."""
+        terms = job.terms
+        most = terms.retries_max if terms.retries_max >= 0 else self.rules.retries_max(terms.queue.name)
+        return 0 <= most < job.nacks + job.deliveries and terms.dead is None
+
+    def bury(self, job: Job, reason: bytes) -> bool:
+        """Move it to the dead-letter queue of its queue, and queue it there; False where there may be no such queue."""
+        terms = job.terms
+        origin = terms.queue
+        dead = DeadLetter(origin.name, reason, self.now_ms)
+        return self._move(job, self.rules.dead_letter_queue(origin.name), dead)
+
+    def redrive(self, job: Job) -> bool:
+        """Put a dead letter back into the queue it was in, its counters at 0."""
+        dead = job.terms.dead
+        return dead is not None and self._move(job, dead.origin, None)
+
+    def _move(self, job: Job, to: bytes, dead: DeadLetter | None) -> bool:
+        terms, queue = job.terms, self.queue(to)
+        if queue is None:
+            return False
+        origin = terms.queue
+        if job.state == QUEUED:
+            origin.jobs.remove(job)
+        elif job.state == DELAYED:
+            origin.delayed -= 1
+        elif not terms.retry_ms:
+            self.memory.delivered_once -= 1
+        origin.total -= 1
+        queue.total += 1
+        queue.delayed += 1
+        job.state = DELAYED
+        job.terms = JobTerms(
+            queue, terms.ttl_ms, terms.retry_ms, terms.delay_s, terms.retries_max, terms.key, dead, terms.replicate
+        )
+        if dead is None:
+            job.nacks = job.deliveries = 0
+        self._queue_now(job)
+        if self.listener is not None:
+            self.listener.moved(job)
+        self._forget_unused(origin)
+        return True
+
+    # Workers fetch
+
+    def take(self, queue: JobQueue) -> Job | None:
+        """Hand out the oldest job; None when there is none."""
+        if queue.pause & PAUSED_OUT:
+            return None
+        now_ms = self.clock.monotonic_ms + self._offset_ms
+        for _ in range(EXPIRED_AT_ONCE):
+            if not queue.jobs.count:
+                break
+            job = queue.jobs.first()
+            if (job.ctime >> CTIME_BITS) + job.terms.ttl_ms <= now_ms:
+                self.remove(job, EXPIRED)
+                continue
+            queue.jobs.drop_first()
+            queue.jobs_out += 1
+            queue.used_at_ms = now_ms
+            if self.retry_from_delivery and job.requeue_at_ms:
+                job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
+            if now_ms < job.requeue_at_ms >= job.wakes_at_ms:
+                job.state = ACTIVE  # and it wakes in time
+            else:
+                self._hand_out(job, now_ms)
+            return job
+        return None
+
+    def serve(self, queue: JobQueue) -> None:
+        """Hand jobs to those who wait for them, who has waited longest first."""
+        while queue.jobs.count and not queue.pause & PAUSED_OUT:
+            waiter = next(iter(queue.waiters), None)
+            if self.patterns.lines:
+                other = self.patterns.first(queue.name)
+                if other is not None and (waiter is None or other.number < waiter.number):
+                    waiter = other
+            if waiter is None:
+                return
+            job = self.take(queue)
+            if job is None:
+                return
+            waiter.leave()
+            waiter.consumer.served(waiter, job)
+
+    def wait(self, consumer: JobConsumer, queues: list[JobQueue], globs: list[Glob], wait_ms: int) -> JobWaiter:
+        """Have somebody wait for one job of these queues, or of queues like these patterns; `wait_ms` 0 = forever."""
+        now_ms = self.clock.monotonic_ms
+        self._waiter_number += 1
+        waiter = JobWaiter(consumer, now_ms + wait_ms if wait_ms else FOREVER_MS, now_ms, self._waiter_number)
+        for queue in queues:
+            waiter.join(queue.waiters)
+        for glob in globs:
+            self.patterns.add(waiter, glob)
+        waiter.join(self.waiters)
+        if wait_ms:
+            self.agenda.add(waiter)
+        return waiter
+
+    # Times
+
+    def _wake_some(self) -> None:
+        if self._is_restoring:
+            return  # what happened now nobody would write down
+        now_ms = self.now_ms
+        for job in self.timers.due(now_ms, WAKES_AT_ONCE):
+            if job.state != GONE:
+                self._wake(job, now_ms)
+        self._set_alarm()
+
+    def _wake(self, job: Job, now_ms: int) -> None:
+        """One of its times has come, or one that was its before."""
+        if (job.ctime >> CTIME_BITS) + job.terms.ttl_ms <= now_ms:
+            self.remove(job, EXPIRED)
+            return
+        if job.state == QUEUED:
+            self.timers.add(job, job.expires_at_ms)
+            return
+        if not job.requeue_at_ms or job.requeue_at_ms > now_ms:
+            self._plan(job)
+            return
+        terms = job.terms
+        if terms.queue.pause & PAUSED_IN and terms.retry_ms:
+            job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
+            self._plan(job)
+        elif job.state == ACTIVE:
+            job.deliveries += 1
+            if self._is_spent(job):
+                self.bury(job, DEAD_OF_RETRIES)
+            else:
+                self._requeue_after_backoff(job)
+        else:
+            self._queue_now(job)
+
+    def _requeue_after_backoff(self, job: Job) -> None:
+        delay_ms = self.rules.backoff_ms(job.terms.queue.name, job.nacks + job.deliveries)
+        if delay_ms:
+            self._delay(job, delay_ms)
+        else:
+            self._queue_now(job)

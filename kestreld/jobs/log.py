@@ -1,0 +1,292 @@
+"""The job log as the engine sees it: what happens to jobs becomes records, which are written at the end of the turn."""
+
+from collections.abc import Callable, Container
+from typing import Final
+
+from kestreld.clock import Clock
+from kestreld.errors import JournalFailed
+from kestreld.jobs.job import Job, JobTerms, created_of
+from kestreld.jobs.job_log import JobListener
+from kestreld.jobs.keys import KEY_TIME_MS
+from kestreld.journal.job_records import (
+    JobExtras,
+    JobKey,
+    JobOrigin,
+    change_record,
+    done_record,
+    flushed_record,
+    job_record,
+    key_record,
+    pack_extras,
+    shared_fields,
+)
+from kestreld.journal.job_segments import JobJournal
+from kestreld.journal.records import Checkpoint
+from kestreld.queues.commit import Committed, GroupCommit
+
+RETRY_MS: Final = 1000  # after a failed write, until a new segment is begun
+KEPT_BYTES_MAX: Final = 1 << 24  # of records that the disk does not take
+
+
+class LogWriter(Committed):
+    """What is to be written of the job log: one write a turn, and a sync where replies wait for one.
+
+    What a failed write or sync should have put on disk is never tried again there: it begins the next segment. Until
+    the disk takes that, `failure` says why not, and nothing but `try_again` makes an attempt.
+    """
+
+    __slots__ = ("_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "failure", "now_ms",
+                 "rewrite_wanted", "segment_number", "told", "unwritten_bytes")  # fmt: skip
+
+    def __init__(
+        self,
+        log: JobJournal,
+        clock: Clock,
+        commit: GroupCommit,
+        report: Callable[[str], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`now_ms` reads the steady clock of the jobs."""
+        super().__init__("jobs", log, clock, commit, report)
+        self._log = log
+        self.now_ms = now_ms
+        self._parts: list[bytes] = []
+        self._ended: dict[str, list[bytes]] = {}  # ids of jobs that are done, by how
+        self._in_flight: list[bytes] = []  # written, on the way to the disk
+        self._undone_at_ms = -RETRY_MS  # the last time that a sync for replies failed
+        self.unwritten_bytes = 0  # about
+        self.commits = 0  # so many were written
+        self.segment_number = log.next_number  # what is said now gets into that one, or a later one
+        self.failure: JournalFailed | None = None
+        self.told: Callable[[], None] = lambda: None  # that `failure` is another
+        self.rewrite_wanted = False  # nobody knows what of the log is on disk
+
+    def configure(self, sync_ms: int | None, segment_bytes_max: int) -> None:
+        """As of a queue's journal."""
+        self.sync_ms, self.segment_bytes_max = sync_ms, segment_bytes_max
+
+    def tell_failures(self, told: Callable[[], None]) -> None:
+        """Have that one told whenever `failure` is another."""
+        self.told = told
+
+    # What is to be written
+
+    def say(self, record: bytes) -> None:
+        self._parts.append(record)
+        self.unwritten_bytes += len(record)
+        if not self.dirty and self.failure is None:
+            self.mark_dirty()
+
+    def end(self, job_id: bytes, why: str) -> None:
+        """This job is done: acknowledged, deleted or expired."""
+        self._ended.setdefault(why, []).append(job_id)
+        self.unwritten_bytes += len(job_id)
+        if not self.dirty and self.failure is None:
+            self.mark_dirty()
+
+    def flush(self, at_ms: int) -> None:
+        """All jobs are done, those that are not written yet too."""
+        self._parts, self._ended, self.unwritten_bytes = [], {}, 0
+        self.say(flushed_record(at_ms))
+
+    @property
+    def is_written(self) -> bool:
+        return not (self._parts or self._ended or self._in_flight)
+
+    @property
+    def next_commit(self) -> int:
+        """As many `commits` there are once all that was said so far is written."""
+        return self.commits + (1 if self._parts or self._ended else 0)
+
+    # At the end of the turn
+
+    def commit(self) -> None:
+        self.dirty = False
+        if not (self._parts or self._ended):
+            return
+        log = self._log
+        parts = self._parts
+        if self._ended:
+            parts += [done_record(self.now_ms(), ids, why) for why, ids in self._ended.items()]
+            self._ended = {}
+        self.rewrite_wanted = self.rewrite_wanted or log.is_sync_failed
+        try:
+            if self.segment_number != log.last_number or log.failed is not None:
+                log.begin_segment(b"".join(parts))
+            else:
+                log.write(parts, 0)
+        except JournalFailed as failure:
+            self._keep(failure)
+            raise
+        self._parts, self.unwritten_bytes = [], 0
+        self._set_failure(None)
+        self.commits += 1
+        if self.sync_ms == 0:
+            self._in_flight = parts
+        self.choose_segment()
+
+    def choose_segment(self) -> None:
+        """After a commit, or where a segment was begun without one."""
+        is_full = not self._log.segments or self._log.grown_bytes() >= self.segment_bytes_max
+        self.segment_number = self._log.next_number if is_full or self._log.failed else self._log.last_number
+
+    def _keep(self, failure: JournalFailed) -> None:
+        """What was not written is for the next segment."""
+        self._set_failure(failure)
+        self.segment_number = self._log.next_number
+        if self.unwritten_bytes > KEPT_BYTES_MAX:
+            self._parts, self._ended, self.unwritten_bytes = [], {}, 0
+            self.rewrite_wanted = True
+
+    def _set_failure(self, failure: JournalFailed | None) -> None:
+        if failure is not self.failure:
+            self.failure = failure
+            self.told()
+
+    def rewrite_is_over(self, *, is_done: bool) -> None:
+        """All jobs were written anew, or begin to be; or they have to be, as nobody knows what is on disk."""
+        self.rewrite_wanted = not is_done
+
+    def try_again(self) -> None:
+        """Have what the disk has refused written, if there is any of it."""
+        failure = self.failure
+        if failure is not None and self.clock.monotonic_ms - self._log.failed_at_ms >= RETRY_MS:
+            if self.is_written:
+                self._set_failure(None)
+            else:
+                self.mark_dirty()
+
+    def try_once_more(self) -> None:
+        """As `try_again`, whenever the last attempt was: the server is about to stop."""
+        if not (self.dirty or self.is_written):
+            self.mark_dirty()
+
+    def roll(self) -> None:
+        """The next commit begins a segment."""
+        self.segment_number = self._log.next_number
+
+    def wants_segment(self, journal: object) -> bool:
+        """Never: a commit begins it where one is full."""
+        return False
+
+    def commit_synced(self) -> None:
+        self.sync.succeed()
+        self._in_flight = []
+
+    def forget_syncing(self) -> None:
+        self.commit_synced()
+
+    def undo_syncing(self) -> None:
+        self.sync.give_up()
+        self._parts = [*self._in_flight, *self._parts]
+        self.unwritten_bytes += sum(map(len, self._in_flight))
+        self._in_flight = []
+        self.segment_number = self._log.next_number
+        self.rewrite_wanted = True
+        now_ms = self.clock.monotonic_ms
+        if now_ms - self._undone_at_ms < RETRY_MS:
+            self.dirty = False
+            self._set_failure(self._log.failed)  # not a segment after the other, as fast as the disk refuses them
+        else:
+            self.mark_dirty()  # the next segment may be on disk sooner than anybody asks
+        self._undone_at_ms = now_ms
+
+    def settle_moves(self, failed: Container[Committed]) -> None:
+        self.moving = False
+
+    def lowest_head(self) -> int:
+        return 0
+
+    def checkpoint(self) -> Checkpoint:
+        raise NotImplementedError  # no segment begins with one
+
+
+class JobLog(JobListener):
+    """Writes down what happens to jobs, and knows which segments are needed for those there are.
+
+    A segment is needed while one before it or itself has a job that is not done: what stands in it may be about that.
+    """
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer = writer
+        self._jobs_in: dict[int, int] = {}  # by segment, how many of its jobs are not done
+        self._keys_until_ms: dict[int, int] = {}  # by segment, how long its KEY records count
+
+    def added(self, job: Job) -> None:
+        writer, terms = self._writer, job.terms
+        extras = b""
+        if terms.key or terms.retries_max >= 0 or terms.dead is not None:
+            extras = _packed(terms)
+        record = job_record(
+            writer.now_ms(), job.id, job.body, created_of(job.ctime), job.requeue_at_ms, job.state, job.nacks,
+            job.deliveries, terms.log_fields or _log_fields(terms), extras,
+        )  # fmt: skip
+        number = writer.segment_number
+        job.logged(number)
+        self._jobs_in[number] = self._jobs_in.get(number, 0) + 1
+        writer.say(record)
+
+    def again(self, job: Job) -> None:
+        """Write a job anew, as it is now: the record there is of it counts no more."""
+        self._leave(job)
+        self.added(job)
+
+    def found(self, jobs_in: dict[int, int], keys_until_ms: dict[int, int]) -> None:
+        """A start has read so many jobs from each segment, and keys that count until then."""
+        self._jobs_in, self._keys_until_ms = jobs_in, keys_until_ms
+
+    def changed(self, job: Job) -> None:
+        writer = self._writer
+        writer.say(change_record(writer.now_ms(), job.id, job.requeue_at_ms, job.state, job.nacks, job.deliveries))
+
+    def moved(self, job: Job) -> None:
+        self.again(job)
+
+    def done(self, job: Job, why: str) -> None:
+        self._leave(job)
+        if job.terms.key:
+            self.key(job.terms.key, job.id, self._writer.now_ms() + KEY_TIME_MS)
+        self._writer.end(job.id, why)
+
+    def cleared(self) -> None:
+        self._jobs_in, self._keys_until_ms = {}, {}
+        self._writer.flush(self._writer.now_ms())
+
+    def _leave(self, job: Job) -> None:
+        left = self._jobs_in.get(job.segment, 0) - 1
+        if left < 0:
+            return  # a log that is begun has yet to come to it
+        if left:
+            self._jobs_in[job.segment] = left
+        else:
+            del self._jobs_in[job.segment]
+
+    def key(self, key: bytes, job_id: bytes, until_ms: int) -> None:
+        """A client's own id is refused until then, whatever becomes of its job."""
+        writer, number = self._writer, self._writer.segment_number
+        self._keys_until_ms[number] = max(self._keys_until_ms.get(number, 0), until_ms)
+        writer.say(key_record(JobKey(writer.now_ms(), until_ms, job_id, key)))
+
+    def keys_are_behind(self, boundary: int) -> None:
+        """No key that counts is in a segment before that one only."""
+        for number in [number for number in self._keys_until_ms if number < boundary]:
+            del self._keys_until_ms[number]
+
+    def first_needed(self) -> int:
+        """The number of the oldest segment that has to stay."""
+        now_ms = self._writer.now_ms()
+        for number in [number for number, until_ms in self._keys_until_ms.items() if until_ms <= now_ms]:
+            del self._keys_until_ms[number]
+        return min([*self._jobs_in, *self._keys_until_ms], default=self._writer.segment_number)
+
+
+def _log_fields(terms: JobTerms) -> bytes:
+    fields = shared_fields(terms.queue.name, terms.ttl_ms, terms.delay_s * 1000, terms.retry_ms, terms.replicate)
+    terms.note_log_fields(fields)
+    return fields
+
+
+def _packed(terms: JobTerms) -> bytes:
+    dead = terms.dead
+    origin = None if dead is None else JobOrigin(dead.origin, dead.reason, dead.dead_at_ms)
+    return pack_extras(JobExtras(terms.key, terms.retries_max, origin))

@@ -1,0 +1,359 @@
+"""Where jobs and their queues are: found by their ids and names, woken at their times, counted, and removed."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from kestreld.clock import Clock
+from kestreld.jobs.dead_letters import DeadLetterRules
+from kestreld.jobs.job import (
+    ACTIVE,
+    CTIME_BITS,
+    DELAYED,
+    GONE,
+    NEVER,
+    QUEUED,
+    Job,
+    JobTerms,
+)
+from kestreld.jobs.job_id import JobIds
+from kestreld.jobs.job_log import JobListener
+from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.keys import ClientKeys
+from kestreld.jobs.levels import Memory
+from kestreld.jobs.table import MASK, Table
+from kestreld.jobs.timers import Timers
+from kestreld.jobs.waiting import JobWaiter, PatternWaiters
+from kestreld.queues.agenda import Agenda, Scheduled
+
+JITTER_MS: Final = 250  # a requeue comes up to this much earlier or later: it keeps two nodes from queueing at once
+SEED_BYTES: Final = 32
+JITTERS: Final = 1024
+FOREVER_MS: Final = 1 << 62
+DELETED: Final = "deleted"
+EXPIRED: Final = "expired"
+
+Watch = Callable[[str], None]
+RandomBytes = Callable[[int], bytes]
+
+
+class _Alarm(Scheduled):
+    """The store's entry in the agenda: when the first of its jobs wakes."""
+
+    def __init__(self, fall_due: Callable[[], None]) -> None:
+        super().__init__(FOREVER_MS)
+        self._fall_due = fall_due
+
+    def fall_due(self, now_ms: int) -> None:
+        self.due_at_ms = FOREVER_MS
+        self._fall_due()
+
+    def set(self, due_at_ms: int) -> None:
+        """It is due then."""
+        self.due_at_ms = due_at_ms
+
+
+class JobStore:
+    """Every job and every queue of a node. What becomes of a job between its coming and its end is for `Jobs`.
+
+    `retry_from_delivery`: a job's retry time counts from when it is handed out, not from when it was queued.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        agenda: Agenda,
+        random_bytes: RandomBytes,
+        node_id: bytes,
+        *,
+        retry_from_delivery: bool = False,
+    ) -> None:
+        self.clock = clock
+        self.agenda = agenda
+        self.node_id = node_id
+        self.listener: JobListener | None = None
+        self.retry_from_delivery = retry_from_delivery
+        self.rules = DeadLetterRules()
+        self.table: Table[Job] = Table()
+        self.queues: Table[JobQueue] = Table()
+        self.listed = 0  # queues
+        self.collected_in = self.collected_out = 0  # what queues that were collected had counted
+        self.timers = Timers()
+        self.memory = Memory()
+        self.keys = ClientKeys()
+        self.waiters: dict[JobWaiter, None] = {}  # all that wait, in the order they came
+        self.patterns = PatternWaiters()
+        self.watches: dict[bytes, list[Watch]] = {}  # told what becomes of a job
+        self.queues_max: int | None = None  # None = unlimited
+        self._ids = JobIds(node_id, random_bytes(SEED_BYTES))
+        self._random_bytes = random_bytes
+        self._jitters_ms: list[int] = []
+        self._offset_ms = clock.wall_ms - clock.monotonic_ms
+        self.last_ctime = 0
+        self._waiter_number = 0
+        self._alarm = _Alarm(self._wake_some)
+        self._is_restoring = False
+
+    @property
+    def now_ms(self) -> int:
+        """The instant of this turn on the steady clock."""
+        return self.clock.monotonic_ms + self._offset_ms
+
+    def read_now_ms(self) -> int:
+        """`now_ms`, for who does not know the store."""
+        return self.clock.monotonic_ms + self._offset_ms
+
+    @property
+    def drift_ms(self) -> int:
+        """What has to be added to an instant of the steady clock to have one of the system clock as it is now."""
+        return self.clock.wall_ms - self.now_ms
+
+    def use_node_id(self, node_id: bytes) -> None:
+        """The node has another id from now on."""
+        self.node_id = node_id
+        self._ids.use_node_id(node_id)
+
+    # Queues
+
+    def find_queue(self, name: bytes) -> JobQueue | None:
+        """The queue, if somebody uses it."""
+        queue = self.queues.parts[hash(name) & MASK].get(name)
+        return queue if queue is not None and queue.is_listed else None
+
+    @property
+    def has_all_queues(self) -> bool:
+        """Whether there may be no more of them."""
+        return self.queues_max is not None and self.queues.count >= self.queues_max
+
+    def queue(self, name: bytes) -> JobQueue | None:
+        """The queue, which is there from now on; None when there would be too many."""
+        queue = self.queues.parts[hash(name) & MASK].get(name)
+        if queue is None:
+            if self.has_all_queues:
+                return None
+            queue = JobQueue(name)
+            self.queues.add(name, queue)
+        if not queue.is_listed:
+            queue.enlist(self.now_ms)
+            self.listed += 1
+        return queue
+
+    def unlisted_queue(self, name: bytes) -> JobQueue:
+        """The queue of a job that comes with an id of its own. It is listed once the job is queued."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = JobQueue(name)
+            self.queues.add(name, queue)
+        return queue
+
+    def unlist(self, queue: JobQueue) -> None:
+        """Collect a queue that nobody uses."""
+        self.collected_in += queue.jobs_in
+        self.collected_out += queue.jobs_out
+        queue.unlist()
+        self.listed -= 1
+        self._forget_unused(queue)
+
+    def _forget_unused(self, queue: JobQueue) -> None:
+        if not (queue.total or queue.is_listed):
+            self.queues.remove(queue.name)
+
+    # Jobs
+
+    def find(self, job_id: bytes) -> Job | None:
+        """The job, if there is one."""
+        return self.table.parts[hash(job_id) & MASK].get(job_id)
+
+    def _requeue_at_ms(self, terms: JobTerms, now_ms: int) -> int:
+        """When a job that is queued now is queued again. For all of one ms that is one number in memory."""
+        if terms.queued_at_ms != now_ms:
+            terms.note_requeue(now_ms, now_ms + terms.retry_ms + self._jitter_ms() if terms.retry_ms else NEVER)
+        return terms.requeue_at_ms
+
+    def _jitter_ms(self) -> int:
+        if not self._jitters_ms:
+            noise = self._random_bytes(2 * JITTERS)
+            self._jitters_ms = [
+                int.from_bytes(noise[at : at + 2], "big") * 2 * JITTER_MS // 65536 - JITTER_MS
+                for at in range(0, 2 * JITTERS, 2)
+            ]
+        return self._jitters_ms.pop()
+
+    def remove(self, job: Job, why: str = DELETED) -> None:
+        """It is acknowledged, deleted or expired."""
+        job_id, terms = job.id, job.terms
+        queue = terms.queue
+        if job.state == QUEUED:
+            queue.jobs.remove(job)
+        elif job.state == DELAYED:
+            queue.delayed -= 1
+        elif not terms.retry_ms:
+            self.memory.delivered_once -= 1
+        del self.table.parts[hash(job_id) & MASK][job_id]
+        self.table.count -= 1
+        self.memory.remove(len(job.body))
+        job.state = GONE
+        job.body = b""  # the timers may lead here for a while
+        queue.total -= 1
+        if not queue.total and not queue.is_listed:
+            self.queues.remove(queue.name)
+        if terms.key:
+            self.keys.release(terms.key, self.now_ms)
+        if self.listener is not None:
+            self.listener.done(job, why)
+        if self.watches and job_id in self.watches:
+            for watch in self.watches.pop(job_id):
+                watch(why)
+
+    def watch(self, job: Job, told: Watch) -> None:
+        """Have somebody told what becomes of a job, once it is gone."""
+        self.watches.setdefault(job.id, []).append(told)
+
+    def unwatch(self, job_id: bytes, told: Watch) -> None:
+        """Nobody waits for that any more."""
+        watches = self.watches.get(job_id, [])
+        if told in watches:
+            watches.remove(told)
+            if not watches:
+                del self.watches[job_id]
+
+    # Times
+
+    def _plan(self, job: Job) -> None:
+        """Have it wake at the first of its times."""
+        at_ms = (job.ctime >> CTIME_BITS) + job.terms.ttl_ms
+        requeue_at_ms = job.requeue_at_ms
+        if requeue_at_ms and requeue_at_ms < at_ms:
+            at_ms = requeue_at_ms
+        wakes_at_ms = job.wakes_at_ms
+        if wakes_at_ms and wakes_at_ms <= at_ms:
+            return  # it is put in again then
+        self.timers.add(job, at_ms)
+        if at_ms < self._alarm.due_at_ms + self._offset_ms:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        next_at_ms = self.timers.next_at_ms()
+        if next_at_ms is not None and next_at_ms - self._offset_ms < self._alarm.due_at_ms:
+            self._alarm.set(max(next_at_ms - self._offset_ms, 0))
+            self.agenda.add(self._alarm)
+
+    def _wake_some(self) -> None:
+        """Some of the jobs wake whose times have come."""
+        raise NotImplementedError
+
+    # From a log
+
+    def listen(self, listener: JobListener | None) -> None:
+        """Have that one told of every change from now on; None = nobody."""
+        self.listener = listener
+
+    def go_on_from(self, latest_at_ms: int) -> None:
+        """The steady clock goes on no earlier than that."""
+        self._offset_ms = max(self._offset_ms, latest_at_ms - self.clock.monotonic_ms)
+
+    def adopt(self, table: Table[Job]) -> None:
+        """These are the jobs, as a log says, each of which `restore` is to be told of. There were none."""
+        self.table = table
+        self._is_restoring = True
+
+    def restored(self) -> None:
+        """All of them are there, and what is due falls due."""
+        self._is_restoring = False
+        self._set_alarm()
+
+    def restore(self, jobs: Iterable[Job], *, is_all_known: bool) -> list[Job]:
+        """Some of the jobs that came with `adopt`, active or delayed. Nobody is told.
+
+        `is_all_known`: nothing that happened can be missing in the log. Otherwise a job that is delivered at most once,
+        and whose time has come, may have been delivered: it is not again. Returns these jobs.
+        """
+        doubtful: list[Job] = []
+        now_ms, timers, memory = self.now_ms, self.timers, self.memory
+        count = body_bytes = 0
+        for job in jobs:
+            terms = job.terms
+            queue = terms.queue
+            if not queue.total:
+                self.queues.add(queue.name, queue)
+            queue.total += 1
+            count += 1
+            body_bytes += len(job.body)
+            at_ms = (job.ctime >> CTIME_BITS) + terms.ttl_ms
+            if not terms.retry_ms and (job.state != DELAYED or (job.requeue_at_ms <= now_ms and not is_all_known)):
+                if job.state == DELAYED:
+                    doubtful.append(job)
+                job.come_back(ACTIVE, NEVER, job.nacks, job.deliveries, job.segment)
+                memory.delivered_once += 1
+            elif job.state == DELAYED:
+                queue.delayed += 1
+            if 0 < job.requeue_at_ms < at_ms:
+                at_ms = job.requeue_at_ms
+            if terms.key:
+                self.keys.add(terms.key, job.id)
+            timers.add(job, at_ms)
+        memory.add_some(count, body_bytes)
+        return doubtful
+
+    def put_back(self, job_id: bytes) -> None:
+        """A job that was restored is in its queue, as it was when the server was stopped."""
+        job = self.table.get(job_id)
+        if job is None or job.state == QUEUED:
+            return
+        queue = job.terms.queue
+        if job.state == DELAYED:
+            queue.delayed -= 1
+        elif not job.terms.retry_ms:
+            self.memory.delivered_once -= 1
+        self.queue(queue.name)
+        job.state = QUEUED
+        queue.jobs.add(job)
+
+    # All of them
+
+    def clear(self) -> Iterator[None]:
+        """Every job and every queue is gone. What is left to do, in short steps: send who waits away, free memory."""
+        table, queues, timers, keys = self.table, self.queues, self.timers, self.keys
+        self.table, self.queues, self.timers, self.keys = Table(), Table(), Timers(), ClientKeys()
+        self.listed = self.collected_in = self.collected_out = 0
+        self.memory.clear()
+        if self.listener is not None:
+            self.listener.cleared()
+        waiters, self.waiters = self.waiters, {}
+        self.patterns = PatternWaiters()
+        watches, self.watches = self.watches, {}
+        return _end(table, queues, timers, keys, list(waiters), watches)
+
+
+def _end(
+    table: Table[Job],
+    queues: Table[JobQueue],
+    timers: Timers,
+    keys: ClientKeys,
+    waiters: list[JobWaiter],
+    watches: dict[bytes, list[Watch]],
+) -> Iterator[None]:
+    for waiter in waiters:
+        if not waiter.over:
+            waiter.leave()
+            waiter.consumer.served(waiter, None)
+            yield
+    for told in watches.values():
+        for watch in told:
+            watch(DELETED)
+            yield
+    for part in table.parts:
+        for job in part.values():
+            job.state = GONE
+        yield
+    yield from keys.drop()
+    while (chunk := timers.drop_some()) is not None:
+        del chunk
+        yield
+    for queue_part in queues.parts:
+        for queue in queue_part.values():
+            yield from queue.jobs.drop()
+        queue_part.clear()
+        yield
+    while table.parts:
+        table.parts.pop()
+        yield

@@ -1,0 +1,102 @@
+"""The figures of jobs in Prometheus' text form: totals always, queues as many as `metrics.per_queue` lets through."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kestreld.config.config import PerQueue
+from kestreld.server.admin.metrics import label_of, total_metric
+from kestreld.server.disque.figures import AT, STEP_ROWS, JobFigures, Row, Sees
+
+# Figure of the node -> metric, type, help.
+OF_NODE: Final = {
+    "jobs_registered": ("registered", "gauge", "Jobs, whatever their state."),
+    "jobs_queued": ("queued", "gauge", "Jobs that wait in their queues."),
+    "jobs_active": ("active", "gauge", "Jobs that workers have."),
+    "jobs_delayed": ("delayed", "gauge", "Jobs that wait for a time to be queued at."),
+    "jobs_queues": ("queues", "gauge", "Queues of jobs."),
+    "jobs_queues_paused": ("queues_paused", "gauge", "Queues of jobs that are paused."),
+    "jobs_in": ("in_total", "counter", "Jobs queued, for the first time or again."),
+    "jobs_out": ("out_total", "counter", "Jobs handed out."),
+    "jobs_import_rate": ("import_rate", "gauge", "Jobs imported from other nodes per second."),
+    "jobs_clients": ("clients", "gauge", "Connections of clients of jobs."),
+    "jobs_blocked_clients": ("blocked_clients", "gauge", "Clients that wait for a job."),
+    "jobs_memory_bytes": ("memory_bytes", "gauge", "Memory of the jobs, as maxmemory counts it."),
+    "jobs_memory_limit_bytes": ("memory_limit_bytes", "gauge", "maxmemory."),
+    "jobs_memory_level": ("memory_level", "gauge", "75, 95 or 100 where more percent of maxmemory are used, else 0."),
+    "jobs_log_bytes": ("log_bytes", "gauge", "Bytes of the log of jobs."),
+    "jobs_log_failed": ("log_failed", "gauge", "1 when writes to the log of jobs are failing."),
+    "jobs_loading": ("loading", "gauge", "1 while jobs are loaded from their log."),
+}
+# Column -> metric, type, help.
+OF_QUEUES: Final = (
+    ("queued", "queued", "gauge", "Jobs that wait in the queue."),
+    ("active", "active", "gauge", "Jobs of the queue that workers have."),
+    ("delayed", "delayed", "gauge", "Jobs that wait for a time to be queued at."),
+    ("oldest_at_ms", "oldest_seconds", "gauge", "How long ago the oldest job in the queue was added; 0 if none."),
+    ("blocked_clients", "blocked_clients", "gauge", "Clients that wait for a job of the queue."),
+    ("import_rate", "import_rate", "gauge", "Jobs imported from other nodes per second."),
+    ("jobs_in", "in_total", "counter", "Jobs queued, for the first time or again."),
+    ("jobs_out", "out_total", "counter", "Jobs handed out."),
+    ("pause", "paused", "gauge", "0 not paused, 1 in, 2 out, 3 both."),
+)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_PAUSED: Final = {"none": 0, "in": 1, "out": 2, "all": 3}
+
+
+def render_jobs(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> Iterator[str | None]:
+    """The part of the page in pieces, and None wherever another piece of work is done. `figures` are added up."""
+    for name, value in figures.totals():
+        of_node, kind, words = OF_NODE[name]
+        yield total_metric(f"kestrel_jobs_{of_node}", kind, words, value)
+    yield _commands(figures)
+    shown: list[Row] = []
+    for found in _shown(figures, per_queue, sees):
+        yield None
+        shown = found or shown
+    yield total_metric("kestrel_jobs_queues_shown", "gauge", "Queues of jobs with their own metrics.", len(shown))
+    now_ms = figures.jobs.clock.wall_ms
+    for column, name, kind, words in OF_QUEUES if shown else ():
+        full_name, at = f"kestrel_jobs_queue_{name}", AT[column]
+        yield f"# HELP {full_name} {words}\n# TYPE {full_name} {kind}\n"
+        for start in range(0, len(shown), STEP_ROWS):
+            yield "".join(
+                [
+                    f'{full_name}{{queue="{label_of(_printable(str(row[0])))}"}} {_value(column, row[at], now_ms)}\n'
+                    for row in shown[start : start + STEP_ROWS]
+                ]
+            )
+
+
+def _printable(name: str) -> str:
+    """A name with its control characters written out: a label must not end its line."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", name)
+
+
+def _value(column: str, value: int | str, now_ms: int) -> float:
+    if column == "oldest_at_ms":
+        return max(now_ms - int(value), 0) / 1000 if value else 0
+    return _PAUSED[value] if isinstance(value, str) else value
+
+
+def _shown(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> Iterator[list[Row] | None]:
+    """The rows that are shown, as the last thing it gives."""
+    if per_queue.most is not None:
+        yield from figures.largest(per_queue.most, sees)
+        return
+    pattern = re.compile(per_queue.pattern) if per_queue.pattern is not None else None
+    found: list[Row] = []
+    for some in figures.rows(sees):
+        found += [row for row in some if pattern is None or pattern.fullmatch(str(row[0]))]
+        yield None
+    yield found
+
+
+def _commands(figures: JobFigures) -> str:
+    commands, seconds = "kestrel_jobs_commands_total", "kestrel_jobs_command_seconds_total"
+    known = figures.commands()
+    lines = [f"# HELP {commands} Commands executed, by name.\n# TYPE {commands} counter\n"]
+    lines += [f'{commands}{{command="{name}"}} {calls}\n' for name, calls, _ in known]
+    lines.append(f"# HELP {seconds} Time of the commands executed, by name.\n# TYPE {seconds} counter\n")
+    lines += [f'{seconds}{{command="{name}"}} {spent_us / 1e6}\n' for name, _, spent_us in known]
+    return "".join(lines)

@@ -1,0 +1,1 @@
+"""Disque's protocol: jobs for any Redis client (docs/jobs.md)."""

@@ -1,0 +1,108 @@
+"""The directives of a disque.conf, and how each is written. Which parameters CONFIG can set, settings.py knows."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.server.disque.settings import PARAMETERS, Check, one_of, whole_number
+
+Words = tuple[bytes, ...]
+
+INCLUDE: Final = b"include"
+RENAME: Final = b"rename-command"
+BUFFER_LIMIT: Final = b"client-output-buffer-limit"
+BIND: Final = b"bind"
+BIND_MAX: Final = 16  # addresses
+PORT_MAX: Final = 65_535
+HZ_MAX: Final = 500
+KEEPALIVE_S: Final = b"60"  # where CONFIG has turned it on
+KEEPALIVE_S_MAX: Final = 32_767  # tcp(7)
+_YES_NO: Final = one_of(b"yes", b"no")
+_FACILITIES: Final = (b"user", *[b"local%d" % number for number in range(8)])
+
+# What a disque.conf may have, and this server has no use for.
+WITHOUT_EFFECT: Final = frozenset(
+    [
+        b"activerehashing", b"aof-rewrite-incremental-fsync", b"cluster-node-timeout", BUFFER_LIMIT, b"databases",
+        b"hz", b"maxmemory-samples", b"no-appendfsync-on-rewrite", b"pidfile", b"syslog-enabled", b"syslog-facility",
+        b"syslog-ident", b"watchdog-period",
+    ]
+)  # fmt: skip
+
+
+def _filled(value: bytes) -> bytes | None:
+    return value or None
+
+
+def _file_name(value: bytes) -> bytes | None:
+    return value if value not in (b"", b".", b"..") and b"/" not in value else None
+
+
+def _mode(value: bytes) -> bytes | None:
+    return value if re.fullmatch(rb"[0-7]{1,4}", value) and int(value, 8) <= 0o777 else None
+
+
+def _keepalive(value: bytes) -> bytes | None:
+    seconds = whole_number(0, KEEPALIVE_S_MAX)(value)
+    return _YES_NO(value) if seconds is None else b"no" if seconds == b"0" else b"yes"
+
+
+def keepalive_s(value: bytes) -> int:
+    """What a checked tcp-keepalive says; 0 = it is off."""
+    return int(value) if value.isdigit() else int(KEEPALIVE_S) if value.lower() == b"yes" else 0
+
+
+def _hz(value: bytes) -> bytes | None:
+    found = whole_number(-1 << 62)(value)
+    return None if found is None else b"%d" % min(max(int(found), 1), HZ_MAX)
+
+
+# With one word each: those of a file only, and those that are written otherwise there than for CONFIG.
+_OF_FILES: Final[dict[bytes, Check]] = {
+    b"appendfilename": _file_name,
+    b"cluster-config-file": _filled,
+    b"daemonize": _YES_NO,
+    b"databases": whole_number(1),
+    b"dir": _filled,
+    b"hz": _hz,
+    b"logfile": bytes,
+    b"no-appendfsync-on-rewrite": _YES_NO,
+    b"pidfile": bytes,
+    b"port": whole_number(0, PORT_MAX),
+    b"syslog-enabled": _YES_NO,
+    b"syslog-facility": one_of(*_FACILITIES),
+    b"syslog-ident": bytes,
+    b"tcp-backlog": whole_number(0, PORT_MAX),
+    b"tcp-keepalive": _keepalive,
+    b"tls-auth-clients": one_of(b"yes", b"no", b"optional"),
+    b"tls-ca-cert-file": bytes,
+    b"tls-cert-file": bytes,
+    b"tls-key-file": bytes,
+    b"tls-port": whole_number(0, PORT_MAX),
+    b"unixsocket": bytes,
+    b"unixsocketperm": _mode,
+    INCLUDE: _filled,
+}
+_ONE_WORD: Final = {name: check for name, (_, check) in PARAMETERS.items() if check is not None} | _OF_FILES
+_MANY_WORDS: Final[dict[bytes, tuple[int, int, Callable[[Words], bool]]]] = {
+    BIND: (1, BIND_MAX, lambda words: all(words)),
+    BUFFER_LIMIT: (4, 4, lambda words: _ONE_WORD[BUFFER_LIMIT](b" ".join(words)) is not None),
+    RENAME: (2, 2, lambda words: bool(words[0])),
+}
+NAMES: Final = frozenset(_ONE_WORD) | frozenset(_MANY_WORDS)
+
+
+def checked(name: bytes, words: Words) -> Words | None:
+    """What a known directive says; None where it is not written as it should be."""
+    if name in _MANY_WORDS:
+        least, most, fits = _MANY_WORDS[name]
+        return words if least <= len(words) <= most and fits(words) else None
+    value = _ONE_WORD[name](words[0]) if len(words) == 1 else None
+    return None if value is None else (value,)
+
+
+def as_written(name: bytes, value: bytes) -> Words:
+    """How a file says what CONFIG shows."""
+    if name == b"tcp-keepalive":
+        return (KEEPALIVE_S if value == b"yes" else b"0",)
+    return (value,)

@@ -1,0 +1,176 @@
+"""The figures of jobs and their queues: read from what the store counts anyway, a few queues a step."""
+
+import re
+from collections.abc import Callable, Iterator
+from heapq import nlargest
+from operator import itemgetter
+from typing import Final
+
+from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
+from kestreld.server.disque.node import DisqueNode
+from kestreld.server.disque.queue_commands import PAUSE_NAMES
+
+# Of a queue, in the order of a `Row`. The three states add up to `jobs`; `blocked_clients` wait for its jobs;
+# `oldest_at_ms` is when the oldest that is queued was added (0 = none is), by the system clock, as all instants.
+COLUMNS: Final = (
+    "queue",
+    "jobs",
+    "queued",
+    "active",
+    "delayed",
+    "blocked_clients",
+    "import_rate",
+    "jobs_in",
+    "jobs_out",
+    "pause",
+    "oldest_at_ms",
+    "created_at_ms",
+    "used_at_ms",
+)
+COUNTS: Final = COLUMNS[1:-3]
+AT: Final = {column: place for place, column in enumerate(COLUMNS)}
+STEP_QUEUES: Final = 64
+STEP_ROWS: Final = 500
+PIECE_BYTES: Final = 1 << 16
+IMPORT_RATE: Final = 0  # jobs a second from other nodes: there are none
+_ESCAPED: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
+
+Row = tuple[str | int, ...]
+Sees = Callable[[str], bool]  # of a queue's name, read as latin-1
+
+
+def escaped(name: bytes) -> bytes:
+    r"""A name that ends no line: control characters and `\` are written `\x0a`."""
+    return _ESCAPED.sub(lambda found: b"\\x%02x" % found[0][0], name)
+
+
+class JobFigures:
+    """What operators are told of a node's jobs."""
+
+    COLUMNS = COLUMNS
+
+    def __init__(self, node: DisqueNode) -> None:
+        self._node = node
+        self.jobs = node.jobs
+        self._queued = self._active = self._delayed = self._paused = self._in = self._out = 0
+
+    def adding_up(self) -> Iterator[None]:
+        """Bring `totals` up to date."""
+        queued = active = delayed = paused = jobs_in = jobs_out = 0
+        for some in self._some_queues(None):
+            for queue in some:
+                queued += queue.jobs.count
+                active += queue.active
+                delayed += queue.delayed
+                paused += queue.pause != NOT_PAUSED
+                jobs_in += queue.jobs_in
+                jobs_out += queue.jobs_out
+            yield
+        self._queued, self._active, self._delayed, self._paused = queued, active, delayed, paused
+        self._in, self._out = self.jobs.collected_in + jobs_in, self.jobs.collected_out + jobs_out
+
+    def totals(self) -> list[tuple[str, int]]:
+        """Of the node. Those that are sums over its queues are as of the last `adding_up`."""
+        jobs, node = self.jobs, self._node
+        memory, log = jobs.memory, dict(node.persistence.figures())
+        return [
+            ("jobs_registered", jobs.table.count),
+            ("jobs_queued", self._queued),
+            ("jobs_active", self._active),
+            ("jobs_delayed", self._delayed),
+            ("jobs_queues", jobs.queues.count),
+            ("jobs_queues_paused", self._paused),
+            ("jobs_in", self._in),
+            ("jobs_out", self._out),
+            ("jobs_import_rate", IMPORT_RATE),
+            ("jobs_clients", len(node.clients)),
+            ("jobs_blocked_clients", len(jobs.waiters)),
+            ("jobs_memory_bytes", memory.used_bytes),
+            ("jobs_memory_limit_bytes", memory.max_bytes),
+            ("jobs_memory_level", memory.level_percent),
+            ("jobs_log_bytes", int(log.get("aof_current_size", 0))),
+            ("jobs_log_failed", int(bool(node.persistence.failure))),
+            ("jobs_loading", int(log["loading"])),
+        ]
+
+    def commands(self) -> list[tuple[str, int, int]]:
+        """Each command, how often it was executed, and for how many microseconds; CONFIG RESETSTAT starts them anew."""
+        return [(command.name.decode(), command.calls, command.spent_us) for command in self._node.commands.values()]
+
+    # Queues
+
+    def _some_queues(self, sees: Sees | None) -> Iterator[list[JobQueue]]:
+        """All queues, a few at a time."""
+        few: list[JobQueue] = []
+        for part in self.jobs.queues.parts:
+            if not part:
+                continue
+            few += part.values()
+            if len(few) >= STEP_QUEUES:
+                yield few if sees is None else [queue for queue in few if sees(queue.name.decode("latin-1"))]
+                few = []
+        yield few if sees is None else [queue for queue in few if sees(queue.name.decode("latin-1"))]
+
+    def rows(self, sees: Sees | None = None) -> Iterator[list[Row]]:
+        """The rows of the queues that somebody sees, None = all, a few at a time, in no order."""
+        for some in self._some_queues(sees):
+            if self.jobs.patterns.lines:  # who waits by a pattern is looked for at each queue
+                for queue in some:
+                    yield [self.row(queue)]
+            else:
+                yield list(map(self.row, some))
+
+    def row(self, queue: JobQueue) -> Row:
+        """The figures of one queue."""
+        jobs, waiting = self.jobs, queue.jobs
+        drift_ms = jobs.drift_ms
+        return (
+            queue.name.decode("utf-8", "surrogateescape"),
+            queue.total,
+            waiting.count,
+            queue.active,
+            queue.delayed,
+            len(queue.waiters) + (jobs.patterns.count(queue.name) if jobs.patterns.lines else 0),
+            IMPORT_RATE,
+            queue.jobs_in,
+            queue.jobs_out,
+            PAUSE_NAMES[queue.pause].decode(),
+            waiting.first().created_at_ms + drift_ms if waiting.count else 0,
+            queue.created_at_ms + drift_ms if queue.is_listed else 0,
+            queue.used_at_ms + drift_ms if queue.is_listed else 0,
+        )
+
+    def largest(self, most: int, sees: Sees | None = None) -> Iterator[list[Row] | None]:
+        """The rows of the queues with the most jobs, by name where they have as many; the last thing it gives."""
+        found: list[Row] = []
+        more: list[Row] = []
+        for some in self.rows(sees):
+            more += some
+            if len(more) >= STEP_ROWS:
+                found, more = _largest(most, found + more), []
+            yield None
+        yield _largest(most, found + more)
+
+    def report(self, sees: Sees | None) -> Iterator[bytes | None]:
+        """A block for each queue, as DUMP_STATS has them, with `oldest_ms` instead of instants."""
+        blocks: list[bytes] = []
+        size_bytes, wall_ms = 0, self.jobs.clock.wall_ms
+        for some in self.rows(sees):
+            for name, *figures in some:
+                lines = "".join([f"  {key}={value}\r\n" for key, value in zip(COUNTS, figures, strict=False)])
+                oldest_at_ms = int(figures[AT["oldest_at_ms"] - 1])
+                lines += f"  oldest_ms={max(wall_ms - oldest_at_ms, 0) if oldest_at_ms else 0}\r\n"
+                shown = escaped(str(name).encode("utf-8", "surrogateescape"))
+                blocks.append(b"queue '%b' {\r\n%b}\r\n" % (shown, lines.encode()))
+                size_bytes += len(blocks[-1])
+            if size_bytes >= PIECE_BYTES:
+                yield b"".join(blocks)
+                blocks, size_bytes = [], 0
+            else:
+                yield None
+        if blocks:
+            yield b"".join(blocks)
+
+
+def _largest(most: int, rows: list[Row]) -> list[Row]:
+    return nlargest(most, sorted(rows), key=itemgetter(AT["jobs"]))

@@ -1,0 +1,332 @@
+"""The commands of one session of a Redis client."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Final
+
+from kestreld.jobs.globs import Glob
+from kestreld.jobs.job import Job
+from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.waiting import JobWaiter
+from kestreld.queues.agenda import TimedWait
+from kestreld.queues.reports import Pieces
+from kestreld.queues.slices import Work
+from kestreld.server.accounts import Account
+from kestreld.server.command_handler import Authenticate
+from kestreld.server.disque import replies
+from kestreld.server.disque.client import DisqueClient
+from kestreld.server.disque.commands import ADMIN, DENY_OOM, LOADING, NO_MONITOR, WRITE, Command
+from kestreld.server.disque.node import DisqueNode, Nap
+from kestreld.server.disque.parser import Refusal, RespParser
+from kestreld.server.disque.persistence import Done
+from kestreld.server.disque.replies import NIL, NIL_ARRAY
+
+MONITOR_BYTES_MAX: Final = 1 << 20  # unsent lines of a MONITOR beyond which its client is let go
+FREE: Final = frozenset({b"auth", b"quit"})
+NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
+OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+TOO_MANY_CLIENTS: Final = b"-ERR max number of clients reached\r\n"
+HTTP: Final = frozenset({b"post", b"host:"})
+REPLY_ON: Final = 0
+REPLY_OFF: Final = 1
+REPLY_SKIP: Final = 2  # the next one
+
+
+class _EndOfJob(TimedWait):
+    """The wait of a WAITJOB."""
+
+    __slots__ = ("_handler", "job_id", "since_ms")
+
+    def __init__(self, handler: "DisqueHandler", job_id: bytes, due_at_ms: int, since_ms: int) -> None:
+        super().__init__(due_at_ms)
+        self._handler = handler
+        self.job_id = job_id
+        self.since_ms = since_ms
+
+    def leave(self) -> None:
+        if not self.over:
+            self.over = True
+            self._handler.jobs.unwatch(self.job_id, self.told)
+
+    def told(self, end: str) -> None:
+        """What has become of the job."""
+        self.over = True
+        self._handler.wait_is_over(replies.status(end.encode()))
+
+    def fall_due(self, now_ms: int) -> None:
+        self.leave()
+        self._handler.wait_is_over(NIL)
+
+
+class _Resumed:
+    """Commands of a client that were put off until it had logged in."""
+
+    __slots__ = ("commands",)
+
+    def __init__(self, commands: Iterator[Any]) -> None:
+        self.commands = commands
+
+
+class DisqueHandler(DisqueClient):
+    """A client's session: what it has said about itself, and what it waits for."""
+
+    def __init__(self, node: DisqueNode, parser: RespParser, account: Account | None, number: int) -> None:
+        super().__init__(node.state, parser, number)
+        self.node = node
+        self.jobs = node.jobs
+        self.account = account
+        self.has_entered = account is not None  # by a login
+        self.wrong_tries = 0  # passwords
+        self.reply_mode = REPLY_ON
+        self._written: Callable[[Job, bytes], bytes] = replies.fetched  # how a job that is waited for is answered with
+        self._needs_care = self._must_look()
+
+    def _must_look(self) -> bool:
+        """Whether something about this client has to be looked at before each command."""
+        return self.authenticate is not None or self.account is not None or self.reply_mode != REPLY_ON
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it may send commands: it has logged in, or nobody has to."""
+        return self.has_entered or (self.authenticate is None and not self.node.password)
+
+    def expect_login(self, authenticate: Authenticate) -> None:
+        super().expect_login(authenticate)
+        self.parser.distrust()
+        self._needs_care = True
+
+    # Commands
+
+    def execute(self, commands: Iterator[Any]) -> bool:
+        node, table = self.node, self.node.table
+        self.active_at_ms = node.clock.monotonic_ms
+        stopwatch_us = node.clock.stopwatch_us
+        started_us = stopwatch_us()
+        for words in commands:
+            command = table.get(words[0]) if words.__class__ is list else None
+            if (
+                command is None
+                or self._needs_care
+                or node.needs_care
+                or not command.words_min <= len(words) <= command.words_max
+            ):
+                command = self._with_care(words)
+                if self.put_off is not None:
+                    return True
+                if command is None:
+                    if self.blocked:
+                        return True
+                    continue
+            else:
+                command.run(self, words)
+            command.calls += 1
+            ended_us = stopwatch_us()
+            spent_us = ended_us - started_us
+            command.spent_us += spent_us
+            if spent_us >= node.noted_us:
+                node.note_slow(words, command, spent_us)
+            started_us = ended_us
+            self.last_command = command.name
+            if self.waiter is not None or self.held or self.closing or self.room_bytes < 0:
+                return True
+        return False
+
+    def _with_care(self, words: Any) -> Command | None:
+        """Carry out a command if it may be now; None when it was not. What it answers may be kept back."""
+        mode, answered = self.reply_mode, len(self.out)
+        command = self._checked(words)
+        if mode == REPLY_SKIP or mode == self.reply_mode == REPLY_OFF:
+            del self.out[answered:]
+        if mode == self.reply_mode == REPLY_SKIP:
+            self.set_reply_mode(REPLY_ON)
+        return command
+
+    def _checked(self, words: Any) -> Command | None:
+        """`_with_care` of a command whose answer is to be given, with Disque's order of checks."""
+        if isinstance(words, _Resumed):
+            self._resume(words.commands)
+            return None
+        if isinstance(words, Refusal):
+            if words.is_of_unknown and self.is_known:
+                self._resume(iter(self.parser.trust()))
+            else:
+                self.out.append(replies.error(words.reason))
+                self.closing = True
+            return None
+        command = self.node.find(words[0])
+        if command is None:
+            if words[0].lower() in HTTP:
+                self.closing = True
+            self.out.append(replies.error(b"ERR unknown command '%b'" % words[0][:128]))
+            return None
+        if not command.words_min <= len(words) <= command.words_max:
+            self.out.append(replies.error(b"ERR wrong number of arguments for '%b' command" % command.name))
+            return None
+        problem = self._problem(command, words)
+        if problem:
+            self.out.append(problem)
+            return None
+        if self.node.is_paused and command.name != b"client":
+            self.put_off = words
+            self.held = True
+            self.node.when_paused_no_more(self._let_go)
+            return None
+        if self.node.monitors and not command.flags & (ADMIN | NO_MONITOR):
+            self.node.tell_monitors(self, words)
+        command.run(self, words)
+        return command
+
+    def _problem(self, command: Command, words: list[bytes]) -> bytes:
+        if not self.is_known and command.name not in FREE:
+            return NO_AUTH
+        if self.account is not None and (reason := self.node.forbidden(self.account, command, words)):
+            return replies.error(b"NOPERM this user " + reason)
+        node = self.node
+        if node.jobs.memory.is_full and not node.make_room() and command.flags & DENY_OOM:
+            return OUT_OF_MEMORY
+        if (command.flags & WRITE or command.name == b"ping") and (refusal := node.persistence.refusal):
+            return refusal
+        return node.persistence.obstacle if not command.flags & LOADING else b""
+
+    def _resume(self, commands: Iterator[Any]) -> None:
+        if self.execute(commands):
+            if self.put_off is not None:
+                commands = chain((self.put_off,), commands)
+            self.put_off = _Resumed(commands)
+
+    # What commands use
+
+    def depend_on_log(self) -> None:
+        """The reply has to wait for what was changed to be on disk."""
+        log = self.node.persistence.committed
+        if log is not None and self.last_queue is not log:
+            self._depend_on(log)
+
+    def answer_in_pieces(self, pieces: Pieces) -> None:
+        """Give a long reply."""
+        self._tell(pieces)
+
+    def carry_out(self, work: Work, *, is_short: bool) -> None:
+        """Do something that takes long, in slices; at once where it is short. Commands behind it wait."""
+        if is_short:
+            for _ in work:
+                pass
+            return
+        self.begin_slices()
+        self.state.control.take_on(self._slices(work))
+
+    def begin_slices(self) -> None:
+        """The answer comes later: commands behind this one wait until `finish_slices`."""
+        self.held = self.is_at_work = True
+
+    def finish_slices(self, reply: bytes) -> None:
+        """Here it is."""
+        if not self.gone:
+            if self.reply_mode == REPLY_ON:
+                self.out.append(reply)
+            self._let_go()
+
+    def until_done(self, begin: Callable[[Done], None]) -> None:
+        """Answer +OK, or why not, once that is done."""
+        self.begin_slices()
+        begin(lambda problem: self.finish_slices(replies.error(b"ERR " + problem.encode()) if problem else replies.OK))
+
+    def _slices(self, work: Work) -> Work:
+        yield from work
+        if not self.telling and self.waiter is None:
+            self._let_go()
+        else:
+            self.held = self.waiter is None
+            self.ready()
+
+    def wait_for_job(
+        self, queues: list[JobQueue], globs: list[Glob], wait_ms: int, written: Callable[[Job, bytes], bytes]
+    ) -> None:
+        """Answer with the first job there is of these queues."""
+        self._written = written
+        self.waiter = self.jobs.wait(self, queues, globs, wait_ms)
+
+    def hand_out(self, job: Job) -> None:
+        """The reply has this job. One that is delivered at most once leaves when it is on disk that it was queued."""
+        if not job.terms.retry_ms:
+            self.depend_on_log()
+
+    def served(self, waiter: JobWaiter, job: Job | None) -> None:
+        """The wait for a job is over."""
+        if job is not None:
+            self.hand_out(job)
+        self.wait_is_over(NIL_ARRAY if job is None else b"*1\r\n" + self._written(job, job.body))
+
+    def wait_for_end(self, job: Job, wait_ms: int) -> None:
+        """Answer with what becomes of a job."""
+        now_ms = self.state.clock.monotonic_ms
+        wait = _EndOfJob(self, job.id, now_ms + wait_ms, now_ms)
+        self.waiter = wait
+        self.jobs.watch(job, wait.told)
+        if wait_ms:
+            self.state.collection.agenda.add(wait)
+
+    def answer_later(self, span_ms: int, reply: bytes) -> None:
+        """Answer after that time."""
+        wait = Nap(self.state.clock.monotonic_ms + span_ms, lambda: self.wait_is_over(reply))
+        self.waiter = wait
+        self.state.collection.agenda.add(wait)
+
+    def wait_is_over(self, reply: bytes) -> None:
+        """Go on behind a command that had to wait."""
+        self.waiter = None
+        if self.reply_mode == REPLY_ON:
+            self.out.append(reply)
+        self.ready()
+
+    def send_away(self, reply: bytes) -> None:
+        if self.waiter is not None:
+            self.waiter.leave()
+            self.wait_is_over(reply)
+
+    def waits_since_ms(self) -> int | None:
+        return self.waiter.since_ms if isinstance(self.waiter, (JobWaiter, _EndOfJob)) else None
+
+    def set_reply_mode(self, mode: int) -> None:
+        """CLIENT REPLY."""
+        self.reply_mode = mode
+        self._needs_care = self._must_look()
+
+    def enter(self, account: Account | None, *, has_entered: bool) -> None:
+        """AUTH has shown who this is, or that it is somebody else."""
+        self.account, self.has_entered = account, has_entered
+        self._needs_care = self._must_look()
+
+    def monitor(self) -> None:
+        """Be sent every command of every client from now on."""
+        self.is_monitor = True
+        self.node.add_monitor(self)
+
+    def tell(self, line: bytes) -> None:
+        self.out.append(line)
+        self.ready()
+
+    def piled_up(self, unsent_bytes: int) -> None:
+        if self.is_monitor and unsent_bytes > MONITOR_BYTES_MAX:
+            self.node.remove_monitor(self)
+            self.is_monitor = False
+            self.closing = True  # once it has read that
+
+    def turn_away(self) -> None:
+        """There are too many clients."""
+        self.out.append(TOO_MANY_CLIENTS)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        self.closing = True
+        if self.waiter is not None:
+            self.waiter.leave()
+            self.waiter = None
+        self.ready()
+
+    def commit_failure(self, reason: str) -> bytes:
+        return replies.error(b"MISCONF Errors writing to the AOF file: " + reason.encode("utf-8", "replace"))
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        self.node.remove(self)

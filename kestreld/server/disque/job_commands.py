@@ -1,0 +1,340 @@
+"""ADDJOB, GETJOB and the commands on jobs by id."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+from kestreld.jobs.globs import Glob
+from kestreld.jobs.job import Job
+from kestreld.jobs.job_queue import PAUSED_IN, AddedWith, JobQueue
+from kestreld.queues.reports import Pieces
+from kestreld.queues.slices import Work
+from kestreld.server.disque import replies
+from kestreld.server.disque.handler import DisqueHandler
+from kestreld.server.disque.numbers import integer
+from kestreld.server.disque.replies import NIL_ARRAY, SYNTAX_ERROR
+
+SPAN_S_MAX: Final = 36_500 * 86_400  # a century: longer than that nothing lives
+TTL_S_DEFAULT: Final = 86_400
+RETRY_S_DEFAULT: Final = 300
+REPLICATE_MAX: Final = 65_535
+AT_ONCE: Final = 256  # jobs that a command sees to in one go
+QUEUES_MAX: Final = 4096  # of a GETJOB
+PIECE_BYTES: Final = 1 << 16
+FIRST: Final = 1 << 62
+
+NO_REPLICAS: Final = b"NOREPL Not enough reachable nodes for the requested replication level"
+NO_OWN_COPY: Final = NO_REPLICAS + b", since I'm unable to hold a copy of the message for the following reason: "
+TOO_MANY_QUEUES: Final = b"-ERR too many queues\r\n"
+
+
+class AddOptions:
+    """What stands behind ADDJOB's timeout. `retry_s` -1 = not said; `maxlen` 0 = no limit."""
+
+    __slots__ = ("added_with", "delay_s", "error", "key", "maxlen", "replicate", "retries", "retry_s", "ttl_s")
+
+    def __init__(self) -> None:
+        self.replicate = 1
+        self.ttl_s = TTL_S_DEFAULT
+        self.retry_s = -1
+        self.delay_s = 0
+        self.maxlen = 0
+        self.retries = -1
+        self.key = b""
+        self.error = b""  # what is wrong with them, as a reply
+        self.added_with: AddedWith = (0, 0, 0, 0)
+
+    def settle(self) -> None:
+        """All has been said."""
+        if self.retry_s < 0:
+            self.retry_s = RETRY_S_DEFAULT if self.ttl_s >= 10 * RETRY_S_DEFAULT else max(self.ttl_s // 10, 1)
+        self.added_with = (self.ttl_s * 1000, self.retry_s * 1000, self.delay_s, self.retries)
+
+
+# Word -> the attribute, the least and the most, and what is said of any other number.
+_NUMBERS: Final = {
+    b"replicate": ("replicate", 1, REPLICATE_MAX, b"REPLICATE must be between 1 and 65535"),
+    b"ttl": ("ttl_s", 1, FIRST, b"TTL must be a number > 0"),
+    b"retry": ("retry_s", 0, FIRST, b"RETRY time must be a non negative number"),
+    b"delay": ("delay_s", 0, FIRST, b"DELAY time must be a non negative number"),
+    b"maxlen": ("maxlen", 1, FIRST, b"MAXLEN must be a positive number"),
+    b"retries": ("retries", 0, FIRST, b"RETRIES must be a non negative number"),
+}
+
+
+def add_options(words: list[bytes]) -> AddOptions:
+    """The options, or the first mistake in them."""
+    options = AddOptions()
+    at, last = 0, len(words) - 1
+    while at <= last:
+        word = words[at].lower()
+        at += 1
+        if word == b"async":
+            continue
+        if at > last or (word != b"id" and word not in _NUMBERS):
+            options.error = SYNTAX_ERROR
+            return options
+        value = words[at]
+        at += 1
+        if word == b"id":
+            options.key = value
+            continue
+        field, least, most, problem = _NUMBERS[word]
+        number = integer(value)
+        if number is None or not least <= number <= most:
+            options.error = replies.error(b"ERR " + problem)
+            return options
+        setattr(options, field, number)
+    options.settle()
+    return options
+
+
+_PLAIN: Final = AddOptions()
+_PLAIN.settle()
+
+
+def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
+    jobs = handler.jobs
+    queue = jobs.find_queue(words[1])
+    options = _PLAIN if len(words) == 4 else add_options(words[4:])
+    refusal = options.error or _cannot_add(handler, words, options, queue)
+    if refusal:
+        handler.out.append(refusal)
+        return
+    if options.key and (known := jobs.keys.find(options.key, jobs.now_ms)) is not None:
+        handler.depend_on_log()
+        handler.out.append(replies.status(known))
+        return
+    if queue is None:
+        queue = jobs.queue(words[1])
+    if queue is None:
+        handler.out.append(TOO_MANY_QUEUES)
+        return
+    job = jobs.add(words[2], queue.terms_of(options.added_with, options.key))
+    handler.depend_on_log()
+    handler.out.append(b"+%b\r\n" % job.id)
+
+
+def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions, queue: JobQueue | None) -> bytes:
+    """Why the job is refused; b"" when it is not. The order is Disque's."""
+    if words[3] != b"0":
+        wait_ms = integer(words[3])
+        if wait_ms is None:
+            return b"-ERR timeout is not an integer or out of range\r\n"
+        if wait_ms < 0:
+            return b"-ERR timeout is negative\r\n"
+    if options is not _PLAIN:
+        if not options.retry_s and options.replicate > 1:
+            return b"-ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)\r\n"
+        if options.delay_s >= options.ttl_s:
+            return b"-ERR The specified DELAY is greater than TTL. Job refused since would never be delivered\r\n"
+        if options.ttl_s > SPAN_S_MAX or options.retry_s > SPAN_S_MAX:
+            return b"-ERR TTL and RETRY must not exceed %d seconds\r\n" % SPAN_S_MAX
+        if options.replicate > 1:
+            return b"-%b\r\n" % NO_REPLICAS
+    node = handler.node
+    if node.is_leaving:
+        return b"-%bI'm leaving the cluster\r\n" % NO_OWN_COPY
+    if handler.jobs.memory.level:
+        return b"-%bI'm out of memory\r\n" % NO_OWN_COPY
+    if node.job_bytes_max is not None and len(words[2]) > node.job_bytes_max:
+        return b"-ERR job body too large: the maximum is %d bytes\r\n" % node.job_bytes_max
+    if queue is not None:
+        if 0 < options.maxlen <= queue.jobs.count:
+            return b"-MAXLEN Queue is already longer than the specified MAXLEN count\r\n"
+        if queue.pause & PAUSED_IN:
+            return b"-PAUSED Queue paused in input, try later\r\n"
+    return b""
+
+
+class GetOptions:
+    """What stands before GETJOB's FROM, and the names behind it."""
+
+    __slots__ = ("count", "counters", "error", "is_pattern", "names", "nohang", "origin", "wait_ms")
+
+    def __init__(self) -> None:
+        self.nohang = False
+        self.counters = False
+        self.origin = False
+        self.is_pattern = False  # the names are patterns
+        self.wait_ms = 0  # 0 = forever
+        self.count = 1
+        self.names: list[bytes] = []
+        self.error = b""
+
+
+def get_options(words: list[bytes]) -> GetOptions:
+    """The options and names, or the first mistake in them."""
+    options = GetOptions()
+    at, last = 1, len(words) - 1
+    while at <= last:
+        word = words[at].lower()
+        at += 1
+        if word == b"from":
+            options.names = words[at:]
+            break
+        if word == b"nohang":
+            options.nohang = True
+        elif word == b"withcounters":
+            options.counters = True
+        elif word == b"withorigin":
+            options.origin = True
+        elif word == b"match":
+            options.is_pattern = True
+        elif word in (b"timeout", b"count") and at <= last:
+            number = integer(words[at])
+            at += 1
+            if word == b"count":
+                if number is None or number <= 0:
+                    options.error = b"-ERR COUNT must be a number greater than zero\r\n"
+                    return options
+                options.count = number
+            elif number is None or number > 1 << 52:
+                options.error = b"-ERR timeout is not an integer or out of range\r\n"
+                return options
+            elif number < 0:
+                options.error = b"-ERR timeout is negative\r\n"
+                return options
+            else:
+                options.wait_ms = number
+        else:
+            break
+    if not options.names:
+        options.error = SYNTAX_ERROR
+    elif len(options.names) > QUEUES_MAX:
+        options.error = b"-ERR too many queues in one GETJOB: the maximum is %d\r\n" % QUEUES_MAX
+    return options
+
+
+def getjob(handler: DisqueHandler, words: list[bytes]) -> None:
+    jobs = handler.jobs
+    if len(words) == 3 and words[1] == b"FROM":
+        queue = jobs.queue(words[2])
+        job = jobs.take(queue) if queue is not None else None
+        if job is not None:
+            if not job.terms.retry_ms:
+                handler.hand_out(job)
+            handler.out.append(b"*1\r\n" + replies.fetched(job, job.body))
+            return
+    options = get_options(words)
+    if options.error:
+        handler.out.append(options.error)
+        return
+    if options.is_pattern:
+        handler.carry_out(_fetch_like(handler, options), is_short=jobs.queues.count <= AT_ONCE)
+        return
+    queues: dict[JobQueue, None] = {}
+    for name in options.names:
+        queue = jobs.queue(name)
+        if queue is None:
+            handler.out.append(TOO_MANY_QUEUES)
+            return
+        queues[queue] = None
+    fetch(handler, options, list(queues), [])
+
+
+def _fetch_like(handler: DisqueHandler, options: GetOptions) -> Iterator[None]:
+    """Fetch from the queues whose names are like the patterns, those of the first pattern first."""
+    globs = [Glob(name) for name in options.names]
+    found: list[list[JobQueue]] = [[] for _ in globs]
+    for place, queue in enumerate(handler.jobs.queues, 1):
+        if queue.jobs.count:
+            for glob, queues in zip(globs, found, strict=True):
+                if glob.matches(queue.name):
+                    queues.append(queue)
+                    break
+        if place % AT_ONCE == 0:
+            yield
+    fetch(handler, options, [queue for queues in found for queue in queues], globs)
+
+
+def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> None:
+    """Answer with the jobs there are, or wait for one."""
+    if options.count > AT_ONCE and sum([queue.jobs.count for queue in queues]) > AT_ONCE:
+        handler.answer_in_pieces(_many(handler, options, queues))
+        return
+    taken: list[Job] = []
+    for job in rounds(handler, queues, options.count):
+        if job is not None:
+            taken.append(job)
+    if taken:
+        for one in taken:
+            handler.hand_out(one)
+        handler.out.append(b"*%d\r\n%b" % (len(taken), b"".join([_fetched(job, job.body, options) for job in taken])))
+    elif options.nohang:
+        handler.out.append(NIL_ARRAY)
+    elif handler.node.is_leaving:
+        handler.out.append(handler.node.LEAVING)
+    else:
+        written = partial(_fetched, options=options)
+        handler.wait_for_job(queues, globs, options.wait_ms, written)
+
+
+def rounds(handler: DisqueHandler, queues: list[JobQueue], count: int) -> Iterator[Job | None]:
+    """Jobs, one of each queue in turn, until there are no more or so many; None where a queue has none."""
+    while count > 0 and queues:
+        left: list[JobQueue] = []
+        for queue in queues:
+            job = handler.jobs.take(queue)
+            yield job
+            if job is not None:
+                left.append(queue)
+                count -= 1
+                if count == 0:
+                    return
+        queues = left
+
+
+def _fetched(job: Job, body: bytes, options: GetOptions) -> bytes:
+    if options.counters or options.origin:
+        return replies.fetched_with(job, body, counters=options.counters, origin=options.origin)
+    return replies.fetched(job, body)
+
+
+def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue]) -> Pieces:
+    """More jobs than are taken in one go: first they are handed out, then the reply is written."""
+    taken, bodies = list[Job](), list[bytes]()
+    once: Job | None = None  # one that is delivered at most once
+    try:
+        for job in rounds(handler, queues, options.count):
+            if job is not None:
+                taken.append(job)
+                bodies.append(job.body)
+                once = once if job.terms.retry_ms else job
+            yield None
+        if once is not None:
+            handler.hand_out(once)
+        if taken:
+            written = partial(_fetched, options=options)
+            yield from in_pieces(len(taken), map(written, taken, bodies))
+        else:
+            yield NIL_ARRAY
+    finally:
+        let_go(handler, taken, bodies)
+
+
+def let_go(handler: DisqueHandler, *lists: list[Any]) -> None:
+    """Empty long lists in steps: a million references are given up no sooner than in 20 ms."""
+
+    def emptied() -> Work:
+        for some in lists:
+            while some:
+                del some[-AT_ONCE:]
+                yield None
+
+    handler.state.control.take_on(emptied())
+
+
+def in_pieces(count: int, parts: Iterator[bytes]) -> Pieces:
+    """An array of so many elements as a long reply."""
+    piece, size_bytes = [b"*%d\r\n" % count], 0
+    for part in parts:
+        piece.append(part)
+        size_bytes += len(part)
+        if size_bytes >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size_bytes = [], 0
+        else:
+            yield None
+    if piece:
+        yield b"".join(piece)

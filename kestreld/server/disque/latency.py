@@ -1,0 +1,49 @@
+"""LATENCY: what has taken longer than the threshold, in a ring of each event's latest samples."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+SAMPLES_MAX: Final = 160
+EVENTS_MAX: Final = 64
+
+
+class Latency:
+    """`threshold_ms` 0 = nothing is noted."""
+
+    def __init__(self) -> None:
+        self.threshold_ms = 0
+        self._events: dict[bytes, deque[tuple[int, int]]] = {}
+        self._longest: dict[bytes, int] = {}
+
+    def note(self, event: bytes, at_s: int, spent_ms: int) -> None:
+        """Something took so long. Of a second only the longest is kept."""
+        if not self.threshold_ms or spent_ms < self.threshold_ms:
+            return
+        samples = self._events.get(event)
+        if samples is None:
+            if len(self._events) >= EVENTS_MAX:
+                return
+            samples = self._events[event] = deque(maxlen=SAMPLES_MAX)
+        if samples and samples[-1][0] == at_s:
+            samples[-1] = (at_s, max(spent_ms, samples[-1][1]))
+        else:
+            samples.append((at_s, spent_ms))
+        self._longest[event] = max(self._longest.get(event, 0), spent_ms)
+
+    def history(self, event: bytes) -> list[tuple[int, int]]:
+        """When, in s, and how long, in ms."""
+        return list(self._events.get(event, ()))
+
+    def latest(self) -> Iterator[tuple[bytes, int, int, int]]:
+        """Each event, its latest time and span, and its longest."""
+        for event, samples in self._events.items():
+            at_s, spent_ms = samples[-1]
+            yield event, at_s, spent_ms, self._longest[event]
+
+    def reset(self, events: list[bytes]) -> int:
+        """Forget these events, or all; how many these are."""
+        gone = [event for event in (events or list(self._events)) if event in self._events]
+        for event in gone:
+            del self._events[event], self._longest[event]
+        return len(gone)

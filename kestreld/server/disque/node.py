@@ -1,0 +1,375 @@
+"""What all sessions of Disque clients share: the jobs, the table of commands, clients, settings, slow commands."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kestreld.jobs.job import ACTIVE
+from kestreld.jobs.jobs import Jobs
+from kestreld.jobs.store import DELETED, RandomBytes
+from kestreld.queues.agenda import TimedWait
+from kestreld.queues.commit import Committed
+from kestreld.queues.slices import Work
+from kestreld.server.accounts import Account
+from kestreld.server.disque import rights
+from kestreld.server.disque.client import DisqueClient
+from kestreld.server.disque.commands import Command
+from kestreld.server.disque.latency import Latency
+from kestreld.server.disque.persistence import Done, Persistence
+from kestreld.server.disque.replies import NIL_ARRAY, quoted
+from kestreld.server.disque.settings import DisqueSettings
+from kestreld.server.state import ServerState
+
+LOOKED_AT_ONCE: Final = 400  # jobs, for some that may be evicted
+NEVER_US: Final = 1 << 62
+WORDS_LOGGED_MAX: Final = 32
+WORD_LOGGED_BYTES_MAX: Final = 128
+LEAVING: Final = b"-LEAVING This node is leaving the cluster, please connect to a different one\r\n"
+IDLE_MS: Final = (300_000, 10_000, 2_000)  # by level: after which queues that nobody uses are collected
+
+
+class Nap(TimedWait):
+    """Something to be done at a time."""
+
+    __slots__ = ("_wake",)
+
+    def __init__(self, due_at_ms: int, wake: Callable[[], None]) -> None:
+        super().__init__(due_at_ms)
+        self._wake = wake
+
+    def leave(self) -> None:
+        self.over = True
+
+    def fall_due(self, now_ms: int) -> None:
+        self.over = True
+        self._wake()
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCommand:
+    """A line of the SLOWLOG."""
+
+    number: int
+    at_s: int
+    spent_us: int
+    words: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What INFO says of the process. `cpu_s` are the seconds that it has used, of its own and of the system."""
+
+    process_id: int
+    executable: str
+    system: str
+    resident_bytes: Callable[[], int]
+    cpu_s: Callable[[], tuple[float, float]]
+
+
+class Rates:
+    """How fast some counters have risen lately: by samples taken once a second."""
+
+    SAMPLES = 16
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, ...]] = deque(maxlen=self.SAMPLES)
+
+    def sample(self, *counts: int) -> None:
+        """What the counters say now."""
+        self._samples.append(counts)
+
+    def per_s(self, number: int) -> int:
+        """How fast the counter of that number has risen."""
+        if len(self._samples) < 2:
+            return 0
+        return max(self._samples[-1][number] - self._samples[0][number], 0) // (len(self._samples) - 1)
+
+
+class DisqueNode:
+    """A node of Disque: one, known to nobody else."""
+
+    LEAVING = LEAVING
+
+    def __init__(
+        self, state: ServerState, jobs: Jobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
+    ) -> None:
+        self.process = process
+        self.config_path = ""  # of the file that CONFIG REWRITE writes
+        self.connections = 0
+        self.state = state
+        self.clock = state.clock
+        self.jobs = jobs
+        self.random_bytes = random_bytes
+        self.port = port
+        self.run_id = random_bytes(20).hex().encode()
+        self.settings = DisqueSettings(port, state.collection.spool)
+        self.persistence = Persistence()
+        self.save_settings: Callable[[], str] = lambda: "The server is running without a config file"
+        self.change_id = self._change_id  # where nothing is kept on disk
+        self.set_loglevel: Callable[[bytes], None] = lambda word: None
+        self.commands: dict[bytes, Command] = {}  # by name,
+        self.table: dict[bytes, Command] = {}  # and by name as it is mostly sent
+        self.rates = Rates()
+        self.clients: dict[int, DisqueClient] = {}
+        self.monitors: list[DisqueClient] = []
+        self.password = b""
+        self.is_leaving = False
+        self.is_paused = False
+        self.clients_max = 10_000
+        self.idle_ms_max = 0  # after which a client that waits for nothing is hung up on; 0 = never
+        self.noted_us = self.slow_us = 10_000
+        self.slow_max = 128
+        self.slow: deque[SlowCommand] = deque()
+        self.latency = Latency()
+        self.job_bytes_max: int | None = state.collection.config.defaults.max_item_size_bytes
+        self.started_at_ms = state.clock.monotonic_ms
+        self.needs_care = False
+        self._slow_number = 0
+        self._client_number = 0
+        self._paused: list[Callable[[], None]] = []
+        self._eviction: Iterator[None] | None = None
+        self._is_sweeping = False
+
+    @property
+    def log(self) -> Committed | None:
+        """What replies to changes wait for."""
+        return self.persistence.committed
+
+    def persist(self, persistence: Persistence) -> None:
+        """Have jobs kept on disk."""
+        self.persistence = persistence
+
+    def update_care(self) -> None:
+        """Look at everything before each command, or at nothing."""
+        self.needs_care = bool(
+            self.monitors
+            or self.password
+            or self.is_paused
+            or self.jobs.memory.is_full
+            or self.persistence.failure
+            or self.persistence.obstacle
+        )
+
+    def set(self, name: bytes, value: bytes) -> None:
+        """CONFIG SET of a checked value. `appendonly` is switched by who calls this."""
+        self.settings.set(name, value)
+        if name == b"maxmemory":
+            self.jobs.memory.set_max(int(value))
+        elif name == b"requirepass":
+            self.password = value
+        elif name == b"slowlog-log-slower-than":
+            self.slow_us = int(value) if int(value) >= 0 else NEVER_US
+        elif name == b"maxclients":
+            self.clients_max = int(value)
+        elif name == b"timeout":
+            self.idle_ms_max = int(value) * 1000
+        elif name == b"slowlog-max-len":
+            self.slow_max = int(value)
+            self.trim_slow()
+        elif name == b"loglevel":
+            self.set_loglevel(value)
+        elif name == b"latency-monitor-threshold":
+            self.latency.threshold_ms = int(value)
+        else:
+            self.persistence.set_parameter(name, value)
+        self.noted_us = min(self.slow_us, self.latency.threshold_ms * 1000 or NEVER_US)
+        self.update_care()
+
+    # Commands
+
+    def know_commands(self, commands: list[Command]) -> None:
+        """These are the commands there are."""
+        for command in commands:
+            self.commands[command.name] = command
+            self.table[command.name] = self.table[command.name.upper()] = command
+
+    def rename_command(self, name: bytes, new_name: bytes) -> bool:
+        """Have clients call a command otherwise, b"" = not at all; False where there is none or another one is so."""
+        command = self.commands.get(name)
+        if command is None or (new_name and new_name in self.commands):
+            return False
+        for word in (name, name.upper()):
+            self.table.pop(word, None)
+        del self.commands[name]
+        if new_name:
+            self.commands[new_name] = command
+        return True
+
+    def reset_statistics(self) -> None:
+        """CONFIG RESETSTAT."""
+        for command in self.commands.values():
+            command.calls = command.spent_us = 0
+        self.connections = 0
+        self.rates = Rates()
+
+    def find(self, name: bytes) -> Command | None:
+        """The command of that name, in letters of any case."""
+        return self.table.get(name) or self.commands.get(name.lower())
+
+    def forbidden(self, account: Account, command: Command, words: list[bytes]) -> bytes:
+        """Why an account may not send this; b"" when it may."""
+        return rights.forbidden(account, self.jobs, command, words)
+
+    # Clients
+
+    def new_number(self) -> int:
+        self._client_number += 1
+        return self._client_number
+
+    def add(self, handler: DisqueClient) -> None:
+        """A client has come."""
+        self.connections += 1
+        self.clients[handler.number] = handler
+
+    def remove(self, handler: DisqueClient) -> None:
+        """A client has gone."""
+        self.clients.pop(handler.number, None)
+        self.remove_monitor(handler)
+
+    def add_monitor(self, handler: DisqueClient) -> None:
+        self.monitors.append(handler)
+        self.update_care()
+
+    def remove_monitor(self, handler: DisqueClient) -> None:
+        if handler in self.monitors:
+            self.monitors.remove(handler)
+            self.update_care()
+
+    def tell_monitors(self, handler: DisqueClient, words: list[bytes]) -> None:
+        """Show a command that is about to be executed to those who asked for that."""
+        wall_ms = self.clock.wall_ms
+        line = b"+%d.%06d [%b] %b\r\n" % (
+            wall_ms // 1000,
+            wall_ms % 1000 * 1000,
+            handler.address.encode(),
+            b" ".join([quoted(word) for word in words]),
+        )
+        for monitor in list(self.monitors):
+            monitor.tell(line)
+
+    def when_paused_no_more(self, then: Callable[[], None]) -> None:
+        """CLIENT PAUSE has come upon a command: who sent it goes on behind the pause."""
+        self._paused.append(then)
+
+    def pause(self) -> None:
+        """Execute no commands, until `resume`."""
+        self.is_paused = True
+        self.update_care()
+
+    def resume(self) -> None:
+        """The pause is over."""
+        self.is_paused = False
+        self.update_care()
+        paused, self._paused = self._paused, []
+        for then in paused:
+            then()
+
+    def soon(self, do: Callable[[], None]) -> None:
+        """Do something behind this turn."""
+        self.state.collection.agenda.add(Nap(self.clock.monotonic_ms, do))
+
+    def set_leaving(self, *, leaving: bool) -> None:
+        """CLUSTER LEAVING: who waits is sent to other nodes."""
+        self.is_leaving = leaving
+        if leaving:
+            for handler in list(self.clients.values()):
+                handler.send_away(LEAVING)
+
+    # Logs of commands
+
+    def note_slow(self, words: list[bytes], command: Command, spent_us: int) -> None:
+        """A command took long."""
+        self.latency.note(b"command", self.clock.wall_ms // 1000, spent_us // 1000)
+        if spent_us < self.slow_us or command.name in rights.WITH_SECRETS:
+            return
+        shown = [
+            word
+            if len(word) <= WORD_LOGGED_BYTES_MAX
+            else b"%b... (%d more bytes)" % (word[:WORD_LOGGED_BYTES_MAX], len(word) - WORD_LOGGED_BYTES_MAX)
+            for word in words[:WORDS_LOGGED_MAX]
+        ]
+        if len(words) > WORDS_LOGGED_MAX:
+            shown[-1] = b"... (%d more arguments)" % (len(words) - WORDS_LOGGED_MAX + 1)
+        self.slow.appendleft(SlowCommand(self._slow_number, self.clock.wall_ms // 1000, spent_us, tuple(shown)))
+        self._slow_number += 1
+        self.trim_slow()
+
+    def trim_slow(self) -> None:
+        """No more lines than there may be."""
+        while len(self.slow) > self.slow_max:
+            self.slow.pop()
+
+    # Memory
+
+    def make_room(self) -> bool:
+        """Evict some jobs with a retry of 0 that were delivered; whether memory is no longer full."""
+        jobs = self.jobs
+        if jobs.memory.delivered_once and self.settings.evicts:
+            if self._eviction is None:
+                self._eviction = self._evict()
+            if next(self._eviction, self) is self:
+                self._eviction = None
+        if not jobs.memory.is_full:
+            self.update_care()
+            return True
+        return False
+
+    def _evict(self) -> Iterator[None]:
+        for looked, job in enumerate(self.jobs.table, 1):
+            if job.state == ACTIVE and not job.terms.retry_ms:
+                self.jobs.remove(job, DELETED)
+                if not self.jobs.memory.is_full:
+                    return
+            if looked % LOOKED_AT_ONCE == 0:
+                yield
+
+    def look_after(self) -> None:
+        """Once a second: samples, and queues that nobody has used for long."""
+        self.update_care()
+        stats = self.state.stats
+        executed = sum([command.calls for command in self.commands.values()])
+        self.rates.sample(executed, stats.bytes_read, stats.bytes_written)
+        if (self.jobs.listed or self.clients) and not self._is_sweeping:
+            self._is_sweeping = True
+            self.state.control.take_on(self._collect())
+
+    def _collect(self) -> Work:
+        jobs, config = self.jobs, self.state.collection.config
+        for client in list(self.clients.values()):
+            idle_ms = self.clock.monotonic_ms - client.active_at_ms
+            is_late = bool(config.request_timeout_ms) and not client.is_known and idle_ms > config.request_timeout_ms
+            if is_late or (0 < self.idle_ms_max < idle_ms and not (client.is_busy or client.is_monitor)):
+                client.hang_up()
+            yield None
+        for queue in jobs.queues:
+            idle_ms = jobs.now_ms - queue.used_at_ms
+            if idle_ms > IDLE_MS[jobs.memory.level] and queue.is_listed and queue.is_idle:
+                jobs.unlist(queue)
+            yield None
+        self._is_sweeping = False
+
+    # All of it
+
+    def end(self) -> None:
+        """The server stops: nobody waits any longer."""
+        for handler in list(self.clients.values()):
+            handler.send_away(NIL_ARRAY)
+
+    def take_new_id(self, done: Done) -> None:
+        """CLUSTER RESET HARD: the node is another one, once that is on disk."""
+        self.change_id(self.random_bytes(20).hex().encode(), done)
+
+    def _change_id(self, node_id: bytes, done: Done) -> None:
+        self.jobs.use_node_id(node_id)
+        done("")
+
+    def rewrite_settings(self) -> str:
+        """CONFIG REWRITE: why not; "" when it is done."""
+        return self.save_settings()
+
+    def clear(self) -> Iterator[None]:
+        """Every job and queue is gone; see `Jobs.clear`."""
+        work = self.jobs.clear()
+        self.update_care()
+        return work

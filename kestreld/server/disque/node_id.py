@@ -1,0 +1,81 @@
+"""The node's id in a file of the spool: after a restart the node is the one that it was."""
+
+import re
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kestreld.files import FileLayer, must_be_the_systems
+from kestreld.jobs.jobs import Jobs
+from kestreld.server.disque.persistence import Done
+from kestreld.server.disque.saved_settings import replace_file
+
+FILE_NAME: Final = ".jobs.node"
+_NODE_ID: Final = re.compile(rb"[0-9a-f]{40}\n")
+
+
+class NodeIdFile:
+    """Has the id that `jobs` have, on disk soon after the start, or once the disk takes it."""
+
+    def __init__(self, files: FileLayer, spool: str, jobs: Jobs, report: Callable[[str], None]) -> None:
+        self._files = files
+        self.path = f"{spool}/{FILE_NAME}"
+        self._jobs = jobs
+        self._report = report
+        self._recorded = b""  # b"" = nobody knows what is on disk
+        self._is_busy = self._was_refused = False
+        self._waiting: deque[tuple[bytes, Done]] = deque()  # changes behind the one that is under way
+
+    def begin(self) -> None:
+        """Be the node that the file names; one of its own where there is none."""
+        try:
+            content = self._files.read_file(self.path) if self._files.exists(self.path) else b""
+        except OSError as error:
+            must_be_the_systems(error)
+            self._report(f"{self.path}: cannot be read: {error.strerror}; the node has a new id")
+            return
+        if _NODE_ID.fullmatch(content):
+            self._recorded = content[:-1]
+            self._jobs.use_node_id(self._recorded)
+        elif content:
+            self._report(f"{self.path}: expected 40 hexadecimal digits; the node has a new id")
+
+    def look_after(self) -> None:
+        """Once a second: have the id that the node has on disk."""
+        if self._recorded != self._jobs.node_id and not self._is_busy:
+            self._record(self._jobs.node_id, self._looked_after)
+
+    def _looked_after(self, problem: str) -> None:
+        if problem and not self._was_refused:
+            self._report(f"{self.path}: {problem}; the node has another id after a restart, unless this is mended")
+        self._was_refused = bool(problem)
+
+    def change(self, node_id: bytes, done: Done) -> None:
+        """Have the node be another one, once that is on disk."""
+        if self._is_busy:
+            self._waiting.append((node_id, done))
+            return
+
+        def recorded(problem: str) -> None:
+            if not problem:
+                self._jobs.use_node_id(node_id)
+            done(problem)
+
+        self._record(node_id, recorded)
+
+    def _record(self, node_id: bytes, done: Done) -> None:
+        self._is_busy = True
+        self._recorded = b""
+
+        def finished(error: OSError | None) -> None:
+            self._is_busy = False
+            if error is not None:
+                must_be_the_systems(error)
+            else:
+                self._recorded = node_id
+            done("" if error is None else error.strerror or str(error))
+            if self._waiting:
+                self.change(*self._waiting.popleft())
+
+        self._files.in_background(partial(replace_file, self._files, self.path, node_id + b"\n"), finished)

@@ -1,0 +1,23 @@
+"""Numbers in commands, by the rules of C's strtoll."""
+
+import re
+from typing import Final
+
+_INTEGER: Final = re.compile(rb"[+-]?\d{1,40}")
+MOST: Final = (1 << 63) - 1
+
+
+def integer(word: bytes) -> int | None:
+    """A number of 64 bits with sign; None where it is none. An empty word is 0."""
+    if _INTEGER.fullmatch(word):
+        number = int(word)
+        return number if -MOST - 1 <= number <= MOST else None
+    return None if word else 0
+
+
+def cursor(word: bytes) -> int | None:
+    """A cursor: any number of 64 bits, a negative one counted from the other end."""
+    if not _INTEGER.fullmatch(word):
+        return None
+    number = int(word)
+    return number % (1 << 64) if abs(number) < 1 << 64 else None

@@ -1,0 +1,313 @@
+"""Commands on queues, and QSCAN and JSCAN."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, TypeVar
+
+from kestreld.config.users import Thing
+from kestreld.jobs.job import ACTIVE, CTIME_BITS, DELAYED, QUEUED, STATE_NAMES, Job
+from kestreld.jobs.job_queue import NOT_PAUSED, PAUSED_IN, PAUSED_OUT, JobQueue
+from kestreld.jobs.table import Table
+from kestreld.queues.reports import Pieces
+from kestreld.server.disque import replies
+from kestreld.server.disque.handler import DisqueHandler
+from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, in_pieces, let_go
+from kestreld.server.disque.numbers import cursor, integer
+from kestreld.server.disque.replies import NIL_ARRAY, NOT_AN_INTEGER, SYNTAX_ERROR, bulk
+
+V = TypeVar("V", Job, JobQueue)
+PAUSE_NAMES: Final = (b"none", b"in", b"out", b"all")
+PAUSE_WORDS: Final = {b"none": NOT_PAUSED, b"in": PAUSED_IN, b"out": PAUSED_OUT, b"all": PAUSED_IN | PAUSED_OUT}
+BAD_OPTION: Final = b"-ERR invalid cursor or option name\r\n"
+COUNT_DEFAULT: Final = 100
+STEPS_OF_COUNT: Final = 10  # parts of the table that a scan looks at, for each element that is wanted
+ACTIVE_STATES: Final = frozenset({ACTIVE, DELAYED})
+
+
+def qlen(handler: DisqueHandler, words: list[bytes]) -> None:
+    queue = handler.jobs.queues.get(words[1])
+    handler.out.append(replies.integer(0 if queue is None else queue.jobs.count))
+
+
+def qstat(handler: DisqueHandler, words: list[bytes]) -> None:
+    jobs = handler.jobs
+    queue = jobs.find_queue(words[1])
+    if queue is None:
+        handler.out.append(NIL_ARRAY)
+        return
+    now_ms = jobs.now_ms
+    blocked = len(queue.waiters) + jobs.patterns.count(queue.name)
+    fields = [
+        (b"name", bulk(queue.name)),
+        (b"len", replies.integer(queue.jobs.count)),
+        (b"age", replies.integer((now_ms - queue.created_at_ms) // 1000)),
+        (b"idle", replies.integer((now_ms - queue.used_at_ms) // 1000)),
+        (b"blocked", replies.integer(blocked)),
+        (b"import-from", replies.array([])),
+        (b"import-rate", replies.integer(0)),
+        (b"jobs-in", replies.integer(queue.jobs_in)),
+        (b"jobs-out", replies.integer(queue.jobs_out)),
+        (b"pause", bulk(PAUSE_NAMES[queue.pause])),
+    ]
+    handler.out.append(replies.pairs(fields))
+
+
+def qcount(handler: DisqueHandler, words: list[bytes]) -> None:
+    queue = handler.jobs.queues.get(words[1])
+    counts = (0, 0, 0) if queue is None else (queue.jobs.count, queue.active, queue.delayed)
+    named = zip((b"queued", b"active", b"delayed"), counts, strict=True)
+    handler.out.append(replies.pairs([(name, replies.integer(count)) for name, count in named]))
+
+
+def qpeek(handler: DisqueHandler, words: list[bytes]) -> None:
+    count = integer(words[2])
+    if count is None:
+        handler.out.append(NOT_AN_INTEGER)
+        return
+    queue = handler.jobs.queues.get(words[1])
+    if queue is None or not count:
+        handler.out.append(replies.array([]))
+        return
+    if min(abs(count), queue.jobs.count) <= AT_ONCE:
+        order = queue.jobs.oldest() if count > 0 else queue.jobs.newest()
+        handler.out.append(replies.array([replies.fetched(job, job.body) for job in islice(order, abs(count))]))
+    else:
+        handler.answer_in_pieces(_peeked(handler, queue, count))
+
+
+def _peeked(handler: DisqueHandler, queue: JobQueue, count: int) -> Pieces:
+    """Many jobs of a queue that changes meanwhile: those of them that are in it now."""
+    some, bodies = list[Job](), list[bytes]()
+    try:
+        for chunk in queue.jobs.chunks(is_newest_first=count < 0):
+            there = [job for job in chunk[: abs(count) - len(some)] if job.state == QUEUED]
+            some += there
+            bodies += [job.body for job in there]
+            yield None
+            if len(some) >= abs(count):
+                break
+        yield from in_pieces(len(some), map(replies.fetched, some, bodies))
+    finally:
+        let_go(handler, some, bodies)
+
+
+def pause(handler: DisqueHandler, words: list[bytes]) -> None:
+    jobs, name = handler.jobs, words[1]
+    state, is_set = NOT_PAUSED, False
+    for word in words[2:]:
+        word = word.lower()
+        if word in PAUSE_WORDS:
+            is_set = True
+            state = state | PAUSE_WORDS[word] if word != b"none" else NOT_PAUSED
+        elif word not in (b"state", b"bcast"):
+            handler.out.append(SYNTAX_ERROR)
+            return
+    queue = jobs.queue(name) if is_set and state else jobs.find_queue(name)
+    if is_set and state and queue is None:
+        handler.out.append(TOO_MANY_QUEUES)
+        return
+    if is_set and queue is not None:
+        jobs.pause(queue, state)
+    handler.out.append(replies.status(PAUSE_NAMES[queue.pause if queue is not None else NOT_PAUSED]))
+
+
+def qdel(handler: DisqueHandler, words: list[bytes]) -> None:
+    queue = handler.jobs.queues.get(words[1])
+    if queue is None:
+        handler.out.append(replies.integer(0))
+        return
+    handler.carry_out(_delete_all(handler, queue), is_short=queue.jobs.count == queue.total <= AT_ONCE)
+
+
+def _delete_all(handler: DisqueHandler, queue: JobQueue) -> Iterator[None]:
+    """Delete the jobs that the queue has now, first those that wait in it."""
+    jobs, deleted = handler.jobs, 0
+    newest = max(jobs.last_ctime, jobs.now_ms << CTIME_BITS)  # those that were loaded are older than now
+    while queue.jobs.count and queue.jobs.first().ctime <= newest:
+        jobs.remove(queue.jobs.first())
+        deleted += 1
+        yield
+    for number in range(len(jobs.table.parts)):
+        if not queue.total:
+            break
+        for job in list(jobs.table.parts[number].values()):
+            if job.terms.queue is queue and job.ctime <= newest:
+                jobs.remove(job)
+                deleted += 1
+        yield
+    handler.depend_on_log()
+    handler.out.append(replies.integer(deleted))
+
+
+def redrive(handler: DisqueHandler, words: list[bytes]) -> None:
+    count: int | None = 1 << 62
+    if len(words) == 4 and words[2].lower() == b"count":
+        count = integer(words[3])
+    elif len(words) != 2:
+        handler.out.append(SYNTAX_ERROR)
+        return
+    if count is None or count <= 0:
+        handler.out.append(b"-ERR COUNT must be a number greater than zero\r\n")
+        return
+    queue = handler.jobs.queues.get(words[1])
+    if queue is None:
+        handler.out.append(replies.integer(0))
+    else:
+        handler.carry_out(_redriven(handler, queue, count), is_short=min(queue.jobs.count, count) <= AT_ONCE)
+
+
+def _redriven(handler: DisqueHandler, queue: JobQueue, count: int) -> Iterator[None]:
+    """Put dead letters back where they come from, the oldest first; jobs that are none are passed over."""
+    done = 0
+    for chunk in queue.jobs.chunks(is_newest_first=False):
+        for job in chunk:
+            if done == count:
+                break
+            if job.state == QUEUED and job.terms.queue is queue and handler.jobs.redrive(job):
+                done += 1
+            yield
+    handler.depend_on_log()
+    handler.out.append(replies.integer(done))
+
+
+# QSCAN, JSCAN
+
+
+class ScanOptions:
+    """What a scan was asked for."""
+
+    __slots__ = ("count", "cursor", "error", "filters", "is_busy", "queues", "reply", "states")
+
+    def __init__(self) -> None:
+        self.cursor: int | None = None
+        self.count = COUNT_DEFAULT
+        self.is_busy = False
+        self.filters: dict[bytes, int] = {}
+        self.queues = set[bytes]()
+        self.states = set[int]()
+        self.reply = b"id"
+        self.error = b""
+
+
+def scan_options(words: list[bytes], numbers: frozenset[bytes], *, of_jobs: bool) -> ScanOptions:
+    """The options of a scan, or the first mistake in them. `numbers` are those with a number."""
+    options = ScanOptions()
+    at, last = 1, len(words) - 1
+    while at <= last and not options.error:
+        word, value = words[at].lower(), words[at + 1] if at < last else None
+        if word == b"busyloop":
+            options.is_busy = True
+        elif value is not None and word in numbers:
+            number = integer(value)
+            if number is None:
+                options.error = NOT_AN_INTEGER
+            elif word == b"count":
+                options.count = max(number, 1)
+            else:
+                options.filters[word] = number
+            at += 1
+        elif of_jobs and value is not None and word in (b"queue", b"state", b"reply"):
+            _job_filter(options, word, value)
+            at += 1
+        elif options.cursor is not None:
+            options.error = SYNTAX_ERROR
+        else:
+            options.cursor = cursor(words[at])
+            if options.cursor is None:
+                options.error = BAD_OPTION
+        at += 1
+    return options
+
+
+def _job_filter(options: ScanOptions, word: bytes, value: bytes) -> None:
+    if word == b"queue":
+        options.queues.add(value)
+    elif word == b"reply":
+        options.reply = value.lower()
+        if options.reply not in (b"id", b"all"):
+            options.error = b"-ERR Invalid REPLY type, try ID or ALL\r\n"
+    elif (state := STATE_NAMES.get(value.lower())) is None:
+        options.error = b"-ERR Invalid job state name\r\n"
+    else:
+        options.states |= ACTIVE_STATES if state == ACTIVE else {state}
+
+
+_QUEUE_NUMBERS: Final = frozenset([b"count", b"minlen", b"maxlen", b"importrate"])
+_JOB_NUMBERS: Final = frozenset([b"count"])
+
+
+def qscan(handler: DisqueHandler, words: list[bytes]) -> None:
+    options = scan_options(words, _QUEUE_NUMBERS, of_jobs=False)
+    filters, account = options.filters, handler.account
+    least, most = filters.get(b"minlen", 0), filters.get(b"maxlen", 1 << 62)
+
+    def fits(queue: JobQueue) -> bool:
+        if account is not None and not account.sees(queue.name.decode("latin-1"), Thing.JOB):
+            return False
+        return queue.is_listed and least <= queue.jobs.count <= most and filters.get(b"importrate", 0) <= 0
+
+    _scan(handler, options, handler.jobs.queues, fits, lambda queue: bulk(queue.name))
+
+
+def jscan(handler: DisqueHandler, words: list[bytes]) -> None:
+    options = scan_options(words, _JOB_NUMBERS, of_jobs=True)
+    queues, states, account = options.queues, options.states, handler.account
+
+    def fits(job: Job) -> bool:
+        name = job.terms.queue.name
+        if account is not None and not account.sees(name.decode("latin-1"), Thing.JOB):
+            return False
+        return (not states or job.state in states) and (not queues or name in queues)
+
+    def as_id(job: Job) -> bytes:
+        return replies.status(job.id)
+
+    def as_all(job: Job) -> bytes:
+        return replies.shown(job, handler.jobs.node_id, handler.jobs.now_ms)
+
+    _scan(handler, options, handler.jobs.table, fits, as_id if options.reply == b"id" else as_all)
+
+
+def _scan(
+    handler: DisqueHandler,
+    options: ScanOptions,
+    table: Table[V],
+    fits: Callable[[V], bool],
+    written: Callable[[V], bytes],
+) -> None:
+    if options.error:
+        handler.out.append(options.error)
+        return
+    start = options.cursor or 0
+    if options.is_busy and table.count > AT_ONCE:
+        handler.answer_in_pieces(_all(handler, table, start, fits, written))
+        return
+    found: list[bytes] = []
+    left = options.count * STEPS_OF_COUNT if not options.is_busy else table.count + 1
+    next_cursor = 0
+    for following, some in table.scan(start):
+        next_cursor = following
+        found += [written(one) for one in some if fits(one)]
+        left -= max(len(some), 1)
+        if not options.is_busy and (len(found) >= options.count or left <= 0):
+            break
+    handler.out.append(replies.array([bulk(b"%d" % next_cursor), replies.array(found)]))
+
+
+def _all(
+    handler: DisqueHandler,
+    table: Table[V],
+    start: int,
+    fits: Callable[[V], bool],
+    written: Callable[[V], bytes],
+) -> Pieces:
+    """All from a cursor on, in a reply that says first how many there are."""
+    found: list[V] = []
+    try:
+        for _, some in table.scan(start):
+            found += [one for one in some if fits(one)]
+            yield None
+        yield b"*2\r\n$1\r\n0\r\n"
+        yield from in_pieces(len(found), map(written, found))
+    finally:
+        let_go(handler, found)

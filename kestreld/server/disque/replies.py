@@ -1,0 +1,98 @@
+"""RESP2 as the server writes it."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kestreld.jobs.job import DELAYED, NAMES, Job, created_of
+
+OK: Final = b"+OK\r\n"
+NIL: Final = b"$-1\r\n"
+NIL_ARRAY: Final = b"*-1\r\n"
+SYNTAX_ERROR: Final = b"-ERR syntax error\r\n"
+NOT_AN_INTEGER: Final = b"-ERR value is not an integer or out of range\r\n"
+BAD_ID: Final = b"-BADID Invalid Job ID format.\r\n"
+
+
+def status(text: bytes) -> bytes:
+    return b"+%b\r\n" % text
+
+
+def error(text: bytes) -> bytes:
+    """`text` begins with the error's code. Line ends of what a client has sent would end the reply early."""
+    return b"-%b\r\n" % text.replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+def integer(number: int) -> bytes:
+    return b":%d\r\n" % number
+
+
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    """`items` are replies."""
+    listed = list(items)
+    return b"*%d\r\n%b" % (len(listed), b"".join(listed))
+
+
+def pairs(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Keys and the replies that are their values."""
+    return array([one for key, value in fields for one in (bulk(key), value)])
+
+
+def fetched(job: Job, body: bytes) -> bytes:
+    """A job as GETJOB gives it. `body` is the job's: where the reply is written later, it may be gone by then."""
+    return b"".join((job.terms.queue.fetched_from, job.id, b"\r\n$%d\r\n" % len(body), body, b"\r\n"))
+
+
+def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> bytes:
+    """A job as GETJOB gives it WITHCOUNTERS or WITHORIGIN."""
+    items = [bulk(job.terms.queue.name), bulk(job.id), bulk(body)]
+    if counters:
+        items += [bulk(b"nacks"), integer(job.nacks), bulk(b"additional-deliveries"), integer(job.deliveries)]
+    if origin:
+        dead = job.terms.dead
+        items += [bulk(b"origin"), bulk(dead.origin if dead is not None else job.terms.queue.name)]
+        items += [bulk(b"reason"), bulk(dead.reason) if dead is not None else NIL]
+    return array(items)
+
+
+def shown(job: Job, node_id: bytes, now_ms: int) -> bytes:
+    """A job as SHOW describes it."""
+    terms = job.terms
+    expires_at_ms, requeue_at_ms = job.expires_at_ms, job.next_requeue_at_ms(now_ms)
+    within: bytes = NIL
+    awake_at_ms = expires_at_ms + 1000
+    if requeue_at_ms:
+        within = integer(max(requeue_at_ms - now_ms, 0))
+        # A node tells others half a second before that it will queue a job that it has queued already.
+        awake_at_ms = min(awake_at_ms, requeue_at_ms - (500 if job.state != DELAYED else 0))
+    return pairs(
+        [
+            (b"id", bulk(job.id)),
+            (b"queue", bulk(terms.queue.name)),
+            (b"state", bulk(NAMES[job.state])),
+            (b"repl", integer(terms.replicate)),
+            (b"ttl", integer(max((expires_at_ms - now_ms + 999) // 1000, 0))),
+            (b"ctime", integer(created_of(job.ctime))),
+            (b"delay", integer(terms.delay_s)),
+            (b"retry", integer(terms.retry_ms // 1000)),
+            (b"nacks", integer(job.nacks)),
+            (b"additional-deliveries", integer(job.deliveries)),
+            (b"nodes-delivered", array([bulk(node_id)])),
+            (b"nodes-confirmed", array([])),
+            (b"next-requeue-within", within),
+            (b"next-awake-within", integer(max(awake_at_ms - now_ms, 0))),
+            (b"body", bulk(job.body)),
+        ]
+    )
+
+
+def quoted(word: bytes) -> bytes:
+    """A word as MONITOR and logs show it."""
+    return b'"%b"' % b"".join([_QUOTED[byte] for byte in word])
+
+
+_NAMED: Final = {34: b'\\"', 92: b"\\\\", 10: b"\\n", 13: b"\\r", 9: b"\\t", 7: b"\\a", 8: b"\\b"}
+_QUOTED: Final = [_NAMED.get(byte, b"%c" % byte if 32 <= byte < 127 else b"\\x%02x" % byte) for byte in range(256)]

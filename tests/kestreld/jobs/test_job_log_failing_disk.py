@@ -1,0 +1,190 @@
+"""The job log on a disk that refuses writes or syncs, or is full."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kestreld.errors import JournalFailed
+from tests.support.compiled import interpreted_only
+from tests.support.faulty_files import FULL, FaultyFiles
+from tests.support.job_engine import JobEngine, numbered
+
+
+def full_disk(**options: bool) -> FaultyFiles:
+    return FaultyFiles(errno.ENOSPC, FULL, stays=True, **options)
+
+
+def test_a_full_disk_is_told_to_who_waits_for_the_write_and_refuses_changes_until_it_has_room(tmp_path: Path) -> None:
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files)
+    first = engine.add()
+    engine.end_turn()
+    files.fail_from(1)
+    second = engine.add()
+    failed = engine.end_turn()
+    assert list(failed) == [engine.storage.writer]
+    assert "No space left on device" in engine.storage.refusal
+    engine.pass_time(1000)
+    assert engine.storage.refusal
+    files.mend()
+    engine.pass_time(1000)
+    assert engine.storage.refusal == ""
+    said = engine.said()
+    assert said.keys() == {first, second}
+    engine.crash()
+    assert engine.said() == said
+
+
+def test_a_write_that_was_cut_short_leaves_nothing_behind(tmp_path: Path) -> None:
+    files = full_disk(short=True)
+    engine = JobEngine(tmp_path / "spool", files)
+    engine.add()
+    engine.end_turn()
+    files.fail_from(1)
+    engine.add(body=b"x" * 5000)
+    engine.end_turn()
+    files.mend()
+    engine.settle()
+    engine.add()
+    engine.end_turn()
+    said = engine.said()
+    assert len(said) == 3
+    engine.crash()
+    assert engine.problem == ""
+    assert engine.said() == said
+
+
+def test_a_full_disk_is_reported_once_a_second_and_not_at_every_requeue(tmp_path: Path) -> None:
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files)
+    for body in numbered(20):
+        engine.add(body=body, retry_ms=1000)
+    engine.end_turn()
+    files.fail_from(1)
+    engine.add()
+    engine.end_turn()
+    for _ in range(40):
+        engine.drain()
+        engine.pass_time(100)
+    assert 1 <= len([line for line in engine.log if "No space left" in line]) <= 5
+
+
+@interpreted_only
+def test_what_happens_on_a_full_disk_takes_only_so_much_memory_and_the_log_is_whole_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kestreld.jobs.log.KEPT_BYTES_MAX", 3000)
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files)
+    for body in numbered(20):
+        engine.add(body=body, retry_ms=1000)
+    engine.end_turn()
+    files.fail_from(1)
+    engine.add()
+    engine.end_turn()
+    for _ in range(20):
+        engine.drain()
+        engine.pass_time(1000)
+    assert engine.storage.writer is not None
+    assert engine.storage.writer.unwritten_bytes < 8000
+    files.mend()
+    engine.settle(70)
+    said = engine.said()
+    assert len(said) == 21
+    engine.crash()
+    assert engine.said() == said
+
+
+def test_a_failed_sync_is_told_to_who_waits_for_it_and_never_tried_again(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    kept = engine.add()
+    engine.end_turn()
+    engine.work()
+    files.fail_from(1)
+    lost = engine.add()
+    engine.end_turn()
+    commit = engine.pending()
+    assert commit is not None
+    assert commit.pending
+    files.finish_background()
+    assert isinstance(commit.failure, JournalFailed)
+    before = [path.name for path in engine.segments()]
+    engine.end_turn()
+    assert [path.name for path in engine.segments()] != before
+    engine.settle(70)
+    said = engine.said()
+    assert said.keys() == {kept, lost}
+    engine.crash()
+    assert engine.said() == said
+
+
+def test_after_a_failed_sync_in_the_background_all_jobs_are_written_anew(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=1000)
+    for body in numbered(10):
+        engine.add(body=body)
+    engine.end_turn()
+    files.fail_from(1)
+    engine.pass_time(1000)
+    engine.work(3)
+    assert files.failed
+    bad = engine.segments()[0]
+    engine.add()
+    engine.end_turn()
+    engine.settle(70)
+    assert not bad.exists()
+    said = engine.said()
+    assert len(said) == 11
+    engine.crash()
+    assert engine.said() == said
+
+
+def test_a_process_after_one_whose_sync_failed_does_not_rely_on_what_it_reads(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    files.fail_from(1)
+    engine.add()
+    engine.end_turn()
+    files.finish_background()
+    suspect = engine.segments()[0]
+    assert (suspect.parent / (suspect.name + ".unsynced")).exists()
+    engine.crash()
+    engine.settle()
+    assert not suspect.exists()
+    assert len(engine.ids()) == 1
+
+
+@pytest.mark.parametrize("sync_ms", [None, 0, 1000])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_whichever_call_fails_memory_and_log_agree_again(tmp_path: Path, sync_ms: int | None, error: int) -> None:
+    for call in range(1, 40):
+        files = FaultyFiles(error)
+        engine = JobEngine(tmp_path / f"spool{call}", files, sync_ms=sync_ms, segment_bytes_max=900)
+        files.fail_from(call)
+        for body in numbered(12):
+            if not engine.storage.refusal:
+                engine.add(body=body)
+                if len(engine.ids()) > 6:
+                    engine.ack(min(engine.ids()))
+            engine.end_turn()
+            engine.pass_time(700)
+            engine.work(3)
+        engine.settle(70)
+        assert engine.storage.refusal == ""
+        said = engine.said()
+        files.mend()
+        engine.crash()
+        assert engine.problem == ""
+        assert engine.said() == said
+
+
+def test_a_log_that_cannot_be_begun_is_told_and_the_jobs_stay_in_memory(tmp_path: Path) -> None:
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files, is_on=False)
+    ids = {engine.add(body=body) for body in numbered(10)}
+    files.fail_from(1)
+    assert "No space left on device" in engine.turn_on()
+    assert not engine.storage.is_on
+    assert engine.ids() == ids
