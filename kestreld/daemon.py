@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import errno
-import gc
 import getpass
 import logging
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from kestreld import __version__
+from kestreld import __version__, garbage
 from kestreld.clock import Clock
 from kestreld.config.config import Config, LogFormat
 from kestreld.disk_threads import ThreadedFiles
@@ -265,7 +264,7 @@ def serve(
         notifier,
         log.of("server", Level.INFO),
         inflight_bytes(memory_bytes(files)),
-        collect_new_garbage,
+        garbage.collect_new,
     )
     try:
         passed = passed_sockets(os.environ)
@@ -294,7 +293,7 @@ def serve(
     where = " ".join([f"{name}={','.join(found)}" for name, found in listeners.items() if found])
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
-    settle_collector()
+    garbage.settle()
 
     def begin() -> None:
         catch_signals(loop, service)
@@ -334,8 +333,7 @@ def close(service: Service, files: ThreadedFiles, collection: QueueCollection, l
 def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], None]) -> int:
     """Read the journals; how long it took, in ms. Raises SpoolUnusable."""
     started_us = clock.stopwatch_us()
-    gc.collect()
-    gc.disable()  # until `settle_collector`: all that is made now stays, and looking through it takes as long again
+    garbage.load()
     try:
         collection.recover(lambda read, found: note(f"recovering: {read} of {found} journals read"))
     except OSError as error:
@@ -355,24 +353,6 @@ def end_unread(problem: str) -> None:
 def inflight_bytes(memory: int | None) -> int:
     """`max_inflight` where the configuration does not set it."""
     return INFLIGHT_BYTES if memory is None else min(INFLIGHT_BYTES, memory // 4)
-
-
-def settle_collector() -> None:
-    """What has been loaded so far stays: it is left out of every later collection of garbage.
-
-    A collection holds everybody up: the frequent ones look at five thousand new objects, and at twenty thousand.
-    """
-    gc.freeze()
-    gc.set_threshold(5_000, 4, 2_500)
-    gc.enable()
-
-
-def collect_new_garbage() -> None:
-    """Look at what the last slice of long work has left, before it is so much that a collection takes long.
-
-    The collector counts objects less those that have gone: what is made in the place of others does not bring it about.
-    """
-    gc.collect(1)
 
 
 def give_up(log: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Opening the ports: where systemd has opened sockets, else where the configuration says."""
 
-import gc
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kestreld import garbage
 from kestreld.config.config import Address, Config, exposure_reason
 from kestreld.errors import ConfigError
 from kestreld.log import Level, Log
@@ -93,7 +93,8 @@ def listen_for_jobs(
         lambda: use.resident_bytes if (use := own.use()) is not None else 0,
         cpu_s,
     )
-    jobs = new_jobs(service.collection, config, process.random_bytes)
+    jobs = new_jobs(service.collection, config, process.random_bytes, garbage.collect_new)
+    service.once_a_second.append(lambda: garbage.there_are(jobs.objects))
     protocol, node = disque_protocol(service, jobs, process.random_bytes, _port_of(ports[0][0].address), facts)
     if conf is not None:
         for bound, _ in ports:
@@ -101,7 +102,7 @@ def listen_for_jobs(
         conf.apply(node, log)
     report = log.of("jobs", Level.WARNING)
     keep_id(service, node, report)
-    keep_on_disk(service, node, config, report, gc.freeze, conf, fail)
+    keep_on_disk(service, node, config, report, garbage.leave_out, conf, fail)
     return _serve(service, protocol, ports)
 
 

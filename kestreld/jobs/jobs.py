@@ -313,6 +313,8 @@ class Jobs(JobStore):
         for job in self.timers.due(now_ms, WAKES_AT_ONCE):
             if job.state != GONE:
                 self._wake(job, now_ms)
+        if self.timers.has_moved_many():
+            self._tidy()
         self._set_alarm()
 
     def _wake(self, job: Job, now_ms: int) -> None:

@@ -21,7 +21,7 @@ from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.keys import ClientKeys
 from kestreld.jobs.levels import Memory
 from kestreld.jobs.table import MASK, Table
-from kestreld.jobs.timers import Timers
+from kestreld.jobs.timers import CHUNK_JOBS, Timers
 from kestreld.jobs.waiting import JobWaiter, PatternWaiters
 from kestreld.queues.agenda import Agenda, Scheduled
 
@@ -55,7 +55,8 @@ class _Alarm(Scheduled):
 class JobStore:
     """Every job and every queue of a node. What becomes of a job between its coming and its end is for `Jobs`.
 
-    `retry_from_delivery`: a job's retry time counts from when it is handed out, not from when it was queued.
+    `retry_from_delivery`: a job's retry time counts from when it is handed out, not from when it was queued. `tidy` is
+    told now and then while many jobs fall due: what the timers have made then is better looked at soon.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class JobStore:
         node_id: bytes,
         *,
         retry_from_delivery: bool = False,
+        tidy: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock = clock
         self.agenda = agenda
@@ -86,6 +88,7 @@ class JobStore:
         self.queues_max: int | None = None  # None = unlimited
         self._ids = JobIds(node_id, random_bytes(SEED_BYTES))
         self._random_bytes = random_bytes
+        self._tidy = tidy
         self._jitters_ms: list[int] = []
         self._offset_ms = clock.wall_ms - clock.monotonic_ms
         self.last_ctime = 0
@@ -101,6 +104,11 @@ class JobStore:
     def read_now_ms(self) -> int:
         """`now_ms`, for who does not know the store."""
         return self.clock.monotonic_ms + self._offset_ms
+
+    @property
+    def objects(self) -> int:
+        """How many objects there are, roughly, that stay until a job ends."""
+        return self.table.count + self.queues.count + self.timers.entries // CHUNK_JOBS
 
     @property
     def drift_ms(self) -> int:
@@ -352,6 +360,7 @@ def _end(
     for queue_part in queues.parts:
         for queue in queue_part.values():
             yield from queue.jobs.drop()
+            queue.unlist()  # else it and the terms of its jobs refer to each other
         queue_part.clear()
         yield
     while table.parts:

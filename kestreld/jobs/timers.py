@@ -14,13 +14,24 @@ from kestreld.jobs.job import GONE, NEVER, Job
 BUCKET_BITS: Final = 10
 SLOT_BITS: Final = 2
 CHUNK_JOBS: Final = 512
+MOVED_MANY: Final = 1 << 13
 IDLE_ENTRIES_MAX: Final = 1 << 12  # entries are swept beyond this and twice the jobs there are
 
 
 class Timers:
     """All the times of a store. Instants are on its steady clock."""
 
-    __slots__ = ("_bucket_heap", "_buckets", "_entries", "_slot_heap", "_slots", "_spread", "_sweeping", "is_untidy")
+    __slots__ = (
+        "_bucket_heap",
+        "_buckets",
+        "_moved",
+        "_slot_heap",
+        "_slots",
+        "_spread",
+        "_sweeping",
+        "entries",
+        "is_untidy",
+    )
 
     def __init__(self) -> None:
         self._buckets: dict[int, list[list[Job]]] = {}
@@ -28,7 +39,8 @@ class Timers:
         self._slots: dict[int, list[Job]] = {}
         self._slot_heap: list[int] = []
         self._spread = -1  # buckets up to this one are in slots
-        self._entries = 0  # in buckets
+        self.entries = 0  # in buckets
+        self._moved = 0  # entries that came to slots since `has_moved_many` said so
         self._sweeping: Iterator[None] | None = None
         self.is_untidy = False  # `tidy` is to be called
 
@@ -39,12 +51,12 @@ class Timers:
         if number <= self._spread:
             self._add_to_slot(job, at_ms >> SLOT_BITS)
             return
-        self._entries += 1
+        self.entries += 1
         chunks = self._buckets.get(number)
         if chunks is not None and len(chunks[-1]) < CHUNK_JOBS:
             chunks[-1].append(job)
             return
-        self.is_untidy = self._entries > IDLE_ENTRIES_MAX
+        self.is_untidy = self.entries > IDLE_ENTRIES_MAX
         if chunks is None:
             self._buckets[number] = [[job]]
             heappush(self._bucket_heap, number)
@@ -102,18 +114,26 @@ class Timers:
         chunk = chunks.pop()
         if not chunks:
             del self._buckets[heappop(self._bucket_heap)]
-        self._entries -= len(chunk)
+        self.entries -= len(chunk)
+        self._moved += len(chunk)
         for job in chunk:
             if job.state != GONE and job.wakes_at_ms >> BUCKET_BITS == number:
                 self._add_to_slot(job, job.wakes_at_ms >> SLOT_BITS)
         return len(chunk) >> 3 or 1
+
+    def has_moved_many(self) -> bool:
+        """Whether so many were moved to slots since it was last so that their lists are young and long."""
+        if self._moved < MOVED_MANY:
+            return False
+        self._moved = 0
+        return True
 
     # Entries of jobs that have gone
 
     def tidy(self, jobs_count: int) -> None:
         """Called with jobs that come while it `is_untidy`: sweep some entries where most are of jobs that have gone."""
         if self._sweeping is None:
-            if self._entries <= 2 * jobs_count + IDLE_ENTRIES_MAX:
+            if self.entries <= 2 * jobs_count + IDLE_ENTRIES_MAX:
                 self.is_untidy = False
                 return
             self._sweeping = self._sweep()
@@ -127,7 +147,7 @@ class Timers:
                 left = min(left, len(chunks)) - 1
                 chunk = chunks.pop(0)
                 kept = [job for job in chunk if job.state != GONE and job.wakes_at_ms >> BUCKET_BITS == number]
-                self._entries -= len(chunk) - len(kept)
+                self.entries -= len(chunk) - len(kept)
                 if chunks and len(chunks[-1]) + len(kept) <= CHUNK_JOBS:
                     chunks[-1] += kept
                 else:

@@ -23,14 +23,17 @@ from kestreld.server.service import Service
 NODE_ID_RANDOM_BYTES = 20
 
 
-def new_jobs(collection: QueueCollection, config: Config, random_bytes: RandomBytes) -> Jobs:
-    """An empty store."""
+def new_jobs(
+    collection: QueueCollection, config: Config, random_bytes: RandomBytes, tidy: Callable[[], None] = lambda: None
+) -> Jobs:
+    """An empty store. `tidy` is told now and then while jobs fall due by the million."""
     jobs = Jobs(
         collection.clock,
         collection.agenda,
         random_bytes,
         random_bytes(NODE_ID_RANDOM_BYTES).hex().encode(),
         retry_from_delivery=config.jobs_retry_from is RetryFrom.DELIVERY,
+        tidy=tidy,
     )
     jobs.queues_max = config.max_queues
     jobs.rules = DeadLetterRules(config.job_rules.rules)

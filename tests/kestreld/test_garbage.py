@@ -1,0 +1,68 @@
+"""Looks for cyclic garbage hold everybody up: they are short, and jobs need none."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from kestreld import garbage
+from kestreld.jobs.job import Job
+from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.timers import MOVED_MANY
+from tests.support.clock import FakeClock
+from tests.support.jobs import new_jobs, pass_time
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_everything_is_looked_at_only_while_it_is_little() -> None:
+    garbage.settle()
+    _, _, often = gc.get_threshold()
+    garbage.there_are(garbage.OLD_OBJECTS_MAX + 1)
+    _, _, never = gc.get_threshold()
+    garbage.there_are(garbage.OLD_OBJECTS_MAX)
+    assert gc.get_threshold()[2] == often
+    assert never == garbage.NEVER
+
+
+def test_jobs_and_queues_are_counted_as_objects_that_stay() -> None:
+    jobs = new_jobs(FakeClock())
+    queue = jobs.queue(b"q")
+    assert queue is not None
+    for _ in range(100):
+        jobs.add(b"x", queue.terms_of((60_000, 30_000, 0, -1)))
+    assert jobs.objects >= 101
+
+
+def test_while_many_jobs_fall_due_what_the_timers_make_is_looked_at_in_between() -> None:
+    clock, told = FakeClock(), list[int]()
+    jobs = new_jobs(clock, tidy=lambda: told.append(1))
+    queue = jobs.queue(b"q")
+    assert queue is not None
+    for _ in range(3 * MOVED_MANY):
+        jobs.add(b"x", queue.terms_of((60_000, 30_000, 0, -1)))
+    pass_time(jobs, clock, 61_000)
+    assert jobs.table.count == 0
+    assert len(told) >= 3
+
+
+def test_jobs_that_are_dropped_leave_nothing_for_a_look_to_find() -> None:
+    jobs = new_jobs(FakeClock())
+    queue = jobs.queue(b"dropped")
+    assert queue is not None
+    for _ in range(100):
+        jobs.add(b"x", queue.terms_of((60_000, 30_000, 0, -1)))
+    del queue
+    gc.collect()
+    gc.disable()
+    for _ in jobs.clear():
+        pass
+    left = [one.terms.queue if type(one) is Job else one for one in gc.get_objects() if type(one) in (Job, JobQueue)]
+    assert b"dropped" not in [queue.name for queue in left]
