@@ -140,7 +140,14 @@ def test_a_scan_in_steps_finds_everything_once_and_ends(client: RespClient) -> N
 def test_a_scan_takes_any_cursor(client: RespClient) -> None:
     for cursor in ("-1", "18446744073709551615", "+7", "99999"):
         assert isinstance(client("QSCAN", cursor), list)
+    assert client("QSCAN", "") == client("QSCAN")
     assert client("QSCAN", "18446744073709551616") == b"ERR invalid cursor or option name"
+
+
+def test_a_greatest_length_of_minus_one_is_none(client: RespClient) -> None:
+    add_many(client, "q", 2)
+    assert client("QSCAN", "MAXLEN", -1, "MINLEN", -1, "IMPORTRATE", -1) == [b"0", [b"q"]]
+    assert client("QSCAN", "MAXLEN", -2) == client("QSCAN", "MAXLEN", 1) == [b"0", []]
 
 
 def test_one_client_waiting_for_many_queues_leaves_them_all_when_it_goes(client: RespClient, server: Daemon) -> None:

@@ -81,6 +81,24 @@ def test_a_client_is_killed_by_its_number_or_address(client: RespClient, other: 
     assert client("CLIENT", "KILL", "TYPE", "nonsense") == b"ERR Unknown client type 'nonsense'"
 
 
+@pytest.mark.parametrize(
+    ("words", "reply"),
+    [
+        ((), b"ERR syntax error"),
+        (("ID", "x"), b"ERR value is not an integer or out of range"),
+        (("TYPE", "slave", "ID", "x"), b"ERR Unknown client type 'slave'"),
+        (("ID", "x", "TYPE", "slave"), b"ERR value is not an integer or out of range"),
+        (("SKIPME", "maybe"), b"ERR syntax error"),
+        (("TYPE", "NORMAL", "ID"), b"ERR syntax error"),
+        (("TYPE", "normal", "ID", 999_999_999, "skipme", "NO"), 0),
+    ],
+)
+def test_the_first_mistake_in_what_is_to_be_killed_is_named(
+    client: RespClient, words: tuple[str | int, ...], reply: bytes | int
+) -> None:
+    assert client("CLIENT", "KILL", *words) == reply
+
+
 def test_a_blocked_client_can_be_killed(client: RespClient, other: RespClient) -> None:
     assert other("CLIENT", "SETNAME", "waiting") == b"OK"
     other.send("GETJOB", "FROM", "q")
@@ -100,6 +118,19 @@ def test_a_pause_holds_commands_back_until_it_is_over(client: RespClient, other:
     assert other.reply().startswith(b"D-")
     assert other.reply() == 1
     assert time.monotonic() - started_s > 0.25
+
+
+def test_of_two_pauses_the_one_that_ends_later_counts(client: RespClient, other: RespClient) -> None:
+    started_s = time.monotonic()
+    for span_ms in (1, 300, 1):
+        assert client("CLIENT", "PAUSE", span_ms) == b"OK"
+    assert other("PING") == b"PONG"
+    assert time.monotonic() - started_s > 0.25
+
+
+def test_a_pause_has_a_span(client: RespClient) -> None:
+    assert client("CLIENT", "PAUSE", -1) == b"ERR timeout is negative"
+    assert client("CLIENT", "PAUSE", "x") == b"ERR timeout is not an integer or out of range"
 
 
 def test_a_sleep_delays_its_client_only(client: RespClient, other: RespClient) -> None:
@@ -124,6 +155,16 @@ def test_who_watches_commands_sees_no_secrets(client: RespClient, other: RespCli
     client("CONFIG", "GET", "requirepass")
     client("ADDJOB", "q", "body", 0)
     assert b'"ADDJOB" "q" "body" "0"' in other.reply()
+
+
+def test_who_watches_sees_what_administrators_do(client: RespClient, other: RespClient, server: Daemon) -> None:
+    assert other("MONITOR") == b"OK"
+    client("CLUSTER", "MYID")
+    client("QUIT")
+    with closing(RespClient(server.disque)) as third:
+        third("DEBUG", "FLUSHALL")
+    assert other.reply().endswith(b'"CLUSTER" "MYID"')
+    assert other.reply().endswith(b'"DEBUG" "FLUSHALL"')
 
 
 def test_no_secret_is_in_any_log(tmp_path: Path) -> None:
@@ -191,8 +232,65 @@ def test_slow_commands_are_logged_without_secrets(client: RespClient) -> None:
         assert newest[3][-1] == b"... (10 more arguments)"
         assert before[3][2] == b"x" * 128 + b"... (72 more bytes)"
         assert client("SLOWLOG", "LEN") >= 2
+        assert len(client("SLOWLOG", "GET", -1)) >= 3
     finally:
         assert client("CONFIG", "SET", "slowlog-log-slower-than", 10000) == b"OK"
+
+
+def test_what_takes_long_is_drawn(client: RespClient) -> None:
+    assert client("LATENCY", "GRAPH", "command") == b"ERR No samples available for event 'command'"
+    assert client("CONFIG", "SET", "latency-monitor-threshold", 1) == b"OK"
+    try:
+        while not client("LATENCY", "LATEST"):
+            client("ACKJOB", *["D-" + "x" * 8 + "-" + "y" * 24 + "-05a1"] * 20_000)
+        (event, _, spent_ms, longest_ms), *_ = client("LATENCY", "LATEST")
+        assert event == b"fast-command"
+        graph = client("LATENCY", "GRAPH", event)
+        assert graph.startswith(b"fast-command - high %d ms, low " % spent_ms)
+        assert b"(all time high %d ms)\n" % longest_ms in graph
+    finally:
+        assert client("CONFIG", "SET", "latency-monitor-threshold", 0) == b"OK"
+        client("LATENCY", "RESET")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("hz", "0", b"1"),
+        ("HZ", "501", b"500"),
+        ("hz", "+7", b"7"),
+        ("hz", "10", b"10"),
+        ("cluster-node-timeout", "0", b"0"),
+        ("cluster-node-timeout", "15000", b"15000"),
+        ("client-output-buffer-limit", "slave 0 0 0", None),
+        ("client-output-buffer-limit", "normal 0 0 0", b"normal 0 0 0"),
+        ("timeout", " 1", None),
+        ("timeout", "-1", None),
+    ],
+)
+def test_numbers_are_set_as_they_are_written_in_commands(
+    client: RespClient, name: str, value: str, shown: bytes | None
+) -> None:
+    refused = f"ERR Invalid argument '{value}' for CONFIG SET '{name}'".encode()
+    assert client("CONFIG", "SET", name, value) == (refused if shown is None else b"OK")
+    if shown is not None:
+        assert client("CONFIG", "GET", name.lower()) == [name.lower().encode(), shown]
+
+
+@pytest.mark.parametrize(
+    ("name", "arity", "flags"),
+    [
+        ("time", 1, [b"readonly", b"fast"]),
+        ("qscan", -1, [b"readonly"]),
+        ("debug", -2, [b"admin"]),
+        ("auth", -2, [b"readonly", b"loading", b"fast"]),
+        ("COMMAND", 0, [b"readonly", b"loading"]),
+        ("loadjob", 2, [b"write"]),
+    ],
+)
+def test_the_table_of_commands_has_their_flags(client: RespClient, name: str, arity: int, flags: list[bytes]) -> None:
+    assert client("COMMAND", "INFO", name) == [[name.lower().encode(), arity, flags, 0, 0, 0]]
+    assert client("LOADJOB") == b"ERR wrong number of arguments for 'loadjob' command"
 
 
 def test_too_many_clients_are_turned_away(server: Daemon, client: RespClient) -> None:

@@ -1,14 +1,14 @@
 """CLIENT: who is connected, by which name, and what is answered."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kestreld.jobs.waiting import JobWaiter
 from kestreld.server.disque import replies
 from kestreld.server.disque.client import DisqueClient
 from kestreld.server.disque.handler import REPLY_OFF, REPLY_ON, REPLY_SKIP, DisqueHandler
-from kestreld.server.disque.node import Nap
 from kestreld.server.disque.numbers import integer
-from kestreld.server.disque.replies import NIL, OK, SYNTAX_ERROR, bulk
+from kestreld.server.disque.replies import NIL, NOT_AN_INTEGER, OK, SYNTAX_ERROR, bulk
 
 USAGE = b"-ERR Syntax error, try CLIENT (LIST | KILL ip:port | GETNAME | SETNAME connection-name)\r\n"
 PAUSE_MS_MAX = 86_400_000
@@ -24,7 +24,7 @@ def client(handler: DisqueHandler, words: list[bytes]) -> None:
         _set_name(handler, words[2])
     elif word == b"reply" and count == 3:
         _reply(handler, words[2].lower())
-    elif word == b"kill" and count >= 3:
+    elif word == b"kill":
         _kill(handler, words)
     elif word == b"pause" and count == 3:
         _pause(handler, words[2])
@@ -84,47 +84,66 @@ def _reply(handler: DisqueHandler, word: bytes) -> None:
         handler.out.append(SYNTAX_ERROR)
 
 
+@dataclass(slots=True)
+class _Filters:
+    """Which clients CLIENT KILL is about. `client_id` 0 = any."""
+
+    address: bytes | None = None
+    client_id: int = 0
+    skips_me: bool = True
+    error: bytes = b""  # what is wrong with them, as a reply
+
+
+def _filters(words: list[bytes]) -> _Filters:
+    """The filters, or the first mistake in them."""
+    filters = _Filters()
+    for place in range(0, len(words), 2):
+        word, value = words[place].lower(), words[place + 1] if place + 1 < len(words) else None
+        if value is None or word not in (b"id", b"type", b"addr", b"skipme"):
+            filters.error = SYNTAX_ERROR
+        elif word == b"addr":
+            filters.address = value
+        elif word == b"id":
+            number = integer(value)
+            filters.client_id, filters.error = number or 0, NOT_AN_INTEGER if number is None else b""
+        elif word == b"type" and value.lower() != b"normal":
+            filters.error = replies.error(b"ERR Unknown client type '%b'" % value)
+        elif word == b"skipme":
+            filters.skips_me = value.lower() == b"yes"
+            filters.error = SYNTAX_ERROR if value.lower() not in (b"yes", b"no") else b""
+        if filters.error:
+            break
+    return filters
+
+
 def _kill(handler: DisqueHandler, words: list[bytes]) -> None:
     """By its address alone, +OK or an error; by filters, how many were."""
-    filters = {b"addr": words[2]} if len(words) == 3 else {}
-    for word, value in zip(words[2::2], words[3::2], strict=False):
-        filters[word.lower()] = value
-    number = integer(filters.get(b"id", b"0"))
-    if len(words) > 3 and (len(words) % 2 or not filters.keys() <= {b"id", b"type", b"addr", b"skipme"}):
-        handler.out.append(SYNTAX_ERROR)
-    elif number is None:
-        handler.out.append(b"-ERR client-id should be greater than 0\r\n")
-    elif filters.get(b"type", b"normal").lower() not in (b"normal", b"slave", b"pubsub"):
-        handler.out.append(replies.error(b"ERR Unknown client type '%b'" % filters[b"type"]))
-    elif filters.get(b"skipme", b"yes").lower() not in (b"yes", b"no"):
-        handler.out.append(SYNTAX_ERROR)
-    else:
-        killed = _killed(handler, filters, number, skips_me=len(words) > 3)
-        if len(words) > 3:
-            handler.out.append(replies.integer(killed))
-        else:
-            handler.out.append(OK if killed else b"-ERR No such client\r\n")
-
-
-def _killed(handler: DisqueHandler, filters: dict[bytes, bytes], number: int, *, skips_me: bool) -> int:
-    skips_me = skips_me and filters.get(b"skipme", b"yes").lower() == b"yes"
+    is_by_address = len(words) == 3
+    filters = _Filters(address=words[2], skips_me=False) if is_by_address else _filters(words[2:])
+    if len(words) == 2 or filters.error:
+        handler.out.append(filters.error or SYNTAX_ERROR)
+        return
     killed = 0
     for one in list(handler.node.clients.values()):
-        if (b"addr" in filters and one.address.encode() != filters[b"addr"]) or (number and one.number != number):
-            continue
-        if filters.get(b"type", b"normal").lower() != b"normal" or (one is handler and skips_me):
-            continue
-        one.hang_up()
-        killed += 1
-    return killed
+        if (
+            filters.address in (None, one.address.encode())
+            and filters.client_id in (0, one.number)
+            and not (one is handler and filters.skips_me)
+        ):
+            one.hang_up()
+            killed += 1
+    if not is_by_address:
+        handler.out.append(replies.integer(killed))
+    else:
+        handler.out.append(OK if killed else b"-ERR No such client\r\n")
 
 
 def _pause(handler: DisqueHandler, word: bytes) -> None:
-    span_ms, node = integer(word), handler.node
-    if span_ms is None or not 0 <= span_ms <= PAUSE_MS_MAX:
+    span_ms = integer(word)
+    if span_ms is None or span_ms > PAUSE_MS_MAX:
         handler.out.append(b"-ERR timeout is not an integer or out of range\r\n")
-        return
-    node.pause()
-    nap = Nap(node.clock.monotonic_ms + span_ms, node.resume)
-    node.state.collection.agenda.add(nap)
-    handler.out.append(OK)
+    elif span_ms < 0:
+        handler.out.append(b"-ERR timeout is negative\r\n")
+    else:
+        handler.node.pause(span_ms)
+        handler.out.append(OK)

@@ -11,8 +11,6 @@ FAST: Final = 4
 ADMIN: Final = 8
 READ_ONLY: Final = 16
 LOADING: Final = 32
-RANDOM: Final = 64
-NO_MONITOR: Final = 128
 WORDS_MAX: Final = 1024**2  # of a command, with its name
 
 _FLAG_NAMES: Final = (
@@ -20,15 +18,13 @@ _FLAG_NAMES: Final = (
     (READ_ONLY, b"readonly"),
     (DENY_OOM, b"denyoom"),
     (ADMIN, b"admin"),
-    (RANDOM, b"random"),
     (LOADING, b"loading"),
-    (NO_MONITOR, b"skip_monitor"),
     (FAST, b"fast"),
 )
 
 
 class Command:
-    """One command. `arity` counts the name; a negative one is the least. `calls` and `spent_us` are for INFO."""
+    """One command. `arity` counts the name; 0 or less is the least. `calls` and `spent_us` are for INFO."""
 
     __slots__ = ("arity", "calls", "flags", "name", "run", "spent_us", "words_max", "words_min")
 

@@ -14,7 +14,6 @@ BUFFER_LIMIT: Final = b"client-output-buffer-limit"
 BIND: Final = b"bind"
 BIND_MAX: Final = 16  # addresses
 PORT_MAX: Final = 65_535
-HZ_MAX: Final = 500
 KEEPALIVE_S: Final = b"60"  # where CONFIG has turned it on
 KEEPALIVE_S_MAX: Final = 32_767  # tcp(7)
 _YES_NO: Final = one_of(b"yes", b"no")
@@ -49,12 +48,8 @@ def _keepalive(value: bytes) -> bytes | None:
 
 def keepalive_s(value: bytes) -> int:
     """What a checked tcp-keepalive says; 0 = it is off."""
-    return int(value) if value.isdigit() else int(KEEPALIVE_S) if value.lower() == b"yes" else 0
-
-
-def _hz(value: bytes) -> bytes | None:
-    found = whole_number(-1 << 62)(value)
-    return None if found is None else b"%d" % min(max(int(found), 1), HZ_MAX)
+    words = {b"yes": KEEPALIVE_S, b"no": b"0"}
+    return int(words.get(value.lower(), value))
 
 
 # With one word each: those of a file only, and those that are written otherwise there than for CONFIG.
@@ -64,7 +59,6 @@ _OF_FILES: Final[dict[bytes, Check]] = {
     b"daemonize": _YES_NO,
     b"databases": whole_number(1),
     b"dir": _filled,
-    b"hz": _hz,
     b"logfile": bytes,
     b"no-appendfsync-on-rewrite": _YES_NO,
     b"pidfile": bytes,

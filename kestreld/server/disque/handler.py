@@ -15,14 +15,16 @@ from kestreld.server.accounts import Account
 from kestreld.server.command_handler import Authenticate
 from kestreld.server.disque import replies
 from kestreld.server.disque.client import DisqueClient
-from kestreld.server.disque.commands import ADMIN, DENY_OOM, LOADING, NO_MONITOR, WRITE, Command
+from kestreld.server.disque.commands import DENY_OOM, LOADING, WRITE, Command
 from kestreld.server.disque.node import DisqueNode, Nap
 from kestreld.server.disque.parser import Refusal, RespParser
 from kestreld.server.disque.persistence import Done
 from kestreld.server.disque.replies import NIL, NIL_ARRAY
+from kestreld.server.disque.rights import WITH_SECRETS
 
 MONITOR_BYTES_MAX: Final = 1 << 20  # unsent lines of a MONITOR beyond which its client is let go
 FREE: Final = frozenset({b"auth", b"quit"})
+UNSEEN: Final = WITH_SECRETS | {b"quit"}  # by who watches commands
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 TOO_MANY_CLIENTS: Final = b"-ERR max number of clients reached\r\n"
@@ -171,7 +173,7 @@ class DisqueHandler(DisqueClient):
             self.held = True
             self.node.when_paused_no_more(self._let_go)
             return None
-        if self.node.monitors and not command.flags & (ADMIN | NO_MONITOR):
+        if self.node.monitors and command.name not in UNSEEN:
             self.node.tell_monitors(self, words)
         command.run(self, words)
         return command

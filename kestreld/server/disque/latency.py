@@ -6,6 +6,7 @@ from typing import Final
 
 SAMPLES_MAX: Final = 160
 EVENTS_MAX: Final = 64
+BAR_CHARS: Final = 60
 
 
 class Latency:
@@ -40,6 +41,19 @@ class Latency:
         for event, samples in self._events.items():
             at_s, spent_ms = samples[-1]
             yield event, at_s, spent_ms, self._longest[event]
+
+    def graph(self, event: bytes, now_s: int) -> bytes:
+        """A line with a bar for each sample, in plain text; b"" where there is none."""
+        samples = self._events.get(event)
+        if samples is None:
+            return b""
+        spans_ms = [spent_ms for _, spent_ms in samples]
+        high_ms, low_ms, longest_ms = max(spans_ms), min(spans_ms), self._longest[event]
+        lines = [b"%b - high %d ms, low %d ms (all time high %d ms)" % (event, high_ms, low_ms, longest_ms), b"-" * 80]
+        for at_s, spent_ms in samples:
+            bar = b"#" * max(spent_ms * BAR_CHARS // high_ms, 1)
+            lines.append(b"%ds ago %b %d ms" % (max(now_s - at_s, 0), bar, spent_ms))
+        return b"\n".join([*lines, b""])
 
     def reset(self, events: list[bytes]) -> int:
         """Forget these events, or all; how many these are."""

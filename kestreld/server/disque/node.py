@@ -14,7 +14,7 @@ from kestreld.queues.slices import Work
 from kestreld.server.accounts import Account
 from kestreld.server.disque import rights
 from kestreld.server.disque.client import DisqueClient
-from kestreld.server.disque.commands import Command
+from kestreld.server.disque.commands import FAST, Command
 from kestreld.server.disque.latency import Latency
 from kestreld.server.disque.persistence import Done, Persistence
 from kestreld.server.disque.replies import NIL_ARRAY, quoted
@@ -115,7 +115,7 @@ class DisqueNode:
         self.monitors: list[DisqueClient] = []
         self.password = b""
         self.is_leaving = False
-        self.is_paused = False
+        self._pause: Nap | None = None
         self.clients_max = 10_000
         self.idle_ms_max = 0  # after which a client that waits for nothing is hung up on; 0 = never
         self.noted_us = self.slow_us = 10_000
@@ -252,14 +252,22 @@ class DisqueNode:
         """CLIENT PAUSE has come upon a command: who sent it goes on behind the pause."""
         self._paused.append(then)
 
-    def pause(self) -> None:
-        """Execute no commands, until `resume`."""
-        self.is_paused = True
+    def pause(self, span_ms: int) -> None:
+        """Execute no commands for that long. A pause that there is already is not made shorter."""
+        due_at_ms = self.clock.monotonic_ms + span_ms
+        if self._pause is None or due_at_ms > self._pause.due_at_ms:
+            if self._pause is not None:
+                self._pause.leave()
+            self._pause = Nap(due_at_ms, self._resume)
+            self.state.collection.agenda.add(self._pause)
         self.update_care()
 
-    def resume(self) -> None:
-        """The pause is over."""
-        self.is_paused = False
+    @property
+    def is_paused(self) -> bool:
+        return self._pause is not None
+
+    def _resume(self) -> None:
+        self._pause = None
         self.update_care()
         paused, self._paused = self._paused, []
         for then in paused:
@@ -280,7 +288,9 @@ class DisqueNode:
 
     def note_slow(self, words: list[bytes], command: Command, spent_us: int) -> None:
         """A command took long."""
-        self.latency.note(b"command", self.clock.wall_ms // 1000, spent_us // 1000)
+        self.latency.note(
+            b"fast-command" if command.flags & FAST else b"command", self.clock.wall_ms // 1000, spent_us // 1000
+        )
         if spent_us < self.slow_us or command.name in rights.WITH_SECRETS:
             return
         shown = [

@@ -16,8 +16,8 @@ def integer(word: bytes) -> int | None:
 
 
 def cursor(word: bytes) -> int | None:
-    """A cursor: any number of 64 bits, a negative one counted from the other end."""
+    """A cursor: any number of 64 bits, a negative one counted from the other end. An empty word is 0."""
     if not _INTEGER.fullmatch(word):
-        return None
+        return None if word else 0
     number = int(word)
     return number % (1 << 64) if abs(number) < 1 << 64 else None

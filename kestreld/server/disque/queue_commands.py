@@ -20,6 +20,7 @@ PAUSE_NAMES: Final = (b"none", b"in", b"out", b"all")
 PAUSE_WORDS: Final = {b"none": NOT_PAUSED, b"in": PAUSED_IN, b"out": PAUSED_OUT, b"all": PAUSED_IN | PAUSED_OUT}
 BAD_OPTION: Final = b"-ERR invalid cursor or option name\r\n"
 COUNT_DEFAULT: Final = 100
+NO_LIMIT: Final = -1  # of MAXLEN, also where a client says so
 STEPS_OF_COUNT: Final = 10  # parts of the table that a scan looks at, for each element that is wanted
 ACTIVE_STATES: Final = frozenset({ACTIVE, DELAYED})
 
@@ -239,12 +240,13 @@ _JOB_NUMBERS: Final = frozenset([b"count"])
 def qscan(handler: DisqueHandler, words: list[bytes]) -> None:
     options = scan_options(words, _QUEUE_NUMBERS, of_jobs=False)
     filters, account = options.filters, handler.account
-    least, most = filters.get(b"minlen", 0), filters.get(b"maxlen", 1 << 62)
+    least, most = filters.get(b"minlen", 0), filters.get(b"maxlen", NO_LIMIT)
 
     def fits(queue: JobQueue) -> bool:
         if account is not None and not account.sees(queue.name.decode("latin-1"), Thing.JOB):
             return False
-        return queue.is_listed and least <= queue.jobs.count <= most and filters.get(b"importrate", 0) <= 0
+        is_short = most == NO_LIMIT or queue.jobs.count <= most
+        return queue.is_listed and least <= queue.jobs.count and is_short and filters.get(b"importrate", 0) <= 0
 
     _scan(handler, options, handler.jobs.queues, fits, lambda queue: bulk(queue.name))
 

@@ -134,7 +134,7 @@ def slowlog(handler: DisqueHandler, words: list[bytes]) -> None:
             return
         lines = [
             [*map(replies.integer, (one.number, one.at_s, one.spent_us)), replies.array(map(bulk, one.words))]
-            for one in list(node.slow)[: max(count, 0)]
+            for one in list(node.slow)[: count if count >= 0 else None]
         ]
         handler.out.append(replies.array([replies.array(line) for line in lines]))
     else:
@@ -149,6 +149,10 @@ def latency(handler: DisqueHandler, words: list[bytes]) -> None:
     elif word == b"history" and len(words) == 3:
         samples = [replies.array(map(replies.integer, sample)) for sample in known.history(words[2])]
         handler.out.append(replies.array(samples))
+    elif word == b"graph" and len(words) == 3:
+        graph = known.graph(words[2], handler.node.clock.wall_ms // 1000)
+        no_samples = replies.error(b"ERR No samples available for event '%b'" % words[2])
+        handler.out.append(bulk(graph) if graph else no_samples)
     elif word == b"reset":
         handler.out.append(replies.integer(known.reset(words[2:])))
     elif word == b"doctor" and len(words) == 2:

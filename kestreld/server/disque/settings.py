@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kestreld.jobs.globs import Glob
+from kestreld.server.disque.numbers import integer
 
 PASSWORD_BYTES_MAX: Final = 512
 _UNITS: Final = {b"": 1, b"b": 1, b"k": 1000, b"kb": 1 << 10, b"m": 10**6, b"mb": 1 << 20, b"g": 10**9, b"gb": 1 << 30}
 _MEMORY: Final = re.compile(rb"(\d{1,18})([a-z]{0,2})")
-_BUFFER_CLASSES: Final = frozenset([b"normal", b"slave", b"pubsub"])
+HZ_MAX: Final = 500
 
 Check = Callable[[bytes], bytes | None]  # the value as CONFIG GET shows it; None where it is none
 
@@ -21,8 +22,8 @@ def whole_number(least: int, most: int = 1 << 62) -> Check:
     """Of this size."""
 
     def check(value: bytes) -> bytes | None:
-        is_number = re.fullmatch(rb"-?\d{1,18}", value) is not None and least <= int(value) <= most
-        return b"%d" % int(value) if is_number else None
+        number = integer(value) if value else None
+        return b"%d" % number if number is not None and least <= number <= most else None
 
     return check
 
@@ -39,6 +40,11 @@ def _memory(value: bytes) -> bytes | None:
     return b"%d" % (int(found[1]) * _UNITS[found[2]])
 
 
+def _hz(value: bytes) -> bytes | None:
+    found = whole_number(0)(value)
+    return None if found is None else b"%d" % min(max(int(found), 1), HZ_MAX)
+
+
 def _password(value: bytes) -> bytes | None:
     return value if len(value) <= PASSWORD_BYTES_MAX else None
 
@@ -48,9 +54,8 @@ def _buffer_limit(value: bytes) -> bytes | None:
     if not words or len(words) % 4:
         return None
     for at in range(0, len(words), 4):
-        if words[at].lower() not in _BUFFER_CLASSES or not all(_memory(word) for word in words[at + 1 : at + 3]):
-            return None
-        if not words[at + 3].isdigit():
+        name, sizes = words[at].lower(), [_memory(word) for word in words[at + 1 : at + 3]]
+        if name != b"normal" or None in sizes or not words[at + 3].isdigit():
             return None
     return value
 
@@ -76,8 +81,8 @@ PARAMETERS: Final[dict[bytes, tuple[bytes, Check | None]]] = {
     b"databases": (b"16", None),
     b"maxclients": (b"10000", whole_number(1)),
     b"watchdog-period": (b"0", whole_number(0)),
-    b"hz": (b"10", whole_number(1, 500)),
-    b"cluster-node-timeout": (b"15000", whole_number(1)),
+    b"hz": (b"10", _hz),
+    b"cluster-node-timeout": (b"15000", whole_number(0)),
     b"tcp-keepalive": (b"no", _YES_NO),
     b"no-appendfsync-on-rewrite": (b"no", None),
     b"daemonize": (b"no", None),
