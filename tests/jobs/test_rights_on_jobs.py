@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.resp import RespClient, resp_client
+from tests.support.resp import NIL_ARRAY, RespClient, resp_client
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +15,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     users = {
         "ann": "jobs: {'mail.*': [put, peek], 'web': [get]}",
         "bob": "jobs: {'mail.*': all}",
+        "dan": "jobs: {'*.free': [put, get]}",
         "eve": "rights: {'*': [put, get]}",
         "root": "rights: {'*': all}",
     }
@@ -28,6 +29,11 @@ def session_of(daemon: Daemon, name: str) -> RespClient:
     client = RespClient(daemon.disque)
     assert client("AUTH", name, name) == b"OK"
     return client
+
+
+def until_blocked(client: RespClient, count: int) -> None:
+    while b"blocked_clients:%d\r\n" % count not in client("INFO", "clients"):
+        pass
 
 
 def test_nobody_does_anything_without_a_login(guarded: Daemon) -> None:
@@ -90,6 +96,22 @@ def test_scans_show_queues_that_a_user_may_know_of(guarded: Daemon) -> None:
     assert root("DEBUG", "FLUSHALL") == b"OK"
     root.close()
     bob.close()
+
+
+def test_a_pattern_gets_no_jobs_of_queues_without_the_right(guarded: Daemon) -> None:
+    """Also by a pattern whose text alone is like those that he has it on."""
+    root, dan = session_of(guarded, "root"), session_of(guarded, "dan")
+    secret = root.job("web")
+    assert dan("GETJOB", "NOHANG", "MATCH", "FROM", "*[^.free") == NIL_ARRAY
+    dan.send("GETJOB", "MATCH", "FROM", "*[^.free", "*.free")
+    until_blocked(root, 1)
+    root.job("web")
+    job_id = root.job("web.free")
+    assert dan.reply() == [[b"web.free", job_id, b"body"]]
+    assert root("GETJOB", "MATCH", "FROM", "*[^.free")[0][1] == secret
+    assert root("DEBUG", "FLUSHALL") == b"OK"
+    root.close()
+    dan.close()
 
 
 def test_rights_of_queues_are_none_on_jobs(guarded: Daemon) -> None:

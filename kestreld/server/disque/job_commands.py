@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from kestreld.config.users import Right, Thing
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import PAUSED_IN, AddedWith, JobQueue
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
+from kestreld.server.accounts import Account
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.numbers import integer
@@ -233,9 +235,24 @@ def getjob(handler: DisqueHandler, words: list[bytes]) -> None:
     fetch(handler, options, list(queues), [])
 
 
+class _OwnGlob(Glob):
+    """A pattern of a user: it is like no queue that he may not take jobs of."""
+
+    __slots__ = ("_account",)
+
+    def __init__(self, text: bytes, account: Account) -> None:
+        super().__init__(text)
+        self.text = b"%b\0%b" % (account.config.name.encode(), text)  # others wait apart
+        self._account = account
+
+    def matches(self, name: bytes) -> bool:
+        return super().matches(name) and self._account.may(Right.GET, name.decode("latin-1"), Thing.JOB)
+
+
 def _fetch_like(handler: DisqueHandler, options: GetOptions) -> Iterator[None]:
     """Fetch from the queues whose names are like the patterns, those of the first pattern first."""
-    globs = [Glob(name) for name in options.names]
+    account = handler.account
+    globs = [Glob(name) if account is None else _OwnGlob(name, account) for name in options.names]
     found: list[list[JobQueue]] = [[] for _ in globs]
     for place, queue in enumerate(handler.jobs.queues, 1):
         if queue.jobs.count:
