@@ -35,8 +35,8 @@ class LogWriter(Committed):
     the disk takes that, `failure` says why not, and nothing but `try_again` makes an attempt.
     """
 
-    __slots__ = ("_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "failure", "now_ms",
-                 "rewrite_wanted", "segment_number", "told", "unwritten_bytes")  # fmt: skip
+    __slots__ = ("_dropped_number", "_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "failure",
+                 "now_ms", "rewrite_wanted", "segment_number", "told", "unwritten_bytes")  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class LogWriter(Committed):
         self.unwritten_bytes = 0  # about
         self.commits = 0  # so many were written
         self.segment_number = log.next_number  # what is said now gets into that one, or a later one
+        self._dropped_number = 0  # of what was to get into that one, some was dropped
         self.failure: JournalFailed | None = None
         self.told: Callable[[], None] = lambda: None  # that `failure` is another
         self.rewrite_wanted = False  # nobody knows what of the log is on disk
@@ -109,10 +110,9 @@ class LogWriter(Committed):
         if self._ended:
             parts += [done_record(self.now_ms(), ids, why) for why, ids in self._ended.items()]
             self._ended = {}
-        self.rewrite_wanted = self.rewrite_wanted or log.is_sync_failed
         try:
             if self.segment_number != log.last_number or log.failed is not None:
-                log.begin_segment(b"".join(parts))
+                self._begin_segment(b"".join(parts))
             else:
                 log.write(parts, 0)
         except JournalFailed as failure:
@@ -123,10 +123,18 @@ class LogWriter(Committed):
         self.commits += 1
         if self.sync_ms == 0:
             self._in_flight = parts
-        self.choose_segment()
+        self._choose_segment()
 
-    def choose_segment(self) -> None:
-        """After a commit, or where a segment was begun without one."""
+    def begin_segment(self) -> None:
+        """Begin a segment without a commit. Raises JournalFailed."""
+        self._begin_segment()
+        self._choose_segment()
+
+    def _begin_segment(self, unsaid: bytes = b"") -> None:
+        self.rewrite_wanted = self.rewrite_wanted or self._log.is_sync_failed
+        self._log.begin_segment(unsaid)
+
+    def _choose_segment(self) -> None:
         is_full = not self._log.segments or self._log.grown_bytes() >= self.segment_bytes_max
         self.segment_number = self._log.next_number if is_full or self._log.failed else self._log.last_number
 
@@ -136,6 +144,7 @@ class LogWriter(Committed):
         self.segment_number = self._log.next_number
         if self.unwritten_bytes > KEPT_BYTES_MAX:
             self._parts, self._ended, self.unwritten_bytes = [], {}, 0
+            self._dropped_number = self.segment_number
             self.rewrite_wanted = True
 
     def _set_failure(self, failure: JournalFailed | None) -> None:
@@ -162,7 +171,12 @@ class LogWriter(Committed):
             self.mark_dirty()
 
     def roll(self) -> None:
-        """The next commit begins a segment."""
+        """The next commit begins a segment. None of what was dropped or may be lost was to get into that.
+
+        Raises JournalFailed.
+        """
+        if self._dropped_number > self._log.last_number or self._log.is_sync_failed:
+            self._begin_segment()
         self.segment_number = self._log.next_number
 
     def wants_segment(self, journal: object) -> bool:

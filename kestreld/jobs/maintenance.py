@@ -131,13 +131,19 @@ class LogMaintenance(Scheduled):
         writer.try_again()
         if self._work is not None or writer.failure is not None:
             return
-        is_due = self._is_rewrite_due() or writer.rewrite_wanted or self.is_fresh
+        is_due = self._is_rewrite_due() or writer.rewrite_wanted or journal.is_sync_failed or self.is_fresh
         if (is_due and now_ms >= self._again_at_ms) or self._is_wanted:
             self._take_on(self._rewrite())
-        elif journal.segments and self.log.first_needed() > journal.segments[0].number:
+        elif self._has_dead():
             self._take_on(self._drop_dead())
         elif journal.unproven or not journal.is_marked:
             self._engine.sync(writer)
+
+    def _has_dead(self) -> bool:
+        """Whether segments may go: not while another log counts, nor where nobody knows what of this one is on disk."""
+        segments = self.journal.segments
+        is_sure = not (self.is_fresh or self.writer.rewrite_wanted)
+        return is_sure and bool(segments) and self.log.first_needed() > segments[0].number
 
     def _is_rewrite_due(self) -> bool:
         jobs, journal, segment_bytes_max = self._jobs, self.journal, self.writer.segment_bytes_max
@@ -196,11 +202,11 @@ class LogMaintenance(Scheduled):
         """Write all jobs anew behind what there is, which is dead then. Raises JournalFailed or OSError."""
         writer, log, clock = self.writer, self.log, self._engine.clock
         self.is_rewriting, self._is_wanted, self.last_rewrite_failed = True, False, True
-        writer.rewrite_is_over(is_done=True)
         self.rewrite_began_at_ms = clock.monotonic_ms
         self._again_at_ms = clock.monotonic_ms + AGAIN_MS
         try:
             writer.roll()
+            writer.rewrite_is_over(is_done=True)
             boundary = writer.segment_number
             written = 0
             table = self._jobs.table
@@ -269,10 +275,11 @@ class LogMaintenance(Scheduled):
         floor = self.log.first_needed()
         yield from self._write()
         if not journal.segments or journal.live.number < floor:
-            journal.begin_segment()
-            writer.choose_segment()
+            writer.begin_segment()
         yield from on_disk(self._engine, journal, writer, (journal.live.number, journal.live.used_bytes))
         self._must_be_sound()
+        if writer.rewrite_wanted:
+            raise JournalFailed(journal.folder, "segments are kept, as a sync behind them has failed")
         journal.count_from(floor)
         outcome: list[OSError | None] = []
         files = self._engine.files

@@ -224,8 +224,7 @@ class JobStorage:
         if state.is_distrusted:
             maintenance.writer.rewrite_is_over(is_done=False)
         if state.was_stopped:
-            journal.begin_segment()
-            maintenance.writer.choose_segment()
+            maintenance.writer.begin_segment()
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)
         for number, job in enumerate(doubtful):
@@ -263,8 +262,6 @@ class JobStorage:
 
     def _open(self, log_id: int, last_number: int) -> JobJournal:
         engine = self._engine
-        if self._leaving is not None:
-            last_number = max(self._leaving.journal.last_number, last_number)
         journal = JobJournal(engine.files, engine.clock, engine.open_files, self.folder, log_id, last_number)
         journal.make_folder()
         return journal
@@ -310,9 +307,13 @@ class JobStorage:
             raise JournalFailed(self.folder, "not all jobs are in memory" if self.is_loading else str(self.stopped))
         files, clock = self._engine.files, self._engine.clock
         names = files.list_dir(self.folder) if files.is_dir(self.folder) else []
-        # Not that of the log which was turned off, also where the clock stands still or was set back.
-        log_id = max(clock.wall_ms, self._leaving.journal.journal_id + 1 if self._leaving is not None else 0)
-        journal = self._open(log_id, last_job_segment(names))
+        log_id, last_number = clock.wall_ms, last_job_segment(names)
+        if self._leaving is not None:
+            # Not that of the log which was turned off, also where the clock stands still or was set back.
+            log_id = max(log_id, self._leaving.journal.journal_id + 1)
+            # Nor a number that jobs have from it, be it of a segment that the disk did not take.
+            last_number = max(last_number, self._leaving.writer.segment_number)
+        journal = self._open(log_id, last_number)
         journal.begin_beside(find_marker(names))
         maintenance = self._start_writing(journal, is_fresh=True)
         maintenance.look(clock.monotonic_ms)

@@ -96,6 +96,98 @@ def test_what_happens_on_a_full_disk_takes_only_so_much_memory_and_the_log_is_wh
     assert engine.said() == said
 
 
+@interpreted_only
+def test_a_job_whose_record_was_dropped_on_a_full_disk_is_written_by_the_rewrite_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kestreld.jobs.log.KEPT_BYTES_MAX", 100)
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files)
+    one = engine.add(retry_ms=1000, retries_max=0)
+    engine.end_turn()
+    engine.drain()
+    files.fail_from(1)
+    engine.add()
+    engine.end_turn()
+    engine.pass_time(1500)
+    assert engine.job(one).terms.queue.name == b"q.dead"
+    files.mend()
+    engine.settle(70)
+    said = engine.said()
+    assert len(said) == 2
+    engine.crash()
+    assert engine.said() == said
+
+
+def test_a_log_that_is_begun_behind_one_that_the_disk_did_not_take_has_all_jobs(tmp_path: Path) -> None:
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files)
+    engine.add()
+    engine.end_turn()
+    assert engine.storage.rewrite()
+    files.fail_from(1)
+    engine.work()
+    assert engine.storage.refusal
+    engine.storage.turn_off()
+    files.mend()
+    assert engine.turn_on() == ""
+    engine.settle()
+    said = engine.said()
+    assert len(said) == 1
+    engine.crash()
+    assert engine.said() == said
+
+
+@interpreted_only
+def test_a_new_log_that_the_disk_takes_in_part_only_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kestreld.jobs.maintenance.UNWRITTEN_BYTES_MAX", 300)
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files, segment_bytes_max=300)
+    for body in numbered(40):
+        engine.add(body=body)
+    engine.end_turn()
+    engine.storage.turn_off()
+    assert engine.turn_on() == ""
+    engine.work_until(lambda: len(engine.maintenance.journal.segments) == 3)
+    files.fail_from(1)
+    engine.work(3)
+    assert engine.storage.refusal
+    files.mend()
+    for job_id in [job.id for job in engine.jobs.table][:10]:
+        engine.ack(job_id)
+    engine.settle(10)
+    assert engine.maintenance.is_fresh
+    assert len(engine.ids()) == 30
+    engine.crash()
+    assert len(engine.ids()) == 40, "those of the log from before"
+
+
+@interpreted_only
+def test_a_rewrite_whose_sync_has_failed_keeps_the_segments_that_it_was_to_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kestreld.jobs.maintenance.REWRITTEN_AT_ONCE", 1)
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=1000)
+    for body in numbered(10):
+        engine.add(body=body)
+    engine.end_turn()
+    engine.settle(3)
+    old = engine.segments()
+    assert engine.storage.rewrite()
+    engine.work(3)
+    files.fail_from(1)
+    engine.clock.advance(1000)
+    engine.work()
+    assert files.failed
+    engine.settle(3)
+    assert set(old) < set(engine.segments())
+    engine.settle(70)
+    assert not set(old) & set(engine.segments())
+
+
 def test_a_failed_sync_is_told_to_who_waits_for_it_and_never_tried_again(tmp_path: Path) -> None:
     files = FaultyFiles(errno.EIO, ("sync",))
     engine = JobEngine(tmp_path / "spool", files, sync_ms=0)

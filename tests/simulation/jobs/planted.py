@@ -151,8 +151,7 @@ def fresh_log_counts_early() -> AbstractContextManager[Any]:
         yield from begin(self)
         started = self.maintenance
         if started is not None and started.is_fresh:
-            started.journal.begin_segment()
-            started.writer.choose_segment()
+            started.writer.begin_segment()
             started.journal.count_from(started.journal.last_number)
 
     return patch.object(JobStorage, "_begin_log", early)
