@@ -58,7 +58,7 @@ class RecoveredJobs:
     bytes_read: int = 0
     was_stopped: bool = False  # by a controlled stop: `queued` counts
     synced_bytes: int = 0  # of the last segment: so much was on disk, for sure
-    is_sealed: bool = False  # it says at its very end that all of it is on disk, as after any stop in good order
+    is_sealed: bool = False  # its very end is that of a stop in good order
     is_distrusted: bool = False  # a sync of it failed in an earlier process
     notes: list[str] = field(default_factory=list)
 
@@ -75,7 +75,8 @@ class JobRecovery:
         self._shared: dict[bytes, JobTerms] = {}
         self._number = 0  # of the segment that is read
         self._added = 0  # jobs in it that are not done
-        self._sealed_at = -1  # where a SYNC in it ends that says so of all before
+        self._sync_end = -1  # of the last SYNC in it
+        self._sealed_at = -1  # where a second one in a row ends, as only a stop in good order leaves it
         self._flushed: list[Table[Any]] = []  # to be freed in parts, as these:
         self._not_queued: list[tuple[bytes, list[bytes]]] = []
         self._queued_jobs = 0
@@ -107,7 +108,7 @@ class JobRecovery:
     def _read(self, one: FoundJobSegment) -> Reading:
         """Apply a segment's records; returns where the good ones end."""
         state = self.state
-        self._number, self._added, self._sealed_at, state.synced_bytes = one.number, 0, -1, 0
+        self._number, self._added, self._sync_end, self._sealed_at, state.synced_bytes = one.number, 0, -1, -1, 0
         limit, offset, wanted = min(one.used_bytes, one.size_bytes), HEADER_BYTES, CHUNK_BYTES
         fd = self._files.open_read(one.path)
         try:
@@ -231,7 +232,8 @@ class JobRecovery:
         state = self.state
         if record_type == JobType.SYNC:
             state.synced_bytes = read_sync(body)
-            self._sealed_at = end if state.synced_bytes == at else -1
+            is_second = at == self._sync_end and at - (end - at) == state.synced_bytes
+            self._sync_end, self._sealed_at = end, end if is_second else -1
             return
         if record_type == JobType.QUEUED:
             if state.was_stopped:

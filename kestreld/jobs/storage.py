@@ -210,7 +210,7 @@ class JobStorage:
             yield None
 
     def _go_on_behind(self, state: RecoveredJobs, doubtful: list[Job]) -> Work:
-        """Append to the log from now on. What it says of a controlled stop must not count twice: that is on disk first.
+        """Append to the log from now on. What it says of a stop must not count twice: that is on disk first.
 
         Nor are the doubtful jobs less so at the next start. Raises JournalFailed.
         """
@@ -223,7 +223,7 @@ class JobStorage:
         maintenance.log.found(state.jobs_in, state.keys_until_ms)
         if state.is_distrusted:
             maintenance.writer.rewrite_is_over(is_done=False)
-        if state.was_stopped:
+        if state.was_stopped or (state.is_sealed and self._jobs.awaits_once):
             maintenance.writer.begin_segment()
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)
@@ -371,7 +371,8 @@ class JobStorage:
         try:
             self._engine.commit.settle(writer)
             left_us = None if until_us is None else max(until_us - clock.stopwatch_us(), 0)
-            if journal.segments and self._engine.files.in_time(journal.sync, left_us) and is_all:
+            is_synced = journal.segments and self._engine.files.in_time(journal.sync, left_us)
+            if is_synced and is_all and not writer.rewrite_wanted:
                 journal.seal(0)
         except JournalFailed as failure:
             self._engine.report(f"jobs: {failure}")

@@ -95,6 +95,7 @@ class JobStore:
         self._waiter_number = 0
         self._alarm = _Alarm(self._wake_some)
         self._is_restoring = False
+        self.awaits_once = False  # jobs that were restored, and that are delivered at most once, are still to be queued
 
     @property
     def now_ms(self) -> int:
@@ -262,7 +263,7 @@ class JobStore:
     def adopt(self, table: Table[Job]) -> None:
         """These are the jobs, as a log says, each of which `restore` is to be told of. There were none."""
         self.table = table
-        self._is_restoring = True
+        self._is_restoring, self.awaits_once = True, False
 
     def restored(self) -> None:
         """All of them are there, and what is due falls due."""
@@ -294,6 +295,7 @@ class JobStore:
                 memory.delivered_once += 1
             elif job.state == DELAYED:
                 queue.delayed += 1
+                self.awaits_once = self.awaits_once or not terms.retry_ms
             if 0 < job.requeue_at_ms < at_ms:
                 at_ms = job.requeue_at_ms
             if terms.key:

@@ -20,7 +20,7 @@ from kestreld.journal.job_records import JobType, checked_job_end
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import find_whole_records
+from kestreld.journal.records import find_whole_records, sync_record
 from kestreld.journal.segment import NUMBER_MAX, UNSYNCED_MARK, Segment
 
 FOLDER: Final = ".jobs"  # in the spool
@@ -281,6 +281,11 @@ class JobJournal(Journal):
         self.synced_at = max(self.synced_at, (number, used_bytes))
         if number == self.live.number:
             self.synced_bytes = used_bytes
+
+    def seal(self, next_id: int) -> None:
+        """As of any journal, but twice: behind what was lost of a commit stands the SYNC that it began with."""
+        if self._sync_note >= 0 and self.written_to:
+            self.write([sync_record(self._sync_note)], next_id)
 
     @property
     def wants_mark(self) -> bool:

@@ -1,5 +1,6 @@
 """The job log: what of the jobs is there after a restart, a crash and damage."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from kestreld.jobs.job import DELAYED, NEVER, QUEUED, Job
 from kestreld.jobs.recovery import JobRecovery
 from kestreld.journal.job_records import JobType, read_job, whole_job_records
 from kestreld.journal.job_segments import HEADER_BYTES
-from kestreld.journal.records import FRAME_BYTES
+from kestreld.journal.records import FRAME_BYTES, sync_record
 from tests.support.clock import FakeClock
 from tests.support.engine import LateFiles
 from tests.support.job_engine import JobEngine, numbered
@@ -95,6 +96,31 @@ def test_a_delayed_job_without_retry_whose_time_came_while_the_server_was_stoppe
     engine.crash()
     engine.pass_time(10)
     assert engine.drain() == [one]
+
+
+def test_a_stop_in_good_order_says_that_no_job_was_delivered_since_only_until_the_next_start(tmp_path: Path) -> None:
+    engine = JobEngine(tmp_path / "spool")
+    one = engine.add(retry_ms=0, delay_s=60)
+    engine.restart()
+    engine.clock.advance(61_000)  # and a power cut takes what it has written meanwhile
+    engine.crash()
+    engine.pass_time(10)
+    assert (engine.drain(), engine.ids()) == ([], {one})
+
+
+def test_a_commit_of_which_only_its_sync_record_is_left_is_no_stop_in_good_order(tmp_path: Path) -> None:
+    engine = JobEngine(tmp_path / "spool", LateFiles(), sync_ms=0)
+    one = engine.add(retry_ms=0, delay_s=60)
+    engine.end_turn()
+    engine.work()
+    size_bytes = engine.segments()[0].stat().st_size
+    engine.add()
+    engine.end_turn()
+    os.truncate(engine.segments()[0], size_bytes + len(sync_record(size_bytes)))
+    engine.clock.advance(61_000)
+    engine.crash()
+    engine.pass_time(10)
+    assert (engine.drain(), engine.ids()) == ([], {one})
 
 
 @pytest.mark.parametrize("restarts", [1, 3])
