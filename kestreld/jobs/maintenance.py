@@ -180,6 +180,7 @@ class LogMaintenance(Scheduled):
         while self.journal.is_borrowed or self.journal.syncing:
             yield WAITS
         self.journal.close()
+        self._engine.commit.sync_no_more(self.writer)
         self.is_left = True
 
     def _take_on(self, work: Work) -> None:

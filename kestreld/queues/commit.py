@@ -397,6 +397,12 @@ class GroupCommit:
             if queue not in self.sync_later:
                 self.sync_later.append(queue)
 
+    def sync_no_more(self, queue: Committed) -> None:
+        """A queue's journal has been closed: no sync of it is due any more."""
+        queue.sync.plan(0)
+        if queue in self.sync_later:
+            self.sync_later.remove(queue)
+
     def _sync_now(self, queue: Committed) -> JournalFailed | None:
         journal = queue.journal
         if journal is None or not journal.segments or journal.failed is not None:

@@ -123,7 +123,9 @@ class Engine:
 
     def _start(self) -> None:
         self.commit = GroupCommit(self.clock, self.files)
-        self.collection = QueueCollection(self.files, self.clock, self.config, self.commit, self.log.append)
+        self.collection = QueueCollection(
+            self.files, self.clock, self.config, self.commit, lambda line: self.log.append(line)
+        )
         self.collection.recover()
         self.slices = Slices(self.clock, lambda: None)
         self.maintenance = Maintenance(self.collection, self.slices)

@@ -647,6 +647,18 @@ def test_a_log_is_begun_once_the_one_before_changes_nothing_in_the_folder_any_mo
     assert not [line for line in engine.log if "marker" in line]
 
 
+def test_a_log_that_was_turned_off_is_not_synced_when_that_would_have_been_due(tmp_path: Path) -> None:
+    engine = JobEngine(tmp_path / "spool", sync_ms=1000)
+    engine.add()
+    engine.end_turn()
+    engine.storage.turn_off()
+    assert engine.turn_on() == ""
+    engine.work_until(lambda: not engine.slices.is_busy)
+    engine.pass_time(1000)
+    engine.base.maintenance.sync_due()
+    assert [line for line in engine.log if "sync" in line] == []
+
+
 def test_a_log_can_be_turned_on_where_there_was_none(tmp_path: Path) -> None:
     engine = JobEngine(tmp_path / "spool", is_on=False)
     ids = {engine.add(body=body) for body in numbered(1000)}
