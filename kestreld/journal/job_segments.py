@@ -93,7 +93,7 @@ class FoundJobSegment:
     size_bytes: int
     used_bytes: int
     synced_bytes: int = 0
-    problem: JournalCorrupt | None = None  # why there is no header
+    problem: JournalCorrupt | None = None  # why there is no header: then nothing counts of it
 
 
 @dataclass(slots=True)
@@ -115,8 +115,11 @@ class FoundLog:
     @property
     def log_id(self) -> int:
         """0 where there is no segment."""
-        header = self.segments[0].header if self.segments else None
-        return header.log_id if header is not None else 0
+        return next((one.header.log_id for one in self.segments if one.header is not None), 0)
+
+    def has_failed_sync(self, number: int) -> bool:
+        """Whether a sync of that segment has failed: what is missing in it stands behind it, or was never synced."""
+        return f"{job_segment_name(number)}{UNSYNCED_MARK}" in self.names
 
 
 def last_job_segment(names: Iterable[str]) -> int:
@@ -136,16 +139,29 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
     if marker is not None:
         log.stale += [name for name in log.names if name.endswith(".live") and name != marker.name]
     found = [open_job_segment(files, folder, number) for number in numbers if number >= floor]
-    if found and found[0].header is not None:
-        log_id = found[0].header.log_id
-        others = [one for one in found if one.header is not None and one.header.log_id != log_id]
-        log.stale += [job_segment_name(one.number) for one in others]  # one that was not written to its end
-        found = [one for one in found if one not in others]
-    whole = next((place for place, one in enumerate(found) if one.problem is not None), len(found))
+    log_id = next((one.header.log_id for one in found if one.header is not None), 0)
+    others = [one for one in found if one.header is not None and one.header.log_id != log_id]
+    log.stale += [job_segment_name(one.number) for one in others]  # one that was not written to its end
+    found = [one for one in found if one not in others]
+    whole = _last_whole(log, found)
     log.aside = [_unfinished(files, one, marker, found[whole]) for one in found[whole:]]
-    log.segments = found = found[:whole]
+    log.segments = found[:whole]
     _must_be_complete(folder, log)
     return log
+
+
+def _last_whole(log: FoundLog, found: list[FoundJobSegment]) -> int:
+    """How many count: up to the last with a header, with none before it that has lost its own.
+
+    One whose sync failed may have: nothing of it need ever have got to the disk.
+    """
+    last = 0
+    for place, one in enumerate(found, 1):
+        if one.header is not None:
+            last = place
+        elif isinstance(one.problem, LaterVersion) or not log.has_failed_sync(one.number):
+            break
+    return last
 
 
 def open_job_segment(files: FileLayer, folder: str, number: int) -> FoundJobSegment:
@@ -199,15 +215,17 @@ def _must_be_complete(folder: str, log: FoundLog) -> None:
     expected = log.marker.floor if log.marker is not None else 0
     before: FoundJobSegment | None = None
     for one in log.segments:
-        if one.problem is not None:
-            raise one.problem
-        assert one.header is not None
         if expected and one.number != expected:
             missing = f"segment {expected} is" if one.number == expected + 1 else f"{expected} to {one.number - 1} are"
             raise SegmentsMissing(folder, f"{missing} missing")
-        if before is not None:
-            before.used_bytes = one.header.previous_bytes
+        if one.header is None:
+            one.used_bytes = 0
+        if before is not None and one.header is not None:
             before.synced_bytes = one.header.previous_synced
+            if before.problem is None:
+                before.used_bytes = one.header.previous_bytes
+            elif before.synced_bytes:
+                raise before.problem  # it was on disk once
         expected, before = one.number + 1, one
     last_number = log.segments[-1].number if log.segments else 0
     if log.marker is not None and last_number < log.marker.number:
@@ -236,6 +254,11 @@ class JobJournal(Journal):
 
     def begin_segment(self, unsaid: bytes = b"") -> None:
         """Go on in a new segment that begins with these records. Raises JournalFailed and leaves all as it was."""
+        if self.sync_untold:
+            self.tell_of_sync()
+        failure = self.failed
+        if self.sync_untold and failure is not None:
+            raise failure  # without the note a start would miss what the segment has lost
         number = self.next_number
         previous_bytes = self.live.used_bytes if self.segments else 0
         is_synced = not self.unsynced and self.failed is None

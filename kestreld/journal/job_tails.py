@@ -9,20 +9,18 @@ from kestreld.journal.job_segments import (
     FoundJobSegment,
     FoundLog,
     find_job_log,
-    job_segment_name,
     was_synced,
 )
 from kestreld.journal.records import why_bad
 from kestreld.journal.recovery import cut_tail, must_be_torn
-from kestreld.journal.segment import TORN_MARK, UNSYNCED_MARK
+from kestreld.journal.segment import TORN_MARK
 
 _CUT_SHORT = -1
 
 
 def is_said_again(log: FoundLog, place: int) -> bool:
     """Whether a sync of that segment failed: what is missing in it was said again behind it, or was never synced."""
-    is_last = place + 1 == len(log.segments)
-    return not is_last and f"{job_segment_name(log.segments[place].number)}{UNSYNCED_MARK}" in log.names
+    return place + 1 < len(log.segments) and log.has_failed_sync(log.segments[place].number)
 
 
 def must_be_torn_tail(files: FileLayer, log: FoundLog, place: int, buffer: bytes, end: int, *, is_synced: bool) -> None:

@@ -1,11 +1,13 @@
 """The job log on a disk that refuses writes or syncs, or is full."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from kestreld.errors import JournalFailed
+from kestreld.journal.job_verify import verify_job_log
 from tests.support.compiled import interpreted_only
 from tests.support.faulty_files import FULL, FaultyFiles
 from tests.support.job_engine import JobEngine, numbered
@@ -246,6 +248,52 @@ def test_a_process_after_one_whose_sync_failed_does_not_rely_on_what_it_reads(tm
     engine.settle()
     assert not suspect.exists()
     assert len(engine.ids()) == 1
+
+
+def test_a_segment_whose_sync_failed_need_not_even_have_its_header(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    files.fail_from(1)
+    for body in numbered(2):
+        engine.add(body=body)
+        engine.end_turn()
+        engine.work(2)
+    said = engine.said()
+    os.truncate(engine.segments()[0], 0)
+    engine.crash()
+    assert engine.problem == ""
+    assert engine.said() == said
+    assert not any(report.reason for report in verify_job_log(files, str(tmp_path / "spool/.jobs")))
+
+
+def test_a_segment_whose_sync_failed_has_to_have_its_header_where_an_earlier_one_had_succeeded(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    engine.add()
+    engine.end_turn()
+    engine.work(2)
+    files.fail_from(1)
+    for body in numbered(2):
+        engine.add(body=body)
+        engine.end_turn()
+        engine.work(2)
+    os.truncate(engine.segments()[0], 0)
+    engine.crash()
+    assert "the segment header is cut short" in (engine.problem or "")
+
+
+def test_no_segment_is_begun_behind_one_whose_sync_failed_before_that_is_noted(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync", "create"), stays=True)
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    engine.add()
+    engine.end_turn()
+    files.fail_from(1)
+    engine.work()
+    assert len(engine.segments()) == 1
+    files.kinds = ("create",)
+    files.calls, files.fail_at, files.stays = 0, 1, False  # the note once more
+    engine.settle(3)
+    assert [path.name for path in (tmp_path / "spool/.jobs").glob("*.unsynced")] == ["0000000001.jobs.unsynced"]
 
 
 @pytest.mark.parametrize("sync_ms", [None, 0, 1000])
