@@ -4,6 +4,7 @@ Neither connections nor disks are known here: what is done is told to a `JobList
 `Agenda`.
 """
 
+from itertools import islice
 from typing import Final
 
 from kestreld.jobs.globs import Glob
@@ -263,16 +264,33 @@ class Jobs(JobStore):
                 self.remove(job, EXPIRED)
                 continue
             queue.jobs.drop_first()
-            queue.jobs_out += 1
-            queue.used_at_ms = now_ms
             if self.retry_from_delivery and job.requeue_at_ms:
                 job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
             if now_ms < job.requeue_at_ms >= job.wakes_at_ms:
                 job.state = ACTIVE  # and it wakes in time
+            elif self.keeps_back and not job.terms.retry_ms:
+                queue.jobs.add(job)
+                return self._take_another(queue, now_ms)
             else:
                 self._hand_out(job, now_ms)
+            queue.jobs_out += 1
+            queue.used_at_ms = now_ms
             return job
         return None
+
+    def _take_another(self, queue: JobQueue, now_ms: int) -> Job | None:
+        """Hand out the oldest that may be while those are kept back that are delivered at most once."""
+        self._kept_back[queue] = None
+        some = islice(queue.jobs.oldest(), EXPIRED_AT_ONCE)
+        job = next((one for one in some if one.terms.retry_ms and one.expires_at_ms > now_ms), None)
+        if job is not None:
+            queue.jobs.remove(job)
+            queue.jobs_out += 1
+            queue.used_at_ms = now_ms
+            if self.retry_from_delivery:
+                job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
+            self._hand_out(job, now_ms)
+        return job
 
     def serve(self, queue: JobQueue) -> None:
         """Hand jobs to those who wait for them, who has waited longest first."""
@@ -309,6 +327,10 @@ class Jobs(JobStore):
     def _wake_some(self) -> None:
         if self._is_restoring:
             return  # what happened now nobody would write down
+        if self._kept_back and not self.keeps_back:
+            queues, self._kept_back = self._kept_back, {}
+            for queue in queues:
+                self.serve(queue)
         now_ms = self.now_ms
         for job in self.timers.due(now_ms, WAKES_AT_ONCE):
             if job.state != GONE:

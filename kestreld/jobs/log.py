@@ -36,7 +36,7 @@ class LogWriter(Committed):
     """
 
     __slots__ = ("_dropped_number", "_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "failure",
-                 "now_ms", "rewrite_wanted", "segment_number", "told", "unwritten_bytes")  # fmt: skip
+                 "is_doubtful", "now_ms", "rewrite_wanted", "segment_number", "told", "unwritten_bytes")  # fmt: skip
 
     def __init__(
         self,
@@ -60,14 +60,15 @@ class LogWriter(Committed):
         self._dropped_number = 0  # of what was to get into that one, some was dropped
         self.failure: JournalFailed | None = None
         self.told: Callable[[], None] = lambda: None  # that `failure` is another
-        self.rewrite_wanted = False  # nobody knows what of the log is on disk
+        self.rewrite_wanted = False  # nobody knows what of the log is on disk,
+        self.is_doubtful = False  # nor will before a rewrite is over
 
     def configure(self, sync_ms: int | None, segment_bytes_max: int) -> None:
         """As of a queue's journal."""
         self.sync_ms, self.segment_bytes_max = sync_ms, segment_bytes_max
 
     def tell_failures(self, told: Callable[[], None]) -> None:
-        """Have that one told whenever `failure` is another."""
+        """Have that one told whenever `failure` or `is_behind` is another."""
         self.told = told
 
     # What is to be written
@@ -89,6 +90,11 @@ class LogWriter(Committed):
         """All jobs are done, those that are not written yet too."""
         self._parts, self._ended, self.unwritten_bytes = [], {}, 0
         self.say(flushed_record(at_ms))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some of what was said is not on its way to the disk: it is refused, or was dropped."""
+        return self.failure is not None or self._dropped_number > 0
 
     @property
     def is_written(self) -> bool:
@@ -131,7 +137,8 @@ class LogWriter(Committed):
         self._choose_segment()
 
     def _begin_segment(self, unsaid: bytes = b"") -> None:
-        self.rewrite_wanted = self.rewrite_wanted or self._log.is_sync_failed
+        if self._log.is_sync_failed:
+            self._want_rewrite()
         self._log.begin_segment(unsaid)
 
     def _choose_segment(self) -> None:
@@ -145,16 +152,34 @@ class LogWriter(Committed):
         if self.unwritten_bytes > KEPT_BYTES_MAX:
             self._parts, self._ended, self.unwritten_bytes = [], {}, 0
             self._dropped_number = self.segment_number
-            self.rewrite_wanted = True
+            self._want_rewrite()
 
     def _set_failure(self, failure: JournalFailed | None) -> None:
         if failure is not self.failure:
             self.failure = failure
             self.told()
 
-    def rewrite_is_over(self, *, is_done: bool) -> None:
-        """All jobs were written anew, or begin to be; or they have to be, as nobody knows what is on disk."""
-        self.rewrite_wanted = not is_done
+    def distrust(self) -> None:
+        """What an earlier process has written need not be on disk."""
+        self._want_rewrite()
+
+    def _want_rewrite(self) -> None:
+        self.rewrite_wanted = self.is_doubtful = True
+
+    def begin_rewrite(self) -> None:
+        """All jobs are written anew from here on. Raises JournalFailed."""
+        self.roll()
+        self.rewrite_wanted = False
+
+    def end_rewrite(self, *, is_done: bool) -> None:
+        """All jobs were written anew, and are on disk; or have still to be."""
+        if not is_done:
+            self.rewrite_wanted = True
+            return
+        self.is_doubtful = False
+        if self._dropped_number:
+            self._dropped_number = 0
+            self.told()
 
     def try_again(self) -> None:
         """Have what the disk has refused written, if there is any of it."""
@@ -196,7 +221,7 @@ class LogWriter(Committed):
         self.unwritten_bytes += sum(map(len, self._in_flight))
         self._in_flight = []
         self.segment_number = self._log.next_number
-        self.rewrite_wanted = True
+        self._want_rewrite()
         now_ms = self.clock.monotonic_ms
         if now_ms - self._undone_at_ms < RETRY_MS:
             self.dirty = False

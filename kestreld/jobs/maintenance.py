@@ -206,8 +206,7 @@ class LogMaintenance(Scheduled):
         self.rewrite_began_at_ms = clock.monotonic_ms
         self._again_at_ms = clock.monotonic_ms + AGAIN_MS
         try:
-            writer.roll()
-            writer.rewrite_is_over(is_done=True)
+            writer.begin_rewrite()
             boundary = writer.segment_number
             written = 0
             table = self._jobs.table
@@ -229,8 +228,7 @@ class LogMaintenance(Scheduled):
             self.base_bytes = self.journal.disk_bytes
         finally:
             self.is_rewriting = False
-            if self.last_rewrite_failed:
-                writer.rewrite_is_over(is_done=False)
+            writer.end_rewrite(is_done=not self.last_rewrite_failed)
 
     def _rewrite_keys(self) -> Work:
         keys = self._jobs.keys

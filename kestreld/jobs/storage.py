@@ -77,6 +77,11 @@ class JobStorage:
         """Have that one told when there is another log, or none, and when the disk begins or ceases to refuse it."""
         self._changed = changed
 
+    def _tell(self) -> None:
+        writer = self.writer
+        self._jobs.keep_back(wanted=writer is not None and writer.is_behind)
+        self._changed()
+
     def restore_queues(self, *, wanted: bool) -> None:
         """Whether a stop says which jobs are queued, and a load heeds that."""
         self.restores_queues = wanted
@@ -106,14 +111,14 @@ class JobStorage:
     def _begin_loading(self) -> None:
         self.is_loading = True
         self.load_began_at_ms = self._engine.clock.wall_ms
-        self._changed()
+        self._tell()
 
     def _reload(self, done: Done, *, may_cut: bool) -> Work:
         maintenance, is_kept = self.maintenance, self.is_on
         while maintenance is not None and not maintenance.is_at_rest:
             if maintenance.writer.failure is not None:
                 self.is_loading = False
-                self._changed()
+                self._tell()
                 done(maintenance.writer.failure.reason)
                 return
             yield WAITS
@@ -175,7 +180,7 @@ class JobStorage:
         if problem:
             self._engine.report(f"jobs: {problem}")
         self._engine.settle()
-        self._changed()
+        self._tell()
         done(problem)
 
     def _settling(self, work: Work) -> Work:
@@ -222,7 +227,7 @@ class JobStorage:
         maintenance = self._start_writing(journal, is_fresh=False)
         maintenance.log.found(state.jobs_in, state.keys_until_ms)
         if state.is_distrusted:
-            maintenance.writer.rewrite_is_over(is_done=False)
+            maintenance.writer.distrust()
         if state.was_stopped or (state.is_sealed and self._jobs.awaits_once):
             maintenance.writer.begin_segment()
             position = (journal.live.number, journal.live.used_bytes)
@@ -270,7 +275,7 @@ class JobStorage:
         engine = self._engine
         writer = LogWriter(journal, engine.clock, engine.commit, engine.report, self._jobs.read_now_ms)
         writer.configure(self.sync_ms, self._segment_bytes_max)
-        writer.tell_failures(self._changed)
+        writer.tell_failures(self._tell)
         log = JobLog(writer)
         self.maintenance = LogMaintenance(engine, self._jobs, journal, writer, log, self.rules, is_fresh=is_fresh)
         self._jobs.listen(log)
@@ -317,7 +322,7 @@ class JobStorage:
         journal.begin_beside(find_marker(names))
         maintenance = self._start_writing(journal, is_fresh=True)
         maintenance.look(clock.monotonic_ms)
-        self._changed()
+        self._tell()
 
     def turn_off(self) -> None:
         """Write nothing any more. What is on disk stays there, and counts for nothing once a log is begun again."""
@@ -326,7 +331,7 @@ class JobStorage:
         if maintenance is not None:
             self._leaving = maintenance
             maintenance.leave()
-        self._changed()
+        self._tell()
 
     def rewrite(self) -> bool:
         """Write what lives in the log anew, soon; False where that is under way already, or there is no log."""
@@ -372,7 +377,7 @@ class JobStorage:
             self._engine.commit.settle(writer)
             left_us = None if until_us is None else max(until_us - clock.stopwatch_us(), 0)
             is_synced = journal.segments and self._engine.files.in_time(journal.sync, left_us)
-            if is_synced and is_all and not writer.rewrite_wanted:
+            if is_synced and is_all and not writer.is_doubtful:
                 journal.seal(0)
         except JournalFailed as failure:
             self._engine.report(f"jobs: {failure}")

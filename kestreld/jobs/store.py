@@ -95,6 +95,8 @@ class JobStore:
         self._waiter_number = 0
         self._alarm = _Alarm(self._wake_some)
         self._is_restoring = False
+        self.keeps_back = False  # jobs that are delivered at most once
+        self._kept_back: dict[JobQueue, None] = {}  # queues where somebody would have been given one
         self.awaits_once = False  # jobs that were restored, and that are delivered at most once, are still to be queued
 
     @property
@@ -256,6 +258,13 @@ class JobStore:
         """Have that one told of every change from now on; None = nobody."""
         self.listener = listener
 
+    def keep_back(self, *, wanted: bool) -> None:
+        """Whether nobody is given jobs that come once at most: a start might not know that they were queued."""
+        self.keeps_back = wanted
+        if self._kept_back and not wanted:
+            self._alarm.set(self.clock.monotonic_ms)
+            self.agenda.add(self._alarm)
+
     def go_on_from(self, latest_at_ms: int) -> None:
         """The steady clock goes on no earlier than that."""
         self._offset_ms = max(self._offset_ms, latest_at_ms - self.clock.monotonic_ms)
@@ -315,7 +324,8 @@ class JobStore:
         elif not job.terms.retry_ms:
             self.memory.delivered_once -= 1
         self.queue(queue.name)
-        job.state = QUEUED
+        requeue_at_ms = job.requeue_at_ms if job.terms.retry_ms else NEVER
+        job.come_back(QUEUED, requeue_at_ms, job.nacks, job.deliveries, job.segment)
         queue.jobs.add(job)
 
     # All of them
@@ -326,6 +336,7 @@ class JobStore:
         self.table, self.queues, self.timers, self.keys = Table(), Table(), Timers(), ClientKeys()
         self.listed = self.collected_in = self.collected_out = 0
         self.memory.clear()
+        self._kept_back = {}
         if self.listener is not None:
             self.listener.cleared()
         waiters, self.waiters = self.waiters, {}

@@ -286,6 +286,19 @@ def test_a_controlled_stop_restores_the_queues_in_order_and_jobs_without_retry_w
     assert worked in engine.ids()
 
 
+def test_a_controlled_stop_counts_for_a_job_whose_own_record_still_says_that_it_waits_for_its_time(
+    tmp_path: Path,
+) -> None:
+    engine = JobEngine(tmp_path / "spool", restores_queues=True)
+    one = engine.add(retry_ms=0, delay_s=60)
+    listener = engine.jobs.listener
+    engine.jobs.listen(None)
+    engine.pass_time(60_010)
+    engine.jobs.listen(listener)
+    engine.restart()
+    assert engine.drain() == [one]
+
+
 def test_a_controlled_stop_counts_once(tmp_path: Path) -> None:
     engine = JobEngine(tmp_path / "spool", restores_queues=True)
     once = engine.add(retry_ms=0)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kestreld.errors import JournalFailed
+from kestreld.jobs.job import Job
+from kestreld.jobs.waiting import JobWaiter
 from kestreld.journal.job_verify import verify_job_log
 from tests.support.compiled import interpreted_only
 from tests.support.faulty_files import FULL, FaultyFiles
@@ -212,6 +214,69 @@ def test_a_failed_sync_is_told_to_who_waits_for_it_and_never_tried_again(tmp_pat
     assert said.keys() == {kept, lost}
     engine.crash()
     assert engine.said() == said
+
+
+class Consumer:
+    """Waits for jobs, and notes which it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+
+    def served(self, waiter: JobWaiter, job: Job | None) -> None:
+        if job is not None:
+            self.given.append(job.id)
+
+
+def test_while_the_disk_refuses_jobs_that_come_once_are_kept_back_and_others_are_not(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",), stays=True)
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    once, often = engine.add(retry_ms=0, delay_s=2), engine.add(delay_s=2)
+    engine.end_turn()
+    engine.work(2)
+    files.fail_from(1)
+    for _ in range(2):
+        engine.add(b"other")
+        engine.end_turn()
+        engine.work(2)
+    engine.pass_time(2100)
+    engine.work(4)
+    assert engine.storage.refusal
+    assert engine.drain() == [often]
+    queue, consumer = engine.jobs.find_queue(b"q"), Consumer()
+    assert queue is not None
+    assert (queue.jobs_out, queue.jobs.count) == (1, 1)
+    engine.jobs.wait(consumer, [queue], [], 0)
+    engine.jobs.serve(queue)
+    files.mend()
+    engine.settle()
+    assert engine.storage.refusal == ""
+    assert consumer.given == [once]
+    engine.clock.wall_ms -= 10_000
+    engine.crash()
+    engine.settle(10)
+    assert engine.drain() == []
+
+
+@interpreted_only
+def test_jobs_that_come_once_are_kept_back_until_what_was_dropped_of_the_log_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kestreld.jobs.log.KEPT_BYTES_MAX", 100)
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files)
+    once = engine.add(retry_ms=0, delay_s=1)
+    engine.end_turn()
+    engine.settle(0)
+    files.fail_from(1)
+    engine.add(b"other", body=b"x" * 100)
+    engine.end_turn()
+    engine.pass_time(1500)
+    assert engine.drain() == []
+    files.mend()
+    engine.pass_time(1000)
+    assert engine.drain() == []
+    engine.settle(70)
+    assert engine.drain() == [once]
 
 
 def test_after_a_failed_sync_in_the_background_all_jobs_are_written_anew(tmp_path: Path) -> None:
