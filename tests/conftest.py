@@ -3,11 +3,16 @@ them, and `make prove` looks for others (`--hypothesis-profile search`). Of an e
 rows. A run ends with the processor time of each folder's tests.
 """
 
+import gc
+import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -28,9 +33,12 @@ settings.register_profile("quick", settings.get_profile("steady"), max_examples=
 settings.load_profile("steady")
 
 WORTH_TELLING_S: Final = 30
+COMPILED_AT_ONCE: Final = 20
 LONG_S: Final = 900  # what a long test may take on a busy machine
 _spent_s: Counter[str] = Counter()
 _seen_s = 0.0
+
+gc.disable()  # until the tests are collected: what is made by then stays
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,12 +48,39 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # where pytest keeps those of three runs
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="kestreld-tests-")
+        if getattr(config.option, "numprocesses", None) and not sys.dont_write_bytecode:
+            _compile_tests(config)
+
+
+def _compile_tests(config: pytest.Config) -> None:
+    """Those that have never been compiled, before there are workers: each of them would compile all."""
+    folder = Path(config.rootpath, "tests")
+    tests = [
+        path
+        for path in sorted(folder.rglob("test_*.py"))
+        if not any(Path(importlib.util.cache_from_source(path)).parent.glob(f"{path.stem}.*.pyc"))
+    ]
+    if len(tests) > COMPILED_AT_ONCE:
+        collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:xdist", "-p", "no:cacheprovider"]
+        compiling = [
+            subprocess.Popen(
+                [*collect, *part], cwd=config.rootpath, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            for part in (tests[: len(tests) // 2], tests[len(tests) // 2 :])
+        ]
+        for process in compiling:
+            process.wait()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Whatever a killed process has left goes with the run."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Container, Iterator
-from functools import cache
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +41,7 @@ from kestreld.journal.records import (
 from kestreld.queues.keys import digest_of
 from tests.support.accounts import quick_hash
 from tests.support.daemon import READY, running_daemon
+from tests.support.sources import sources
 from tests.support.wire import connected
 
 ROOT: Final = Path(__file__).parents[1]
@@ -115,16 +115,9 @@ CIRCLES: Final = [
 ]
 
 
-@cache
-def sources(package: str) -> list[tuple[str, ast.Module]]:
-    """Each module of a package, by its path from the root."""
-    paths = sorted((ROOT / package).rglob("*.py"))
-    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in paths]
-
-
-def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and top-level name of each imported module."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -139,6 +132,10 @@ def code_blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", document(name), re.MULTILINE | re.DOTALL)
 
 
+def names_of_tests(text: str) -> list[str]:
+    return re.findall(r"^def (test_\w+)", text, re.MULTILINE)
+
+
 def in_backticks(name: str) -> set[str]:
     """Words that a document has in code, in line or in blocks."""
     text = document(name)
@@ -149,8 +146,8 @@ def in_backticks(name: str) -> set[str]:
 def test_the_system_is_reached_through_its_doors_only() -> None:
     trespasses = [
         f"{path}:{line}: {module}"
-        for path, tree in sources("kestreld")
-        for line, module in imports(tree)
+        for path, nodes in sources("kestreld")
+        for line, module in imports(nodes)
         if module in MAY_IMPORT and not path.removeprefix("kestreld/").startswith(MAY_IMPORT[module] or ("-",))
     ]
     assert trespasses == []
@@ -171,8 +168,8 @@ def test_only_the_client_speaks_to_servers() -> None:
     makes = {"socket", "create_connection", "create_server", "fromfd", "socketpair", "SocketType"}
     found = set()
     for package in ("kestreld", "kestrelctl", "kestrelspark", "tui"):
-        for path, tree in sources(package):
-            for node in ast.walk(tree):
+        for path, nodes in sources(package):
+            for node in nodes:
                 is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
                 makes_one = is_call and node.func.attr in makes and ast.unparse(node.func.value) == "socket"
                 reads_one = isinstance(node, ast.Attribute) and node.attr in {"recv", "recv_into", "makefile"}
@@ -181,7 +178,9 @@ def test_only_the_client_speaks_to_servers() -> None:
                 if makes_one or reads_one or imports_names or parses:
                     found.add(path)
             # The recipes speak to any memcached, by a client that is made for it.
-            assert "pymemcache" not in {name for _, name in imports(tree)} or path.startswith("kestreld/recipes/"), path
+            assert "pymemcache" not in {name for _, name in imports(nodes)} or path.startswith("kestreld/recipes/"), (
+                path
+            )
     rooms = ("kestreld/cache/", "kestreld/client/", "kestreld/server/", "kestreld/queues/", "kestreld/net.py")
     assert {path for path in found if not path.startswith(rooms)} == set(MAY_TOUCH_SOCKETS)
 
@@ -199,8 +198,8 @@ def test_every_room_of_the_server_is_on_a_floor() -> None:
 def test_only_the_file_layer_opens_files() -> None:
     opening = {
         path
-        for path, tree in sources("kestreld")
-        for node in ast.walk(tree)
+        for path, nodes in sources("kestreld")
+        for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
     }
     assert opening <= {"kestreld/files.py"}
@@ -222,9 +221,9 @@ def test_the_state_of_the_engine_is_set_by_its_owners_only() -> None:
                 owners.setdefault(attribute, set()).add(path)
     assert {"put_budget", "sync_ms", "counted_bytes", "behind_items", "retiring", "safe_head"} <= set(owners)
     found: dict[tuple[str, str], str] = {}
-    for path, tree in sources("kestreld"):
+    for path, nodes in sources("kestreld"):
         in_journal = path.startswith("kestreld/journal/")  # where `state` and `reader` are what a CHECKPOINT says
-        for function in ast.walk(tree):
+        for function in nodes:
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 for receiver, name in _set(function):
                     is_other = "journal" not in receiver if in_journal else receiver in {"self", *NOT_STATE}
@@ -234,9 +233,9 @@ def test_the_state_of_the_engine_is_set_by_its_owners_only() -> None:
     assert set(MAY_SET) - set(found) == set()
 
 
-def _imported(tree: ast.Module, modules: Container[str]) -> Iterator[str]:
+def _imported(nodes: Iterable[ast.AST], modules: Container[str]) -> Iterator[str]:
     """Those of these modules that one imports."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -246,11 +245,11 @@ def _imported(tree: ast.Module, modules: Container[str]) -> Iterator[str]:
 
 def test_no_modules_import_each_other_but_for_the_circles_that_say_why() -> None:
     modules = {
-        path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): tree
+        path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): nodes
         for package in ("kestreld", "kestrelctl", "kestrelspark", "tui")
-        for path, tree in sources(package)
+        for path, nodes in sources(package)
     }
-    imported = {module: set(_imported(tree, modules)) & modules.keys() for module, tree in modules.items()}
+    imported = {module: set(_imported(nodes, modules)) & modules.keys() for module, nodes in modules.items()}
     reached: dict[str, set[str]] = {}
     for module in modules:
         found, left = set[str](), [module]
@@ -267,8 +266,8 @@ def test_no_modules_import_each_other_but_for_the_circles_that_say_why() -> None
 
 def test_nothing_catches_everything() -> None:
     found: dict[str, int] = {}
-    for path, tree in [*sources("kestreld"), *sources("kestrelctl")]:
-        for node in ast.walk(tree):
+    for path, nodes in [*sources("kestreld"), *sources("kestrelctl")]:
+        for node in nodes:
             if isinstance(node, ast.ExceptHandler):
                 caught = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else set()
                 if node.type is None or caught & {"Exception", "BaseException"}:
@@ -286,8 +285,8 @@ def test_every_version_is_the_same_one(tmp_path: Path) -> None:
 
 
 def test_protocol_page_names_every_word_of_the_protocol() -> None:
-    trees = [tree for path, tree in sources("kestreld/server/memcache") if path.endswith(("parser.py", "commands.py"))]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    read = [f"kestreld/server/memcache/{name}.py" for name in ("parser", "commands")]
+    nodes = [node for path, nodes in sources("kestreld") if path in read for node in nodes]
     literals = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, bytes)]
     words = {found[0].decode() for literal in literals if (found := re.match(rb"[A-Za-z_]{2,}(?=[ =\r]|$)", literal))}
     assert {"get", "set", "flush_all_expired", "noreply", "peek", "STORED", "CLIENT_ERROR"} <= words
@@ -406,8 +405,7 @@ def test_every_difference_from_kestrel_on_its_page_has_a_test_and_every_test_a_r
     text = document("docs/compatibility.md").partition("## What differs")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
     named = [found[1] for row in rows[1:] if (found := re.fullmatch(r"`(test_\w+)`", row))]
-    (tree,) = [tree for path, tree in sources("tests/functional") if path.endswith("/test_differences.py")]
-    tests = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    tests = names_of_tests(document("tests/functional/test_differences.py"))
     assert len(named) == len(rows[1:])
     assert sorted(named) == sorted(tests)
 
@@ -417,16 +415,11 @@ def test_every_difference_from_disque_on_its_page_has_a_test_and_every_test_of_d
     rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)[1:]
     named = [found[1] for row in rows if (found := re.fullmatch(r"`(test_\w+)`", row))]
     folders = ("tests/jobs", "tests/kestreld/jobs", "tests/kestreld/server/disque", "tests/faults")
-    trees = {path: tree for folder in folders for path, tree in sources(folder)}
-    tests = {
-        node.name: path
-        for path, tree in trees.items()
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("test_*.py")]
+    tests = {name: path.name for path in paths for name in names_of_tests(path.read_text())}
     assert len(named) == len(rows) > 30
     assert [name for name in named if name not in tests] == []
-    of_differences = {name for name, path in tests.items() if path.endswith("test_differences_from_disque.py")}
+    of_differences = {name for name, path in tests.items() if path == "test_differences_from_disque.py"}
     assert of_differences - set(named) == {"test_retry_from_is_a_setting"}
 
 
