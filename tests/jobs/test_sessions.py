@@ -30,6 +30,12 @@ def test_nothing_behind_malformed_input_is_executed(client: RespClient, other: R
     assert other("QLEN", "q") == 0
 
 
+def test_an_unknown_command_is_named_as_it_was_sent(client: RespClient) -> None:
+    name = b"x" * 50_000
+    assert client(name) == b"ERR unknown command '%b'" % name
+    assert client("POST" * 100_000) == b"ERR unknown command '%b'" % (b"POST" * 100_000)[:65536]
+
+
 def test_error_texts_never_break_a_line(client: RespClient) -> None:
     assert client(b"a\r\n+OK") == b"ERR unknown command 'a  +OK'"
     assert client("DEBUG", b"x\r\n$5") == b"ERR Unknown DEBUG subcommand or wrong number of arguments for 'x  $5'"

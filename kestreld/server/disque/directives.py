@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from kestreld.server.disque.settings import PARAMETERS, Check, one_of, whole_number
+from kestreld.server.disque.settings import PARAMETERS, Check, capped_hz, one_of, whole_number
 
 Words = tuple[bytes, ...]
 
@@ -52,6 +52,11 @@ def keepalive_s(value: bytes) -> int:
     return int(words.get(value.lower(), value))
 
 
+def _hz(value: bytes) -> bytes | None:
+    found = whole_number(-1 << 62)(value)
+    return None if found is None else capped_hz(int(found))
+
+
 # With one word each: those of a file only, and those that are written otherwise there than for CONFIG.
 _OF_FILES: Final[dict[bytes, Check]] = {
     b"appendfilename": _file_name,
@@ -59,6 +64,7 @@ _OF_FILES: Final[dict[bytes, Check]] = {
     b"daemonize": _YES_NO,
     b"databases": whole_number(1),
     b"dir": _filled,
+    b"hz": _hz,
     b"logfile": bytes,
     b"no-appendfsync-on-rewrite": _YES_NO,
     b"pidfile": bytes,

@@ -29,6 +29,7 @@ NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 TOO_MANY_CLIENTS: Final = b"-ERR max number of clients reached\r\n"
 HTTP: Final = frozenset({b"post", b"host:"})
+ECHOED_BYTES_MAX: Final = 64 * 1024  # of the name of a command that there is not
 REPLY_ON: Final = 0
 REPLY_OFF: Final = 1
 REPLY_SKIP: Final = 2  # the next one
@@ -159,7 +160,7 @@ class DisqueHandler(DisqueClient):
         if command is None:
             if words[0].lower() in HTTP:
                 self.closing = True
-            self.out.append(replies.error(b"ERR unknown command '%b'" % words[0][:128]))
+            self.out.append(replies.error(b"ERR unknown command '%b'" % words[0][:ECHOED_BYTES_MAX]))
             return None
         if not command.words_min <= len(words) <= command.words_max:
             self.out.append(replies.error(b"ERR wrong number of arguments for '%b' command" % command.name))

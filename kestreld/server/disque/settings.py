@@ -40,9 +40,14 @@ def _memory(value: bytes) -> bytes | None:
     return b"%d" % (int(found[1]) * _UNITS[found[2]])
 
 
+def capped_hz(number: int) -> bytes:
+    """The hz that it is for who asks for this."""
+    return b"%d" % min(max(number, 1), HZ_MAX)
+
+
 def _hz(value: bytes) -> bytes | None:
     found = whole_number(0)(value)
-    return None if found is None else b"%d" % min(max(int(found), 1), HZ_MAX)
+    return None if found is None else capped_hz(int(found))
 
 
 def _password(value: bytes) -> bytes | None:
