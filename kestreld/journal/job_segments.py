@@ -194,9 +194,10 @@ def _unfinished(
         if was_synced(files, one, marker):
             raise first.problem
         return one
-    content = files.read_file(one.path)
-    if isinstance(one.problem, LaterVersion) or next(find_whole_records(content, 1, None, checked_job_end), None):
+    if isinstance(one.problem, LaterVersion):
         raise one.problem
+    if next(find_whole_records(files.read_file(one.path), 1, None, checked_job_end), None):
+        raise JournalCorrupt(one.path, one.problem.offset, f"{one.problem.reason}, and intact records follow")
     if marker is not None and one.number <= marker.number:
         raise JournalCorrupt(one.path, one.problem.offset, f"{one.problem.reason}: {marker}")
     return one

@@ -159,6 +159,16 @@ def test_a_segment_that_a_power_cut_left_without_a_header_leaves_no_gap(tmp_path
         said = engine.said()
 
 
+def test_a_last_segment_without_a_header_but_with_records_stops_the_log_and_says_so(tmp_path: Path) -> None:
+    engine = rolled(tmp_path, 20)
+    engine.add(body=b"x" * 3000)
+    engine.end_turn()
+    last = engine.segments()[-1]
+    last.write_bytes(bytes(HEADER_BYTES) + last.read_bytes()[HEADER_BYTES:])
+    engine.crash()
+    assert "not a segment of a job log, and intact records follow" in (engine.problem or "")
+
+
 def test_a_stop_while_jobs_are_loaded_replaces_no_log_by_those_that_are_there_so_far(tmp_path: Path) -> None:
     engine = rolled(tmp_path, 2000)
     said = engine.said()

@@ -188,6 +188,10 @@ class Books:
                 return False
         return False
 
+    def was_put_on_disk(self, life: Life) -> bool:
+        """Whether all that servers before have left was put on disk in that life, behind a change that was answered."""
+        return life.modes[FAMILY].sync_ms == 0 and self._has_answered_one(life)
+
     def _was_in_time(self, life: Life, act: Act) -> bool:
         """Whether the sync that was due has put it on disk."""
         sync_ms = life.modes[FAMILY].sync_ms
@@ -200,8 +204,11 @@ class Books:
 
     def _has_answered(self, life: Life, since: Act) -> bool:
         """Whether a change was answered in that life, which is one that syncs first."""
+        if life is since.life:
+            return since.count > 0 and not any(one.life is life for one in self.without_log)
+        return self._has_answered_one(life)
+
+    def _has_answered_one(self, life: Life) -> bool:
         if any(one.life is life for one in self.without_log):
             return False  # not all of it was put there
-        if life is since.life:
-            return since.count > 0
         return any(one.life is life and one.count > 0 and one.kind in ("ack", "add") for one in self.acts)

@@ -12,7 +12,7 @@ from kestreld.config.config import RetryFrom
 from kestreld.jobs.dead_letters import DEAD_SUFFIX
 from kestreld.jobs.keys import KEY_TIME_MS
 from kestreld.jobs.store import JITTER_MS
-from tests.simulation.history import POWER_CUT, STOPPED, Life
+from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life
 from tests.simulation.jobs.books import ENDS, FAMILY, MOVES, Act, Added, Books, Handout, Probe, Seen
 from tests.simulation.jobs.plan import JobPlan
 
@@ -53,7 +53,9 @@ class JobChecker:
             for seen in probe.jobs.values():
                 if seen.job_id in self._by_id:
                     self._check_seen(probe, seen, self._by_id[seen.job_id])
-        for before, after in pairwise(self._books.probes):
+        for before, after in pairwise(sorted(self._books.probes, key=lambda one: one.sent_us)):
+            if after.sent_us < before.heard_us:
+                continue  # nobody knows which of them the server saw first
             self._check_unchanged(before, after)
             if after.life.number in self._books.controlled and before.life.number == after.life.number - 1:
                 self._check_restored(before, after)
@@ -75,12 +77,16 @@ class JobChecker:
         """Whether a power cut in between may have taken what had happened, or any end while the log was off."""
         return any(
             from_us <= life.ended_us <= until_us
-            and (
-                (life.how == POWER_CUT and life.modes[FAMILY].sync_ms != 0)
-                or self._books.forgot_since(life) is not None
-            )
+            and ((life.how == POWER_CUT and self._cuts_unsynced(life)) or self._books.forgot_since(life) is not None)
             for life in self._lives
         )
+
+    def _cuts_unsynced(self, life: Life) -> bool:
+        """Whether the end of this life may take what has happened in it, or what a server killed before it had left."""
+        if life.modes[FAMILY].sync_ms != 0:
+            return True
+        is_behind_killed = life.number > 1 and self._lives[life.number - 2].how == KILLED
+        return is_behind_killed and not self._books.was_put_on_disk(life)
 
     def _was_refused(self) -> bool:
         """Whether the disk has refused something: what happened without anybody's asking may be written later."""
@@ -291,7 +297,11 @@ class JobChecker:
         if not expires_us[0] - now_us[1] - A_TICK_US <= seen.ttl_s * SECOND_US <= expires_us[1] - now_us[0] + SECOND_US:
             self._violation(f"job {job.number} has a TTL of {seen.ttl_s} s left at {probe.sent_us}")
         due_us = [one + job.delay_s * SECOND_US for one in created_us]
-        if not job.delay_s or now_us[1] >= due_us[0] or self._moved(job, job.tries[0].sent_us, probe.heard_us):
+        if (
+            not job.delay_s
+            or now_us[1] >= due_us[0] - A_TICK_US
+            or self._moved(job, job.tries[0].sent_us, probe.heard_us)
+        ):
             return
         left_us = seen.requeue_ms * 1000
         if (
