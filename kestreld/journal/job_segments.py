@@ -143,25 +143,27 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
     others = [one for one in found if one.header is not None and one.header.log_id != log_id]
     log.stale += [job_segment_name(one.number) for one in others]  # one that was not written to its end
     found = [one for one in found if one not in others]
-    whole = _last_whole(log, found)
-    log.aside = [_unfinished(files, one, marker, found[whole]) for one in found[whole:]]
+    whole, why = _last_whole(folder, log, found)
+    log.aside = [_unfinished(files, one, marker, why) for one in found[whole:]]
     log.segments = found[:whole]
     _must_be_complete(folder, log)
     return log
 
 
-def _last_whole(log: FoundLog, found: list[FoundJobSegment]) -> int:
-    """How many count: up to the last with a header, with none before it that has lost its own.
+def _last_whole(folder: str, log: FoundLog, found: list[FoundJobSegment]) -> tuple[int, JournalCorrupt | None]:
+    """How many count, and why not more: up to the last with a header, none before it having lost its own or gone.
 
-    One whose sync failed may have: nothing of it need ever have got to the disk.
+    One whose sync failed may have lost it: nothing of it need ever have got to the disk.
     """
     last = 0
-    for place, one in enumerate(found, 1):
+    for place, one in enumerate(found):
+        if place and one.number != found[place - 1].number + 1:
+            return last, _missing(folder, found[place - 1].number + 1, one.number - 1)
         if one.header is not None:
-            last = place
+            last = place + 1
         elif isinstance(one.problem, LaterVersion) or not log.has_failed_sync(one.number):
-            break
-    return last
+            return last, one.problem
+    return last, found[last].problem if last < len(found) else None
 
 
 def open_job_segment(files: FileLayer, folder: str, number: int) -> FoundJobSegment:
@@ -183,16 +185,17 @@ def open_job_segment(files: FileLayer, folder: str, number: int) -> FoundJobSegm
 
 
 def _unfinished(
-    files: FileLayer, one: FoundJobSegment, marker: Marker | None, first: FoundJobSegment
+    files: FileLayer, one: FoundJobSegment, marker: Marker | None, why: JournalCorrupt | None
 ) -> FoundJobSegment:
-    """A segment that was being made, as it has no header, or that comes behind the `first` such.
+    """A segment that was being made, as it has no header, or that comes behind such a one or a gap: `why`.
 
     Raises JournalCorrupt where it has lost its header instead, or was on disk once.
     """
-    assert first.problem is not None
+    if one.header is not None:
+        if why is not None and (one.header.previous_synced or was_synced(files, one, marker)):
+            raise why
+        return one
     if one.problem is None:
-        if was_synced(files, one, marker):
-            raise first.problem
         return one
     if isinstance(one.problem, LaterVersion):
         raise one.problem
@@ -211,14 +214,18 @@ def was_synced(files: FileLayer, one: FoundJobSegment, marker: Marker | None) ->
     return any(found[0] == JobType.SYNC for found in find_whole_records(content, HEADER_BYTES, None, checked_job_end))
 
 
+def _missing(folder: str, first: int, last: int) -> SegmentsMissing:
+    which = f"segment {first} is" if first == last else f"{first} to {last} are"
+    return SegmentsMissing(folder, f"{which} missing")
+
+
 def _must_be_complete(folder: str, log: FoundLog) -> None:
     """Raise where a segment has gone, or a part of one, and have each know how much of it counts."""
     expected = log.marker.floor if log.marker is not None else 0
     before: FoundJobSegment | None = None
     for one in log.segments:
         if expected and one.number != expected:
-            missing = f"segment {expected} is" if one.number == expected + 1 else f"{expected} to {one.number - 1} are"
-            raise SegmentsMissing(folder, f"{missing} missing")
+            raise _missing(folder, expected, one.number - 1)
         if one.header is None:
             one.used_bytes = 0
         if before is not None and one.header is not None:

@@ -347,6 +347,29 @@ def test_a_segment_whose_sync_failed_has_to_have_its_header_where_an_earlier_one
     assert "the segment header is cut short" in (engine.problem or "")
 
 
+def test_a_gap_before_segments_of_which_nothing_was_ever_on_disk_ends_the_log(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",), stays=True)
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    files.fail_from(1)
+    for body in numbered(3):
+        engine.add(body=body)
+        engine.end_turn()
+        engine.work(2)
+        engine.pass_time(1000)
+    segments = engine.segments()
+    assert len(segments) > 2
+    segments[1].unlink()
+    files.mend()
+    engine.crash()
+    assert engine.problem == ""
+    assert any(f"{segments[2]}: not on disk as a whole" in line for line in engine.log)
+    engine.add()
+    engine.settle()
+    said = engine.said()
+    engine.crash()
+    assert (engine.problem, engine.said()) == ("", said)
+
+
 def test_no_segment_is_begun_behind_one_whose_sync_failed_before_that_is_noted(tmp_path: Path) -> None:
     files = FaultyFiles(errno.EIO, ("sync", "create"), stays=True)
     engine = JobEngine(tmp_path / "spool", files, sync_ms=0)

@@ -333,12 +333,22 @@ class JobChecker:
                 continue  # it was due already, and the next time is shown
             if self._moved(job, before.sent_us, after.heard_us) or self._was_paused(job, before.life, before.heard_us):
                 continue
+            if after.life is not before.life and self._may_be_unwritten(before, earlier, job):
+                continue
             new_us = [at_us + seen.requeue_ms * 1000 for at_us in now_us]
             if seen.state != b"active" or new_us[0] > due_us[1] + A_TICK_US or new_us[1] < due_us[0] - A_TICK_US:
                 self._violation(
                     f"job {job.number} was to be queued in {earlier.requeue_ms} ms at {before.sent_us}; at"
                     f" {after.sent_us} it is {seen.state.decode()} and to be queued in {seen.requeue_ms} ms"
                 )
+
+    def _may_be_unwritten(self, probe: Probe, seen: Seen, job: Added) -> bool:
+        """Whether its time was moved without anybody's asking when the server died, which may not have written it."""
+        if probe.life.how == STOPPED:
+            return False
+        spans_ms = [job.retry_s * 1000 - JITTER_MS, *self._plan.backoff_ms]
+        due_us = probe.heard_us + seen.requeue_ms * 1000
+        return any(due_us - span_ms * 1000 > self._ended_us(probe.life) - SECOND_US for span_ms in spans_ms)
 
     def _check_restored(self, before: Probe, after: Probe) -> None:
         """What was queued before a controlled restart is queued behind it, unless DEBUG LOADAOF came first."""
