@@ -139,13 +139,12 @@ class Jobs(JobStore):
     def nack(self, job: Job, delay_ms: int | None = None) -> bool:
         """A worker gives it back. It is queued at once, or in so many ms; None = as the queue's back-off says.
 
-        One that has been put back too often goes to its dead-letter queue.
+        One that has been put back too often goes to its dead-letter queue, unless there are too many queues for that.
         """
         if not self.may_be_queued(job):
             return False
         job.nacks += 1
-        if self._is_spent(job):
-            self.bury(job, DEAD_OF_RETRIES)
+        if self._is_spent(job) and self.bury(job, DEAD_OF_RETRIES):
             return True
         if delay_ms is None:
             delay_ms = self.rules.backoff_ms(job.terms.queue.name, job.nacks + job.deliveries)
@@ -343,6 +342,7 @@ class Jobs(JobStore):
         """One of its times has come, or one that was its before."""
         if (job.ctime >> CTIME_BITS) + job.terms.ttl_ms <= now_ms:
             self.remove(job, EXPIRED)
+            self._serve_behind(job.terms.queue, now_ms)
             return
         if job.state == QUEUED:
             self.timers.add(job, job.expires_at_ms)
@@ -356,12 +356,15 @@ class Jobs(JobStore):
             self._plan(job)
         elif job.state == ACTIVE:
             job.deliveries += 1
-            if self._is_spent(job):
-                self.bury(job, DEAD_OF_RETRIES)
-            else:
+            if not (self._is_spent(job) and self.bury(job, DEAD_OF_RETRIES)):
                 self._requeue_after_backoff(job)
         else:
             self._queue_now(job)
+
+    def _serve_behind(self, queue: JobQueue, now_ms: int) -> None:
+        """A job of that queue has expired: those that `take` did not get at behind it go to who waits."""
+        if (queue.waiters or self.patterns.lines) and queue.jobs.count and queue.jobs.first().expires_at_ms > now_ms:
+            self.serve(queue)
 
     def _requeue_after_backoff(self, job: Job) -> None:
         delay_ms = self.rules.backoff_ms(job.terms.queue.name, job.nacks + job.deliveries)

@@ -148,6 +148,10 @@ class JobStore:
             self.listed += 1
         return queue
 
+    def has(self, queue: JobQueue) -> bool:
+        """Whether this is a queue of these jobs: long work may find that all of them have been replaced meanwhile."""
+        return self.queues.get(queue.name) is queue
+
     def unlisted_queue(self, name: bytes) -> JobQueue:
         """The queue of a job that comes with an id of its own. It is listed once the job is queued."""
         queue = self.queues.get(name)
