@@ -123,8 +123,15 @@ class Session:
     def go_on(self) -> None:
         """Carry out what waited, now that nothing stands before it."""
         handler = self.handler
-        if self.closed or handler.blocked or self.unsent:
+        if self.closed:
             return
+        if not (handler.blocked or self.unsent):
+            self._carry_on()
+        if self.input_closed and handler.waiter is not None:
+            self._end_of_input()
+
+    def _carry_on(self) -> None:
+        handler = self.handler
         while self.waiting is not None and not handler.held and not handler.go_on(self.waiting):
             self.waiting = None
             if self.later:

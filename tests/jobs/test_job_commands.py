@@ -1,5 +1,7 @@
 """Disque's commands, where the recorded scenarios leave something open."""
 
+import socket
+
 import pytest
 
 from tests.support.daemon import Daemon
@@ -84,6 +86,50 @@ def test_who_waits_at_a_queue_paused_in_output_is_served_when_the_pause_ends(
         pass
     assert client("PAUSE", "q", "none") == b"none"
     assert other.reply() == [[b"q", job_id, b"body"]]
+
+
+def test_who_wants_many_jobs_waits_at_a_paused_queue(client: RespClient, other: RespClient) -> None:
+    client.send_bytes(request("ADDJOB", "q", "x", 0) * 300)
+    for _ in range(300):
+        client.reply()
+    assert client("PAUSE", "q", "out") == b"out"
+    assert client("GETJOB", "NOHANG", "COUNT", 999, "FROM", "q") == NIL_ARRAY
+    other.send("GETJOB", "COUNT", 999, "FROM", "q")
+    while client.fields("QSTAT", "q")["blocked"] == 0:
+        pass
+    assert client("PAUSE", "q", "none") == b"none"
+    assert len(other.reply()) == 1
+
+
+@pytest.mark.parametrize("words", [("QDEL", "q"), ("REDRIVE", "q"), ("GETJOB", "NOHANG", "COUNT", 99_999, "FROM", "q")])
+def test_jobs_may_all_go_while_a_command_is_at_them(
+    client: RespClient, other: RespClient, words: tuple[str | int, ...]
+) -> None:
+    for _ in range(20):
+        client.send_bytes(request("ADDJOB", "q", "x", 0, "RETRY", 1) * 1000)
+        for _ in range(1000):
+            client.reply()
+    client.send(*words)
+    assert other("DEBUG", "FLUSHALL") == b"OK"
+    job_id = other.job("q")
+    client.reply()
+    assert other.fields("QCOUNT", "q") == {"queued": 1, "active": 0, "delayed": 0}
+    assert other("GETJOB", "FROM", "q") == [[b"q", job_id, b"body"]]
+
+
+def test_who_hangs_up_while_queues_are_looked_through_gets_no_job(client: RespClient, server: Daemon) -> None:
+    client.send_bytes(b"".join([request("GETJOB", "NOHANG", "FROM", f"q{number}") for number in range(5000)]))
+    for _ in range(5000):
+        client.reply()
+    for _ in range(3):
+        with resp_client(server.disque) as gone:
+            gone.send("GETJOB", "MATCH", "FROM", "*")
+    with resp_client(server.disque) as gone:
+        gone.send("GETJOB", "MATCH", "FROM", "*")
+        gone.socket.shutdown(socket.SHUT_WR)
+        gone.expect_end()
+    client("GETJOB", "NOHANG", "MATCH", "FROM", "none*")  # is behind them
+    assert client.fields("QSTAT", "q1")["blocked"] == 0
 
 
 def test_names_and_bodies_are_any_bytes(client: RespClient) -> None:

@@ -228,6 +228,19 @@ def test_replies_can_be_switched_off(client: RespClient) -> None:
     assert client.reply() == b"OK"
 
 
+@pytest.mark.parametrize("skip", ["OFF", "SKIP"])
+@pytest.mark.parametrize("words", [("GETJOB", "COUNT", 999, "FROM", "q"), ("QPEEK", "q", 999), ("QDEL", "q")])
+def test_long_replies_are_switched_off_as_short_ones(
+    client: RespClient, skip: str, words: tuple[str | int, ...]
+) -> None:
+    client.send_bytes(request("ADDJOB", "q", "x", 0, "DELAY", 9) + request("ADDJOB", "q", "x", 0) * 300)
+    for _ in range(301):
+        client.reply()
+    for sent in (("CLIENT", "REPLY", skip), words, ("CLIENT", "REPLY", "ON"), ("PING",)):
+        client.send(*sent)
+    assert [client.reply(), client.reply()] == [b"OK", b"PONG"]
+
+
 def test_slow_commands_are_logged_without_secrets(client: RespClient) -> None:
     client("SLOWLOG", "RESET")
     assert client("CONFIG", "SET", "slowlog-log-slower-than", 0) == b"OK"

@@ -32,7 +32,8 @@ HTTP: Final = frozenset({b"post", b"host:"})
 ECHOED_BYTES_MAX: Final = 64 * 1024  # of the name of a command that there is not
 REPLY_ON: Final = 0
 REPLY_OFF: Final = 1
-REPLY_SKIP: Final = 2  # the next one
+REPLY_SKIP: Final = 2  # not to the next command
+REPLY_SKIPPED: Final = 3  # not to this command, the one behind a SKIP
 
 
 class _EndOfJob(TimedWait):
@@ -136,12 +137,12 @@ class DisqueHandler(DisqueClient):
 
     def _with_care(self, words: Any) -> Command | None:
         """Carry out a command if it may be now; None when it was not. What it answers may be kept back."""
+        if self.reply_mode >= REPLY_SKIP:
+            self.set_reply_mode(REPLY_SKIPPED if self.reply_mode == REPLY_SKIP else REPLY_ON)
         mode, answered = self.reply_mode, len(self.out)
         command = self._checked(words)
-        if mode == REPLY_SKIP or mode == self.reply_mode == REPLY_OFF:
+        if mode == REPLY_SKIPPED or mode == self.reply_mode == REPLY_OFF:
             del self.out[answered:]
-        if mode == self.reply_mode == REPLY_SKIP:
-            self.set_reply_mode(REPLY_ON)
         return command
 
     def _checked(self, words: Any) -> Command | None:
@@ -172,7 +173,7 @@ class DisqueHandler(DisqueClient):
         if self.node.is_paused and command.name != b"client":
             self.put_off = words
             self.held = True
-            self.node.when_paused_no_more(self._let_go)
+            self.node.when_paused_no_more(self, self._let_go)
             return None
         if self.node.monitors and command.name not in UNSEEN:
             self.node.tell_monitors(self, words)
@@ -207,7 +208,7 @@ class DisqueHandler(DisqueClient):
 
     def answer_in_pieces(self, pieces: Pieces) -> None:
         """Give a long reply."""
-        self._tell(pieces)
+        self._tell(pieces if self.reply_mode == REPLY_ON else self._unanswered(pieces))
 
     def carry_out(self, work: Work, *, is_short: bool) -> None:
         """Do something that takes long, in slices; at once where it is short. Commands behind it wait."""
@@ -216,7 +217,17 @@ class DisqueHandler(DisqueClient):
                 pass
             return
         self.begin_slices()
-        self.state.control.take_on(self._slices(work))
+        self.state.control.take_on(self._slices(work if self.reply_mode == REPLY_ON else self._unanswered(work)))
+
+    def _unanswered(self, steps: Iterator[int | bytes | None]) -> Iterator[None]:
+        """Take these steps without what they answer."""
+        while True:
+            answered = len(self.out)
+            is_over = next(steps, steps) is steps
+            del self.out[answered:]
+            if is_over:
+                return
+            yield None
 
     def begin_slices(self) -> None:
         """The answer comes later: commands behind this one wait until `finish_slices`."""

@@ -80,7 +80,7 @@ def dequeue(handler: DisqueHandler, words: list[bytes]) -> None:
 
 def nack(handler: DisqueHandler, words: list[bytes]) -> None:
     delay_ms: int | None = None
-    if len(words) >= 3 and words[-2].lower() == b"delay":
+    if len(words) > 3 and words[-2].lower() == b"delay":
         delay_s = integer(words[-1])
         if delay_s is None or not 0 <= delay_s <= SPAN_S_MAX:
             handler.out.append(b"-ERR DELAY time must be a non negative number\r\n")

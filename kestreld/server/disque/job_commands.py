@@ -262,13 +262,15 @@ def _fetch_like(handler: DisqueHandler, options: GetOptions) -> Iterator[None]:
                     break
         if place % AT_ONCE == 0:
             yield
-    fetch(handler, options, [queue for queues in found for queue in queues], globs)
+    if not handler.gone:
+        jobs = handler.jobs
+        fetch(handler, options, [queue for queues in found for queue in queues if jobs.has(queue)], globs)
 
 
 def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> None:
     """Answer with the jobs there are, or wait for one."""
     if options.count > AT_ONCE and sum([queue.jobs.count for queue in queues]) > AT_ONCE:
-        handler.answer_in_pieces(_many(handler, options, queues))
+        handler.answer_in_pieces(_many(handler, options, queues, globs))
         return
     taken: list[Job] = []
     for job in rounds(handler, queues, options.count):
@@ -278,13 +280,18 @@ def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], g
         for one in taken:
             handler.hand_out(one)
         handler.out.append(b"*%d\r\n%b" % (len(taken), b"".join([_fetched(job, job.body, options) for job in taken])))
-    elif options.nohang:
+    else:
+        _wait(handler, options, queues, globs)
+
+
+def _wait(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> None:
+    """There are no jobs: wait for one, unless the client does not want that."""
+    if options.nohang:
         handler.out.append(NIL_ARRAY)
     elif handler.node.is_leaving:
         handler.out.append(handler.node.LEAVING)
-    else:
-        written = partial(_fetched, options=options)
-        handler.wait_for_job(queues, globs, options.wait_ms, written)
+    elif not handler.gone:
+        handler.wait_for_job(queues, globs, options.wait_ms, partial(_fetched, options=options))
 
 
 def rounds(handler: DisqueHandler, queues: list[JobQueue], count: int) -> Iterator[Job | None]:
@@ -308,9 +315,9 @@ def _fetched(job: Job, body: bytes, options: GetOptions) -> bytes:
     return replies.fetched(job, body)
 
 
-def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue]) -> Pieces:
+def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> Pieces:
     """More jobs than are taken in one go: first they are handed out, then the reply is written."""
-    taken, bodies = list[Job](), list[bytes]()
+    taken, bodies, table = list[Job](), list[bytes](), handler.jobs.table
     once: Job | None = None  # one that is delivered at most once
     try:
         for job in rounds(handler, queues, options.count):
@@ -319,13 +326,15 @@ def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue]) -
                 bodies.append(job.body)
                 once = once if job.terms.retry_ms else job
             yield None
+            if handler.jobs.table is not table:
+                break  # all jobs have been replaced, and these queues with them
         if once is not None:
             handler.hand_out(once)
         if taken:
             written = partial(_fetched, options=options)
             yield from in_pieces(len(taken), map(written, taken, bodies))
         else:
-            yield NIL_ARRAY
+            _wait(handler, options, [queue for queue in queues if handler.jobs.has(queue)], globs)
     finally:
         let_go(handler, taken, bodies)
 

@@ -127,7 +127,7 @@ class DisqueNode:
         self.needs_care = False
         self._slow_number = 0
         self._client_number = 0
-        self._paused: list[Callable[[], None]] = []
+        self._paused: dict[DisqueClient, Callable[[], None]] = {}  # who waits for the end of a pause
         self._eviction: Iterator[None] | None = None
         self._is_sweeping = False
 
@@ -225,6 +225,7 @@ class DisqueNode:
     def remove(self, handler: DisqueClient) -> None:
         """A client has gone."""
         self.clients.pop(handler.number, None)
+        self._paused.pop(handler, None)
         self.remove_monitor(handler)
 
     def add_monitor(self, handler: DisqueClient) -> None:
@@ -248,9 +249,9 @@ class DisqueNode:
         for monitor in list(self.monitors):
             monitor.tell(line)
 
-    def when_paused_no_more(self, then: Callable[[], None]) -> None:
+    def when_paused_no_more(self, handler: DisqueClient, then: Callable[[], None]) -> None:
         """CLIENT PAUSE has come upon a command: who sent it goes on behind the pause."""
-        self._paused.append(then)
+        self._paused[handler] = then
 
     def pause(self, span_ms: int) -> None:
         """Execute no commands for that long. A pause that there is already is not made shorter."""
@@ -269,8 +270,8 @@ class DisqueNode:
     def _resume(self) -> None:
         self._pause = None
         self.update_care()
-        paused, self._paused = self._paused, []
-        for then in paused:
+        paused, self._paused = self._paused, {}
+        for then in paused.values():
             then()
 
     def soon(self, do: Callable[[], None]) -> None:
@@ -327,7 +328,7 @@ class DisqueNode:
 
     def _evict(self) -> Iterator[None]:
         for looked, job in enumerate(self.jobs.table, 1):
-            if job.state == ACTIVE and not job.terms.retry_ms:
+            if job.state == ACTIVE and not job.terms.retry_ms and self.jobs.find(job.id) is job:
                 self.jobs.remove(job, DELETED)
                 if not self.jobs.memory.is_full:
                     return
@@ -354,7 +355,7 @@ class DisqueNode:
             yield None
         for queue in jobs.queues:
             idle_ms = jobs.now_ms - queue.used_at_ms
-            if idle_ms > IDLE_MS[jobs.memory.level] and queue.is_listed and queue.is_idle:
+            if idle_ms > IDLE_MS[jobs.memory.level] and queue.is_listed and queue.is_idle and jobs.has(queue):
                 jobs.unlist(queue)
             yield None
         self._is_sweeping = False

@@ -22,6 +22,9 @@ _NUMBER: Final = re.compile(rb"0|-?[1-9]\d{0,18}")
 _COUNTS: Final = {b"*%d" % count: count for count in range(1, 65)}
 _length: Final = [b"$%d" % length for length in range(1024)].__getitem__
 _BLANKS: Final = b" \n\r\t\v\f"
+_SPECIAL: Final = re.compile(rb"[\"'\0]")
+_PLAIN: Final = re.compile(rb"[^ \n\r\t\v\f\"'\0]+")  # of a word
+_QUOTED: Final = {34: re.compile(rb"[^\"\\]+"), 39: re.compile(rb"[^'\\]+")}  # by the quote
 _ESCAPES: Final = {110: b"\n", 114: b"\r", 116: b"\t", 98: b"\b", 97: b"\a"}
 _HEX: Final = re.compile(rb"x[0-9a-fA-F]{2}")
 
@@ -228,6 +231,8 @@ def _number(word: bytes) -> int | None:
 
 def split_line(line: bytes) -> list[bytes] | None:
     """The words of an inline command; None where a quotation does not end, or does not end a word."""
+    if _SPECIAL.search(line) is None:
+        return line.split()
     words: list[bytes] = []
     at = 0
     while True:
@@ -241,9 +246,9 @@ def split_line(line: bytes) -> list[bytes] | None:
                 at = _quotation(line, at, word)
                 if at < 0:
                     return None
-            else:
-                word.append(line[at : at + 1])
-                at += 1
+            elif plain := _PLAIN.match(line, at):
+                word.append(plain[0])
+                at = plain.end()
         words.append(b"".join(word))
         if at < len(line) and not line[at]:
             return words  # the rest is behind a NUL
@@ -254,6 +259,10 @@ def _quotation(line: bytes, at: int, word: list[bytes]) -> int:
     quote = line[at]
     at += 1
     while at < len(line):
+        if plain := _QUOTED[quote].match(line, at):
+            word.append(plain[0])
+            at = plain.end()
+            continue
         char = line[at]
         if char == quote:
             at += 1

@@ -124,12 +124,12 @@ def _delete_all(handler: DisqueHandler, queue: JobQueue) -> Iterator[None]:
     """Delete the jobs that the queue has now, first those that wait in it."""
     jobs, deleted = handler.jobs, 0
     newest = max(jobs.last_ctime, jobs.now_ms << CTIME_BITS)  # those that were loaded are older than now
-    while queue.jobs.count and queue.jobs.first().ctime <= newest:
+    while jobs.has(queue) and queue.jobs.count and queue.jobs.first().ctime <= newest:
         jobs.remove(queue.jobs.first())
         deleted += 1
         yield
     for number in range(len(jobs.table.parts)):
-        if not queue.total:
+        if not (queue.total and jobs.has(queue)):
             break
         for job in list(jobs.table.parts[number].values()):
             if job.terms.queue is queue and job.ctime <= newest:
@@ -159,12 +159,12 @@ def redrive(handler: DisqueHandler, words: list[bytes]) -> None:
 
 def _redriven(handler: DisqueHandler, queue: JobQueue, count: int) -> Iterator[None]:
     """Put dead letters back where they come from, the oldest first; jobs that are none are passed over."""
-    done = 0
+    jobs, done = handler.jobs, 0
     for chunk in queue.jobs.chunks(is_newest_first=False):
         for job in chunk:
             if done == count:
                 break
-            if job.state == QUEUED and job.terms.queue is queue and handler.jobs.redrive(job):
+            if job.state == QUEUED and job.terms.queue is queue and jobs.has(queue) and jobs.redrive(job):
                 done += 1
             yield
     handler.depend_on_log()
