@@ -7,6 +7,7 @@ on from there whatever happens to the system clock.
 from typing import TYPE_CHECKING, Final
 
 from kestreld.jobs.job_id import ttl_field
+from kestreld.jobs.keys import key_in
 
 # A queue holds jobs, and what jobs have in common says which queue is theirs.
 if TYPE_CHECKING:
@@ -95,6 +96,12 @@ class JobTerms:
         self.log_fields = b""  # what a log says of all these jobs
         self.queued_at_ms = -1  # what is queued in that ms
         self.requeue_at_ms = NEVER  # is queued again then: one number for all of it
+
+    @property
+    def known_key(self) -> bytes:
+        """The key as it is known: it belongs to the queue that the job was added to. b"" = none."""
+        queue = self.queue.name if self.dead is None else self.dead.origin
+        return key_in(queue, self.key) if self.key else b""
 
     def note_requeue(self, queued_at_ms: int, requeue_at_ms: int) -> None:
         """What is queued in that ms is queued again then."""

@@ -59,7 +59,7 @@ class Jobs(JobStore):
         self.memory.add(len(body))
         queue.total += 1
         if terms.key:
-            self.keys.add(terms.key, job_id)
+            self.keys.add(terms.known_key, job_id)
         self._plan(job)
         if self.timers.is_untidy:
             self.timers.tidy(self.table.count)

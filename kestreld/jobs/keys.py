@@ -13,8 +13,16 @@ _MASK: Final = 1023  # of the parts: none of them takes long to grow
 Ended = tuple[int, bytes, bytes]  # when to forget it, the key, the job's id
 
 
+def key_in(queue: bytes, key: bytes) -> bytes:
+    """A client's own id as it is known: each queue has its own."""
+    return b"%d:%b%b" % (len(queue), queue, key)
+
+
 class ClientKeys:
-    """Keys of jobs that there are, and for five minutes of those that there were; of these only so many."""
+    """Keys of jobs that there are, and for five minutes of those that there were; of these only so many.
+
+    A key is what `key_in` makes of a client's.
+    """
 
     __slots__ = ("_blocks", "_dropped", "_ended", "_ids")
 

@@ -284,7 +284,7 @@ class JobLog(JobListener):
     def done(self, job: Job, why: str) -> None:
         self._leave(job)
         if job.terms.key:
-            self.key(job.terms.key, job.id, self._writer.now_ms() + KEY_TIME_MS)
+            self.key(job.terms.known_key, job.id, self._writer.now_ms() + KEY_TIME_MS)
         self._writer.end(job.id, why)
 
     def cleared(self) -> None:

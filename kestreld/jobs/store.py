@@ -212,7 +212,7 @@ class JobStore:
         if not queue.total and not queue.is_listed:
             self.queues.remove(queue.name)
         if terms.key:
-            self.keys.release(terms.key, self.now_ms)
+            self.keys.release(terms.known_key, self.now_ms)
         if self.listener is not None:
             self.listener.done(job, why)
         if self.watches and job_id in self.watches:
@@ -312,7 +312,7 @@ class JobStore:
             if 0 < job.requeue_at_ms < at_ms:
                 at_ms = job.requeue_at_ms
             if terms.key:
-                self.keys.add(terms.key, job.id)
+                self.keys.add(terms.known_key, job.id)
             timers.add(job, at_ms)
         memory.add_some(count, body_bytes)
         return doubtful

@@ -42,6 +42,20 @@ def test_a_job_with_an_id_of_the_client_is_added_once(client: RespClient) -> Non
     assert client("QLEN", "q") == 1
 
 
+def test_an_id_of_the_client_belongs_to_its_queue(client: RespClient) -> None:
+    """Also while its job is a dead letter, and when that is back."""
+    of_mail, of_web = client.job("mail", "x", "ID", "order 7"), client.job("web", "x", "ID", "order 7")
+    assert of_web != of_mail
+    assert client("DEADJOB", of_mail) == 1
+    assert client.job("mail", "y", "ID", "order 7") == of_mail
+    assert client.job("mail.dead", "y", "ID", "order 7") not in (of_mail, of_web)
+    assert client("REDRIVE", "mail.dead") == 1
+    assert client.job("mail", "y", "ID", "order 7") == of_mail
+    assert client("ACKJOB", of_mail) == 1
+    assert client.job("mail", "y", "ID", "order 7") == of_mail
+    assert client("QLEN", "mail") == 0
+
+
 def test_a_job_put_back_too_often_goes_to_the_dead_letters(client: RespClient) -> None:
     job_id = client.job("mail", "x", "RETRIES", 1)
     take(client, "mail")

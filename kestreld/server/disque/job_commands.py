@@ -8,6 +8,7 @@ from kestreld.config.users import Right, Thing
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import PAUSED_IN, AddedWith, JobQueue
+from kestreld.jobs.keys import key_in
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
 from kestreld.server.accounts import Account
@@ -103,7 +104,7 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     if refusal:
         handler.out.append(refusal)
         return
-    if options.key and (known := jobs.keys.find(options.key, jobs.now_ms)) is not None:
+    if options.key and (known := jobs.keys.find(key_in(words[1], options.key), jobs.now_ms)) is not None:
         handler.depend_on_log()
         handler.out.append(replies.status(known))
         return

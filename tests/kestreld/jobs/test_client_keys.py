@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from kestreld.jobs.keys import BLOCK_KEYS_MAX, KEY_TIME_MS, ClientKeys
+from kestreld.jobs.keys import BLOCK_KEYS_MAX, KEY_TIME_MS, ClientKeys, key_in
 from tests.support.job_engine import JobEngine
 from tests.support.step_times import timed_steps
 
@@ -56,7 +56,7 @@ def test_a_key_whose_job_ends_during_a_rewrite_counts_in_the_new_log_as_long_as_
     engine.end_turn()
     engine.settle()
     engine.crash()
-    assert engine.jobs.keys.find(b"late", engine.jobs.now_ms) == one
+    assert engine.jobs.keys.find(key_in(b"q", b"late"), engine.jobs.now_ms) == one
 
 
 def test_a_rewrite_that_all_jobs_go_from_writes_no_key_of_theirs(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from xxhash import xxh3_64_intdigest
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.jobs.job import DELAYED, NEVER, QUEUED, Job
+from kestreld.jobs.keys import key_in
 from kestreld.jobs.recovery import JobRecovery
 from kestreld.journal.job_records import JobType, read_job, whole_job_records
 from kestreld.journal.job_segments import HEADER_BYTES
@@ -131,7 +132,7 @@ def test_a_clients_own_id_is_known_over_restarts_when_its_job_is_gone(engine: Jo
     for _ in range(restarts):
         engine.crash()
         engine.settle()
-    assert engine.jobs.keys.find(b"key", engine.jobs.now_ms) == one
+    assert engine.jobs.keys.find(key_in(b"q", b"key"), engine.jobs.now_ms) == one
 
 
 def test_jobs_that_go_at_once_during_a_rewrite_stay_gone(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_a_job_that_came_and_went_in_one_turn_leaves_nothing(engine: JobEngine) 
 
 
 def test_a_dead_letter_stays_one_and_knows_where_it_comes_from(engine: JobEngine) -> None:
-    one = engine.add(b"mail", retries_max=0)
+    one = engine.add(b"mail", key=b"key", retries_max=0)
     engine.end_turn()
     engine.take(b"mail")
     engine.jobs.nack(engine.job(one))
@@ -250,6 +251,7 @@ def test_a_dead_letter_stays_one_and_knows_where_it_comes_from(engine: JobEngine
     engine.crash()
     terms = engine.job(one).terms
     assert terms.queue.name == b"mail.dead"
+    assert engine.jobs.keys.find(key_in(b"mail", b"key"), engine.jobs.now_ms) == one
     assert terms.dead is not None
     assert (terms.dead.origin, terms.dead.reason) == (b"mail", b"retries")
     engine.jobs.redrive(engine.job(one))
@@ -265,9 +267,9 @@ def test_a_clients_own_id_is_remembered_over_a_crash_as_long_as_it_was_to_be(eng
     engine.end_turn()
     engine.crash()
     now_ms = engine.jobs.now_ms
-    assert engine.jobs.keys.find(b"a", now_ms) == there
-    assert engine.jobs.keys.find(b"b", now_ms) == gone
-    assert engine.jobs.keys.find(b"b", now_ms + 300_001) is None
+    assert engine.jobs.keys.find(key_in(b"q", b"a"), now_ms) == there
+    assert engine.jobs.keys.find(key_in(b"q", b"b"), now_ms) == gone
+    assert engine.jobs.keys.find(key_in(b"q", b"b"), now_ms + 300_001) is None
 
 
 def test_flushed_jobs_do_not_come_back_and_those_added_later_do(engine: JobEngine) -> None:

@@ -185,7 +185,7 @@ SEEN_BY: Final = {
     "done-not-logged": 1,
     "changes-not-logged": 10,
     "flush-not-logged": 2,
-    "dead-letters-not-logged": 1,
+    "dead-letters-not-logged": 25,
     "keys-not-logged": 6,
     "retry-0-requeued": 0,
     "ttl-starts-over": 1,
@@ -194,6 +194,6 @@ SEEN_BY: Final = {
     "active-not-rewritten": 5,
     "torn-record-accepted": 268,
     "segments-dropped-unsynced": 8,
-    "queues-not-restored": 17,
+    "queues-not-restored": 62,
     "fresh-log-counts-early": 119,
 }
