@@ -12,7 +12,7 @@ from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.disque_aof import AOF_NAME
 from kestreld.log import Level, Log
 from kestreld.server.disque import directives
-from kestreld.server.disque.directives import BUFFER_LIMIT, INCLUDE, RENAME, Words
+from kestreld.server.disque.directives import INCLUDE, RENAME, Words
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.parser import split_line
 from kestreld.server.disque.replies import quoted
@@ -41,7 +41,7 @@ class Directive:
     @property
     def key(self) -> bytes:
         """What only the last one of counts."""
-        return b"%b %b" % (self.name, self.words[0]) if self.name in (BUFFER_LIMIT, RENAME) else self.name
+        return b"%b %b" % (self.name, self.words[0]) if self.name == RENAME else self.name
 
 
 class _Reader:
@@ -237,42 +237,24 @@ class DisqueConf:
         """What the file is to say, by key: what can be set as it is now, all else as it was at the start."""
         wanted = dict(self._last)
         for name in sorted(SETTABLE - {b"dir"}):
-            for words in _words_of(name, settings[name]):
-                one = Directive("", 0, name, words)
-                wanted[one.key] = one
+            wanted[name] = Directive("", 0, name, directives.as_written(name, settings[name]))
         return wanted
 
 
 def parameters_of(given: Sequence[Directive]) -> dict[bytes, bytes]:
     """The parameters that directives set, as CONFIG shows them."""
-    values: dict[bytes, bytes] = {}
-    limits = {words[0]: words for words in _words_of(BUFFER_LIMIT, PARAMETERS[BUFFER_LIMIT][0])}
-    for one in given:
-        if one.name in PARAMETERS:
-            words = directives.checked(one.name, one.words) or ()
-            if one.name == BUFFER_LIMIT:
-                limits[words[0]] = words
-                words = tuple(word for limit in limits.values() for word in limit)
-            values[one.name] = b" ".join(words)
-    return values
-
-
-def _words_of(name: bytes, value: bytes) -> list[Words]:
-    """What each directive says that together set a parameter."""
-    if name != BUFFER_LIMIT:
-        return [directives.as_written(name, value)]
-    words = value.split()
-    return [tuple(words[at : at + 4]) for at in range(0, len(words), 4)]
+    return {
+        one.name: b" ".join(directives.checked(one.name, one.words) or ()) for one in given if one.name in PARAMETERS
+    }
 
 
 def _means(one: Directive | None, key: bytes) -> Words | None:
     """What a directive says, or that it is missing."""
     if one is not None:
         return directives.checked(one.name, one.words)
-    name = key.partition(b" ")[0]
-    defaults = _words_of(name, PARAMETERS[name][0]) if name in PARAMETERS else []
-    found = next((words for words in defaults if name != BUFFER_LIMIT or key.endswith(b" " + words[0])), None)
-    return None if found is None else directives.checked(name, found)
+    if key not in PARAMETERS:
+        return None
+    return directives.checked(key, directives.as_written(key, PARAMETERS[key][0]))
 
 
 def rewritten(content: bytes, source: str, there: Sequence[Directive], wanted: Mapping[bytes, Directive]) -> bytes:

@@ -105,4 +105,4 @@ def as_written(name: bytes, value: bytes) -> Words:
     """How a file says what CONFIG shows."""
     if name == b"tcp-keepalive":
         return (KEEPALIVE_S if value == b"yes" else b"0",)
-    return (value,)
+    return tuple(value.split()) if name == BUFFER_LIMIT else (value,)

@@ -62,7 +62,7 @@ def _buffer_limit(value: bytes) -> bytes | None:
         name, sizes = words[at].lower(), [_memory(word) for word in words[at + 1 : at + 3]]
         if name != b"normal" or None in sizes or not words[at + 3].isdigit():
             return None
-    return value
+    return b" ".join(words[-4:])  # there is one class, and the last counts
 
 
 _YES_NO: Final = one_of(b"yes", b"no")

@@ -140,13 +140,17 @@ def test_what_an_included_file_says_is_overridden_by_an_appended_line(tmp_path: 
     assert (tmp_path / "more.conf").read_text() == "hz 10\n"
 
 
-def test_limits_of_several_classes_are_lines_of_their_own(tmp_path: Path) -> None:
-    text = "client-output-buffer-limit normal 0 0 0\nclient-output-buffer-limit slave 256mb 64mb 60\n"
-    value = b"normal 0 0 0 slave 1mb 1mb 9 pubsub 32mb 8mb 60"
-    assert rewritten(tmp_path, text, client_output_buffer_limit=value) == (
-        "client-output-buffer-limit normal 0 0 0\nclient-output-buffer-limit slave 1mb 1mb 9\n"
-        "# Added by CONFIG REWRITE\nclient-output-buffer-limit pubsub 32mb 8mb 60\n"
+def test_limits_of_output_are_those_of_one_class(tmp_path: Path) -> None:
+    value = settings_of(conf_of(tmp_path, "hz 10\n")).check(
+        b"client-output-buffer-limit", b"normal 9 9 9 NORMAL 1mb 1mb 9"
     )
+    assert value == b"NORMAL 1mb 1mb 9"
+    line = "client-output-buffer-limit NORMAL 1mb 1mb 9\n"
+    for text in ("client-output-buffer-limit normal 0 0 0\n", ""):
+        added = "" if text else "# Added by CONFIG REWRITE\n"
+        assert rewritten(tmp_path, text, client_output_buffer_limit=value) == added + line
+    with pytest.raises(ConfigError, match=r"disque\.conf:1: client-output-buffer-limit: invalid value 'slave 0 0 0'"):
+        conf_of(tmp_path, "client-output-buffer-limit slave 0 0 0\n")
 
 
 def test_options_of_the_command_line_are_kept_by_a_rewrite(tmp_path: Path) -> None:
