@@ -228,8 +228,11 @@ class JobStorage:
         maintenance.log.found(state.jobs_in, state.keys_until_ms)
         if state.is_distrusted:
             maintenance.writer.distrust()
-        if state.was_stopped or (state.is_sealed and self._jobs.awaits_once):
+        is_begun = state.was_stopped or (state.is_sealed and self._jobs.awaits_once)
+        if is_begun:
             maintenance.writer.begin_segment()
+        # What a server that was killed has left may be in memory only, and now answers rely on it.
+        if is_begun or (self.sync_ms == 0 and journal.segments and not state.is_sealed):
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)
         for number, job in enumerate(doubtful):

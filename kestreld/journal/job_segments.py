@@ -294,7 +294,7 @@ class JobJournal(Journal):
         self.synced_bytes = synced_bytes
         self.segments = list(segments)
         self.unproven = list(segments[:-1])
-        self.unsynced = bool(segments)
+        self.unsynced = self.names_unsynced = bool(segments)
         self.marker = marker
 
     def begin_beside(self, marker: Marker | None) -> None:

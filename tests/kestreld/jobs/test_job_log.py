@@ -124,6 +124,16 @@ def test_a_commit_of_which_only_its_sync_record_is_left_is_no_stop_in_good_order
     assert (engine.drain(), engine.ids()) == ([], {one})
 
 
+def test_what_a_killed_server_has_left_is_put_on_disk_before_answers_rely_on_it(tmp_path: Path) -> None:
+    files = LateFiles()
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    engine.add(key=b"key")
+    engine.end_turn()
+    engine.crash()
+    assert engine.maintenance.journal.synced_at == (1, engine.segments()[0].stat().st_size)
+    assert [path.name for path in (tmp_path / "spool/.jobs").glob("*.live")] == ["0000000001-00000000000000000001.live"]
+
+
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_a_clients_own_id_is_known_over_restarts_when_its_job_is_gone(engine: JobEngine, restarts: int) -> None:
     one = engine.add(key=b"key")

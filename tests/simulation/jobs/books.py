@@ -180,8 +180,10 @@ class Books:
         if forgot is not None and forgot.has(act):
             return True
         for life in self.history.lives[act.life.number - 1 :]:
-            if life.modes[FAMILY].sync_ms == 0 and self._has_answered(life, act):
-                return False  # that was put on disk behind it
+            if life is not act.life and self.was_put_on_disk(life):
+                return False
+            if life is act.life and life.modes[FAMILY].sync_ms == 0 and act.count > 0 and not self._was_off_in(life):
+                return False
             if life.how == POWER_CUT:
                 return not (life is act.life and self._was_in_time(life, act))
             if life.how == STOPPED:
@@ -189,8 +191,8 @@ class Books:
         return False
 
     def was_put_on_disk(self, life: Life) -> bool:
-        """Whether all that servers before have left was put on disk in that life, behind a change that was answered."""
-        return life.modes[FAMILY].sync_ms == 0 and self._has_answered_one(life)
+        """Whether all that servers before have left was put on disk in that life, before anybody was answered."""
+        return life.modes[FAMILY].sync_ms == 0 and life.number in self.loaded_us
 
     def _was_in_time(self, life: Life, act: Act) -> bool:
         """Whether the sync that was due has put it on disk."""
@@ -202,13 +204,6 @@ class Books:
             and (life.ended_us - act.served_us > (sync_ms + 2000) * 1000)
         )
 
-    def _has_answered(self, life: Life, since: Act) -> bool:
-        """Whether a change was answered in that life, which is one that syncs first."""
-        if life is since.life:
-            return since.count > 0 and not any(one.life is life for one in self.without_log)
-        return self._has_answered_one(life)
-
-    def _has_answered_one(self, life: Life) -> bool:
-        if any(one.life is life for one in self.without_log):
-            return False  # not all of it was put there
-        return any(one.life is life and one.count > 0 and one.kind in ("ack", "add") for one in self.acts)
+    def _was_off_in(self, life: Life) -> bool:
+        """Whether it was without a log for a time."""
+        return any(one.life is life for one in self.without_log)
