@@ -42,6 +42,15 @@ def test_a_job_with_an_id_of_the_client_is_added_once(client: RespClient) -> Non
     assert client("QLEN", "q") == 1
 
 
+def test_a_repeated_job_is_known_also_where_a_new_one_would_be_refused(client: RespClient) -> None:
+    job_id = client.job("q", "x", "ID", "order 7", "MAXLEN", 1)
+    assert client.job("q", "x", "ID", "order 7", "MAXLEN", 1) == job_id
+    assert client("PAUSE", "q", "in") == b"in"
+    assert client.job("q", "x", "ID", "order 7") == job_id
+    assert client("ADDJOB", "q", "x", 0, "ID", "order 8") == b"PAUSED Queue paused in input, try later"
+    assert client("ADDJOB", "q", "x", 0, "ID", "order 7", "TTL", 1, "DELAY", 1).startswith(b"ERR ")
+
+
 def test_an_id_of_the_client_belongs_to_its_queue(client: RespClient) -> None:
     """Also while its job is a dead letter, and when that is back."""
     of_mail, of_web = client.job("mail", "x", "ID", "order 7"), client.job("web", "x", "ID", "order 7")

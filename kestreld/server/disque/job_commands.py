@@ -104,7 +104,7 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     if refusal:
         handler.out.append(refusal)
         return
-    if options.key and (known := jobs.keys.find(key_in(words[1], options.key), jobs.now_ms)) is not None:
+    if options.key and (known := _known_job(handler, words[1], options.key)) is not None:
         handler.depend_on_log()
         handler.out.append(replies.status(known))
         return
@@ -116,6 +116,11 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     job = jobs.add(words[2], queue.terms_of(options.added_with, options.key))
     handler.depend_on_log()
     handler.out.append(b"+%b\r\n" % job.id)
+
+
+def _known_job(handler: DisqueHandler, queue: bytes, key: bytes) -> bytes | None:
+    """The id of the job that was added with this key."""
+    return handler.jobs.keys.find(key_in(queue, key), handler.jobs.now_ms)
 
 
 def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions, queue: JobQueue | None) -> bytes:
@@ -135,6 +140,8 @@ def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions,
             return b"-ERR TTL and RETRY must not exceed %d seconds\r\n" % SPAN_S_MAX
         if options.replicate > 1:
             return b"-%b\r\n" % NO_REPLICAS
+        if options.key and _known_job(handler, words[1], options.key) is not None:
+            return b""  # nothing is added: the queue may be full of just this job
     node = handler.node
     if node.is_leaving:
         return b"-%bI'm leaving the cluster\r\n" % NO_OWN_COPY
