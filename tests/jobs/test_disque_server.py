@@ -160,6 +160,10 @@ def test_a_unix_socket_has_the_mode_that_was_asked_for(tmp_path: Path) -> None:
     with disque_server(tmp_path, *options) as server:
         assert server.address == f"unix:{tmp_path}/d.sock"
         assert stat.S_IMODE((tmp_path / "d.sock").stat().st_mode) == 0o770
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "d.sock"))
+            client.sendall(b"CLIENT LIST\r\n")
+            assert b" flags=U " in client.recv(65536)
 
 
 def test_two_servers_of_one_folder_need_files_of_their_own(tmp_path: Path) -> None:

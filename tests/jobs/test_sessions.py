@@ -312,6 +312,16 @@ def test_the_table_of_commands_has_their_flags(client: RespClient, name: str, ar
     assert client("LOADJOB") == b"ERR wrong number of arguments for 'loadjob' command"
 
 
+def test_counters_begin_anew_when_they_are_reset(client: RespClient) -> None:
+    client("PING", "x" * 10_000)
+    assert client("CONFIG", "RESETSTAT") == b"OK"
+    lines = dict(line.split(b":") for line in client("INFO", "stats").split(b"\r\n")[1:-1])
+    assert int(lines[b"total_net_input_bytes"]) < 1000
+    assert int(lines[b"total_net_output_bytes"]) < 1000
+    assert int(lines[b"total_connections_received"]) == 0
+    assert int(lines[b"total_commands_processed"]) <= 1
+
+
 def test_too_many_clients_are_turned_away(server: Daemon, client: RespClient) -> None:
     assert client("CONFIG", "SET", "maxclients", 1) == b"OK"
     try:

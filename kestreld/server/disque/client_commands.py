@@ -43,7 +43,7 @@ def _listed(handler: DisqueHandler) -> Iterator[None]:
 
 def _described(one: DisqueClient) -> bytes:
     now_ms = one.state.clock.monotonic_ms
-    flags = "O" if one.is_monitor else "b" if isinstance(one.waiter, JobWaiter) else "c" if one.closing else "N"
+    is_so = {"O": one.is_monitor, "b": isinstance(one.waiter, JobWaiter), "c": one.closing, "U": not one.holder}
     fields = {
         "id": one.number,
         "addr": one.address,
@@ -51,7 +51,7 @@ def _described(one: DisqueClient) -> bytes:
         "name": one.label.decode("latin-1"),
         "age": (now_ms - one.since_ms) // 1000,
         "idle": (now_ms - one.active_at_ms) // 1000,
-        "flags": flags,
+        "flags": "".join([flag for flag in is_so if is_so[flag]]) or "N",
         "qbuf": one.parser.held_bytes,
         "qbuf-free": 0,
         "obl": sum(map(len, one.out)),

@@ -87,15 +87,16 @@ def _persistence(node: DisqueNode) -> Figures:
 
 def _stats(node: DisqueNode) -> Figures:
     stats = node.state.stats
+    read_before, written_before, rejected_before = node.counted_before
     return [
         ("total_connections_received", node.connections),
         ("total_commands_processed", sum([command.calls for command in node.commands.values()])),
         ("instantaneous_ops_per_sec", node.rates.per_s(0)),
-        ("total_net_input_bytes", stats.bytes_read),
-        ("total_net_output_bytes", stats.bytes_written),
+        ("total_net_input_bytes", stats.bytes_read - read_before),
+        ("total_net_output_bytes", stats.bytes_written - written_before),
         ("instantaneous_input_kbps", f"{node.rates.per_s(1) / 1024:.2f}"),
         ("instantaneous_output_kbps", f"{node.rates.per_s(2) / 1024:.2f}"),
-        ("rejected_connections", stats.rejected_connections),
+        ("rejected_connections", stats.rejected_connections - rejected_before),
         ("latest_fork_usec", 0),
     ]
 

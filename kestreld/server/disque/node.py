@@ -111,6 +111,7 @@ class DisqueNode:
         self.commands: dict[bytes, Command] = {}  # by name,
         self.table: dict[bytes, Command] = {}  # and by name as it is mostly sent
         self.rates = Rates()
+        self.counted_before = (0, 0, 0)  # CONFIG RESETSTAT: bytes read, bytes written, connections turned away
         self.clients: dict[int, DisqueClient] = {}
         self.monitors: list[DisqueClient] = []
         self.password = b""
@@ -202,6 +203,8 @@ class DisqueNode:
             command.calls = command.spent_us = 0
         self.connections = 0
         self.rates = Rates()
+        stats = self.state.stats
+        self.counted_before = (stats.bytes_read, stats.bytes_written, stats.rejected_connections)
 
     def find(self, name: bytes) -> Command | None:
         """The command of that name, in letters of any case."""
