@@ -43,7 +43,12 @@ def _listed(handler: DisqueHandler) -> Iterator[None]:
 
 def _described(one: DisqueClient) -> bytes:
     now_ms = one.state.clock.monotonic_ms
-    is_so = {"O": one.is_monitor, "b": isinstance(one.waiter, JobWaiter), "c": one.closing, "U": not one.holder}
+    is_so = {
+        "O": one.is_monitor,
+        "b": isinstance(one.waiter, JobWaiter),
+        "c": one.closing,
+        "U": one.address.startswith("unix"),
+    }
     fields = {
         "id": one.number,
         "addr": one.address,
