@@ -169,7 +169,7 @@ class LogMaintenance(Scheduled):
         self._engine.slices.take_on(self._close())
 
     def _close(self) -> Work:
-        while self.writer.failure is None and not (self.writer.is_idle and self.writer.is_written):
+        while not self.writer.is_idle or (self.writer.failure is None and not self.writer.is_written):
             yield WAITS
         while self._work is not None:
             yield WAITS

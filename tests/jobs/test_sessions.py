@@ -43,6 +43,24 @@ def test_error_texts_never_break_a_line(client: RespClient) -> None:
     assert client("PING") == b"PONG"
 
 
+def test_the_log_is_not_turned_off_while_it_is_loaded(tmp_path: Path) -> None:
+    jobs = 20_000
+    with (
+        running_daemon(tmp_path, "listen.disque=127.0.0.1:0", "jobs.journal=true") as daemon,
+        resp_client(daemon.disque) as client,
+        resp_client(daemon.disque) as other,
+    ):
+        client.send_bytes(request("ADDJOB", "q", "x", 0) * jobs + request("DEBUG", "LOADAOF"))
+        for _ in range(jobs):
+            assert client.reply().startswith(b"D-")
+        while b"loading:1" not in other("INFO", "persistence"):
+            assert other("QLEN", "q"), "it is loaded already"
+        assert other("CONFIG", "SET", "appendonly", "no").startswith(b"LOADING")
+        assert client.reply() == b"OK"
+        assert other("CONFIG", "GET", "appendonly") == [b"appendonly", b"yes"]
+        assert b"aof_enabled:1" in other("INFO", "persistence")
+
+
 def test_a_password_is_asked_for_once_it_is_set(client: RespClient, other: RespClient) -> None:
     assert client("AUTH", "x") == b"ERR Client sent AUTH, but no password is set"
     assert client("AUTH", "user", "x") == b"ERR wrong number of arguments for 'auth' command"

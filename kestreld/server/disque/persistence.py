@@ -40,6 +40,11 @@ class Persistence:
         """Whether changes are written."""
         return self.committed is not None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is being read."""
+        return False
+
     def switch(self, done: Done, *, on: bool) -> None:
         """Begin a fresh log of what memory holds, or write no more."""
         done(NO_LOG if on else "")
@@ -120,6 +125,10 @@ class LoggedJobs(Persistence):
             storage.load(loaded, is_kept=on, may_cut=may_cut)
         else:
             loaded("")
+
+    @property
+    def is_loading(self) -> bool:
+        return self._storage.is_loading
 
     def switch(self, done: Done, *, on: bool) -> None:
         if on:

@@ -266,6 +266,9 @@ def _set(handler: DisqueHandler, word: bytes, value: bytes) -> None:
         handler.out.append(replies.error(b"ERR Invalid argument '%b' for CONFIG SET '%b'" % (value, word)))
         return
     persistence = handler.node.persistence
+    if name == b"appendonly" and persistence.is_loading:
+        handler.out.append(persistence.obstacle)  # whether there is a log is known once it is read
+        return
     wants_log = checked == b"yes"
     if name != b"appendonly" or wants_log == persistence.is_on:
         handler.node.set(name, checked)

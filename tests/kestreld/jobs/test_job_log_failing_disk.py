@@ -142,6 +142,27 @@ def test_a_log_that_is_begun_behind_one_that_the_disk_did_not_take_has_all_jobs(
     assert engine.said() == said
 
 
+def test_a_log_that_is_turned_off_while_it_is_tried_again_is_left_once_that_is_over(tmp_path: Path) -> None:
+    files = full_disk()
+    engine = JobEngine(tmp_path / "spool", files)
+    engine.add()
+    engine.end_turn()
+    files.fail_from(1)
+    engine.add()
+    engine.end_turn()
+    files.mend()
+    engine.clock.advance(1000)
+    maintenance = engine.maintenance
+    maintenance.look(engine.clock.monotonic_ms)
+    engine.storage.turn_off()
+    engine.slices.run(engine.clock.stopwatch_us())
+    assert not maintenance.is_left
+    engine.work_until(lambda: maintenance.is_left)
+    engine.work(3)
+    assert len(engine.segments()) == 2
+    assert engine.base.collection.open_files.held == 0
+
+
 @interpreted_only
 def test_a_new_log_that_the_disk_takes_in_part_only_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
