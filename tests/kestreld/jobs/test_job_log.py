@@ -9,7 +9,6 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt
-from kestreld.files import FileLayer
 from kestreld.jobs.job import DELAYED, NEVER, QUEUED, Job
 from kestreld.jobs.keys import key_in
 from kestreld.jobs.recovery import JobRecovery
@@ -17,7 +16,7 @@ from kestreld.journal.job_records import JobType, read_job, whole_job_records
 from kestreld.journal.job_segments import HEADER_BYTES
 from kestreld.journal.records import FRAME_BYTES, sync_record
 from tests.support.clock import FakeClock
-from tests.support.engine import LateFiles
+from tests.support.engine import LateFiles, QuickFiles
 from tests.support.job_engine import JobEngine, numbered
 
 MINUTE_MS = 60_000
@@ -382,7 +381,7 @@ def read(content: bytes, folder: Path) -> dict[bytes, Job] | None:
     for one in folder.iterdir():
         one.unlink()
     (folder / "0000000001.jobs").write_bytes(content)
-    recovery = JobRecovery(FileLayer(), FakeClock(), str(folder))
+    recovery = JobRecovery(QuickFiles(), FakeClock(), str(folder))
     try:
         for _ in recovery.run():
             pass
@@ -391,14 +390,18 @@ def read(content: bytes, folder: Path) -> dict[bytes, Job] | None:
     return {job.id: job for job in recovery.state.jobs}
 
 
+@pytest.mark.exhaustive("some places")
+@pytest.mark.parametrize("between_bytes", [7, 1], ids=["some places", "every byte"])  # no record is as short as that
 @pytest.mark.parametrize("sync_ms", [None, 0])
-def test_cut_anywhere_a_log_tells_of_the_records_before_the_cut(tmp_path: Path, sync_ms: int | None) -> None:
+def test_cut_anywhere_a_log_tells_of_the_records_before_the_cut(
+    tmp_path: Path, sync_ms: int | None, between_bytes: int
+) -> None:
     engine, states = written(tmp_path, 5, sync_ms)
     path = engine.segments()[0]
     content = path.read_bytes()
     engine.storage.close()
     seen = []
-    for end in range(HEADER_BYTES, len(content) + 1):
+    for end in [*range(HEADER_BYTES, len(content), between_bytes), len(content)]:
         found = read(content[:end], path.parent)
         assert found is not None
         seen.append(found.keys())
