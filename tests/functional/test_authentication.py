@@ -16,6 +16,7 @@ import pytest
 from pymemcache import Client
 from pymemcache.exceptions import MemcacheClientError
 
+from tests.support import forked
 from tests.support.accounts import LoggingInClient, login, quick_hash
 from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.process import environment
@@ -321,12 +322,12 @@ def test_an_address_that_others_can_reach_is_refused_while_nobody_has_to_log_in(
     daemon = Daemon(tmp_path, config=f"listen:\n  admin: null\n  memcache: '{address}'\n")
     daemon.listen = "127.0.0.1:0"
     command = [sys.executable, "-m", "kestreld", "--config", str(daemon.config_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=20)
+    done = forked.run(command, None, 20, cwd=ROOT, env=environment(), text=True)
     assert done.returncode == 78
     (line,) = done.stderr.splitlines()
     assert f"{daemon.config_path}:3:13: listen.memcache: {address} is reachable from other machines" in line
     assert "--insecure" in line
-    check = subprocess.run([*command, "--check-config"], cwd=ROOT, env=environment(), capture_output=True, timeout=20)
+    check = forked.run([*command, "--check-config"], None, 20, cwd=ROOT, env=environment())
     assert check.returncode == 78
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support import forked
 from tests.support.daemon import ROOT, STOP_S, without_time
 from tests.support.process import environment
 from tests.support.resp import RespClient
@@ -42,7 +43,7 @@ class DisqueServer:
 
     def launch(self) -> "subprocess.Popen[str]":
         """The process, as soon as it is there."""
-        return subprocess.Popen(
+        return forked.Launched(
             [sys.executable, "-m", "kestreld.disque_server", *self.options],
             cwd=self.folder,
             env=environment() | {"PYTHONPATH": str(ROOT)},

@@ -36,6 +36,7 @@ LENGTH: Final = struct.Struct("<I")
 NEEDED: Final = {  # by each program: these, and all that is below them
     "kestrelctl": ("kestrelctl", "kestreld.client", "encodings.idna"),
     "kestreld": ("kestreld.daemon", "kestreld.server", "encodings.idna"),
+    "kestreld.disque_server": ("kestreld.daemon", "kestreld.server", "encodings.idna"),
 }
 AT_THE_START: Final = ("PYTHON", "LANG", "LC_")  # variables that a Python reads only then
 

@@ -158,6 +158,7 @@ def test_details_of_a_queue(own_daemon: Daemon) -> None:
     drive(console(own_daemon.address), driving, size=(140, 40))
 
 
+@pytest.mark.exhaustive("40", "120")
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_the_line_of_keys_has_whole_labels_and_always_help_and_quit(tmp_path: Path, width: int) -> None:
     def bar(pilot: Pilot[None]) -> str:

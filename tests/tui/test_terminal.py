@@ -39,7 +39,12 @@ UNDER_NOHUP = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
 
 @pytest.mark.parametrize(
     ("ending", "code", "prefix"),
-    [("q", 0, []), (signal.SIGTERM, 143, []), (signal.SIGHUP, 129, []), (signal.SIGHUP, 129, UNDER_NOHUP)],
+    [
+        ("q", 0, []),
+        (signal.SIGTERM, 143, []),
+        pytest.param(signal.SIGHUP, 129, [], marks=pytest.mark.long),
+        (signal.SIGHUP, 129, UNDER_NOHUP),
+    ],
 )
 def test_it_draws_and_leaves_the_terminal_as_it_was(
     daemon: Daemon, queue: str, ending: str | int, code: int, prefix: list[str]

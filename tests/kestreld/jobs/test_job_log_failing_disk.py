@@ -406,7 +406,7 @@ def test_no_segment_is_begun_behind_one_whose_sync_failed_before_that_is_noted(t
 
 
 @pytest.mark.parametrize("sync_ms", [None, 0, 1000])
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("error", [errno.EIO, pytest.param(errno.ENOSPC, marks=pytest.mark.long)])
 def test_whichever_call_fails_memory_and_log_agree_again(tmp_path: Path, sync_ms: int | None, error: int) -> None:
     for call in range(1, 40):
         files = FaultyFiles(error)
