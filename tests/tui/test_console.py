@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import Input
 
 from kestrelctl.remote.client import KestrelClient
@@ -18,6 +19,7 @@ from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, ITEM_KEYS, JOURNAL_KEYS, OVERVIE
 from tui.plain import ViewOptions
 from tui.recording import Recorder, load
 from tui.screens.details import Details
+from tui.screens.key_bar import KeyBar
 from tui.screens.overview import Overview
 from tui.screens.questions import Question
 from tui.snapshots import Outage
@@ -176,6 +178,26 @@ def test_the_line_of_keys_has_whole_labels_and_always_help_and_quit(tmp_path: Pa
             assert set(bar(pilot).strip().split("  ")) <= labels
 
     drive(replaying(tmp_path), driving, (width, 24))
+
+
+def test_the_line_of_keys_is_drawn_anew_only_where_other_keys_fit(tmp_path: Path) -> None:
+    async def driving(pilot: Pilot[None]) -> None:
+        def keys() -> list[Widget]:
+            return list(pilot.app.screen.query_one(KeyBar).children)
+
+        async def resize(width: int, height: int) -> None:
+            await pilot.resize_terminal(width, height)
+            await until_true(pilot, lambda: len(lines(pilot)) == height, f"{height} lines")
+            await pilot.pause()
+
+        await until(pilot, "› work", "? help  q quit")
+        before = keys()
+        await resize(200, 30)
+        assert keys() == before
+        await resize(40, 24)
+        await until_true(pilot, lambda: len(keys()) < len(before), "fewer keys")
+
+    drive(replaying(tmp_path), driving, (200, 24))
 
 
 def test_boxes_say_that_they_are_loading_and_in_a_replay_that_they_stay_empty(

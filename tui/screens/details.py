@@ -68,7 +68,7 @@ class Details(BoxScreen):
             with Box(id="settings-box"):
                 yield Static(id="settings")
             yield ItemBox()
-        yield KeyBar(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         self.query_one("#readers-box").border_title = "servers and readers"

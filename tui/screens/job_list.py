@@ -35,7 +35,7 @@ class JobListScreen(BoxScreen):
         yield Static(id="title")
         with Box(id="jobs-box"):
             yield Static(id="jobs")
-        yield KeyBar(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         self.query_one("#jobs-box").focus()

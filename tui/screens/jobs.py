@@ -35,7 +35,7 @@ class JobsScreen(ConsoleScreen):
         yield Static(id="memory")
         yield Static(id="troubles")
         yield JobTable()
-        yield KeyBar(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         self.table.focus()

@@ -38,7 +38,7 @@ class JournalScreen(BoxScreen):
             yield Static(id="segments")
         with Box(id="holders-box"):
             yield Static(id="holders")
-        yield KeyBar(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         self.query_one("#segments-box").border_title = "segments"

@@ -16,31 +16,48 @@ KEY_SPACES: Final = 3  # before, between and after key and label
 class KeyBar(Footer):
     """The labelled keys, as many as fit, in their order; help and quit are always there."""
 
+    def __init__(self) -> None:
+        super().__init__(show_command_palette=False)
+        self._shown: list[tuple[Binding, bool]] = []
+
     def compose(self) -> ComposeResult:
-        shown = [
-            (binding, enabled)
-            for _, binding, enabled, _ in self.screen.active_bindings.values()
-            if binding.show and binding.action
-        ]
-        shown.sort(key=lambda each: (each[0].action in ALWAYS) - (each[0].action in FIRST))
-        room = self.app.size.width - sum(self._width(binding) for binding, _ in shown if binding.action in ALWAYS)
-        seen = set()
-        for binding, enabled in shown:
-            if binding.action in seen:
-                continue
-            seen.add(binding.action)
-            if binding.action not in ALWAYS:
-                room -= self._width(binding)
-                if room < 0:
-                    continue
-            yield FooterKey(
+        self._shown = self._fitting()
+        for binding, enabled in self._shown:
+            key = FooterKey(
                 binding.key,
                 self.app.get_key_display(binding),
                 binding.description,
                 binding.action,
                 disabled=not enabled,
                 tooltip=binding.tooltip,
-            ).data_bind(compact=Footer.compact)
+            )
+            key.set_reactive(FooterKey.compact, False)  # set later, it is styled again
+            yield key
+
+    async def recompose(self) -> None:
+        """Only where other keys are shown than before: each of them is styled anew."""
+        if self.is_attached and self._fitting() != self._shown:
+            await super().recompose()
+
+    def _fitting(self) -> list[tuple[Binding, bool]]:
+        """The keys for which there is room, and whether each can be used now."""
+        labelled = [
+            (binding, enabled)
+            for _, binding, enabled, _ in self.screen.active_bindings.values()
+            if binding.show and binding.action
+        ]
+        labelled.sort(key=lambda each: (each[0].action in ALWAYS) - (each[0].action in FIRST))
+        room = self.app.size.width - sum(self._width(binding) for binding, _ in labelled if binding.action in ALWAYS)
+        fitting: dict[str, tuple[Binding, bool]] = {}
+        for binding, enabled in labelled:
+            if binding.action in fitting:
+                continue
+            if binding.action not in ALWAYS:
+                room -= self._width(binding)
+                if room < 0:
+                    continue
+            fitting[binding.action] = (binding, enabled)
+        return list(fitting.values())
 
     def _width(self, binding: Binding) -> int:
         return len(self.app.get_key_display(binding)) + len(binding.description) + KEY_SPACES

@@ -54,7 +54,7 @@ class Overview(ConsoleScreen):
         yield Static(id="scrubber")
         yield QueueTable(self._columns)
         yield Input(value=self.filter_words, placeholder="name  !name  items>100  oldest_ms>500", id="filter")
-        yield KeyBar(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         self.table.focus()
