@@ -1,6 +1,7 @@
 """Disque's commands, where the recorded scenarios leave something open."""
 
 import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -115,6 +116,45 @@ def test_jobs_may_all_go_while_a_command_is_at_them(
     client.reply()
     assert other.fields("QCOUNT", "q") == {"queued": 1, "active": 0, "delayed": 0}
     assert other("GETJOB", "FROM", "q") == [[b"q", job_id, b"body"]]
+
+
+def test_a_long_reply_comes_before_those_to_the_commands_behind_it(client: RespClient) -> None:
+    """Also where the queues of a pattern are looked for in slices."""
+    for number in range(300):
+        client.send("ADDJOB", f"q{number}", "x", 0)
+        client.send("ADDJOB", "q0", "x", 0)
+    for _ in range(600):
+        client.reply()
+    client.send("GETJOB", "MATCH", "COUNT", 1000, "FROM", "*")
+    client.send("PING")
+    client.send("GETJOB", "MATCH", "TIMEOUT", 1, "FROM", "*")
+    client.send("PING", "behind")
+    assert len(client.reply()) == 600
+    assert client.reply() == b"PONG"
+    assert client.reply() == NIL_ARRAY
+    assert client.reply() == b"behind"
+
+
+def test_many_large_bodies_do_not_pile_up_for_who_does_not_read(server: Daemon, client: RespClient) -> None:
+    body = b"x" * (1 << 20)
+    ids = [client.job("q", body) for _ in range(32)]
+    wanted = [[b"q", job_id, body] for job_id in ids]
+    assert client("QPEEK", "q", 32) == wanted
+    assert client("QPEEK", "q", -2) == wanted[:-3:-1]
+    cursor, found = client("JSCAN", 0, "COUNT", 200, "REPLY", "all")
+    assert (cursor, sorted(one[1] for one in found), found[0][29]) == (b"0", sorted(ids), body)
+
+    def resident_bytes() -> int:
+        (line,) = [one for one in client("INFO", "memory").split(b"\r\n") if one.startswith(b"used_memory_rss:")]
+        return int(line.partition(b":")[2])
+
+    before_bytes = resident_bytes()
+    with ExitStack() as stack:
+        for words in [("QPEEK", "q", 32), ("JSCAN", "REPLY", "all")] * 4:
+            stack.enter_context(resp_client(server.disque)).send(*words)
+        assert client("PING") == b"PONG"
+        assert resident_bytes() - before_bytes < 64 << 20  # 256 MiB are asked for
+    assert client("GETJOB", "COUNT", 32, "FROM", "q") == wanted
 
 
 def test_who_hangs_up_while_queues_are_looked_through_gets_no_job(client: RespClient, server: Daemon) -> None:

@@ -207,8 +207,13 @@ class DisqueHandler(DisqueClient):
             self._depend_on(log)
 
     def answer_in_pieces(self, pieces: Pieces) -> None:
-        """Give a long reply."""
-        self._tell(pieces if self.reply_mode == REPLY_ON else self._unanswered(pieces))
+        """Give a long reply. A command that is carried out in slices ends with this."""
+        if self.reply_mode != REPLY_ON:
+            pieces = self._unanswered(pieces)
+        if self.is_at_work:
+            self.telling = pieces
+        else:
+            self._tell(pieces)
 
     def carry_out(self, work: Work, *, is_short: bool) -> None:
         """Do something that takes long, in slices; at once where it is short. Commands behind it wait."""
@@ -247,11 +252,10 @@ class DisqueHandler(DisqueClient):
 
     def _slices(self, work: Work) -> Work:
         yield from work
-        if not self.telling and self.waiter is None:
-            self._let_go()
+        if self.telling is not None:
+            self.tell_on()
         else:
-            self.held = self.waiter is None
-            self.ready()
+            self._let_go()
 
     def wait_for_job(
         self, queues: list[JobQueue], globs: list[Glob], wait_ms: int, written: Callable[[Job, bytes], bytes]

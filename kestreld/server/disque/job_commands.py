@@ -24,6 +24,7 @@ REPLICATE_MAX: Final = 65_535
 AT_ONCE: Final = 256  # jobs that a command sees to in one go
 QUEUES_MAX: Final = 4096  # of a GETJOB
 PIECE_BYTES: Final = 1 << 16
+LARGE_BYTES: Final = 1 << 18  # bodies that are not put into one reply in one go
 FIRST: Final = 1 << 62
 
 NO_REPLICAS: Final = b"NOREPL Not enough reachable nodes for the requested replication level"
@@ -284,7 +285,9 @@ def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], g
     for job in rounds(handler, queues, options.count):
         if job is not None:
             taken.append(job)
-    if taken:
+    if len(taken) > 1 and are_large(taken):
+        handler.answer_in_pieces(_handed_out(handler, options, taken, [job.body for job in taken]))
+    elif taken:
         for one in taken:
             handler.hand_out(one)
         handler.out.append(b"*%d\r\n%b" % (len(taken), b"".join([_fetched(job, job.body, options) for job in taken])))
@@ -326,29 +329,39 @@ def _fetched(job: Job, body: bytes, options: GetOptions) -> bytes:
 def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> Pieces:
     """More jobs than are taken in one go: first they are handed out, then the reply is written."""
     taken, bodies, table = list[Job](), list[bytes](), handler.jobs.table
-    once: Job | None = None  # one that is delivered at most once
     try:
         for job in rounds(handler, queues, options.count):
             if job is not None:
                 taken.append(job)
                 bodies.append(job.body)
-                once = once if job.terms.retry_ms else job
             yield None
             if handler.jobs.table is not table:
                 break  # all jobs have been replaced, and these queues with them
-        if once is not None:
-            handler.hand_out(once)
         if taken:
-            written = partial(_fetched, options=options)
-            yield from in_pieces(len(taken), map(written, taken, bodies))
+            yield from _handed_out(handler, options, taken, bodies)
         else:
             _wait(handler, options, [queue for queue in queues if handler.jobs.has(queue)], globs)
     finally:
         let_go(handler, taken, bodies)
 
 
+def _handed_out(handler: DisqueHandler, options: GetOptions, taken: list[Job], bodies: list[bytes]) -> Pieces:
+    for job in taken:
+        if not job.terms.retry_ms:  # one says it for all
+            handler.hand_out(job)
+            break
+    yield from in_pieces(len(taken), map(partial(_fetched, options=options), taken, bodies))
+
+
+def are_large(jobs: list[Job]) -> bool:
+    """Whether a reply with the bodies of all of them is written in pieces."""
+    return sum([len(job.body) for job in jobs]) > LARGE_BYTES
+
+
 def let_go(handler: DisqueHandler, *lists: list[Any]) -> None:
     """Empty long lists in steps: a million references are given up no sooner than in 20 ms."""
+    if max(map(len, lists)) <= AT_ONCE:
+        return
 
     def emptied() -> Work:
         for some in lists:

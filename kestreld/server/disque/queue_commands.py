@@ -11,7 +11,7 @@ from kestreld.jobs.table import Table
 from kestreld.queues.reports import Pieces
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
-from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, in_pieces, let_go
+from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, are_large, in_pieces, let_go
 from kestreld.server.disque.numbers import cursor, integer
 from kestreld.server.disque.replies import NIL_ARRAY, NOT_AN_INTEGER, SYNTAX_ERROR, bulk
 
@@ -71,7 +71,12 @@ def qpeek(handler: DisqueHandler, words: list[bytes]) -> None:
         return
     if min(abs(count), queue.jobs.count) <= AT_ONCE:
         order = queue.jobs.oldest() if count > 0 else queue.jobs.newest()
-        handler.out.append(replies.array([replies.fetched(job, job.body) for job in islice(order, abs(count))]))
+        jobs = list(islice(order, abs(count)))
+        fetched = map(replies.fetched, jobs, [job.body for job in jobs])
+        if are_large(jobs):
+            handler.answer_in_pieces(in_pieces(len(jobs), fetched))
+        else:
+            handler.out.append(replies.array(fetched))
     else:
         handler.answer_in_pieces(_peeked(handler, queue, count))
 
@@ -280,36 +285,33 @@ def _scan(
     if options.error:
         handler.out.append(options.error)
         return
-    start = options.cursor or 0
-    if options.is_busy and table.count > AT_ONCE:
-        handler.answer_in_pieces(_all(handler, table, start, fits, written))
-        return
-    found: list[bytes] = []
-    left = options.count * STEPS_OF_COUNT if not options.is_busy else table.count + 1
-    next_cursor = 0
-    for following, some in table.scan(start):
-        next_cursor = following
-        found += [written(one) for one in some if fits(one)]
-        left -= max(len(some), 1)
-        if not options.is_busy and (len(found) >= options.count or left <= 0):
-            break
-    handler.out.append(replies.array([bulk(b"%d" % next_cursor), replies.array(found)]))
+    pieces = _found(handler, options, table, fits, written)
+    is_long = table.count > AT_ONCE and (options.is_busy or options.count > AT_ONCE)
+    if is_long or options.reply == b"all":
+        handler.answer_in_pieces(pieces)
+    else:
+        handler.out += [piece for piece in pieces if piece is not None]
 
 
-def _all(
+def _found(
     handler: DisqueHandler,
+    options: ScanOptions,
     table: Table[V],
-    start: int,
     fits: Callable[[V], bool],
     written: Callable[[V], bytes],
 ) -> Pieces:
-    """All from a cursor on, in a reply that says first how many there are."""
+    """What a scan finds, in a reply that says first how many there are."""
     found: list[V] = []
+    next_cursor, left = 0, options.count * STEPS_OF_COUNT
     try:
-        for _, some in table.scan(start):
+        for following, some in table.scan(options.cursor or 0):
+            next_cursor = following
             found += [one for one in some if fits(one)]
+            left -= max(len(some), 1)
+            if not options.is_busy and (len(found) >= options.count or left <= 0):
+                break
             yield None
-        yield b"*2\r\n$1\r\n0\r\n"
+        yield b"*2\r\n" + bulk(b"%d" % next_cursor)
         yield from in_pieces(len(found), map(written, found))
     finally:
         let_go(handler, found)
