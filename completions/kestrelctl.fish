@@ -764,7 +764,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a scan -d 'Print a row f
 complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a peek -d 'Print the jobs of a queue that are to be delivered next.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a stat -d 'Print the figures of a queue of jobs.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a count -d 'Print how many jobs of a queue are queued, with workers, and delayed.'
-complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a pause -d 'Pause a queue of jobs, or have it go on, and print its state: in, out, all or none.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a pause -d 'Pause or resume a queue of jobs, and print its state.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a redrive -d 'Send the dead letters of a queue back to the queues they come from, and print how many.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a qdel -d 'Delete all jobs of a queue, whatever their states, and print how many.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs\' 1' -a restart -d 'Stop the server so that its next start restores the queues of jobs as they are now.'

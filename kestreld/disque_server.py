@@ -100,7 +100,7 @@ def configuration(conf: DisqueConf, *, is_insecure: bool) -> Config:
         advice = "is not supported: disque-server stays in the foreground; have systemd start it, or a shell with &"
         problems.append(conf.problem(b"daemonize", f"daemonize yes {advice}"))
     if not FileLayer().is_dir(conf.dir):
-        problems.append(conf.problem(b"dir", f"dir: {conf.dir} is no folder"))
+        problems.append(conf.problem(b"dir", f"dir: {conf.dir} is not a directory"))
     addresses: tuple[Address, ...] = ()
     try:
         addresses = tuple(addresses_of(conf))

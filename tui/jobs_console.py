@@ -14,8 +14,8 @@ JOB_SCREENS: Final = (JobsScreen, JobListScreen)
 
 class JobsConsole(ActingConsole):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("act", "journal") and isinstance(self.screen, JOB_SCREENS):
-            return False  # they are about the queue that is current in the table below
+        if action in ("act", "journal") and any(isinstance(screen, JOB_SCREENS) for screen in self.screen_stack):
+            return False  # they are about the queue that is current in the table below, also where help is on top
         return super().check_action(action, parameters)
 
     def action_jobs(self) -> None:

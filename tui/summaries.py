@@ -134,7 +134,7 @@ def job_lines(server: ServerState) -> list[str]:
         parts.append(f"queues paused {count(paused)}")
     if counters.get("jobs_loading"):
         parts.append("LOADING")
-    return ["  ".join(["└ jobs", *parts])]
+    return ["  ".join(["└ jobs (g)", *parts])]
 
 
 def job_trouble(server: ServerState) -> list[str]:

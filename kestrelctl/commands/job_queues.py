@@ -138,11 +138,18 @@ def jobs_pause(
     name: JobQueueArgument,
     what: Annotated[
         Pause,
-        argument(help="in: takes no jobs; out: gives none; none: goes on; state: only print it.", show_default=False),
+        argument(
+            metavar="in|out|all|none|state",
+            help="in: take no jobs; out: hand none out; all: both; none: resume; state: only print it.",
+            show_default=False,
+        ),
     ],
     remote: RemoteJobs,
 ) -> None:
-    """Pause a queue of jobs, or have it go on, and print its state: in, out, all or none."""
+    """Pause or resume a queue of jobs, and print its state.
+
+    The state is in, out, all or none.
+    """
     write_data(remote.client().ask(commands.pause(os.fsencode(name), what.value)).encode() + b"\n")
 
 

@@ -39,7 +39,8 @@ jobs = typer.Typer(
 JobQueueArgument = Annotated[str, argument(metavar="NAME", help="The queue of jobs.", show_default=False)]
 IdArgument = Annotated[str, argument(metavar="ID", help="The id of the job.", show_default=False)]
 IdsArgument = Annotated[
-    list[str], argument(metavar="ID|-", help="The ids of the jobs. -: those on stdin, one a line.", show_default=False)
+    list[str],
+    argument(metavar="ID...|-", help="The ids of the jobs. -: those on stdin, one a line.", show_default=False),
 ]
 
 

@@ -73,7 +73,10 @@ def _rule(pattern: str, node: Node) -> JobRule:
     for name, entry in node.entries.items():
         if (read := _READERS.get(name)) is None:
             raise BadValue(entry.node, f"unknown setting {name!r} of {pattern!r}: expected {', '.join(_READERS)}")
-        values[name] = read(entry.node)
+        try:
+            values[name] = read(entry.node)
+        except BadValue as bad:
+            raise BadValue(bad.node, f"{name} of {pattern!r}: {bad}") from bad
     delays_ms, retries, to = (values.get(name) for name in _READERS)
     assert isinstance(delays_ms, tuple | None)
     assert isinstance(retries, int | None)

@@ -208,7 +208,7 @@ def test_a_queues_rules_say_how_long_jobs_wait_and_where_they_end(tmp_path: Path
         ("5", "expected a mapping of patterns"),
         ("{a: 5}", "expected a mapping such as"),
         ("{a: {retries: 5}}", "unknown setting 'retries' of 'a'"),
-        ("{a: {max_retries: -1}}", "whole number"),
+        ("{a: {max_retries: -1}}", "max_retries of 'a': expected a whole number, not '-1'"),
         ("{a: {retry_delays: [0]}}", "too small"),
     ],
 )

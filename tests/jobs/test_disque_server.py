@@ -120,7 +120,7 @@ def test_a_start_that_cannot_succeed_names_the_reason_and_exits_with_1(tmp_path:
         (["gone.conf"], f"{tmp_path}/gone.conf: No such file or directory"),
         (["--port", "0"], "--port: nowhere to listen: set port or unixsocket"),
         (["--daemonize", "yes"], "--daemonize: daemonize yes is not supported: disque-server stays in the foreground"),
-        (["--dir", "nowhere"], f"--dir: dir: {tmp_path}/nowhere is no folder"),
+        (["--dir", "nowhere"], f"--dir: dir: {tmp_path}/nowhere is not a directory"),
         (["--port", "1", "surplus"], "--port: invalid value '1 surplus'"),
     ):
         code, said = DisqueServer(tmp_path, *arguments).fail()

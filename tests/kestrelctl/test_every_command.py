@@ -78,7 +78,7 @@ def line_of(command: Command, queue: str, folder: Path) -> list[str]:
         (folder / "items").write_text('{"data":"x"}\n')
         return ["import", queue, str(folder / "items")]
     required = [argument.value.metavar for argument in command.arguments if argument.is_required]
-    subject = UNKNOWN_JOB if command.path[0] == "jobs" and required[:1] in (["ID"], ["ID|-"]) else queue
+    subject = UNKNOWN_JOB if command.path[0] == "jobs" and required[:1] in (["ID"], ["ID...|-"]) else queue
     needs = [subject] if required else []
     return [*command.path, *needs, *NEEDS.get(command.words, [])]
 

@@ -50,10 +50,17 @@ def figures(**known: int | str) -> JobFigures:
 def test_queues_of_jobs_have_a_table_of_their_own_and_a_list_of_jobs(daemon: Daemon, client: RespClient) -> None:
     async def driving(pilot: Pilot[None]) -> None:
         await until(
-            pilot, "queues 1  items 2", "└ jobs  memory 1.0M of 1.0G  queued 2  active 1  delayed 1  clients waiting 0"
+            pilot,
+            "queues 1  items 2",
+            "└ jobs (g)  memory 1.0M of 1.0G  queued 2  active 1  delayed 1  clients waiting 0",
         )
         await pilot.press("g")
         await until(pilot, "jobs  queues 2", "› mail", "import/s")
+        await pilot.press("question_mark")
+        await until(pilot, "Everywhere")
+        assert "flush" not in lines(pilot)[-1]  # it would be of a queue below
+        await pilot.press("escape")
+        await until(pilot, "› mail")
         odd = line_of(pilot, "odd··")
         assert odd.split()[:4] == ["odd··'\\", "käse", "out", "1"]
         client("ADDJOB", "mail", "third", 0)

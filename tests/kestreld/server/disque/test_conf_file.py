@@ -80,9 +80,9 @@ def test_every_mistake_is_named_with_its_file_and_line(tmp_path: Path) -> None:
         f"disque.conf:7: {tmp_path}/gone.conf: No such file or directory",
         "disque.conf:8: unbalanced quotes",
         "disque.conf:9: requirepass: invalid value",
-        "disque.conf:11: dir: invalid value",
+        "disque.conf:11: dir: a value is missing",
         "--xyzzy: unknown directive 'xyzzy'",
-        "--hz: invalid value",
+        "--hz: a value is missing",
     ]
 
 
