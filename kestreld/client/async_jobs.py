@@ -302,7 +302,7 @@ async def _beat(client: AsyncJobClient, job: Job, over: asyncio.Event) -> None:
         except JobRefused as refusal:
             no_more_beats(job, refusal)
             return
-        except (ConnectionLost, ServersAway):
+        except KestrelError:
             pause_s = BEAT_AGAIN_S
 
 

@@ -28,7 +28,7 @@ from kestreld.client.job_nodes import (
     turns,
 )
 from kestreld.client.server import Waiting, event_in_child
-from kestreld.errors import ConnectionLost, JobRefused, KestrelError, ServersAway
+from kestreld.errors import JobRefused, KestrelError, ServersAway
 from kestreld.forks import restart_in_child
 
 J = TypeVar("J")
@@ -364,5 +364,5 @@ class Heartbeat:
             except JobRefused as refusal:
                 no_more_beats(self._job, refusal)
                 return
-            except (ConnectionLost, ServersAway):
+            except KestrelError:
                 pause_s = BEAT_AGAIN_S

@@ -220,6 +220,20 @@ def test_a_heartbeat_that_is_refused_says_so_once(client: JobClient, caplog: pyt
     assert 1 <= caplog.text.count("may be delivered again") <= 1
 
 
+def test_a_heartbeat_outlives_a_password_that_is_set_for_a_while(client: JobClient, wire: RespClient) -> None:
+    wire("CONFIG", "RESETSTAT")
+    client.add("q", b"x", retry=3, ttl=60)
+    with client.work("q") as job:
+        while b"cmdstat_working:" not in wire("INFO", "commandstats"):
+            time.sleep(0.01)
+        wire("CONFIG", "SET", "requirepass", "secret")
+        wire("AUTH", "secret")
+        time.sleep(2.6)  # one is said after 2.25 s
+        wire("CONFIG", "SET", "requirepass", "")
+        assert client.get("q", timeout=2) is None
+    assert client.show(job) is None
+
+
 def test_closing_ends_the_waits_of_other_threads(server: Daemon, wire: RespClient) -> None:
     client = JobClient([server.disque])
     ends: list[object] = []
