@@ -68,6 +68,11 @@ class RewriteRules:
     growth_percent: int = 100
     bytes_min: int = 1 << 26
 
+    def set(self, *, growth_percent: int | None = None, bytes_min: int | None = None) -> None:
+        """Have them be these; None = as before."""
+        self.growth_percent = self.growth_percent if growth_percent is None else growth_percent
+        self.bytes_min = self.bytes_min if bytes_min is None else bytes_min
+
 
 class LogMaintenance(Scheduled):
     """Of one log, from when it is begun or read until `leave`. `is_fresh`: it does not yet hold all jobs there are."""

@@ -1,9 +1,10 @@
 """Where jobs and their queues are: found by their ids and names, woken at their times, counted, and removed."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from kestreld.clock import Clock
+from kestreld.config.job_rules import JobRule
 from kestreld.jobs.dead_letters import DeadLetterRules
 from kestreld.jobs.job import (
     ACTIVE,
@@ -67,14 +68,17 @@ class JobStore:
         node_id: bytes,
         *,
         retry_from_delivery: bool = False,
+        queues_max: int | None = None,
+        rules: Sequence[JobRule] = (),
         tidy: Callable[[], None] = lambda: None,
     ) -> None:
+        """`queues_max` None = unlimited."""
         self.clock = clock
         self.agenda = agenda
         self.node_id = node_id
         self.listener: JobListener | None = None
         self.retry_from_delivery = retry_from_delivery
-        self.rules = DeadLetterRules()
+        self.rules = DeadLetterRules(rules)
         self.table: Table[Job] = Table()
         self.queues: Table[JobQueue] = Table()
         self.listed = 0  # queues
@@ -85,7 +89,7 @@ class JobStore:
         self.waiters: dict[JobWaiter, None] = {}  # all that wait, in the order they came
         self.patterns = PatternWaiters()
         self.watches: dict[bytes, list[Watch]] = {}  # told what becomes of a job
-        self.queues_max: int | None = None  # None = unlimited
+        self.queues_max = queues_max
         self._ids = JobIds(node_id, random_bytes(SEED_BYTES))
         self._random_bytes = random_bytes
         self._tidy = tidy

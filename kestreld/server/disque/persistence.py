@@ -146,9 +146,9 @@ class LoggedJobs(Persistence):
         elif name == b"aof-load-truncated":
             self._may_cut = value == b"yes"
         elif name == b"auto-aof-rewrite-percentage":
-            storage.rules.growth_percent = int(value)
+            storage.rules.set(growth_percent=int(value))
         elif name == b"auto-aof-rewrite-min-size":
-            storage.rules.bytes_min = int(value)
+            storage.rules.set(bytes_min=int(value))
 
     def rewrite(self, done: Done) -> None:
         done("" if self._storage.rewrite() else NO_LOG)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from kestreld.config.config import Config, RetryFrom
 from kestreld.files import must_be_the_systems
-from kestreld.jobs.dead_letters import DeadLetterRules
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.maintenance import Engine
 from kestreld.jobs.storage import JobStorage
@@ -27,17 +26,16 @@ def new_jobs(
     collection: QueueCollection, config: Config, random_bytes: RandomBytes, tidy: Callable[[], None] = lambda: None
 ) -> Jobs:
     """An empty store. `tidy` is told now and then while jobs fall due by the million."""
-    jobs = Jobs(
+    return Jobs(
         collection.clock,
         collection.agenda,
         random_bytes,
         random_bytes(NODE_ID_RANDOM_BYTES).hex().encode(),
         retry_from_delivery=config.jobs_retry_from is RetryFrom.DELIVERY,
+        queues_max=config.max_queues,
+        rules=config.job_rules.rules,
         tidy=tidy,
     )
-    jobs.queues_max = config.max_queues
-    jobs.rules = DeadLetterRules(config.job_rules.rules)
-    return jobs
 
 
 def disque_protocol(
