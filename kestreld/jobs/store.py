@@ -134,6 +134,10 @@ class JobStore:
         queue = self.queues.parts[hash(name) & MASK].get(name)
         return queue if queue is not None and queue.is_listed else None
 
+    def limit_queues(self, queues_max: int | None) -> None:
+        """Have no more than that from now on; None = unlimited."""
+        self.queues_max = queues_max
+
     @property
     def has_all_queues(self) -> bool:
         """Whether there may be no more of them."""

@@ -1,5 +1,7 @@
 """What Disque's users wished for: delays of NACK, ids of clients, dead letters, waiting for an acknowledgement."""
 
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 from tests.jobs.test_job_commands import UNKNOWN, add_many, take
 from tests.support.daemon import running_daemon
-from tests.support.resp import NIL_ARRAY, RespClient
+from tests.support.resp import NIL_ARRAY, RespClient, resp_client
 
 
 def test_a_job_given_back_with_a_delay_is_queued_when_that_is_over(client: RespClient) -> None:
@@ -217,3 +219,21 @@ def test_rules_that_are_wrong_are_refused(tmp_path: Path, rules: str, problem: s
     with pytest.raises(ConfigError) as error:
         load_file(FileLayer(), str(tmp_path / "kestreld.yaml"), [])
     assert problem in str(error.value.problems[0])
+
+
+def test_a_reload_changes_the_limits_of_jobs(tmp_path: Path) -> None:
+    limits = "max_queues: 1\nmax_item_size: 10\n"
+    with (
+        running_daemon(tmp_path, "listen.disque=127.0.0.1:0", config=limits) as daemon,
+        resp_client(daemon.disque) as client,
+    ):
+        client.job("q", "x" * 10)
+        assert client("ADDJOB", "q", "x" * 11, 0) == b"ERR job body too large: the maximum is 10 bytes"
+        assert client("ADDJOB", "r", "x", 0) == b"ERR too many queues"
+        daemon.config_path.write_text("max_queues: 2\nmax_item_size: 11\n")
+        daemon.signal(signal.SIGHUP)
+        daemon.logged("reloaded ")
+        until_s = time.monotonic() + 10
+        while client("ADDJOB", "r", "x" * 11, 0).startswith(b"ERR"):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)

@@ -339,7 +339,10 @@ class DisqueNode:
                 yield
 
     def look_after(self) -> None:
-        """Once a second: samples, and queues that nobody has used for long."""
+        """Once a second: limits that a reload has changed, samples, and queues that nobody has used for long."""
+        config = self.state.collection.config
+        self.job_bytes_max = config.defaults.max_item_size_bytes
+        self.jobs.limit_queues(config.max_queues)
         self.update_care()
         stats = self.state.stats
         executed = sum([command.calls for command in self.commands.values()])

@@ -39,8 +39,7 @@ def test_a_job_behind_many_that_have_expired_goes_to_who_waits() -> None:
 @pytest.mark.parametrize("is_given_back", [True, False])
 def test_a_job_comes_back_to_its_queue_where_there_may_be_none_for_dead_letters(*, is_given_back: bool) -> None:
     clock = FakeClock()
-    jobs = new_jobs(clock)
-    jobs.queues_max = 1
+    jobs = new_jobs(clock, queues_max=1)
     queue = jobs.queue(b"q")
     assert queue is not None
     job = jobs.add(b"body", queue.terms_of((86_400_000, 60_000, 0, 0)))
@@ -50,7 +49,7 @@ def test_a_job_comes_back_to_its_queue_where_there_may_be_none_for_dead_letters(
             assert jobs.nack(job)
         else:
             pass_time(jobs, clock, 61_000)
-    jobs.queues_max = 2
+    jobs.limit_queues(2)
     assert jobs.take(queue) is job
     assert jobs.nack(job)
     assert job.terms.queue.name == b"q.dead"
