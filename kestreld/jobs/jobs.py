@@ -121,7 +121,7 @@ class Jobs(JobStore):
         self._queue_now(job)
         return True
 
-    def _queue_now(self, job: Job) -> None:
+    def _queue_now(self, job: Job, *, is_moved: bool = False) -> None:
         terms, now_ms = job.terms, self.now_ms
         queue = terms.queue
         if job.state == DELAYED:
@@ -132,8 +132,11 @@ class Jobs(JobStore):
         job.state = QUEUED
         job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
         self._plan(job)
-        if self.listener is not None:
-            self.listener.changed(job)
+        if self.listener is not None:  # before it is put in: if its TTL is over it may go at once
+            if is_moved:
+                self.listener.moved(job)
+            else:
+                self.listener.changed(job)
         self._put_in(queue, job, now_ms)
 
     def nack(self, job: Job, delay_ms: int | None = None) -> bool:
@@ -242,9 +245,7 @@ class Jobs(JobStore):
         )
         if dead is None:
             job.nacks = job.deliveries = 0
-        self._queue_now(job)
-        if self.listener is not None:
-            self.listener.moved(job)
+        self._queue_now(job, is_moved=True)
         self._forget_unused(origin)
         return True
 

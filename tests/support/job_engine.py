@@ -10,6 +10,7 @@ from kestreld.jobs.job import Job
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.maintenance import Engine, LogMaintenance
 from kestreld.jobs.storage import JobStorage
+from kestreld.jobs.waiting import JobWaiter
 from kestreld.queues.commit import Committed, PendingCommit
 from tests.support import engine as queues
 from tests.support.clock import FakeClock
@@ -182,6 +183,17 @@ class JobEngine:
 
     def segments(self) -> list[Path]:
         return sorted((self.spool / ".jobs").glob("*.jobs"))
+
+
+class Consumer:
+    """Waits for jobs, and notes which it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+
+    def served(self, waiter: JobWaiter, job: Job | None) -> None:
+        if job is not None:
+            self.given.append(job.id)
 
 
 def said_of(job: Job) -> Said:

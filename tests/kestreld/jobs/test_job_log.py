@@ -17,7 +17,7 @@ from kestreld.journal.job_segments import HEADER_BYTES
 from kestreld.journal.records import FRAME_BYTES, sync_record
 from tests.support.clock import FakeClock
 from tests.support.engine import LateFiles, QuickFiles
-from tests.support.job_engine import JobEngine, numbered
+from tests.support.job_engine import Consumer, JobEngine, numbered
 
 MINUTE_MS = 60_000
 
@@ -267,6 +267,20 @@ def test_a_dead_letter_stays_one_and_knows_where_it_comes_from(engine: JobEngine
     engine.end_turn()
     engine.crash()
     assert (engine.job(one).terms.queue.name, engine.job(one).terms.dead) == (b"mail", None)
+
+
+def test_a_job_that_expires_on_its_way_to_the_dead_letters_is_gone(engine: JobEngine) -> None:
+    queue, consumer = engine.jobs.queue(b"q.dead"), Consumer()
+    assert queue is not None
+    engine.jobs.wait(consumer, [queue], [], 0)
+    one = engine.add(ttl_ms=500, retry_ms=100)
+    engine.end_turn()
+    engine.clock.advance(600)
+    assert engine.jobs.bury(engine.job(one), b"poison")
+    engine.end_turn()
+    assert (engine.ids(), consumer.given) == (set(), [])
+    engine.crash()
+    assert (engine.problem, engine.ids()) == ("", set())
 
 
 def test_a_clients_own_id_is_remembered_over_a_crash_as_long_as_it_was_to_be(engine: JobEngine) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from kestreld.errors import JournalFailed
-from kestreld.jobs.job import Job
-from kestreld.jobs.waiting import JobWaiter
 from kestreld.journal.job_verify import verify_job_log
 from tests.support.compiled import interpreted_only
 from tests.support.faulty_files import FULL, FaultyFiles
-from tests.support.job_engine import JobEngine, numbered
+from tests.support.job_engine import Consumer, JobEngine, numbered
 
 
 def full_disk(**options: bool) -> FaultyFiles:
@@ -235,17 +233,6 @@ def test_a_failed_sync_is_told_to_who_waits_for_it_and_never_tried_again(tmp_pat
     assert said.keys() == {kept, lost}
     engine.crash()
     assert engine.said() == said
-
-
-class Consumer:
-    """Waits for jobs, and notes which it is given."""
-
-    def __init__(self) -> None:
-        self.given: list[bytes] = []
-
-    def served(self, waiter: JobWaiter, job: Job | None) -> None:
-        if job is not None:
-            self.given.append(job.id)
 
 
 def test_while_the_disk_refuses_jobs_that_come_once_are_kept_back_and_others_are_not(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ class Heard(JobListener):
     def changed(self, job: Job) -> None:
         self.jobs[job.id] = (job.nacks, job.deliveries)
 
+    def moved(self, job: Job) -> None:
+        self.changed(job)
+
     def done(self, job: Job, why: str) -> None:
         del self.jobs[job.id]
 

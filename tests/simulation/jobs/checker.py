@@ -137,7 +137,7 @@ class JobChecker:
             if (
                 passed_us < KEY_TIME_MS * 1000
                 and not self._books.may_be_lost(first)
-                and not self._was_flushed(first.sent_us, second.answered_us)
+                and not self._was_flushed(min(first.sent_us, second.sent_us), second.answered_us)
             ):
                 self._violation(
                     f"job {job.number} was added twice with its key: at {first.answered_us}, {second.answered_us}"
