@@ -140,6 +140,7 @@ class Books:
     reloaded_us: list[int] = field(default_factory=list)  # when DEBUG LOADAOF was sent, or answered
     controlled: set[int] = field(default_factory=set)  # lives that were begun by a controlled restart
     without_log: list[WithoutLog] = field(default_factory=list)
+    repaired: list[int] = field(default_factory=list)  # numbers of lives that were begun behind a repair of the log
     sound_from: int = 0  # the number of the life from which on what was answered counts: a log was repaired before
 
     def begin(self, life: Life) -> None:

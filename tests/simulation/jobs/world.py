@@ -207,6 +207,7 @@ class JobWorld:
         if not report.kept_at:
             self.complain(f"the repair found nothing wrong where the log was stopped: {why}")
             raise GaveUp
+        self.books.repaired.append(len(self.history.lives) + 1)
         if not has_hole or self._has_lost_unsynced():
             self.books.sound_from = len(self.history.lives) + 1
 
