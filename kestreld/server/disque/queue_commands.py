@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from kestreld.config.users import Thing
-from kestreld.jobs.job import ACTIVE, CTIME_BITS, DELAYED, QUEUED, STATE_NAMES, Job
+from kestreld.jobs.job import ACTIVE, CTIME_BITS, DELAYED, GONE, QUEUED, STATE_NAMES, Job
 from kestreld.jobs.job_queue import NOT_PAUSED, PAUSED_IN, PAUSED_OUT, JobQueue
 from kestreld.jobs.table import Table
 from kestreld.queues.reports import Pieces
@@ -253,7 +253,7 @@ def qscan(handler: DisqueHandler, words: list[bytes]) -> None:
         is_short = most == NO_LIMIT or queue.jobs.count <= most
         return queue.is_listed and least <= queue.jobs.count and is_short and filters.get(b"importrate", 0) <= 0
 
-    _scan(handler, options, handler.jobs.queues, fits, lambda queue: bulk(queue.name))
+    _scan(handler, options, handler.jobs.queues, fits, lambda queue: bulk(queue.name), lambda queues: False)
 
 
 def jscan(handler: DisqueHandler, words: list[bytes]) -> None:
@@ -262,6 +262,8 @@ def jscan(handler: DisqueHandler, words: list[bytes]) -> None:
 
     def fits(job: Job) -> bool:
         name = job.terms.queue.name
+        if job.state == GONE:
+            return False
         if account is not None and not account.sees(name.decode("latin-1"), Thing.JOB):
             return False
         return (not states or job.state in states) and (not queues or name in queues)
@@ -272,7 +274,7 @@ def jscan(handler: DisqueHandler, words: list[bytes]) -> None:
     def as_all(job: Job) -> bytes:
         return replies.shown(job, handler.jobs.node_id, handler.jobs.now_ms)
 
-    _scan(handler, options, handler.jobs.table, fits, as_id if options.reply == b"id" else as_all)
+    _scan(handler, options, handler.jobs.table, fits, as_id if options.reply == b"id" else as_all, are_large)
 
 
 def _scan(
@@ -281,11 +283,12 @@ def _scan(
     table: Table[V],
     fits: Callable[[V], bool],
     written: Callable[[V], bytes],
+    are_large: Callable[[list[V]], bool],
 ) -> None:
     if options.error:
         handler.out.append(options.error)
         return
-    pieces = _found(handler, options, table, fits, written)
+    pieces = _found(handler, options, table, fits, written, are_large)
     is_long = table.count > AT_ONCE and (options.is_busy or options.count > AT_ONCE)
     if is_long or options.reply == b"all":
         handler.answer_in_pieces(pieces)
@@ -299,8 +302,9 @@ def _found(
     table: Table[V],
     fits: Callable[[V], bool],
     written: Callable[[V], bytes],
+    are_large: Callable[[list[V]], bool],
 ) -> Pieces:
-    """What a scan finds, in a reply that says first how many there are."""
+    """What a scan finds, in a reply that says first how many there are: a few as they are at one instant."""
     found: list[V] = []
     next_cursor, left = 0, options.count * STEPS_OF_COUNT
     try:
@@ -312,6 +316,9 @@ def _found(
                 break
             yield None
         yield b"*2\r\n" + bulk(b"%d" % next_cursor)
-        yield from in_pieces(len(found), map(written, found))
+        if len(found) <= AT_ONCE and not are_large(found):
+            yield replies.array([written(one) for one in found if fits(one)])
+        else:
+            yield from in_pieces(len(found), map(written, found))
     finally:
         let_go(handler, found)

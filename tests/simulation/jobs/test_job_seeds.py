@@ -38,6 +38,7 @@ FOUND = {
     30956: "a log was stopped for a gap before segments that had never been synced (ends the log)",
     31122: "what a killed server had left was answered by, and not put on disk (before answers rely on it)",
     34083: "a job that expired as it was moved was written down behind its end, which no start could read",
+    35107: "JSCAN told of a job in a state `gone`, which had gone between the slices of the scan",
     20896: "a stop in good order counted although a server had run since (only until the next start)",
 }
 # What seemed to be broken in these was not: the checker knows better now.
