@@ -235,6 +235,9 @@ class JobStorage:
         if is_begun or (self.sync_ms == 0 and journal.segments and not state.is_sealed):
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)
+            if state.is_distrusted and not is_begun:
+                # Of what a failed sync covered another one proves nothing.
+                journal.go_on_behind(state.segments, journal.marker, state.synced_bytes)
         for number, job in enumerate(doubtful):
             maintenance.log.changed(job)
             if number % QUEUED_AT_ONCE == 0:

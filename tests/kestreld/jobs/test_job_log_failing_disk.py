@@ -3,10 +3,12 @@
 import errno
 import os
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from kestreld.errors import JournalFailed
+from kestreld.journal.job_segments import JobHeader, open_job_segment
 from kestreld.journal.job_verify import verify_job_log
 from tests.support.compiled import interpreted_only
 from tests.support.faulty_files import FULL, FaultyFiles
@@ -353,6 +355,19 @@ def test_a_segment_whose_sync_failed_has_to_have_its_header_where_an_earlier_one
     os.truncate(engine.segments()[0], 0)
     engine.crash()
     assert "the segment header is cut short" in (engine.problem or "")
+
+
+def test_the_sync_of_a_start_proves_nothing_of_a_segment_whose_sync_had_failed(tmp_path: Path) -> None:
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    files.fail_from(1)
+    engine.add()
+    engine.end_turn()
+    files.finish_background()
+    engine.crash()
+    engine.add()
+    engine.end_turn()
+    assert open_job_segment(files, str(tmp_path / "spool/.jobs"), 2).header == JobHeader(ANY, 2, ANY, ANY, 0)
 
 
 def test_a_gap_before_segments_of_which_nothing_was_ever_on_disk_ends_the_log(tmp_path: Path) -> None:

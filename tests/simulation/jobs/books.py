@@ -193,7 +193,8 @@ class Books:
 
     def was_put_on_disk(self, life: Life) -> bool:
         """Whether all that servers before have left was put on disk in that life, before anybody was answered."""
-        return life.modes[FAMILY].sync_ms == 0 and life.number in self.loaded_us
+        was_sound = all(FAMILY not in one.faulty_since for one in self.history.lives[: life.number - 1])
+        return life.modes[FAMILY].sync_ms == 0 and life.number in self.loaded_us and was_sound
 
     def _was_in_time(self, life: Life, act: Act) -> bool:
         """Whether the sync that was due has put it on disk."""
