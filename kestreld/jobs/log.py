@@ -35,7 +35,8 @@ class LogWriter(Committed):
     the disk takes that, `failure` says why not, and nothing but `try_again` makes an attempt.
     """
 
-    __slots__ = ("_dropped_number", "_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "failure",
+    __slots__ = ("_dropped_number", "_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "dropped",
+                 "failure",
                  "is_doubtful", "now_ms", "rewrite_wanted", "segment_number", "told", "unwritten_bytes")  # fmt: skip
 
     def __init__(
@@ -57,7 +58,8 @@ class LogWriter(Committed):
         self.unwritten_bytes = 0  # about
         self.commits = 0  # so many were written
         self.segment_number = log.next_number  # what is said now gets into that one, or a later one
-        self._dropped_number = 0  # of what was to get into that one, some was dropped
+        self._dropped_number = 0  # of what was to get into that one, some was dropped,
+        self.dropped: JournalFailed | None = None  # as the disk refused it; and it has still to be written anew
         self.failure: JournalFailed | None = None
         self.told: Callable[[], None] = lambda: None  # that `failure` is another
         self.rewrite_wanted = False  # nobody knows what of the log is on disk,
@@ -94,7 +96,7 @@ class LogWriter(Committed):
     @property
     def is_behind(self) -> bool:
         """Whether some of what was said is not on its way to the disk: it is refused, or was dropped."""
-        return self.failure is not None or self._dropped_number > 0
+        return self.failure is not None or self.dropped is not None
 
     @property
     def is_written(self) -> bool:
@@ -151,7 +153,7 @@ class LogWriter(Committed):
         self.segment_number = self._log.next_number
         if self.unwritten_bytes > KEPT_BYTES_MAX:
             self._parts, self._ended, self.unwritten_bytes = [], {}, 0
-            self._dropped_number = self.segment_number
+            self._dropped_number, self.dropped = self.segment_number, failure
             self._want_rewrite()
 
     def _set_failure(self, failure: JournalFailed | None) -> None:
@@ -177,8 +179,8 @@ class LogWriter(Committed):
             self.rewrite_wanted = True
             return
         self.is_doubtful = False
-        if self._dropped_number:
-            self._dropped_number = 0
+        if self.dropped is not None:
+            self.dropped = None
             self.told()
 
     def try_again(self) -> None:

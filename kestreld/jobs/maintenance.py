@@ -116,7 +116,7 @@ class LogMaintenance(Scheduled):
         """Whether the log holds all jobs, and nobody writes to it or changes its files."""
         writer, journal = self.writer, self.journal
         is_still = writer.is_idle and writer.is_written and not (journal.syncing or journal.is_borrowed)
-        return is_still and self._work is None and not self.is_fresh
+        return is_still and self._work is None and not (self.is_fresh or writer.is_behind)
 
     @property
     def is_rewrite_wanted(self) -> bool:
@@ -137,7 +137,7 @@ class LogMaintenance(Scheduled):
         if self._work is not None or writer.failure is not None:
             return
         is_due = self._is_rewrite_due() or writer.rewrite_wanted or journal.is_sync_failed or self.is_fresh
-        if (is_due and now_ms >= self._again_at_ms) or self._is_wanted:
+        if (is_due and now_ms >= self._again_at_ms) or self._is_wanted or writer.is_behind:
             self._take_on(self._rewrite())
         elif self._has_dead():
             self._take_on(self._drop_dead())

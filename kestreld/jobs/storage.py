@@ -64,7 +64,8 @@ class JobStorage:
     @property
     def refusal(self) -> str:
         """Why nothing may be changed, as the disk has failed; "" where all is well."""
-        failure = self.maintenance.writer.failure if self.maintenance is not None else None
+        writer = self.writer
+        failure = writer.failure or writer.dropped if writer is not None else None
         return failure.reason if failure is not None else ""
 
     @property

@@ -268,7 +268,7 @@ def test_while_the_disk_refuses_jobs_that_come_once_are_kept_back_and_others_are
 
 
 @interpreted_only
-def test_jobs_that_come_once_are_kept_back_until_what_was_dropped_of_the_log_is_written_anew(
+def test_changes_are_refused_and_jobs_that_come_once_kept_back_until_what_was_dropped_is_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kestreld.jobs.log.KEPT_BYTES_MAX", 100)
@@ -284,8 +284,10 @@ def test_jobs_that_come_once_are_kept_back_until_what_was_dropped_of_the_log_is_
     assert engine.drain() == []
     files.mend()
     engine.pass_time(1000)
+    assert "No space left" in engine.storage.refusal
     assert engine.drain() == []
-    engine.settle(70)
+    engine.settle(3)
+    assert engine.storage.refusal == ""
     assert engine.drain() == [once]
 
 

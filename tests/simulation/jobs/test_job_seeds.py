@@ -40,6 +40,7 @@ FOUND = {
     34083: "a job that expired as it was moved was written down behind its end, which no start could read",
     35107: "JSCAN told of a job in a state `gone`, which had gone between the slices of the scan",
     36898: "the sync of a start was taken as a proof of what a failed one had covered (proves nothing)",
+    36971: "a job was known by its key although the log had dropped it on a full disk (until what was dropped)",
     20896: "a stop in good order counted although a server had run since (only until the next start)",
 }
 # What seemed to be broken in these was not: the checker knows better now.
