@@ -1,8 +1,7 @@
 """The compiled build: with KESTRELD_COMPILE=1 in the environment, a build has mypyc compile the hot modules.
 
 The Debian package and `make wheel` set it. Without it a build is pure Python, quick, and needs no compiler. The same
-source runs either way. What is compiled is what runs once a command or more often. KESTRELD_COMPILE_LEVEL is how much
-the C compiler optimizes, 3 unless set: with 0 a build that nobody measures takes a fraction of the time.
+source runs either way. What is compiled is what runs once a command or more often.
 """
 
 import os
@@ -106,9 +105,8 @@ class CompileHook(BuildHookInterface[Any]):
         # What happens to be installed makes no difference: the types of xxhash would make a put 3 % slower.
         options = ["--config-file=", "--cache-dir=/dev/null", "--ignore-missing-imports", "--no-site-packages"]
         with chdir(self.root):
-            level = os.environ.get("KESTRELD_COMPILE_LEVEL", "3")
             # Debug information would double the size of the wheel and contain the paths it was built in.
-            modules = mypycify([*options, *MODULES], opt_level=level, debug_level="0", target_dir=self.work.name)
+            modules = mypycify([*options, *MODULES], opt_level="3", debug_level="0", target_dir=self.work.name)
             build = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
             build.build_lib, build.build_temp = str(built), self.work.name
             build.ensure_finalized()

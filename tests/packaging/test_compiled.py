@@ -35,6 +35,20 @@ def test_what_extends_a_compiled_class_is_compiled() -> None:
     assert found == []
 
 
+@pytest.mark.skipif(not (ROOT / "kestreld").exists(), reason="needs the sources beside it")
+def test_a_compiled_class_with_slots_extends_compiled_ones_only() -> None:
+    """mypyc builds a class of one that it does not know in Python's way, and refuses it slots as it is imported."""
+    hot, found = set(hot_modules()), []
+    for file in hot_files():
+        tree = ast.parse((ROOT / file).read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module not in hot]
+        others = {one.name for node in imports for one in node.names if (node.module or "").startswith("kestreld.")}
+        for one in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
+            if "__slots__" in ast.unparse(one) and any(ast.unparse(base) in others for base in one.bases):
+                found.append(f"{file}: {one.name}")
+    assert found == []
+
+
 def test_every_hot_module_is_compiled_or_none_is() -> None:
     found = uncompiled([sys.executable])
     assert found == ([] if IS_COMPILED else hot_modules()), f"not compiled: {', '.join(found)}"

@@ -30,7 +30,7 @@ def wheels(folder: Path, pythons: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, SCRIPT, folder],
         cwd="/",
-        env=environment() | {"PYTHONPATH": "", "PYTHONS": pythons, "KESTRELD_COMPILE_LEVEL": "0"},
+        env=environment() | {"PYTHONPATH": "", "PYTHONS": pythons},
         capture_output=True,
         text=True,
         timeout=BUILD_S,

@@ -4,18 +4,17 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from kestreld.config.users import Right, Thing
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import PAUSED_IN, AddedWith, JobQueue
 from kestreld.jobs.keys import key_in
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
-from kestreld.server.accounts import Account
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import NIL_ARRAY, SYNTAX_ERROR
+from kestreld.server.disque.rights import OwnGlob
 
 SPAN_S_MAX: Final = 36_500 * 86_400  # a century: longer than that nothing lives
 TTL_S_DEFAULT: Final = 86_400
@@ -244,24 +243,10 @@ def getjob(handler: DisqueHandler, words: list[bytes]) -> None:
     fetch(handler, options, list(queues), [])
 
 
-class _OwnGlob(Glob):
-    """A pattern of a user: it is like no queue that he may not take jobs of."""
-
-    __slots__ = ("_account",)
-
-    def __init__(self, text: bytes, account: Account) -> None:
-        super().__init__(text)
-        self.text = b"%b\0%b" % (account.config.name.encode(), text)  # others wait apart
-        self._account = account
-
-    def matches(self, name: bytes) -> bool:
-        return super().matches(name) and self._account.may(Right.GET, name.decode("latin-1"), Thing.JOB)
-
-
 def _fetch_like(handler: DisqueHandler, options: GetOptions) -> Iterator[None]:
     """Fetch from the queues whose names are like the patterns, those of the first pattern first."""
     account = handler.account
-    globs = [Glob(name) if account is None else _OwnGlob(name, account) for name in options.names]
+    globs = [Glob(name) if account is None else OwnGlob(name, account) for name in options.names]
     found: list[list[JobQueue]] = [[] for _ in globs]
     for place, queue in enumerate(handler.jobs.queues, 1):
         if queue.jobs.count:

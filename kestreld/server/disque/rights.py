@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kestreld.config.users import Right, Thing
+from kestreld.jobs.globs import Glob
 from kestreld.jobs.jobs import Jobs
 from kestreld.server.accounts import Account
 from kestreld.server.disque.commands import Command
@@ -36,6 +37,20 @@ _ON_JOBS: Final = {
     b"deadshow": Right.PEEK,
     b"waitjob": Right.PEEK,
 }
+
+
+class OwnGlob(Glob):
+    """A pattern of a user: it is like no queue that he may not take jobs of."""
+
+    __slots__ = ("_account",)
+
+    def __init__(self, text: bytes, account: Account) -> None:
+        super().__init__(text)
+        self.text = b"%b\0%b" % (account.config.name.encode(), text)  # others wait apart
+        self._account = account
+
+    def matches(self, name: bytes) -> bool:
+        return super().matches(name) and self._account.may(Right.GET, name.decode("latin-1"), Thing.JOB)
 
 
 def forbidden(account: Account, jobs: Jobs, command: Command, words: list[bytes]) -> bytes:
