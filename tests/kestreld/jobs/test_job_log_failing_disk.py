@@ -3,12 +3,11 @@
 import errno
 import os
 from pathlib import Path
-from unittest.mock import ANY
 
 import pytest
 
 from kestreld.errors import JournalFailed
-from kestreld.journal.job_segments import JobHeader, open_job_segment
+from kestreld.journal.job_segments import open_job_segment
 from kestreld.journal.job_verify import verify_job_log
 from tests.support.compiled import interpreted_only
 from tests.support.faulty_files import FULL, FaultyFiles
@@ -369,7 +368,8 @@ def test_the_sync_of_a_start_proves_nothing_of_a_segment_whose_sync_had_failed(t
     engine.crash()
     engine.add()
     engine.end_turn()
-    assert open_job_segment(files, str(tmp_path / "spool/.jobs"), 2).header == JobHeader(ANY, 2, ANY, ANY, 0)
+    header = open_job_segment(files, str(tmp_path / "spool/.jobs"), 2).header
+    assert (header.segment, header.previous_synced) == (2, 0)
 
 
 def test_a_gap_before_segments_of_which_nothing_was_ever_on_disk_ends_the_log(tmp_path: Path) -> None:
