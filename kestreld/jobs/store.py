@@ -357,6 +357,13 @@ class JobStore:
         return _end(table, queues, timers, keys, list(waiters), watches)
 
 
+def _mark_gone(table: Table[Job]) -> Iterator[None]:
+    for part in table.parts:
+        for job in part.values():
+            job.state = GONE
+        yield
+
+
 def _end(
     table: Table[Job],
     queues: Table[JobQueue],
@@ -374,9 +381,11 @@ def _end(
         for watch in told:
             watch(DELETED)
             yield
-    for part in table.parts:
-        for job in part.values():
-            job.state = GONE
+    yield from _mark_gone(table)
+    # Jobs are freed by their age: each part of the table has some of every memory arena, and the last part would give
+    # back all of these at once.
+    while table.parts:
+        table.parts.pop()
         yield
     yield from keys.drop()
     while (chunk := timers.drop_some()) is not None:
@@ -387,7 +396,4 @@ def _end(
             yield from queue.jobs.drop()
             queue.unlist()  # else it and the terms of its jobs refer to each other
         queue_part.clear()
-        yield
-    while table.parts:
-        table.parts.pop()
         yield

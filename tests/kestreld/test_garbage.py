@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -66,3 +67,33 @@ def test_jobs_that_are_dropped_leave_nothing_for_a_look_to_find() -> None:
         pass
     left = [one.terms.queue if type(one) is Job else one for one in gc.get_objects() if type(one) in (Job, JobQueue)]
     assert b"dropped" not in [queue.name for queue in left]
+
+
+def test_jobs_that_are_dropped_are_freed_a_few_at_a_time_in_the_order_in_which_they_came() -> None:
+    """Else the last of them, of which some are in every arena of memory, give back all of it at once."""
+    jobs = new_jobs(FakeClock())
+    queue = jobs.queue(b"q")
+    assert queue is not None
+    freed: list[int] = []
+    for number in range(5000):
+        job = jobs.add(Body(number, freed), queue.terms_of((60_000, 30_000, 0, -1)))
+    del queue, job
+    steps = [len(freed) for _ in jobs.clear()]
+    assert len(freed) == 5000
+    assert max(later - earlier for earlier, later in pairwise([0, *steps, 5000])) <= 1000
+    assert sum(abs(later - earlier) == 1 for earlier, later in pairwise(freed)) > 4900
+
+
+class Body(bytes):
+    """A body that says when it is freed."""
+
+    def __new__(cls, number: int, freed: list[int]) -> "Body":
+        body = super().__new__(cls, b"x")
+        body.number, body.freed = number, freed
+        return body
+
+    number: int
+    freed: list[int]
+
+    def __del__(self) -> None:
+        self.freed.append(self.number)

@@ -270,11 +270,11 @@ def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], g
     for job in rounds(handler, queues, options.count):
         if job is not None:
             taken.append(job)
+    for one in taken:
+        handler.hand_out(one)
     if len(taken) > 1 and are_large(taken):
-        handler.answer_in_pieces(_handed_out(handler, options, taken, [job.body for job in taken]))
+        handler.answer_in_pieces(_written(options, taken, [job.body for job in taken]))
     elif taken:
-        for one in taken:
-            handler.hand_out(one)
         handler.out.append(b"*%d\r\n%b" % (len(taken), b"".join([_fetched(job, job.body, options) for job in taken])))
     else:
         _wait(handler, options, queues, globs)
@@ -314,28 +314,28 @@ def _fetched(job: Job, body: bytes, options: GetOptions) -> bytes:
 def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> Pieces:
     """More jobs than are taken in one go: first they are handed out, then the reply is written."""
     taken, bodies, table = list[Job](), list[bytes](), handler.jobs.table
+    once: Job | None = None  # one that is delivered at most once
     try:
         for job in rounds(handler, queues, options.count):
             if job is not None:
                 taken.append(job)
                 bodies.append(job.body)
+                once = once if job.terms.retry_ms else job
             yield None
             if handler.jobs.table is not table:
                 break  # all jobs have been replaced, and these queues with them
         if taken:
-            yield from _handed_out(handler, options, taken, bodies)
+            if once is not None:
+                handler.hand_out(once)
+            yield from _written(options, taken, bodies)
         else:
             _wait(handler, options, [queue for queue in queues if handler.jobs.has(queue)], globs)
     finally:
         let_go(handler, taken, bodies)
 
 
-def _handed_out(handler: DisqueHandler, options: GetOptions, taken: list[Job], bodies: list[bytes]) -> Pieces:
-    for job in taken:
-        if not job.terms.retry_ms:  # one says it for all
-            handler.hand_out(job)
-            break
-    yield from in_pieces(len(taken), map(partial(_fetched, options=options), taken, bodies))
+def _written(options: GetOptions, taken: list[Job], bodies: list[bytes]) -> Pieces:
+    return in_pieces(len(taken), map(partial(_fetched, options=options), taken, bodies))
 
 
 def are_large(jobs: list[Job]) -> bool:
