@@ -10,17 +10,25 @@ from benchmarks.errors import Unusable
 from benchmarks.plots import draw
 from benchmarks.results import RESULTS, Results, load
 from benchmarks.servers import ROOT
-from benchmarks.tables import Table, backlog_table, cache_table, compare_tables, growth_tables, load_test_table
+from benchmarks.tables import (
+    Table,
+    backlog_table,
+    cache_table,
+    compare_tables,
+    growth_tables,
+    jobs_table,
+    load_test_table,
+)
 
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 PLOTS: Final = "plots"  # beside the page
 TEXT: Final = Path(__file__).with_name("page.md")
-PARTS: Final = ("compare", "growth", "backlog", "load-tests", "cache")
+PARTS: Final = ("compare", "growth", "backlog", "load-tests", "cache", "jobs")
 
 
 def page(results: dict[str, Results]) -> str:
     """The whole page: page.md with the figures in it."""
-    compare, growth, backlog, load_tests, cache = (results[part] for part in PARTS)
+    compare, growth, backlog, load_tests, cache, jobs = (results[part] for part in PARTS)
     cost, synced, throughput, answers = compare_tables(compare)
     return Template(TEXT.read_text()).substitute(
         plots=PLOTS,
@@ -36,6 +44,8 @@ def page(results: dict[str, Results]) -> str:
         growth_tables="\n\n".join(map(_table, growth_tables(growth))),
         cache_measured=f"{_machine(cache)}\n{_measured(cache)}",
         cache_table=_table(cache_table(cache)),
+        jobs_measured=f"{_machine(jobs)}\n{_measured(jobs)}",
+        jobs_table=_table(jobs_table(jobs)),
         load_tests_measured=_measured_on(load_tests),
         load_tests_table=_table(load_test_table(load_tests)),
     )

@@ -18,7 +18,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.tampering import tampering_proxy
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("compare", "growth", "backlog", "load-tests", "cache")
+PARTS = ("compare", "growth", "backlog", "load-tests", "cache", "jobs")
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not installed")
 
