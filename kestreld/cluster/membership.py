@@ -150,7 +150,7 @@ class Membership:
 
     # What others say
 
-    def heard(self, sender_id: bytes, address: NodeAddress, message: Message, now_ms: int) -> Pong | None:
+    def received(self, sender_id: bytes, address: NodeAddress, message: Message, now_ms: int) -> Pong | None:
         """A message that came on a link of its sender to us, or as an answer on ours; what to answer on the same link.
 
         `address` is where the sender says that it is.

@@ -125,13 +125,13 @@ class Member:
         def arrive() -> None:
             if not self.net.gets_through(self, there):
                 return
-            answer = there.membership.heard(self.id, self.address, message, self.net.now_ms)
+            answer = there.membership.received(self.id, self.address, message, self.net.now_ms)
             if answer is not None:
                 self.net.after(1, lambda: come_back(answer))
 
         def come_back(answer: Message) -> None:
             if self.net.gets_through(there, self) and self.links.get(id(node)) is there:
-                self.membership.heard(there.id, there.address, answer, self.net.now_ms)
+                self.membership.received(there.id, there.address, answer, self.net.now_ms)
 
         self.net.after(1, arrive)
 
