@@ -3,7 +3,7 @@
     frame = u32 body_bytes | u8 version | u8 type | u16 0 | tag 16 | body          all little-endian
 
 The tag is BLAKE2b of a number that counts the frames of its direction, of the type and of the body. Its key is empty in
-a HELLO, the first frame either way: there it is a checksum. With a shared secret the key of what follows is made of that
+a HELLO, the first frame either way: there it is a checksum. With a shared secret the key of what follows is made of it
 and of both HELLOs, in which each side has named itself and drawn a number: nobody who does not know the secret can say
 anything that is heeded, nor what somebody else has said before. READY, the second frame, shows each the other's key.
 """
