@@ -24,6 +24,7 @@ GONE: Final = 5  # acknowledged, deleted or expired: what still leads to it pass
 STATE_NAMES: Final = {b"wait-repl": WAIT_REPL, b"active": ACTIVE, b"queued": QUEUED, b"acked": ACKED}
 NAMES: Final = (b"wait-repl", b"active", b"queued", b"acked", b"active", b"gone")  # by state
 NEVER: Final = 0  # as `requeue_at_ms`
+NOTICE_MS: Final = 500
 CTIME_BITS: Final = 18  # of a ctime, below its milliseconds: a million of these would take a longer number
 CREATED_UNITS: Final = 1_000_000  # of Disque's ctime in a millisecond
 _CTIME_MASK: Final = (1 << CTIME_BITS) - 1
@@ -54,7 +55,8 @@ class JobTerms:
     """What ADDJOB was told beside the body. Shared by the jobs that were added with the same options.
 
     `retries_max` is how often the job may be put back before it goes to the dead-letter queue, -1 = any number of
-    times; `key` the client's own id, b"" = none; `dead` says of a job in a dead-letter queue where it comes from.
+    times; `key` the client's own id, b"" = none; `dead` says of a job in a dead-letter queue where it comes from;
+    `owners` are the nodes that may have a copy, this one among them, () = this one alone.
     """
 
     __slots__ = (
@@ -63,6 +65,8 @@ class JobTerms:
         "id_field",
         "key",
         "log_fields",
+        "notice_ms",
+        "owners",
         "queue",
         "queued_at_ms",
         "replicate",
@@ -82,6 +86,7 @@ class JobTerms:
         key: bytes = b"",
         dead: DeadLetter | None = None,
         replicate: int = 1,
+        owners: tuple[bytes, ...] = (),
     ) -> None:
         self.queue = queue
         self.ttl_ms = ttl_ms
@@ -91,6 +96,8 @@ class JobTerms:
         self.key = key
         self.dead = dead
         self.replicate = replicate
+        self.owners = owners
+        self.notice_ms = NOTICE_MS if owners and retry_ms else 0  # its owners are told so long before it is queued
         self.id_field = ttl_field(ttl_ms // 1000, retry_ms // 1000)
         self.log_fields = b""  # what a log says of all these jobs
         self.queued_at_ms = -1  # what is queued in that ms

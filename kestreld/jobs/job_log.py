@@ -15,6 +15,9 @@ class JobListener:
     def changed(self, job: Job) -> None:
         """Its `requeue_at_ms` or counters have changed: WORKING, NACK, ENQUEUE, a requeue."""
 
+    def owned(self, job: Job) -> None:
+        """Other nodes have it than before: its `terms` are others."""
+
     def moved(self, job: Job) -> None:
         """Its `terms` are others: it went to a dead-letter queue, or came back from there."""
 

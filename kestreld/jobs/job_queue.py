@@ -176,7 +176,9 @@ class JobQueue:
         return not (self.jobs.count or self.waiters or self.pause)
 
     def terms_of(self, options: AddedWith, key: bytes = b"") -> JobTerms:
-        """What jobs with these options share. Those seen before are remembered, so many at most, but for keys."""
+        """What jobs with these options share, which this node alone has. Those seen before are remembered, so many at
+        most, but for keys.
+        """
         if key:
             return JobTerms(self, *options, key)
         terms = self.terms.get(options)

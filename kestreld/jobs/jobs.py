@@ -7,13 +7,17 @@ Neither connections nor disks are known here: what is done is told to a `JobList
 from itertools import islice
 from typing import Final
 
+from kestreld.jobs.copies import Copies
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import (
+    ACKED,
     ACTIVE,
     CTIME_BITS,
     DELAYED,
     GONE,
+    NEVER,
     QUEUED,
+    WAIT_REPL,
     DeadLetter,
     Job,
     JobTerms,
@@ -98,6 +102,93 @@ class Jobs(JobStore):
             self.queue(queue.name)
             self._put_in(queue, job, now_ms)
 
+    # Jobs that other nodes have, too
+
+    def hold(self, body: bytes, terms: JobTerms) -> Job:
+        """A new job that counts once enough nodes have it: nobody gets it before `release`."""
+        now_ms = self.now_ms
+        ctime = max(now_ms << CTIME_BITS, self.last_ctime + 1)
+        self.last_ctime = ctime
+        job = Job(self._ids.next_id(terms.id_field), body, terms, ctime, NEVER, WAIT_REPL)
+        self.table.add(job.id, job)
+        self.memory.add(len(body))
+        terms.queue.total += 1
+        if terms.key:
+            self.keys.add(terms.key, job.id)
+        self._plan(job)
+        return job
+
+    def release(self, job: Job) -> None:
+        """Enough nodes have it: it is queued, or waits for the end of its delay."""
+        terms, now_ms = job.terms, self.now_ms
+        due_at_ms = job.created_at_ms + terms.delay_s * 1000
+        if terms.delay_s and due_at_ms > now_ms:
+            job.state, job.requeue_at_ms = DELAYED, due_at_ms
+            terms.queue.delayed += 1
+        else:
+            job.state, job.requeue_at_ms = QUEUED, self._requeue_at_ms(terms, now_ms)
+        self._plan(job)
+        if self.listener is not None:
+            self.listener.added(job)
+        if job.state == QUEUED:
+            queue = self.queue(terms.queue.name)
+            assert queue is terms.queue or queue is None
+            self._put_in(terms.queue, job, now_ms)
+
+    def keep(self, job: Job, requeue_at_ms: int) -> None:
+        """A copy of another node's job, which nobody here knows. It is queued then, unless that node says otherwise."""
+        job.state, job.requeue_at_ms = ACTIVE, requeue_at_ms
+        self.table.add(job.id, job)
+        self.memory.add(len(job.body))
+        job.terms.queue.total += 1
+        if job.terms.key:
+            self.keys.add(job.terms.key, job.id)
+        self._plan(job)
+        if self.listener is not None:
+            self.listener.added(job)
+
+    def own(self, job: Job, terms: JobTerms) -> None:
+        """Other nodes have it than before."""
+        job.terms = terms
+        if self.listener is not None and job.state != WAIT_REPL:
+            self.listener.owned(job)
+
+    def put_off(self, job: Job) -> None:
+        """Another node has queued it, or a worker of another node goes on with it: it is not here that it is queued
+        before another retry time is over.
+        """
+        if job.state == QUEUED:
+            job.terms.queue.jobs.remove(job)
+        elif job.state == DELAYED:
+            job.terms.queue.delayed -= 1
+        job.state = ACTIVE
+        job.requeue_at_ms = self._requeue_at_ms(job.terms, self.now_ms)
+        self._plan(job)
+        if self.listener is not None:
+            self.listener.changed(job)
+
+    def count(self, job: Job, nacks: int, deliveries: int) -> None:
+        """Another node has counted so many of it."""
+        job.nacks, job.deliveries = max(job.nacks, nacks), max(job.deliveries, deliveries)
+
+    def remember_ack(self, job: Job) -> None:
+        """It is acknowledged: nobody gets it any more, but its other owners have yet to know."""
+        self._leave_queue(job)
+        self.memory.remove(len(job.body))
+        self.memory.add(0)
+        if job.terms.key:
+            self.keys.release(job.terms.key, self.now_ms)
+        job.state, job.requeue_at_ms, job.body = ACKED, NEVER, b""
+        if self.listener is not None:
+            self.listener.changed(job)
+        self._tell_watches(job.id, "acked")
+
+    def wake_at(self, job: Job, at_ms: int) -> None:
+        """Have `Copies` be told of an acknowledged job then, or when it expires."""
+        job.requeue_at_ms = at_ms
+        self.timers.add(job, min(at_ms, job.expires_at_ms))
+        self._set_alarm()
+
     def _put_in(self, queue: JobQueue, job: Job, now_ms: int) -> None:
         """A queued job takes its place, or goes to who waits."""
         queue.jobs_in += 1
@@ -105,6 +196,8 @@ class Jobs(JobStore):
         queue.jobs.add(job)
         if (queue.waiters or self.patterns.lines) and not queue.pause & PAUSED_OUT:
             self.serve(queue)
+        if self.copies is not None and queue.jobs.count and not queue.pause & PAUSED_OUT:
+            self.copies.came(queue)
 
     # What becomes of them
 
@@ -134,6 +227,8 @@ class Jobs(JobStore):
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)
+        if self.copies is not None and terms.owners:
+            self.copies.queued(job)
         self._put_in(queue, job, now_ms)
 
     def nack(self, job: Job, delay_ms: int | None = None) -> bool:
@@ -163,6 +258,8 @@ class Jobs(JobStore):
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)
+        if self.copies is not None and job.terms.owners:
+            self.copies.delayed(job, delay_ms)
 
     def dequeue(self, job: Job) -> bool:
         """Take it out of its queue; its times stay as they are."""
@@ -202,6 +299,8 @@ class Jobs(JobStore):
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)
+        if self.copies is not None and job.terms.owners:
+            self.copies.worked_on(job)
 
     # Dead letters
 
@@ -239,13 +338,16 @@ class Jobs(JobStore):
         queue.delayed += 1
         job.state = DELAYED
         job.terms = JobTerms(
-            queue, terms.ttl_ms, terms.retry_ms, terms.delay_s, terms.retries_max, terms.key, dead, terms.replicate
-        )
+            queue, terms.ttl_ms, terms.retry_ms, terms.delay_s, terms.retries_max, terms.key, dead, terms.replicate,
+            terms.owners,
+        )  # fmt: skip
         if dead is None:
             job.nacks = job.deliveries = 0
         self._queue_now(job)
         if self.listener is not None:
             self.listener.moved(job)
+        if self.copies is not None and terms.owners:
+            self.copies.moved(job)
         self._forget_unused(origin)
         return True
 
@@ -275,7 +377,11 @@ class Jobs(JobStore):
                 self._hand_out(job, now_ms)
             queue.jobs_out += 1
             queue.used_at_ms = now_ms
+            if self.copies is not None and not queue.jobs.count:
+                self.copies.emptied(queue)
             return job
+        if self.copies is not None:
+            self.copies.missed(queue)
         return None
 
     def _take_another(self, queue: JobQueue, now_ms: int) -> Job | None:
@@ -347,6 +453,8 @@ class Jobs(JobStore):
         if job.state == QUEUED:
             self.timers.add(job, job.expires_at_ms)
             return
+        if self.copies is not None and not self._may_go_on(job, now_ms, self.copies):
+            return
         if not job.requeue_at_ms or job.requeue_at_ms > now_ms:
             self._plan(job)
             return
@@ -362,6 +470,24 @@ class Jobs(JobStore):
                 self._requeue_after_backoff(job)
         else:
             self._queue_now(job)
+
+    def _may_go_on(self, job: Job, now_ms: int, copies: Copies) -> bool:
+        """Whether nothing is to be heeded that other nodes have to do with this job."""
+        if job.state in (WAIT_REPL, ACKED):
+            copies.woken(job, now_ms)
+            return False
+        notice_ms = job.terms.notice_ms
+        if not notice_ms or not job.requeue_at_ms or job.requeue_at_ms - notice_ms > now_ms:
+            return True
+        if job.requeue_at_ms > now_ms:
+            copies.will_be_queued(job)
+            self.timers.add(job, min(job.requeue_at_ms, job.expires_at_ms))
+            return False
+        if copies.holds_back(job):
+            job.requeue_at_ms = now_ms + notice_ms
+            self._plan(job)
+            return False
+        return True
 
     def _requeue_after_backoff(self, job: Job) -> None:
         delay_ms = self.rules.backoff_ms(job.terms.queue.name, job.nacks + job.deliveries)

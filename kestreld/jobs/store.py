@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kestreld.clock import Clock
+from kestreld.jobs.copies import Copies
 from kestreld.jobs.dead_letters import DeadLetterRules
 from kestreld.jobs.job import (
+    ACKED,
     ACTIVE,
     CTIME_BITS,
     DELAYED,
@@ -73,6 +75,7 @@ class JobStore:
         self.agenda = agenda
         self.node_id = node_id
         self.listener: JobListener | None = None
+        self.copies: Copies | None = None  # None = no other node has any
         self.retry_from_delivery = retry_from_delivery
         self.rules = DeadLetterRules()
         self.table: Table[Job] = Table()
@@ -192,28 +195,36 @@ class JobStore:
     def remove(self, job: Job, why: str = DELETED) -> None:
         """It is acknowledged, deleted or expired."""
         job_id, terms = job.id, job.terms
-        queue = terms.queue
-        if job.state == QUEUED:
-            queue.jobs.remove(job)
-        elif job.state == DELAYED:
-            queue.delayed -= 1
-        elif not terms.retry_ms:
-            self.memory.delivered_once -= 1
+        if job.state != ACKED:
+            self._leave_queue(job)
+            if terms.key:
+                self.keys.release(terms.key, self.now_ms)
         del self.table.parts[hash(job_id) & MASK][job_id]
         self.table.count -= 1
         self.memory.remove(len(job.body))
         job.state = GONE
         job.body = b""  # the timers may lead here for a while
-        queue.total -= 1
-        if not queue.total and not queue.is_listed:
-            self.queues.remove(queue.name)
-        if terms.key:
-            self.keys.release(terms.key, self.now_ms)
         if self.listener is not None:
             self.listener.done(job, why)
         if self.watches and job_id in self.watches:
-            for watch in self.watches.pop(job_id):
-                watch(why)
+            self._tell_watches(job_id, why)
+
+    def _leave_queue(self, job: Job) -> None:
+        """It is none of its queue's jobs any more."""
+        queue = job.terms.queue
+        if job.state == QUEUED:
+            queue.jobs.remove(job)
+        elif job.state == DELAYED:
+            queue.delayed -= 1
+        elif not job.terms.retry_ms and job.state == ACTIVE:
+            self.memory.delivered_once -= 1
+        queue.total -= 1
+        if not queue.total and not queue.is_listed:
+            self.queues.remove(queue.name)
+
+    def _tell_watches(self, job_id: bytes, why: str) -> None:
+        for watch in self.watches.pop(job_id, []):
+            watch(why)
 
     def watch(self, job: Job, told: Watch) -> None:
         """Have somebody told what becomes of a job, once it is gone."""
@@ -234,7 +245,7 @@ class JobStore:
         at_ms = (job.ctime >> CTIME_BITS) + job.terms.ttl_ms
         requeue_at_ms = job.requeue_at_ms
         if requeue_at_ms and requeue_at_ms < at_ms:
-            at_ms = requeue_at_ms
+            at_ms = requeue_at_ms - job.terms.notice_ms
         wakes_at_ms = job.wakes_at_ms
         if wakes_at_ms and wakes_at_ms <= at_ms:
             return  # it is put in again then
@@ -253,6 +264,10 @@ class JobStore:
         raise NotImplementedError
 
     # From a log
+
+    def share(self, copies: Copies) -> None:
+        """Have that one told of what happens to jobs that other nodes have, too."""
+        self.copies = copies
 
     def listen(self, listener: JobListener | None) -> None:
         """Have that one told of every change from now on; None = nobody."""
