@@ -15,7 +15,6 @@ from kestreld.jobs.job import (
     CTIME_BITS,
     DELAYED,
     GONE,
-    NEVER,
     QUEUED,
     WAIT_REPL,
     DeadLetter,
@@ -101,93 +100,6 @@ class Jobs(JobStore):
         if is_queued:
             self.queue(queue.name)
             self._put_in(queue, job, now_ms)
-
-    # Jobs that other nodes have, too
-
-    def hold(self, body: bytes, terms: JobTerms) -> Job:
-        """A new job that counts once enough nodes have it: nobody gets it before `release`."""
-        now_ms = self.now_ms
-        ctime = max(now_ms << CTIME_BITS, self.last_ctime + 1)
-        self.last_ctime = ctime
-        job = Job(self._ids.next_id(terms.id_field), body, terms, ctime, NEVER, WAIT_REPL)
-        self.table.add(job.id, job)
-        self.memory.add(len(body))
-        terms.queue.total += 1
-        if terms.key:
-            self.keys.add(terms.key, job.id)
-        self._plan(job)
-        return job
-
-    def release(self, job: Job) -> None:
-        """Enough nodes have it: it is queued, or waits for the end of its delay."""
-        terms, now_ms = job.terms, self.now_ms
-        due_at_ms = job.created_at_ms + terms.delay_s * 1000
-        if terms.delay_s and due_at_ms > now_ms:
-            job.state, job.requeue_at_ms = DELAYED, due_at_ms
-            terms.queue.delayed += 1
-        else:
-            job.state, job.requeue_at_ms = QUEUED, self._requeue_at_ms(terms, now_ms)
-        self._plan(job)
-        if self.listener is not None:
-            self.listener.added(job)
-        if job.state == QUEUED:
-            queue = self.queue(terms.queue.name)
-            assert queue is terms.queue or queue is None
-            self._put_in(terms.queue, job, now_ms)
-
-    def keep(self, job: Job, requeue_at_ms: int) -> None:
-        """A copy of another node's job, which nobody here knows. It is queued then, unless that node says otherwise."""
-        job.state, job.requeue_at_ms = ACTIVE, requeue_at_ms
-        self.table.add(job.id, job)
-        self.memory.add(len(job.body))
-        job.terms.queue.total += 1
-        if job.terms.key:
-            self.keys.add(job.terms.key, job.id)
-        self._plan(job)
-        if self.listener is not None:
-            self.listener.added(job)
-
-    def own(self, job: Job, terms: JobTerms) -> None:
-        """Other nodes have it than before."""
-        job.terms = terms
-        if self.listener is not None and job.state != WAIT_REPL:
-            self.listener.owned(job)
-
-    def put_off(self, job: Job) -> None:
-        """Another node has queued it, or a worker of another node goes on with it: it is not here that it is queued
-        before another retry time is over.
-        """
-        if job.state == QUEUED:
-            job.terms.queue.jobs.remove(job)
-        elif job.state == DELAYED:
-            job.terms.queue.delayed -= 1
-        job.state = ACTIVE
-        job.requeue_at_ms = self._requeue_at_ms(job.terms, self.now_ms)
-        self._plan(job)
-        if self.listener is not None:
-            self.listener.changed(job)
-
-    def count(self, job: Job, nacks: int, deliveries: int) -> None:
-        """Another node has counted so many of it."""
-        job.nacks, job.deliveries = max(job.nacks, nacks), max(job.deliveries, deliveries)
-
-    def remember_ack(self, job: Job) -> None:
-        """It is acknowledged: nobody gets it any more, but its other owners have yet to know."""
-        self._leave_queue(job)
-        self.memory.remove(len(job.body))
-        self.memory.add(0)
-        if job.terms.key:
-            self.keys.release(job.terms.key, self.now_ms)
-        job.state, job.requeue_at_ms, job.body = ACKED, NEVER, b""
-        if self.listener is not None:
-            self.listener.changed(job)
-        self._tell_watches(job.id, "acked")
-
-    def wake_at(self, job: Job, at_ms: int) -> None:
-        """Have `Copies` be told of an acknowledged job then, or when it expires."""
-        job.requeue_at_ms = at_ms
-        self.timers.add(job, min(at_ms, job.expires_at_ms))
-        self._set_alarm()
 
     def _put_in(self, queue: JobQueue, job: Job, now_ms: int) -> None:
         """A queued job takes its place, or goes to who waits."""
