@@ -56,7 +56,7 @@ LATE_MAX: Final = 100_000  # ids
 SKEW_MS: Final = 100  # times of jobs that come from a node are as much earlier or later as its clock, in these steps
 WAITS_LOOKED_AT_MS: Final = 100
 ACKNOWLEDGED: Final = "acked"
-GIVEN: Final = "deleted"
+GONE_ELSEWHERE: Final = "deleted"
 
 Added = Callable[[bytes | None], None]  # told the id of the job, None = it has expired before enough nodes had it
 
@@ -84,6 +84,9 @@ class _Adding(Scheduled):
     def fall_due(self, now_ms: int) -> None:
         self._again(self)
 
+    def wait_until(self, due_at_ms: int) -> None:
+        self.due_at_ms = due_at_ms
+
 
 class _Look(Scheduled):
     """Looks after clients that wait for jobs of other nodes, as long as there are any."""
@@ -93,7 +96,11 @@ class _Look(Scheduled):
         self._look = look
 
     def fall_due(self, now_ms: int) -> None:
+        self.due_at_ms = 0
         self._look()
+
+    def wait_until(self, due_at_ms: int) -> None:
+        self.due_at_ms = due_at_ms
 
 
 class SharedJobs(Copies):
@@ -246,7 +253,7 @@ class SharedJobs(Copies):
             adding.added(None)
 
     def _end(self, adding: _Adding) -> None:
-        adding.due_at_ms = -1
+        adding.wait_until(NEVER)
 
     def _ask_more(self, adding: _Adding) -> None:
         replication, job = adding.replication, adding.job
@@ -257,7 +264,7 @@ class SharedJobs(Copies):
         copy = self._copy_of(job)
         for node in self._there(nodes):
             self._bus.send(node, Keep(copy, is_answered=node.id not in replication.confirmed))
-        adding.due_at_ms = replication.next_at_ms
+        adding.wait_until(replication.next_at_ms)
         self.jobs.agenda.add(adding)
 
     def _kept(self, sender: Node, message: Kept) -> None:
@@ -575,8 +582,8 @@ class SharedJobs(Copies):
                 self._bus.send(node, Need(queue.name, count))
 
     def _look_soon(self) -> None:
-        if self._look.due_at_ms <= self._now_ms:
-            self._look.due_at_ms = self._now_ms + WAITS_LOOKED_AT_MS
+        if not self._look.due_at_ms:
+            self._look.wait_until(self._now_ms + WAITS_LOOKED_AT_MS)
             self.jobs.agenda.add(self._look)
 
     def _look_after_waits(self) -> None:
@@ -590,7 +597,6 @@ class SharedJobs(Copies):
         for name, imports in list(self._imports.items()):
             if name not in self._announced and not imports.sources(self._now_ms):
                 del self._imports[name]
-        self._look.due_at_ms = 0
         if self._announced or self._imports:
             self._look_soon()
 
@@ -607,8 +613,8 @@ class SharedJobs(Copies):
         is_importing = imports is not None and imports.rate(self._now_ms) > 0
         waiting = 0 if queue is None or queue.pause & PAUSED_OUT or is_importing else queue.jobs.count
         count = to_give(message.count, waiting)
-        given = self._give(queue, sender, count) if queue is not None and count else 0
-        if not given:
+        count = self._give(queue, sender, count) if queue is not None and count else 0
+        if not count:
             self._interest.setdefault(message.queue, Interest()).add(sender.id, self._now_ms)
 
     def came(self, queue: JobQueue) -> None:
@@ -637,12 +643,12 @@ class SharedJobs(Copies):
             self._bus.send(node, Give(tuple(copies)))
         return len(copies)
 
-    def _given(self, sender: Node, message: Give) -> None:
+    def _take_given(self, sender: Node, message: Give) -> None:
         by_queue: dict[bytes, int] = {}
         for copy in message.copies:
             job = self.jobs.find(copy.job_id)
             if job is None and self._is_over(copy.job_id):
-                self._bus.send(sender, KnowsAck(copy.job_id, is_known=False, owners=()))
+                self._bus.send(sender, Acked(copy.job_id, (self._me,)))
                 continue
             by_queue[copy.queue] = by_queue.get(copy.queue, 0) + 1
             if not copy.retry_ms:
@@ -677,7 +683,8 @@ class SharedJobs(Copies):
             job = self.jobs.find(job_id)
             if job is not None:
                 self._let_go[job_id] = job.expires_at_ms
-                self._drop(job, GIVEN)
+                del self._lent[job_id]
+                self.jobs.remove(job, GONE_ELSEWHERE)
         if job_id in self._let_go:
             self._bus.send_once_written(sender, LetGo(job_id))
         else:
@@ -692,7 +699,8 @@ class SharedJobs(Copies):
     def _took_back(self, sender: Node, message: TookBack) -> None:
         job = self.jobs.find(message.job_id)
         if job is not None and self._borrowed.get(job.id) == sender.id:
-            self._drop(job, GIVEN)
+            del self._borrowed[job.id]
+            self.jobs.remove(job, GONE_ELSEWHERE)
 
     def _take_back(self, job_id: bytes) -> None:
         """The node that it was lent to cannot be reached."""
@@ -725,7 +733,7 @@ _HANDLERS: Final[dict[type[Any], Callable[[Any, Node, Any], None]]] = {
     KnowsAck: SharedJobs._knows_ack,
     Forget: SharedJobs._forget,
     Need: SharedJobs._need,
-    Give: SharedJobs._given,
+    Give: SharedJobs._take_given,
     Stored: SharedJobs._stored,
     LetGo: SharedJobs._may_deliver,
     TookBack: SharedJobs._took_back,
