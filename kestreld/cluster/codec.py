@@ -45,6 +45,7 @@ _RUMOUR: Final = struct.Struct(f"<{NODE_ID_BYTES}sHHH")
 _COPY: Final = struct.Struct(f"<{ID_BYTES}sQQQQQQHIIqB")
 _ABOUT: Final = struct.Struct(f"<B{ID_BYTES}sIIQ")
 _COUNT: Final = struct.Struct("<I")
+_NEED: Final = struct.Struct("<IB")
 _DEATH: Final = struct.Struct("<Q")
 _MOVED: Final = struct.Struct(f"<{ID_BYTES}sIIB")
 
@@ -204,6 +205,11 @@ def _read_moved(source: _Input) -> Moved:
     return Moved(job_id, queue, _read_death(source, is_dead=bool(is_dead)), nacks, deliveries)
 
 
+def _read_need(source: _Input) -> Need:
+    count, is_waiting = source.fields(_NEED)
+    return Need(source.some(), count, bool(is_waiting))
+
+
 def _job_id(source: _Input) -> bytes:
     return source.take(ID_BYTES)
 
@@ -240,8 +246,8 @@ _TYPES: Final[tuple[_Row, ...]] = (
     (Forget, lambda message: _ids(message.job_ids), lambda source: Forget(source.ids(ID_BYTES, JOBS_MAX))),
     (
         Need,
-        lambda message: _COUNT.pack(message.count) + _some(message.queue),
-        lambda source: Need(count=source.fields(_COUNT)[0], queue=source.some()),
+        lambda message: _NEED.pack(message.count, message.is_waiting) + _some(message.queue),
+        _read_need,
     ),
     (Give, _pack_give, lambda source: Give(tuple([_read_copy(source) for _ in range(source.count(JOBS_MAX))]))),
     (Stored, lambda message: message.job_id, lambda source: Stored(_job_id(source))),

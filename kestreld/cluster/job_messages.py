@@ -93,10 +93,11 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Somebody wants so many jobs of this queue (NEEDJOBS); 0 = nobody does any more."""
+    """Somebody wants so many jobs of this queue (NEEDJOBS), and waits for one; a count of 0 = nobody does any more."""
 
     queue: bytes
     count: int
+    is_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

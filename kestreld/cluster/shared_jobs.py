@@ -41,6 +41,7 @@ from kestreld.jobs.job import (
     CTIME_BITS,
     DELAYED,
     NEVER,
+    NOTICE_MS,
     WAIT_REPL,
     DeadLetter,
     Job,
@@ -51,10 +52,11 @@ from kestreld.jobs.job import (
 from kestreld.jobs.job_queue import PAUSED_IN, PAUSED_OUT, AddedWith, JobQueue
 from kestreld.queues.agenda import Scheduled
 
-ANSWERED_LATE_MS: Final = 60_000  # so long what comes late of a job that is over is known to be late
+ANSWERED_LATE_MS: Final = 600_000  # so long what comes late of a job that is over is known to be late
 LATE_MAX: Final = 100_000  # ids
 SKEW_MS: Final = 100  # times of jobs that come from a node are as much earlier or later as its clock, in these steps
 WAITS_LOOKED_AT_MS: Final = 100
+REMINDED_MS: Final = 1_000
 ACKNOWLEDGED: Final = "acked"
 GONE_ELSEWHERE: Final = "deleted"
 
@@ -122,6 +124,7 @@ class SharedJobs(Copies):
         self._announced: dict[bytes, JobQueue] = {}  # queues that other nodes know somebody here waits for
         self._look = _Look(self._look_after_waits)
         self._held_back_until_ms = 0
+        self._reminded_at_ms = 0
         self._nowhere = JobQueue(b"")  # of jobs that are acknowledged and not here
         self.async_copies_lost = 0
 
@@ -175,7 +178,7 @@ class SharedJobs(Copies):
             if giver == node.id:
                 self._bus.send_once_written(node, Stored(job_id))
         for name in self._announced:
-            self._bus.send(node, Need(name, 1))
+            self._bus.send(node, Need(name, 1, is_waiting=True))
 
     def went_down(self, node: Node) -> None:
         """It cannot be reached: what it was lent is ours again, unless it was let go of."""
@@ -347,7 +350,7 @@ class SharedJobs(Copies):
                 return
             job = self._job_of(copy, (*copy.owners, self._me))
             if copy.retry_ms:
-                self.jobs.keep(job, copy.due_in_ms + self.jobs.next_requeue_at_ms(job.terms))
+                self.jobs.keep(job, copy.due_in_ms + self.jobs.next_requeue_at_ms(job.terms) + NOTICE_MS)
             else:
                 self.jobs.keep(job, NEVER)
         elif job.state != ACKED:
@@ -364,6 +367,8 @@ class SharedJobs(Copies):
     def _about(self, sender: Node, message: About) -> None:
         job = self.jobs.find(message.job_id)
         if job is None:
+            if self._is_over(message.job_id):
+                self._bus.send(sender, Acked(message.job_id, (self._me,)))
             return
         reaction = REACTIONS[message.word][job.state]
         if reaction is Do.NOTHING:
@@ -380,6 +385,8 @@ class SharedJobs(Copies):
         elif reaction is Do.SETTLE:
             if is_greater(sender.id, self._me, job.id):
                 self.jobs.put_off(job, message.after_ms)
+            else:
+                self._bus.send(sender, About(Word.HAS_QUEUED, job.id, job.nacks, job.deliveries))
         elif reaction in (Do.PUT_OFF, Do.TAKE_BACK):
             self.jobs.put_off(job, message.after_ms)
 
@@ -561,6 +568,12 @@ class SharedJobs(Copies):
     def missed(self, queue: JobQueue) -> None:
         self._ask(queue, is_just_empty=False)
 
+    def waited_for(self, queue: JobQueue) -> None:
+        self._announced[queue.name] = queue
+        for node in self.table.reachable():
+            self._bus.send(node, Need(queue.name, 1, is_waiting=True))
+        self._look_soon()
+
     def emptied(self, queue: JobQueue) -> None:
         if queue.name in self._imports:
             self._ask(queue, is_just_empty=True)
@@ -573,9 +586,7 @@ class SharedJobs(Copies):
         now_ms = self._now_ms
         if not is_just_empty and imports.ask_all(now_ms):
             for node in self.table.reachable():
-                self._bus.send(node, Need(queue.name, 1))
-            self._announced[queue.name] = queue
-            self._look_soon()
+                self._bus.send(node, Need(queue.name, 1, is_waiting=bool(queue.waiters)))
         count = imports.ask_sources(now_ms, is_just_empty=is_just_empty)
         if count:
             for node in self._there(imports.sources(now_ms)):
@@ -594,11 +605,30 @@ class SharedJobs(Copies):
                 del self._announced[name]
                 for node in self.table.reachable():
                     self._bus.send(node, Need(name, 0))
+        self._remind()
         for name, imports in list(self._imports.items()):
             if name not in self._announced and not imports.sources(self._now_ms):
                 del self._imports[name]
-        if self._announced or self._imports:
+        if self._announced or self._imports or self._lent or self._borrowed:
             self._look_soon()
+
+    def _remind(self) -> None:
+        """Say again what may have been lost with a link, of jobs that are delivered at most once."""
+        now_ms = self._now_ms
+        if now_ms < self._reminded_at_ms + REMINDED_MS:
+            return
+        self._reminded_at_ms = now_ms
+        for job_id, taker in list(self._lent.items()):
+            job, node = self.jobs.find(job_id), self.table.get(taker)
+            if job is None:
+                del self._lent[job_id]
+            elif node is None or not node.is_member:
+                self._take_back(job_id)
+            else:
+                self._bus.send(node, Give((self._copy_of(job),)))
+        for job_id, giver in self._borrowed.items():
+            for node in self._there((giver,)):
+                self._bus.send_once_written(node, Stored(job_id))
 
     def _need(self, sender: Node, message: Need) -> None:
         interest = self._interest.get(message.queue)
@@ -614,7 +644,7 @@ class SharedJobs(Copies):
         waiting = 0 if queue is None or queue.pause & PAUSED_OUT or is_importing else queue.jobs.count
         count = to_give(message.count, waiting)
         count = self._give(queue, sender, count) if queue is not None and count else 0
-        if not count:
+        if not count and message.is_waiting:
             self._interest.setdefault(message.queue, Interest()).add(sender.id, self._now_ms)
 
     def came(self, queue: JobQueue) -> None:
@@ -641,6 +671,7 @@ class SharedJobs(Copies):
             copies.append(self._copy_of(job))
         if copies:
             self._bus.send(node, Give(tuple(copies)))
+            self._look_soon()
         return len(copies)
 
     def _take_given(self, sender: Node, message: Give) -> None:

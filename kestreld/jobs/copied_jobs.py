@@ -3,7 +3,19 @@
 Who these nodes are, and what they are told, is for `Copies`.
 """
 
-from kestreld.jobs.job import ACKED, ACTIVE, CTIME_BITS, DELAYED, NEVER, QUEUED, WAIT_REPL, DeadLetter, Job, JobTerms
+from kestreld.jobs.job import (
+    ACKED,
+    ACTIVE,
+    CTIME_BITS,
+    DELAYED,
+    NEVER,
+    NOTICE_MS,
+    QUEUED,
+    WAIT_REPL,
+    DeadLetter,
+    Job,
+    JobTerms,
+)
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.jobs import Jobs
 
@@ -89,6 +101,7 @@ class CopiedJobs(Jobs):
     def own(self, job: Job, terms: JobTerms) -> None:
         """Other nodes have it than before."""
         job.terms = terms
+        self._plan(job)
         if self.listener is not None and job.state != WAIT_REPL:
             self.listener.owned(job)
 
@@ -98,7 +111,7 @@ class CopiedJobs(Jobs):
 
     def put_off(self, job: Job, after_ms: int = 0) -> None:
         """Another node has queued it or will in so many ms, or a worker of another node goes on with it: here it is not
-        queued before another retry time is over.
+        queued before another retry time is over, and that node has had the time to queue it again.
         """
         if job.state == QUEUED:
             job.terms.queue.jobs.remove(job)
@@ -106,7 +119,7 @@ class CopiedJobs(Jobs):
             job.terms.queue.delayed -= 1
         job.state = ACTIVE
         requeue_at_ms = self._requeue_at_ms(job.terms, self.now_ms)
-        job.requeue_at_ms = requeue_at_ms + after_ms if requeue_at_ms else NEVER
+        job.requeue_at_ms = requeue_at_ms + after_ms + NOTICE_MS if requeue_at_ms else NEVER
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)

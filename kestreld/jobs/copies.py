@@ -37,5 +37,8 @@ class Copies:
     def came(self, queue: JobQueue) -> None:
         """A job has come into a queue, and nobody here waits for it."""
 
+    def waited_for(self, queue: JobQueue) -> None:
+        """Somebody begins to wait for a job of a queue for which nobody here has waited."""
+
     def emptied(self, queue: JobQueue) -> None:
         """The last job of a queue was handed out."""

@@ -332,6 +332,8 @@ class Jobs(JobStore):
         self._waiter_number += 1
         waiter = JobWaiter(consumer, now_ms + wait_ms if wait_ms else FOREVER_MS, now_ms, self._waiter_number)
         for queue in queues:
+            if self.copies is not None and not queue.waiters:
+                self.copies.waited_for(queue)
             waiter.join(queue.waiters)
         for glob in globs:
             self.patterns.add(waiter, glob)

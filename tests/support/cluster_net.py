@@ -21,8 +21,9 @@ OF_NODES: Final = (Ping, Pong, Meet, Suspected, Failed)
 class Net:
     """Nodes and the links between them; `cut` has the pairs, sender first, between which nothing gets through."""
 
-    def __init__(self, count: int, seed: int = 1) -> None:
+    def __init__(self, count: int, seed: int = 1, *, timeout_ms: int = TIMEOUT_MS) -> None:
         self.now_ms = 5000
+        self.timeout_ms = timeout_ms
         self.random = Random(seed)
         self.cut: set[tuple[int, int]] = set()
         self.delay_ms: Callable[[], int] = lambda: 1
@@ -99,11 +100,16 @@ class Member:
         self.went: list[bytes] = []
         self.clock = FakeClock()
         self.agenda = Agenda()
-        chance = Random(f"{number} {net.random.random()}").randbytes
+        self.chance = chance = Random(f"{number} {net.random.random()}").randbytes
         table = NodeTable(Node(self.id, self.address, Flag.MYSELF, 0))
-        self.membership = Membership(table, self, self, chance, timeout_ms=TIMEOUT_MS)
-        self.jobs = CopiedJobs(self.clock, self.agenda, chance, self.id)
-        self.shared = SharedJobs(self.jobs, table, self, chance)
+        self.membership = Membership(table, self, self, chance, timeout_ms=net.timeout_ms)
+        self.lose_jobs()
+
+    def lose_jobs(self) -> None:
+        """It begins without any."""
+        self.agenda = Agenda()
+        self.jobs = CopiedJobs(self.clock, self.agenda, self.chance, self.id)
+        self.shared = SharedJobs(self.jobs, self.membership.table, self, self.chance)
         self.jobs.share(self.shared)
 
     def next_at_ms(self) -> int | None:

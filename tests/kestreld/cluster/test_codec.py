@@ -55,6 +55,7 @@ MESSAGES: list[Message] = [
     Forget((JOB, JOB)),
     Need(b"a queue", 100),
     Need(b"", 0),
+    Need(b"q", 1, is_waiting=True),
     Give((COPY, DEAD)),
     Stored(JOB),
     LetGo(JOB),

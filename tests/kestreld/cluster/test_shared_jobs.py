@@ -145,7 +145,7 @@ def test_the_job_of_a_node_that_is_gone_is_queued_by_another(net: Net) -> None:
     job_id = Client(net.nodes[0]).add(3)
     net.run(10)
     net.stop(net.nodes[0])
-    net.run(RETRY_MS + 300)
+    net.run(RETRY_MS + 800)
     assert states(net, job_id)[1:].count(QUEUED) == 1
 
 
