@@ -264,7 +264,7 @@ def serve(
         notifier,
         log.of("server", Level.INFO),
         inflight_bytes(memory_bytes(files)),
-        garbage.collect_new,
+        garbage.collect_young,
     )
     try:
         passed = passed_sockets(os.environ)
@@ -293,7 +293,7 @@ def serve(
     where = " ".join([f"{name}={','.join(found)}" for name, found in listeners.items() if found])
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
-    garbage.settle()
+    garbage.resume()
 
     def begin() -> None:
         catch_signals(loop, service)
@@ -333,7 +333,7 @@ def close(service: Service, files: ThreadedFiles, collection: QueueCollection, l
 def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], None]) -> int:
     """Read the journals; how long it took, in ms. Raises SpoolUnusable."""
     started_us = clock.stopwatch_us()
-    garbage.load()
+    garbage.suspend()
     try:
         collection.recover(lambda read, found: note(f"recovering: {read} of {found} journals read"))
     except OSError as error:

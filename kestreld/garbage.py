@@ -1,46 +1,47 @@
-"""When Python looks for cyclic garbage. It holds everybody up meanwhile: for each million objects a third of a second.
+"""When Python collects cyclic garbage. A collection stops everything: a full one for a third of a second per million
+objects.
 
-What few objects make is looked at often and is cheap; what has been there for long is looked at only while it is
-little. Everything else goes as soon as nobody refers to it.
+Young objects are collected often, a few at a time. Full collections happen only while there are few old objects; what
+is in no cycle is freed at once anyway.
 """
 
 import gc
 from typing import Final
 
-NEW_OBJECTS: Final = 2_000  # between two looks at what came since the last
-LOOKS_AT_NEW: Final = 4  # between two looks at what these have left: at ten thousand objects
-LOOKS_AT_YOUNG: Final = 6_250  # between two looks at everything
+YOUNG_OBJECTS: Final = 2_000  # allocated between two collections of the youngest generation
+YOUNGEST_BEFORE_MIDDLE: Final = 4  # collections of the youngest before the middle one: 10,000 objects
+MIDDLE_BEFORE_FULL: Final = 6_250  # collections of the middle generation before a full one
 NEVER: Final = (1 << 31) - 1
-OLD_OBJECTS_MAX: Final = 20_000  # looking through so many takes some 6 ms
+OLD_OBJECTS_MAX: Final = 20_000  # a full collection of so many takes about 6 ms
 
 
-def load() -> None:
-    """Not until `settle`: all that is made now stays, and looking through it takes as long again."""
+def suspend() -> None:
+    """Collect nothing until `resume`: what is loaded now stays, and traversing it would take as long again."""
     gc.collect()
     gc.disable()
 
 
-def settle() -> None:
-    """What has been loaded so far stays: it is left out of every later look."""
-    leave_out()
-    there_are(0)
+def resume() -> None:
+    """Exclude what has been loaded from every later collection, and collect again."""
+    exclude_loaded()
+    limit_full_collections(0)
     gc.enable()
 
 
-def leave_out() -> None:
-    """As `settle` for what is loaded while clients are served."""
+def exclude_loaded() -> None:
+    """Exclude what has been loaded so far from every later collection."""
     gc.freeze()
 
 
-def collect_new() -> None:
-    """Look at what the last slice of long work has left, before it is so much that a look takes long.
+def collect_young() -> None:
+    """Collect what the last slice of long work has left, before it is so much that a collection takes long.
 
-    The collector counts objects less those that have gone: what is made in the place of others does not bring it about.
+    The collector counts allocations less deallocations: objects that replace others do not trigger it.
     """
     gc.collect(1)
 
 
-def there_are(old_objects: int) -> None:
-    """So many objects have come with use, and stay for long. Where they are many, nobody looks at everything."""
-    looks = LOOKS_AT_YOUNG if old_objects <= OLD_OBJECTS_MAX else NEVER
-    gc.set_threshold(NEW_OBJECTS, LOOKS_AT_NEW, looks)
+def limit_full_collections(old_objects: int) -> None:
+    """Allow full collections only where `old_objects`, those that were allocated since `exclude_loaded`, are few."""
+    before_full = MIDDLE_BEFORE_FULL if old_objects <= OLD_OBJECTS_MAX else NEVER
+    gc.set_threshold(YOUNG_OBJECTS, YOUNGEST_BEFORE_MIDDLE, before_full)

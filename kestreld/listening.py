@@ -93,8 +93,8 @@ def listen_for_jobs(
         lambda: use.resident_bytes if (use := own.use()) is not None else 0,
         cpu_s,
     )
-    jobs = new_jobs(service.collection, config, process.random_bytes, garbage.collect_new)
-    service.once_a_second.append(lambda: garbage.there_are(jobs.objects))
+    jobs = new_jobs(service.collection, config, process.random_bytes, garbage.collect_young)
+    service.once_a_second.append(lambda: garbage.limit_full_collections(jobs.objects))
     protocol, node = disque_protocol(service, jobs, process.random_bytes, _port_of(ports[0][0].address), facts)
     if conf is not None:
         for bound, _ in ports:
@@ -102,7 +102,7 @@ def listen_for_jobs(
         conf.apply(node, log)
     report = log.of("jobs", Level.WARNING)
     keep_id(service, node, report)
-    keep_on_disk(service, node, config, report, garbage.leave_out, conf, fail)
+    keep_on_disk(service, node, config, report, garbage.exclude_loaded, conf, fail)
     return _serve(service, protocol, ports)
 
 

@@ -50,23 +50,29 @@ CONSOLE_KEYS: Final = (
     Key("greater_than_sign", "app.seek(30)", ">", "in a replay: 30 samples ahead"),
     Key("ctrl+p", "app.command_palette", "ctrl+p", "find a queue or a command by name"),
 )
-OVERVIEW_KEYS: Final = (
-    Key("slash", "filter", "/", "filter: name, !name, items>100, oldest_ms>500; all words must match", "filter"),
-    Key("escape", "clear", "escape", "clear the filter"),
+SORT_KEYS: Final = (
     Key("s", "sort(1)", "s", "sort by the next column", "sort"),
     Key("S", "sort(-1)", "S", "sort by the previous column"),
     Key("o", "reverse", "o", "reverse the sort order"),
+)
+OVERVIEW_KEYS: Final = (
+    Key("slash", "filter", "/", "filter: name, !name, items>100, oldest_ms>500; all words must match", "filter"),
+    Key("escape", "clear", "escape", "clear the filter"),
+    *SORT_KEYS,
     Key("exclamation_mark", "worst", "!", "sort by state, the worst first, and back", "trouble"),
     Key("v", "next_view", "v", "switch between the sum of all servers and each server", "server"),
 )
-TABLE_KEYS: Final = (
-    Key("enter", "open", "enter", "details of the queue", "details"),
+QUEUE_CURSOR_KEYS: Final = (
     Key("up,k", "move(-1)", "up k", "previous queue"),
     Key("down,j", "move(1)", "down j", "next queue"),
     Key("pageup", "page(-1)", "pageup", "page up"),
     Key("pagedown", "page(1)", "pagedown", "page down"),
     Key("home", "jump(0)", "home", "first queue"),
     Key("end", "jump(-1)", "end", "last queue"),
+)
+TABLE_KEYS: Final = (
+    Key("enter", "open", "enter", "details of the queue", "details"),
+    *QUEUE_CURSOR_KEYS,
     Key("left", "column(-1)", "left", "show the column before the first"),
     Key("right", "column(1)", "right", "show the next column"),
     Key("a", "mark", "a", "mark the queue for actions, or unmark it"),
@@ -98,19 +104,12 @@ ITEM_KEYS: Final = (
 )
 JOB_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back to the queues", "back"),
-    Key("s", "sort(1)", "s", "sort by the next column", "sort"),
-    Key("S", "sort(-1)", "S", "sort by the previous column"),
-    Key("o", "reverse", "o", "reverse the sort order"),
+    *SORT_KEYS,
     Key("v", "next_view", "v", "switch between the sum of all servers and each server", "server"),
 )
 JOB_TABLE_KEYS: Final = (
     Key("enter", "open", "enter", "the jobs of the queue", "jobs"),
-    Key("up,k", "move(-1)", "up k", "previous queue"),
-    Key("down,j", "move(1)", "down j", "next queue"),
-    Key("pageup", "page(-1)", "pageup", "page up"),
-    Key("pagedown", "page(1)", "pagedown", "page down"),
-    Key("home", "jump(0)", "home", "first queue"),
-    Key("end", "jump(-1)", "end", "last queue"),
+    *QUEUE_CURSOR_KEYS,
 )
 JOB_LIST_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back", "back"),

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.items.framing import Framing, choose
@@ -285,6 +285,11 @@ class Remote(NamedTuple):
         return reader_api
 
 
+def _way_beside(server: str, kind: Literal["cache", "jobs"], default: str) -> Way:
+    """To the cache or the node of jobs that the command line is for; `server` is its own -s."""
+    return settle_beside(line_options | {"server": server} if server else line_options, kind, default)
+
+
 class RemoteCache(NamedTuple):
     """Which cache a verb is for."""
 
@@ -296,9 +301,7 @@ class RemoteCache(NamedTuple):
         from kestrelctl.remote.cache import CacheClient
 
         timeout_ms = answer_ms(self.timeout)
-        way = settle_beside(
-            line_options | {"server": self.server} if self.server else line_options, "cache", CACHE_DEFAULT
-        )
+        way = _way_beside(self.server, "cache", CACHE_DEFAULT)
         client = CacheClient(way.servers[0], timeout_ms, way.login)
         at_end.callback(client.close)
         return client
@@ -315,9 +318,7 @@ class RemoteJobs(NamedTuple):
         from kestrelctl.remote.jobs import JobsClient
 
         timeout_ms = answer_ms(self.timeout)
-        way = settle_beside(
-            line_options | {"server": self.server} if self.server else line_options, "jobs", JOBS_DEFAULT
-        )
+        way = _way_beside(self.server, "jobs", JOBS_DEFAULT)
         client = JobsClient(way.servers[0], timeout_ms, way.login)
         at_end.callback(client.close)
         return client

@@ -57,7 +57,7 @@ class JobStore:
     """Every job and every queue of a node. What becomes of a job between its coming and its end is for `Jobs`.
 
     `retry_from_delivery`: a job's retry time counts from when it is handed out, not from when it was queued. `tidy` is
-    told now and then while many jobs fall due: what the timers have made then is better looked at soon.
+    called now and then while many jobs fall due: to collect garbage before the timers have allocated too much.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class JobStore:
 
     @property
     def objects(self) -> int:
-        """How many objects there are, roughly, that stay until a job ends."""
+        """About how many objects there are that last as long as a job."""
         return self.table.count + self.queues.count + self.timers.entries // CHUNK_JOBS
 
     @property

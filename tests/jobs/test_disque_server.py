@@ -16,6 +16,8 @@ from tests.support.disque_server import DisqueServer, disque_server, free_port
 from tests.support.process import descendants
 from tests.support.resp import RespClient
 
+SEVEN_S_MAX = 3  # on two processors, of which others may take some: the best of three attempts
+
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -248,15 +250,22 @@ def test_clients_with_a_certificate_get_in_by_tls(tmp_path: Path) -> None:
             assert client.recv(100) == b"+PONG\r\n"
 
 
-def test_seven_started_at_once_answer(tmp_path: Path) -> None:
-    servers = [DisqueServer(tmp_path / str(number), "--port", str(free_port())) for number in range(7)]
+@pytest.mark.long
+def test_seven_started_at_once_answer_within_three_seconds(tmp_path: Path) -> None:
+    assert min(_seven_answer_s(tmp_path / str(attempt)) for attempt in range(3)) <= SEVEN_S_MAX
+
+
+def _seven_answer_s(folder: Path) -> float:
+    servers = [DisqueServer(folder / str(number), "--port", str(free_port())) for number in range(7)]
+    began_s = time.monotonic()
     try:
         for server in servers:
-            server.process = server.launch()
+            server.process = server.launch(is_timed=True)
         for server in servers:
             client = _connected(int(server.options[1]))
             client.send_bytes(b"PING\r\n")
             assert client.reply() == b"PONG"
+        return time.monotonic() - began_s
     finally:
         for server in servers:
             server.kill()

@@ -1,4 +1,4 @@
-"""Looks for cyclic garbage hold everybody up: they are short, and jobs need none."""
+"""Collections of cyclic garbage are short, and jobs leave none."""
 
 import gc
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ def as_it_was() -> Iterator[None]:
     gc.enable()
 
 
-def test_everything_is_looked_at_only_while_it_is_little() -> None:
-    garbage.settle()
+def test_full_collections_happen_only_while_there_are_few_old_objects() -> None:
+    garbage.resume()
     _, _, often = gc.get_threshold()
-    garbage.there_are(garbage.OLD_OBJECTS_MAX + 1)
+    garbage.limit_full_collections(garbage.OLD_OBJECTS_MAX + 1)
     _, _, never = gc.get_threshold()
-    garbage.there_are(garbage.OLD_OBJECTS_MAX)
+    garbage.limit_full_collections(garbage.OLD_OBJECTS_MAX)
     assert gc.get_threshold()[2] == often
     assert never == garbage.NEVER
 
 
-def test_jobs_and_queues_are_counted_as_objects_that_stay() -> None:
+def test_jobs_and_queues_are_counted_as_old_objects() -> None:
     jobs = new_jobs(FakeClock())
     queue = jobs.queue(b"q")
     assert queue is not None
@@ -42,7 +42,7 @@ def test_jobs_and_queues_are_counted_as_objects_that_stay() -> None:
     assert jobs.objects >= 101
 
 
-def test_while_many_jobs_fall_due_what_the_timers_make_is_looked_at_in_between() -> None:
+def test_while_many_jobs_fall_due_what_the_timers_allocate_is_collected_in_between() -> None:
     clock, told = FakeClock(), list[int]()
     jobs = new_jobs(clock, tidy=lambda: told.append(1))
     queue = jobs.queue(b"q")
@@ -54,7 +54,7 @@ def test_while_many_jobs_fall_due_what_the_timers_make_is_looked_at_in_between()
     assert len(told) >= 3
 
 
-def test_jobs_that_are_dropped_leave_nothing_for_a_look_to_find() -> None:
+def test_jobs_that_are_dropped_leave_no_cyclic_garbage() -> None:
     jobs = new_jobs(FakeClock())
     queue = jobs.queue(b"dropped")
     assert queue is not None

@@ -41,9 +41,12 @@ class DisqueServer:
             self.conf_path.write_text(conf)
             self.options.insert(0, "disque.conf")
 
-    def launch(self) -> "subprocess.Popen[str]":
-        """The process, as soon as it is there."""
-        return forked.Launched(
+    def launch(self, *, is_timed: bool = False) -> "subprocess.Popen[str]":
+        """The process, as soon as it is there. Where its start `is_timed` it is not forked from one that has imported
+        kestreld already.
+        """
+        make = subprocess.Popen if is_timed else forked.Launched
+        return make(
             [sys.executable, "-m", "kestreld.disque_server", *self.options],
             cwd=self.folder,
             env=environment() | {"PYTHONPATH": str(ROOT)},

@@ -25,7 +25,7 @@ NODE_ID_RANDOM_BYTES = 20
 def new_jobs(
     collection: QueueCollection, config: Config, random_bytes: RandomBytes, tidy: Callable[[], None] = lambda: None
 ) -> Jobs:
-    """An empty store. `tidy` is told now and then while jobs fall due by the million."""
+    """An empty store. `tidy` is called now and then while jobs fall due by the million."""
     return Jobs(
         collection.clock,
         collection.agenda,

@@ -11,6 +11,7 @@ from kestreld.errors import SpoolUnusable
 from kestreld.journal.job_repair import repair_job_log
 from tests.simulation.disk import Disk, random_power_cut
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, History, Life, Mode
+from tests.simulation.host import GaveUp
 from tests.simulation.jobs.books import FAMILY, Books
 from tests.simulation.jobs.checker import JobChecker
 from tests.simulation.jobs.clients import Client
@@ -31,10 +32,6 @@ CONTROLLED: Final = "controlled restart"
 FOLDER: Final = f"{SPOOL}/.jobs"
 FETCHED_AT_ONCE: Final = 50
 SWITCHED_EVERY: Final = 5  # runs
-
-
-class GaveUp(Exception):
-    """It cannot go on; why is in the history's problems."""
 
 
 def run(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
