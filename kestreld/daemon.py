@@ -275,7 +275,7 @@ def serve(
         system = os.uname()
         process = ProcessOfJobs(os.getpid(), f"{system.sysname} {system.release} {system.machine}", os.urandom)
         fail = ignore if conf is None else end_unread
-        disque_addresses = listen_for_jobs(service, network, config, passed, log, process, conf, fail)
+        disque_addresses, bus_addresses = listen_for_jobs(service, network, config, passed, log, process, conf, fail)
         admin = listen_for_operators(service, network, config, log)
     except ConfigError as error:
         complain(str(error.problems[0]))
@@ -289,6 +289,7 @@ def serve(
         "admin": [admin.address] if admin is not None else [],
         "cache": cache_addresses,
         "disque": disque_addresses,
+        "cluster": bus_addresses,
     }
     where = " ".join([f"{name}={','.join(found)}" for name, found in listeners.items() if found])
     service.set_aside_descriptors()

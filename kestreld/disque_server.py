@@ -8,8 +8,10 @@ from functools import partial
 from typing import Final
 
 from kestreld import __version__
-from kestreld.config.config import Address, Config, LogFormat
+from kestreld.config.cluster import Announce, read_secret
+from kestreld.config.config import BUS_PORT_OF_CLIENTS, Address, Config, LogFormat, bus_exposure_reason
 from kestreld.config.values import usable_path
+from kestreld.config.yaml_tree import SourceLocation
 from kestreld.daemon import run, stderr_log
 from kestreld.errors import ConfigError, ConfigProblem
 from kestreld.files import FileLayer, must_be_the_systems
@@ -20,7 +22,6 @@ from kestreld.tls import server_context
 
 FAILED: Final = 1  # whatever the reason, as Disque's
 PORT: Final = 7711
-BUS_PORT_OFFSET: Final = 10_000
 NODES_FILE: Final = "nodes.conf"
 SPOOL_SUFFIX: Final = ".spool"
 HELP: Final = f"""usage: disque-server [disque.conf] [--directive value ...] ... [--insecure]
@@ -65,12 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     note = log.of("daemon", Level.INFO)
     if names := conf.without_effect():
         note(f"without effect here: {', '.join(names)}")
-    port = int(conf.text(b"port", str(PORT)))
-    if port:
-        note(f"the cluster bus, port {port + BUS_PORT_OFFSET}, is not opened: this node stands alone")
     conf.save_in(config.queue_path)
     complain = log.of("daemon", Level.ERROR)
-    return FAILED if run(config, lambda: config, context, log, complain, conf) else 0
+    return FAILED if run(config, lambda: with_secret(files, conf, config), context, log, complain, conf) else 0
 
 
 def read_command_line(files: FileLayer, words: Sequence[str]) -> tuple[DisqueConf, bool]:
@@ -122,19 +120,74 @@ def configuration(conf: DisqueConf, *, is_insecure: bool) -> Config:
         tls_client_ca=path_of(conf, b"tls-ca-cert-file"),
         tls_client_certificate_required=conf.text(b"tls-auth-clients", "yes") == "yes",
         insecure=is_insecure,
+        has_password=bool(conf.text(b"requirepass")),
+        jobs_min_replicate=int(conf.text(b"jobs-min-replicate", "0")) or None,
+        cluster_port=int(conf.text(b"cluster-port", "0")) or BUS_PORT_OF_CLIENTS,
+        cluster_announce=announce_of(conf),
+        cluster_secret_file=path_of(conf, b"cluster-secret-file"),
+        cluster_tls=conf.text(b"tls-cluster") == "yes",
+        cluster_node_timeout_ms=int(conf.text(b"cluster-node-timeout", "15000")),
         source=conf.path or "options",
     )
-    if any(address.tls for address in addresses) and config.tls_certificate is None:
-        raise ConfigError([conf.problem(b"tls-port", "tls-port requires tls-cert-file and tls-key-file")])
+    check_tls(conf, config)
     exposed = config.exposed()
-    if exposed is None:
-        return config
-    if not conf.text(b"requirepass"):
+    if exposed is not None:
         advice = "set requirepass, bind 127.0.0.1, use tls-port with tls-ca-cert-file, or pass --insecure"
         reason = f"{exposed} is reachable from other machines without authentication: {advice}"
         raise ConfigError([conf.problem(b"bind", reason)])
-    conf.needs_password = True
-    return replace(config, insecure=True)  # its own check knows of no password
+    conf.needs_password = replace(config, has_password=False).exposed() is not None
+    return with_bus(with_secret(FileLayer(), conf, config), conf)
+
+
+def check_tls(conf: DisqueConf, config: Config) -> None:
+    """Raises ConfigError where certificates are missing."""
+    if any(address.tls for address in config.disque or ()) and config.tls_certificate is None:
+        raise ConfigError([conf.problem(b"tls-port", "tls-port requires tls-cert-file and tls-key-file")])
+    if config.cluster_tls and (config.tls_certificate is None or config.tls_client_ca is None):
+        reason = "tls-cluster requires tls-cert-file, tls-key-file and tls-ca-cert-file"
+        raise ConfigError([conf.problem(b"tls-cluster", reason)])
+
+
+def with_secret(files: FileLayer, conf: DisqueConf, config: Config) -> Config:
+    """The configuration with what `cluster-secret-file` says now. Raises ConfigError."""
+    path = config.cluster_secret_file
+    if path is None:
+        return config
+    try:
+        return replace(config, cluster_secret=read_secret(files, path))
+    except OSError as error:
+        must_be_the_systems(error)
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    raise ConfigError([conf.problem(b"cluster-secret-file", f"cluster-secret-file: {path}: {reason}")])
+
+
+def with_bus(config: Config, conf: DisqueConf) -> Config:
+    """The configuration with where the port of the bus is asked for, if it is. Raises ConfigError."""
+    if config.cluster_port == BUS_PORT_OF_CLIENTS:
+        return config
+    exposed = config.exposed_bus([one for one in config.disque or () if not one.path])
+    if exposed is not None:
+        reason = f"cluster-port: {bus_exposure_reason(exposed, 'cluster-secret-file or tls-cluster')}"
+        raise ConfigError([conf.problem(b"cluster-port", reason)])
+    return replace(config, places={"cluster_port": SourceLocation(conf.problem(b"cluster-port", "").source)})
+
+
+def announce_of(conf: DisqueConf) -> Announce | None:
+    """Raises ConfigError."""
+    ports = [int(conf.text(name, "0")) or None for name in (b"cluster-announce-port", b"cluster-announce-bus-port")]
+    host = conf.text(b"cluster-announce-ip")
+    if not host:
+        if any(ports):
+            reason = "cluster-announce-port and cluster-announce-bus-port require cluster-announce-ip"
+            raise ConfigError([conf.problem(b"cluster-announce-port", reason)])
+        return None
+    try:
+        announce = Announce.parse(f"[{host}]" if ":" in host else host)
+    except ValueError as error:
+        raise ConfigError([conf.problem(b"cluster-announce-ip", f"cluster-announce-ip: {error}")]) from None
+    return replace(announce, port=ports[0], bus_port=ports[1])
 
 
 def addresses_of(conf: DisqueConf) -> list[Address]:

@@ -10,11 +10,12 @@ import fcntl
 import glob
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from re import Pattern
-from typing import Final
+from typing import Final, TypeVar
 
+Found = TypeVar("Found")
 _libc = ctypes.CDLL(None, use_errno=True)
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 OWN_DESCRIPTORS: Final = "/proc/self/fd"
@@ -298,6 +299,18 @@ class FileLayer:
     def open_operators_file(self, path: str) -> int:
         """Open for reading; as in `read_operators_file`, links are followed."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_start(self, path: str, size_bytes: int) -> bytes:
+        """The first bytes of a file, so many at most; as in `read_operators_file`, links are followed."""
+        fd = self.open_operators_file(path)
+        try:
+            return self.read_at(fd, size_bytes, 0)
+        finally:
+            self.close(fd)
+
+    def at_once(self, look: Callable[[str], Found], paths: Iterable[str]) -> Iterator[Found]:
+        """What `look` finds at each path, in order. Files that are far away can be looked at together."""
+        return map(look, paths)
 
     def read_operators_file(self, path: str) -> bytes:
         """The content of a file that somebody else lays out, such as the configuration: links are followed."""

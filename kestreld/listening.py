@@ -1,5 +1,6 @@
 """Opening the ports: where systemd has opened sockets, else where the configuration says."""
 
+import errno
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -8,11 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kestreld import garbage
-from kestreld.config.config import Address, Config, exposure_reason
+from kestreld.config.cluster import PORT_MAX
+from kestreld.config.config import (
+    BUS_PORT_OF_CLIENTS,
+    BUS_PORT_OFFSET,
+    Address,
+    Config,
+    bus_exposure_reason,
+    exposure_reason,
+)
 from kestreld.errors import ConfigError
 from kestreld.log import Level, Log
 from kestreld.machine import OwnProcess, cpu_s
 from kestreld.net import ListeningSocket, Network
+from kestreld.server.listener import Listener
 from kestreld.server.service import Service
 from kestreld.server.wire_protocol import WireProtocol
 from kestreld.systemd import PassedSocket
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
 
 # In the name of a passed socket, as words of their own: "memcache" is the queues'.
 CACHE_WORD: Final = re.compile(r"(?<![A-Za-z0-9])cache(?![A-Za-z0-9])")
+ALL_HOSTS: Final = ("0.0.0.0", "::")
 JOBS_WORD: Final = re.compile(r"(?<![A-Za-z0-9])disque(?![A-Za-z0-9])")
 
 
@@ -37,7 +48,7 @@ def listen(service: Service, network: Network, config: Config, passed: Sequence[
     # disque-server, which has no queues but those of jobs, starts without.
     from kestreld.server.memcache.protocol import Memcache
 
-    return _serve(service, Memcache(service.state), _open(network, config, sockets, config.memcache))
+    return _addresses(_serve(service, Memcache(service.state), _open(network, config, sockets, config.memcache)))
 
 
 def listen_for_cache(service: Service, network: Network, config: Config, passed: Sequence[PassedSocket]) -> list[str]:
@@ -51,7 +62,8 @@ def listen_for_cache(service: Service, network: Network, config: Config, passed:
 
     dictionary = Dictionary(service.clock, config.cache_memory_bytes, config.cache_item_size_max_bytes)
     service.look_after(dictionary)
-    return _serve(service, Cache(service.state, dictionary), _open(network, config, sockets, config.cache or ()))
+    ports = _open(network, config, sockets, config.cache or ())
+    return _addresses(_serve(service, Cache(service.state, dictionary), ports))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,14 @@ class ProcessOfJobs:
     random_bytes: Callable[[int], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class BusSettings:
+    """What the settings of the bus are called where they were set."""
+
+    port: str = "cluster.port"
+    authentication: str = "cluster.secret_file or cluster.tls"
+
+
 def listen_for_jobs(
     service: Service,
     network: Network,
@@ -72,17 +92,17 @@ def listen_for_jobs(
     process: ProcessOfJobs,
     conf: "DisqueConf | None" = None,
     fail: Callable[[str], None] = lambda problem: None,
-) -> list[str]:
+) -> tuple[list[str], list[str]]:
     """As `listen` for the ports of Disque's clients, and load the jobs, if there are to be any.
 
-    `conf` is a disque.conf. `fail` is told why jobs cannot be loaded.
+    Also returns the addresses of the cluster bus. `conf` is a disque.conf. `fail` is told why jobs cannot be loaded.
     """
     sockets = [one for one in passed if JOBS_WORD.search(one.name)]
     if not sockets and not config.disque:
-        return []
+        return [], []
     # Who has no jobs loads nothing of them.
     from kestreld.server.disque.node import ProcessFacts
-    from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs
+    from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
 
     ports = _open(network, config, sockets, config.disque or ())
     own = OwnProcess(service.collection.files)
@@ -103,7 +123,74 @@ def listen_for_jobs(
     report = log.of("jobs", Level.WARNING)
     keep_id(service, node, report)
     keep_on_disk(service, node, config, report, garbage.exclude_loaded, conf, fail)
-    return _serve(service, protocol, ports)
+    names = BusSettings() if conf is None else BusSettings("cluster-port", "cluster-secret-file or tls-cluster")
+    clients = [bound for bound, _ in ports]
+    bus_ports, node.cluster.why_alone = _open_bus_ports(network, config, clients, log, names)
+    if bus_ports:
+        open_bus(service, node, config, bus_ports, _tcp_port(clients), log.of("cluster", Level.INFO), report)
+    listeners = _serve(service, protocol, ports)
+    node.cluster.start([*listeners])
+    return _addresses(listeners), [bound.address for bound in bus_ports]
+
+
+def _open_bus_ports(
+    network: Network, config: Config, clients: Sequence[ListeningSocket], log: Log, names: BusSettings
+) -> tuple[list[ListeningSocket], str]:
+    """Open the ports for other nodes, at the addresses that clients use; none where the node stands alone, and why.
+
+    Raises ConfigError, or OSError for a port that somebody has asked for.
+    """
+    hosts = list(dict.fromkeys([Address.parse(one.address).host for one in clients if not one.is_unix]))
+    hosts = [host for host in hosts if host in ALL_HOSTS] or hosts
+    if config.cluster_port is None or not hosts:
+        return [], "cluster.port is null" if config.cluster_port is None else "it has no TCP address for clients"
+    is_asked_for = "cluster_port" in config.places
+    port = _bus_port(config, clients)
+    exposed = config.exposed_bus([Address(host, port) for host in hosts])
+    if exposed is not None:
+        reason = bus_exposure_reason(exposed, names.authentication)
+        if is_asked_for:
+            raise ConfigError([config.problem("cluster_port", f"{names.port}: {reason}")])
+        log.say(Level.INFO, "cluster", f"cluster bus not opened: {reason}")
+        return [], reason
+    try:
+        if port > PORT_MAX:
+            raise OSError(errno.EINVAL, f"it is greater than {PORT_MAX}")
+        return _bind_all(network, hosts, port), ""
+    except OSError as error:
+        if is_asked_for:
+            raise
+        reason = f"cannot listen on port {port}, the default of {names.port}: {error.strerror}"
+        log.say(Level.WARNING, "cluster", f"cluster bus disabled: {reason}")
+        return [], reason
+
+
+def _bind_all(network: Network, hosts: Sequence[str], port: int) -> list[ListeningSocket]:
+    """Listen at all of these hosts on one port, 0 = any that is free. Raises OSError, with none of them bound."""
+    bound: list[ListeningSocket] = []
+    try:
+        for host in hosts:
+            bound.append(bind(network, Address(host, port)))
+            port = Address.parse(bound[0].address).port
+    except OSError:
+        for one in bound:
+            one.close()
+        raise
+    return bound
+
+
+def _bus_port(config: Config, clients: Sequence[ListeningSocket]) -> int:
+    """0 = any free one."""
+    if config.cluster_port != BUS_PORT_OF_CLIENTS:
+        assert config.cluster_port is not None
+        return config.cluster_port
+    configured = next((one for one in config.disque or () if not one.path), None)
+    is_any = configured is not None and configured.port == 0
+    return 0 if is_any else _tcp_port(clients) + BUS_PORT_OFFSET
+
+
+def _tcp_port(clients: Sequence[ListeningSocket]) -> int:
+    return next(Address.parse(one.address).port for one in clients if not one.is_unix)
 
 
 def _port_of(address: str) -> int:
@@ -129,10 +216,12 @@ def _open(
     return ports or [(bind(network, address), address.tls) for address in configured]
 
 
-def _serve(service: Service, protocol: WireProtocol, ports: Sequence[tuple[ListeningSocket, bool]]) -> list[str]:
-    return [
-        service.listen(bound, protocol, is_tls=is_tls, is_trusted=bound.is_private).address for bound, is_tls in ports
-    ]
+def _serve(service: Service, protocol: WireProtocol, ports: Sequence[tuple[ListeningSocket, bool]]) -> list[Listener]:
+    return [service.listen(bound, protocol, is_tls=is_tls, is_trusted=bound.is_private) for bound, is_tls in ports]
+
+
+def _addresses(listeners: Sequence[Listener]) -> list[str]:
+    return [listener.address for listener in listeners]
 
 
 def listen_for_operators(service: Service, network: Network, config: Config, log: Log) -> "AdminListener | None":

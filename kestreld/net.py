@@ -4,6 +4,7 @@ A connection is whatever has `recv`, `send`, `shutdown`, `close` and `fileno` li
 whatever has `register`, `modify`, `unregister`, `poll` and `fileno` like an epoll object.
 """
 
+import errno
 import os
 import resource
 import select
@@ -88,6 +89,11 @@ class ListeningSocket:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         return connection
 
+    def local_of(self, connection: Connection) -> str:
+        """The IP address of this machine that an accepted connection has come to. Raises OSError."""
+        assert isinstance(connection, socket.socket)
+        return str(connection.getsockname()[0])
+
     def close(self) -> None:
         self._socket.close()
         if self._own_path and os.path.lexists(self._own_path):
@@ -129,17 +135,6 @@ def peer_of(fd: int) -> str:
         return ""
     finally:
         connection.detach()
-
-
-def is_connected(connection: socket.socket) -> bool:
-    """Whether a connection that was begun is there; False while that is open. Raises OSError when it failed."""
-    if error := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-        raise OSError(error, os.strerror(error))
-    try:
-        connection.getpeername()
-    except OSError:
-        return False
-    return True
 
 
 class Network:
@@ -184,6 +179,7 @@ class Network:
         connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.connect((host, port))
         except BlockingIOError:
             pass
@@ -191,6 +187,28 @@ class Network:
             connection.close()
             raise
         return connection
+
+    def is_connected(self, connection: Connection) -> bool:
+        """Whether a connection that was begun is there; False while that is open. Raises OSError when it failed."""
+        assert isinstance(connection, socket.socket)
+        if error := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error, os.strerror(error))
+        try:
+            peer = connection.getpeername()
+        except OSError:
+            return False
+        if peer == connection.getsockname():
+            # Nobody listens there, and the kernel chose that very port for this end: TCP connects it with itself.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        return True
+
+    def resolve(self, host: str) -> str:
+        """An IP address of that host, "" where there is none. This may take long."""
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return ""
+        return str(found[0][4][0])
 
     def _clear_stale(self, path: str) -> None:
         if not os.path.lexists(path) or not stat.S_ISSOCK(os.lstat(path).st_mode):

@@ -1,4 +1,4 @@
-"""TLS on a connection of the data port: the methods of a socket, and who the client's certificate names.
+"""TLS on a connection of the data port or between nodes: the methods of a socket, and whom a certificate names.
 
 A record is at most 16 KiB, and OpenSSL takes them from the socket one at a time: whoever receives with more room than
 that leaves nothing behind in it that the poller would not know of.
@@ -12,17 +12,16 @@ from kestreld import net
 from kestreld.config.config import Config
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
-from kestreld.net import Connection
 
 _NAMES: Final = frozenset({"DNS", "email", "URI"})
 
 
 class TlsConnection:
-    """The server's side. Nothing can be received or sent before `shake_hands` returns 0."""
+    """One side of it. Nothing can be received or sent before `shake_hands` returns 0."""
 
-    def __init__(self, context: ssl.SSLContext, connection: Any) -> None:
-        """Raises OSError when the client has gone already."""
-        self._socket = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+    def __init__(self, context: ssl.SSLContext, connection: Any, *, is_server: bool = True) -> None:
+        """Raises OSError when the other side has gone already."""
+        self._socket = context.wrap_socket(connection, server_side=is_server, do_handshake_on_connect=False)
 
     def shake_hands(self) -> int:
         """Go on with the handshake: what to poll for next, 0 when it is done. Raises OSError when it fails."""
@@ -104,8 +103,23 @@ def server_context(config: Config, files: FileLayer) -> ssl.SSLContext | None:
     return context
 
 
-def wrap(context: ssl.SSLContext, connection: Connection) -> TlsConnection:
-    return TlsConnection(context, connection)
+def cluster_contexts(config: Config, files: FileLayer) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """What both sides of a link between nodes go by, the server's first; None where the bus does without TLS.
+
+    Each node shows a certificate of `tls.client_ca`, whatever its names. Raises ConfigError.
+    """
+    if not config.cluster_tls:
+        return None
+    server = server_context(config, files)
+    assert server is not None, "cluster.tls without a certificate"
+    assert config.tls_certificate is not None
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.minimum_version = ssl.TLSVersion.TLSv1_2
+    client.check_hostname = False
+    client.load_cert_chain(config.tls_certificate, config.tls_key, _no_password)
+    client.load_verify_locations(config.tls_client_ca)
+    return server, client
 
 
 def _no_password() -> Never:

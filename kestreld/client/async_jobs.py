@@ -13,7 +13,7 @@ from kestreld import checks
 from kestreld.client import job_commands as commands
 from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, checked_addresses, checked_login
 from kestreld.client.job_commands import Job, JobCommand, JobName, Shown
-from kestreld.client.job_connection import JOBS_PORT_DEFAULT, introduce, read_values, result_of
+from kestreld.client.job_connection import JOBS_PORT_DEFAULT, NodeHello, introduce, read_values, result_of
 from kestreld.client.job_nodes import (
     BEAT_AGAIN_S,
     CLOSED,
@@ -50,6 +50,7 @@ class AsyncJobClient:
         timeout: float = 5,
         patience: float = 5,
         chance: Random | None = None,
+        discover: bool = True,
     ) -> None:
         """As JobClient's."""
         self._login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
@@ -58,7 +59,8 @@ class AsyncJobClient:
         if chance is not None:
             checks.instance(chance, Random, "chance")
         addresses = checked_addresses(nodes, self._login, "nodes")
-        self._nodes = JobNodes(addresses, chance if chance is not None else Random())
+        discovers = checks.switch(discover, "discover")
+        self._nodes = JobNodes(addresses, chance if chance is not None else Random(), discovers=discovers)
         self._idle: dict[str, list[AsyncJobConnection]] = {}
         self._waiting: set[AsyncJobConnection] = set()
         self._is_closed = False
@@ -89,6 +91,7 @@ class AsyncJobClient:
     ) -> list[Job]:
         for wait_ms in turns(timeout):
             if found := await self._do(commands.get(queues, count, wait_ms, is_pattern=pattern)):
+                self._nodes.fetched(found[0].node, found)
                 return found
         return []
 
@@ -223,7 +226,7 @@ class AsyncJobClient:
                 return connection
             connection.close()
         connection = await AsyncJobConnection.open(address, self._login, self._timeout_ms)
-        self._nodes.met(address, connection.node_id)
+        self._nodes.met(address, connection.hello)
         return connection
 
     async def close(self) -> None:
@@ -312,7 +315,7 @@ class AsyncJobConnection:
     def __init__(
         self, address: str, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], timeout_ms: int
     ) -> None:
-        self.node_id = ""
+        self.hello = NodeHello("")
         self._address = address
         self._incoming, self._outgoing = streams
         self._timeout_ms = timeout_ms
@@ -349,7 +352,7 @@ class AsyncJobConnection:
             while True:
                 words = introduction.send(await self._exchange(words))
         except StopIteration as ended:
-            self.node_id = ended.value
+            self.hello = ended.value
 
     @property
     def is_usable(self) -> bool:

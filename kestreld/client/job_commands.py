@@ -27,6 +27,7 @@ class Job:
     body: bytes = field(repr=False)
     nacks: int = 0  # how often workers gave it back
     additional_deliveries: int = 0  # how often it was queued again for other reasons
+    node: str = field(default="", repr=False, compare=False)  # address of the node that has handed it out; "" = unknown
 
 
 JobName = Job | str | bytes  # a job, or its id
@@ -41,6 +42,8 @@ class JobCommand(Generic[T]):
     wait_ms: int = 0  # how long the node may take beyond the time-out
     job_id: bytes = b""  # the job it is about, one of them
     is_repeatable: bool = False  # where a node was lost before its reply, it can be sent again
+    node: str = ""  # address of the node that has handed out that job
+    hands_out: bool = False  # the result are jobs that the node has handed out
 
 
 # Jobs
@@ -89,7 +92,8 @@ def get(
         words.append(b"MATCH")
     if count > 1:
         words += [b"COUNT", count]
-    return JobCommand([*words, b"WITHCOUNTERS", b"FROM", *names], jobs_of, wait_ms, is_repeatable=True)
+    words += [b"WITHCOUNTERS", b"FROM", *names]
+    return JobCommand(words, jobs_of, wait_ms, is_repeatable=True, hands_out=True)
 
 
 def ack(jobs: Sequence[JobName]) -> JobCommand[int]:
@@ -122,19 +126,20 @@ def delete(jobs: Sequence[JobName]) -> JobCommand[int]:
 
 def _on_jobs(verb: bytes, jobs: Sequence[JobName], *more: Word, is_repeatable: bool = False) -> JobCommand[int]:
     ids = [id_of(job) for job in jobs]
-    return JobCommand([verb, *ids, *more], _number, job_id=ids[0] if ids else b"", is_repeatable=is_repeatable)
+    first, node = (ids[0], node_of(jobs[0])) if ids else (b"", "")
+    return JobCommand([verb, *ids, *more], _number, job_id=first, is_repeatable=is_repeatable, node=node)
 
 
 def working(job: JobName) -> JobCommand[int]:
     """The retry time begins again: how long it is, in seconds. 0 = the job is never queued again."""
     job_id = id_of(job)
-    return JobCommand([b"WORKING", job_id], _number, job_id=job_id, is_repeatable=True)
+    return JobCommand([b"WORKING", job_id], _number, job_id=job_id, is_repeatable=True, node=node_of(job))
 
 
 def show(job: JobName) -> JobCommand[dict[str, Shown] | None]:
     """None = there is no such job. `body` is bytes."""
     job_id = id_of(job)
-    return JobCommand([b"SHOW", job_id], fields_of, job_id=job_id, is_repeatable=True)
+    return JobCommand([b"SHOW", job_id], fields_of, job_id=job_id, is_repeatable=True, node=node_of(job))
 
 
 def deadshow(job: JobName) -> JobCommand[dict[str, Shown] | None]:
@@ -147,7 +152,14 @@ def wait(job: JobName, wait_ms: int) -> JobCommand[str | None]:
     """`acked`, `deleted` or `expired`; None = the time is over. 0 would be forever."""
     job_id = id_of(job)
     words: list[Word] = [b"WAITJOB", job_id, max(wait_ms, 1)]
-    return JobCommand(words, lambda value: None if value is None else _text(value), wait_ms, job_id, is_repeatable=True)
+    return JobCommand(
+        words,
+        lambda value: None if value is None else _text(value),
+        wait_ms,
+        job_id,
+        is_repeatable=True,
+        node=node_of(job),
+    )
 
 
 def import_saved(job: bytes) -> JobCommand[int]:
@@ -232,12 +244,17 @@ def any_bytes(value: object, what: str) -> bytes:
     return value
 
 
-def by_node(jobs: Sequence[JobName]) -> list[list[bytes]]:
-    """Their ids, those of one node together."""
-    groups: dict[bytes, list[bytes]] = {}
-    for job_id in map(id_of, jobs):
-        groups.setdefault(job_id[NODE_OF_ID], []).append(job_id)
+def by_node(jobs: Sequence[JobName]) -> list[list[JobName]]:
+    """Those of one node together: that has handed them out, else that they were added to."""
+    groups: dict[str | bytes, list[JobName]] = {}
+    for job in jobs:
+        groups.setdefault(node_of(job) or id_of(job)[NODE_OF_ID], []).append(job)
     return list(groups.values())
+
+
+def node_of(job: JobName) -> str:
+    """The address of the node that has handed it out; "" where only its id is known."""
+    return job.node if isinstance(job, Job) else ""
 
 
 def id_of(job: object) -> bytes:
@@ -296,8 +313,8 @@ def _job(items: list[RespValue]) -> Job:
     if len(items) < 3:
         raise ValueError
     more = fields_of(items[3:]) or {}
-    counters = [number if isinstance(number := more.get(name), int) else 0 for name in _COUNTERS]
-    return Job(_text(items[0]), _text(items[1]), _bytes(items[2]), *counters)
+    nacks, deliveries = (number if isinstance(number := more.get(name), int) else 0 for name in _COUNTERS)
+    return Job(_text(items[0]), _text(items[1]), _bytes(items[2]), nacks, deliveries)
 
 
 _COUNTERS: Final = ("nacks", "additional-deliveries")

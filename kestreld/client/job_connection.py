@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar, cast
 
 from kestreld import errors
 from kestreld.client.access import RECEIVE_BYTES, Login, Socket
@@ -14,19 +15,40 @@ from kestreld.client.transport import Transport
 T = TypeVar("T")
 JOBS_PORT_DEFAULT: Final = 7711
 # What another node may do, or this one a little later.
-_UNFIT: Final = ("LOADING", "LEAVING", "ERR max number of clients reached")
+_UNFIT: Final = ("LOADING", "ERR max number of clients reached")
 _UNKNOWN: Final = "ERR unknown command '"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownNode:
+    """A node as HELLO tells of it. `address` is HOST:PORT, "" = not known; the lower `priority`, the better it is."""
+
+    id: str
+    address: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHello:
+    """What a node says to HELLO: its id, and all nodes that it knows, itself among them."""
+
+    node_id: str
+    nodes: tuple[KnownNode, ...] = ()
+
+
+class NodeLeaves(errors.ServerUnfit):
+    """It hands out no jobs any more, but knows those that it has."""
+
+
 class JobConnection(Transport):
-    """Commands on it. `node_id` is known once it is connected."""
+    """Commands on it. `hello` is known once it is connected."""
 
     port_default = JOBS_PORT_DEFAULT
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
         """Connects with `connect`, or at the first command."""
         super().__init__(address, login, timeout_ms)
-        self.node_id = ""
+        self.hello = NodeHello("")
         self._reader = RespReader()
         self._values: deque[RespValue] = deque()
 
@@ -61,7 +83,7 @@ class JobConnection(Transport):
             while True:
                 words = introduction.send(self._exchange(connected, words))
         except StopIteration as ended:
-            self.node_id = ended.value
+            self.hello = ended.value
 
     def _exchange(self, connected: Socket, words: Sequence[Word]) -> RespValue:
         connected.sendall(request(words))
@@ -71,8 +93,8 @@ class JobConnection(Transport):
         raise ConnectionResetError(0, "closed before it answered")
 
 
-def introduce(address: str, login: Login) -> Generator[Sequence[Word], RespValue, str]:
-    """What is said first on a connection; the id of the node.
+def introduce(address: str, login: Login) -> Generator[Sequence[Word], RespValue, NodeHello]:
+    """What is said first on a connection; what the node says of itself and of the others.
 
     Raises LoginRefused, UnexpectedReply where this is no node of jobs, and ServerUnfit where it is leaving.
     """
@@ -83,14 +105,22 @@ def introduce(address: str, login: Login) -> Generator[Sequence[Word], RespValue
         if isinstance(reply, ErrorReply):
             raise errors.LoginRefused(address, f"{login.user or 'the password'}: {reply.reason}")
         reply = yield [b"HELLO"]
-    return result_of(address, JobCommand([b"HELLO"], _own_id), reply)
+    return result_of(address, JobCommand([b"HELLO"], _hello), reply)
 
 
-def _own_id(hello: RespValue) -> str:
+def _hello(hello: RespValue) -> NodeHello:
     """Raises ValueError where it is another server's."""
     if not isinstance(hello, list) or len(hello) < 3 or hello[0] != 1 or not isinstance(hello[1], bytes):
         raise ValueError
-    return hello[1].decode("ascii")
+    return NodeHello(hello[1].decode("ascii"), tuple(map(_known_node, hello[2:])))
+
+
+def _known_node(entry: RespValue) -> KnownNode:
+    if not isinstance(entry, list) or len(entry) < 4:
+        raise ValueError
+    node_id, host, port, priority = (part.decode("ascii") if isinstance(part, bytes) else "" for part in entry[:4])
+    host = f"[{host}]" if ":" in host else host
+    return KnownNode(node_id, f"{host}:{int(port)}" if host else "", int(priority))
 
 
 def read_values(address: str, reader: RespReader, data: bytes) -> list[RespValue]:
@@ -106,14 +136,19 @@ def result_of(address: str, command: JobCommand[T], reply: RespValue) -> T:
     if isinstance(reply, ErrorReply):
         raise _refusal(address, reply)
     try:
-        return command.read(reply)
+        result = command.read(reply)
     except ValueError as error:
         raise errors.UnexpectedReply(address, repr(reply)[:80]) from error
+    if command.hands_out:
+        return cast("T", [replace(job, node=address) for job in cast("list[Any]", result)])
+    return result
 
 
 def _refusal(address: str, reply: ErrorReply) -> errors.ServerRefused:
     if reply.code == "NOAUTH":
         return errors.ServerRefused(address, "unauthenticated")
+    if reply.code == "LEAVING":
+        return NodeLeaves(address, reply.reason)
     if reply.words.startswith(_UNFIT):
         return errors.ServerUnfit(address, reply.reason)
     if reply.words.startswith(_UNKNOWN):

@@ -1,12 +1,15 @@
 """What JobClient and AsyncJobClient decide alike: which node to ask, how long to wait, when to say WORKING."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from threading import Lock
 from typing import Any, Final
 
 from kestreld import checks
 from kestreld.client.job_commands import NODE_OF_ID, Job, JobCommand
+from kestreld.client.job_connection import NodeHello, NodeLeaves
 from kestreld.clock import Clock
 from kestreld.errors import (
     ConnectionLost,
@@ -20,6 +23,13 @@ from kestreld.errors import (
 
 AWAY_MS: Final = 100  # for so long a node is asked last, twice as long each time, up to the most
 AWAY_MS_MAX: Final = 5000
+NEVER_MET_MS_MAX: Final = 60_000  # of a node that only another one has told of, and that was never reached
+PRIORITY_MS: Final = 30_000  # what a node says of others counts for so long
+PRIORITY_GOOD: Final = 1
+PRIORITY_LEAVING: Final = 100
+MOVE_EVERY_MS: Final = 5000
+MOVE_JOBS_MIN: Final = 20  # in that time, of which more than half come from another node,
+MOVE_TIMES: Final = 2  # and so many times as many as from the one that is used
 PAUSE_S: Final = 0.1  # before nodes that are all away are asked again
 TURN_MS: Final = 30_000  # of one command that waits; who waits longer asks again
 BEAT_SHARE: Final = 0.8  # of the retry time, as Disque's documentation advises
@@ -66,36 +76,116 @@ def not_given_back(job: Job, problem: KestrelError) -> None:
 
 
 class JobNodes:
-    """Threads may share it."""
+    """The nodes that a client may ask: those it was given, and those that they tell of. Threads may share it."""
 
-    def __init__(self, addresses: Sequence[str], chance: Random) -> None:
-        self._order = chance.sample(addresses, len(addresses))
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        chance: Random,
+        *,
+        discovers: bool = True,
+        read_clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._configured = chance.sample(addresses, len(addresses))
+        self._chance = chance
+        self._discovers = discovers
+        self._now_ms = read_clock_ms
+        self._lock = Lock()
+        self._learned: list[str] = []
         self._away: dict[str, tuple[int, int]] = {}  # until when, and how long that was
-        self._addresses: dict[bytes, str] = {}  # by the beginning of the node's id
+        self._ids: dict[str, bytes] = {}  # the beginnings of the ids of nodes that were reached
+        self._addresses: dict[bytes, str] = {}  # and where those are that are known
+        self._priorities: dict[str, tuple[int, int]] = {}  # as HELLO has them, and until when that counts
+        self._origins = Counter[bytes]()  # of the jobs that came since then, by the beginning of the node's id
+        self._counting_since_ms = self._now_ms()
+        self._preferred = ""
 
-    def met(self, address: str, node_id: str) -> None:
-        """It has introduced itself."""
+    def after_fork(self) -> None:
+        """Without a lock that a thread of the parent may have."""
+        self._lock = Lock()
+
+    def met(self, address: str, hello: NodeHello) -> None:
+        """It has introduced itself, and the others."""
         if self._away.pop(address, None) is not None:
             log.info("%s is back", address)
-        self._addresses[node_id[:8].encode()] = address
+        until_ms = self._now_ms() + PRIORITY_MS
+        with self._lock:
+            self._ids[address] = own = _beginning(hello.node_id)
+            self._addresses[own] = address
+            learned = [address] if address not in self._configured else []
+            for node in hello.nodes:
+                if node.id == hello.node_id:
+                    self._priorities[address] = (node.priority, until_ms)
+                elif node.address:
+                    known = self._address_of(node.id, f"{'tls:' if address.startswith('tls:') else ''}{node.address}")
+                    self._priorities[known] = (node.priority, until_ms)
+                    if known not in self._configured:
+                        learned.append(known)
+            if self._discovers:
+                self._learned = self._chance.sample(learned, len(learned))
+
+    def _address_of(self, node_id: str, announced: str) -> str:
+        """Where a node of that id was reached, or was given; else where it is said to be."""
+        known = self._addresses.get(_beginning(node_id), "")
+        if known and (known in self._configured or known in self._ids):
+            return known
+        if self._discovers or announced in self._configured:
+            self._addresses[_beginning(node_id)] = announced
+        return announced
 
     def leave_out(self, address: str, reason: str) -> None:
         """Ask it last for a while."""
         if address not in self._away:
             log.warning("%s is away: %s", address, reason)
         _, span_ms = self._away.get(address, (0, AWAY_MS // 2))
-        span_ms = min(2 * span_ms, AWAY_MS_MAX)
-        self._away[address] = (now_ms() + span_ms, span_ms)
+        is_reliable = address in self._configured or address in self._ids
+        span_ms = min(2 * span_ms, AWAY_MS_MAX if is_reliable else NEVER_MET_MS_MAX)
+        self._away[address] = (self._now_ms() + span_ms, span_ms)
 
-    def in_order(self, job_id: bytes) -> list[str]:
-        """All of them, the node of this job first, and those that are away last."""
-        now, home = now_ms(), self._addresses.get(job_id[NODE_OF_ID])
+    def leaves(self, address: str) -> None:
+        """It hands out no jobs any more; those that it has handed out it still knows."""
+        with self._lock:
+            self._priorities[address] = (PRIORITY_LEAVING, self._now_ms() + PRIORITY_MS)
 
-        def rank(address: str) -> tuple[int, bool]:
+    def fetched(self, address: str, jobs: Sequence[Job]) -> None:
+        """Jobs that this node has handed out: if most come from another one, that is asked from now on."""
+        if not jobs:
+            return
+        with self._lock:
+            self._origins.update([job.id[NODE_OF_ID].encode() for job in jobs])
+            if self._now_ms() - self._counting_since_ms < MOVE_EVERY_MS:
+                return
+            origins, self._origins, self._counting_since_ms = self._origins, Counter(), self._now_ms()
+            ((top, count),) = origins.most_common(1)
+            here = origins[self._ids.get(address, b"")]
+            is_most = 2 * count > origins.total() >= MOVE_JOBS_MIN and count >= MOVE_TIMES * here
+            if is_most and (wanted := self._addresses.get(top, "")) and wanted not in (address, self._preferred):
+                self._preferred = wanted
+                log.info("moving to %s: %d of %d jobs come from there", wanted, count, origins.total())
+
+    def in_order(self, job_id: bytes, node: str = "") -> list[str]:
+        """All of them: the node that has handed out this job first, or that it was added to, and those that are away
+        last.
+        """
+        now, home = self._now_ms(), node or self._addresses.get(job_id[NODE_OF_ID])
+
+        def rank(address: str) -> tuple[int, bool, int, bool, bool]:
             until_ms, _ = self._away.get(address, (0, 0))
-            return until_ms if until_ms > now else 0, address != home
+            priority, counts_until_ms = self._priorities.get(address, (PRIORITY_GOOD, 0))
+            return (
+                until_ms if until_ms > now else 0,
+                address != home,
+                priority if counts_until_ms > now else PRIORITY_GOOD,
+                address != self._preferred,
+                address not in self._configured,
+            )
 
-        return sorted(self._order, key=rank)
+        return sorted([*self._configured, *self._learned], key=rank)
+
+
+def _beginning(node_id: str) -> bytes:
+    """Of a node's id, as in the ids of its jobs."""
+    return node_id[:8].encode()
 
 
 class Attempts:
@@ -111,10 +201,14 @@ class Attempts:
     def addresses(self) -> list[str]:
         """Of the nodes to ask, one after the other until one has done it."""
         self._reasons, self._for_good = {}, []
-        return self._nodes.in_order(self._command.job_id)
+        return self._nodes.in_order(self._command.job_id, self._command.node)
 
     def failed(self, address: str, problem: KestrelError) -> None:
         """Returns where the next node may be asked; raises the problem where that would be wrong."""
+        if isinstance(problem, NodeLeaves):
+            self._reasons[address] = problem.reason
+            self._nodes.leaves(address)
+            return
         if isinstance(problem, ServersAway):
             self._reasons |= problem.reasons
         elif isinstance(problem, ServerUnfit):

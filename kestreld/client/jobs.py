@@ -39,7 +39,10 @@ IDLE_MAX: Final = 64  # free connections to a node beyond these are closed
 class JobClient:
     """A client of nodes of jobs. Threads may share it, and so may forked processes: each has connections of its own.
 
-    It asks one of the nodes, chosen at random, and the others while that is away; the node of a job's id for that job.
+    It asks one of the nodes, chosen at random, and the others while that is away or leaves its cluster; about a job the
+    node that has handed it out, else the one of its id. Nodes tell of the others of their cluster, which are asked when
+    none of `nodes` answers; and where most jobs come from one of them, that is asked from then on.
+
     Every method raises ServersAway once all have been away for `patience` seconds, ConnectionLost where a node was lost
     before it had answered and the command cannot be repeated, and JobRefused for what a node refuses.
     """
@@ -57,11 +60,13 @@ class JobClient:
         timeout: float = 5,
         patience: float = 5,
         chance: Random | None = None,
+        discover: bool = True,
     ) -> None:
         """`nodes`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Connects to none of them yet.
 
-        A node may take `timeout` seconds to answer. A password without a user is the node's `requirepass`. Raises
-        ValueError for an address that is none, OSError for files of certificates that cannot be used.
+        With `discover` False no other nodes than these are asked. A node may take `timeout` seconds to answer. A
+        password without a user is the node's `requirepass`. Raises ValueError for an address that is none, OSError for
+        files of certificates that cannot be used.
         """
         self._login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
         self._timeout_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS, 1)
@@ -69,7 +74,8 @@ class JobClient:
         if chance is not None:
             checks.instance(chance, Random, "chance")
         addresses = checked_addresses(nodes, self._login, "nodes")
-        self._nodes = JobNodes(addresses, chance if chance is not None else Random())
+        discovers = checks.switch(discover, "discover")
+        self._nodes = JobNodes(addresses, chance if chance is not None else Random(), discovers=discovers)
         self._waiting = Waiting()
         self._closed = Event()
         self.after_fork()
@@ -81,6 +87,7 @@ class JobClient:
         self._idle: dict[str, list[JobConnection]] = {}
         self._closed = event_in_child(self._closed)
         self._waiting.after_fork()
+        self._nodes.after_fork()
 
     # Jobs
 
@@ -118,6 +125,7 @@ class JobClient:
         """As many as there are, `count` at most; one where it had to wait for it."""
         for wait_ms in turns(timeout):
             if found := self._do(commands.get(queues, count, wait_ms, is_pattern=pattern)):
+                self._nodes.fetched(found[0].node, found)
                 return found
         return []
 
@@ -281,7 +289,7 @@ class JobClient:
             connection.close()
         connection = JobConnection(address, self._login, self._timeout_ms)
         connection.connect()
-        self._nodes.met(address, connection.node_id)
+        self._nodes.met(address, connection.hello)
         return connection
 
     def close(self) -> None:

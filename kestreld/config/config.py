@@ -6,12 +6,13 @@ work or of sockets.
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
 from kestreld import checks
+from kestreld.config.cluster import Announce
 from kestreld.config.job_rules import NO_JOB_RULES, JobRules
 from kestreld.config.users import UserConfig
 from kestreld.config.values import usable_path
@@ -21,6 +22,8 @@ from kestreld.errors import ConfigProblem, InvalidType, InvalidValue
 BUILT_IN: Final = "built-in defaults"
 QUEUE_FILE_NAME_BYTES_MAX: Final = 200  # leaves room for our suffixes in the 255 a file system allows
 SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path less its NUL, unix(7)
+BUS_PORT_OFFSET: Final = 10_000
+BUS_PORT_OF_CLIENTS: Final = -1  # as `cluster_port`: BUS_PORT_OFFSET above the clients'
 _PLAIN: Final = re.compile("[A-Za-z0-9_-]+")  # a queue's name that is its file name as it stands
 
 
@@ -169,6 +172,13 @@ class Config:
     job_rules: JobRules = NO_JOB_RULES
     jobs_journal: bool = False
     jobs_sync_journal_ms: int | None = 1000  # as sync_journal_ms of queues
+    jobs_min_replicate: int | None = None  # None = a default REPLICATE may come out as low as 1
+    cluster_port: int | None = BUS_PORT_OF_CLIENTS  # of the bus between nodes; None = there is none, 0 = any free one
+    cluster_announce: Announce | None = None  # None = nodes find out where this one is
+    cluster_secret_file: str | None = None  # None = other nodes need no secret
+    cluster_secret: bytes = field(default=b"", repr=False)  # what it says
+    cluster_tls: bool = False
+    cluster_node_timeout_ms: int = 15_000
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
     metrics_per_queue: PerQueue = PerQueue(most=500)
     log_format: LogFormat = LogFormat.TEXT
@@ -189,6 +199,7 @@ class Config:
     max_connections: int | None = None  # None = as many as there are descriptors for
     max_connections_per_ip: int | None = None  # None = unlimited
     insecure: bool = False  # other machines may connect although nobody has to log in
+    has_password: bool = False  # clients need one that is none of a user's: requirepass of a disque.conf
     user: str | None = None  # None = whoever starts it
     tls_certificate: str | None = None
     tls_key: str | None = None  # None = in the certificate's file
@@ -232,12 +243,18 @@ class Config:
 
     def exposed(self) -> Address | None:
         """An address that other machines can reach and where nobody has to show who he is; None when there is none."""
-        if self.users or self.insecure:
+        if self.users or self.insecure or self.has_password:
             return None
         for address in self.addresses:
             if address.is_exposed and not (address.tls and self.asks_for_certificates):
                 return address
         return None
+
+    def exposed_bus(self, addresses: Iterable[Address]) -> Address | None:
+        """That one of the bus's addresses which other machines can reach, and where no node has to show who it is."""
+        if self.insecure or self.cluster_secret or self.cluster_tls:
+            return None
+        return next((address for address in addresses if address.is_exposed), None)
 
     def for_queue(self, name: str) -> QueueConfig:
         """The defaults, over them the parent's block, over it the child's own.
@@ -258,6 +275,14 @@ def exposure_reason(address: Address) -> str:
     return (
         f"{address} is reachable from other machines without authentication: set users, use a loopback address, "
         "or pass --insecure"
+    )
+
+
+def bus_exposure_reason(address: Address, settings: str = "cluster.secret_file or cluster.tls") -> str:
+    """The same of the bus; `settings` are those that help."""
+    return (
+        f"{address.host} is reachable from other machines, and nodes would not have to show who they are: set "
+        f"{settings}, use a loopback address, or pass --insecure"
     )
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import yaml
 
+from kestreld.config.cluster import Announce
 from kestreld.config.config import Address, Config, PerQueue
 from kestreld.config.settings import GROUPED, PER_QUEUE, TOP_LEVEL, Setting, written
 from kestreld.config.users import ALL, ALL_OF_CACHE, ALL_OF_JOBS, ALL_WORD, Right, Rights, UserConfig
@@ -49,7 +50,7 @@ def _line(name: str, setting: Setting, value: object, places: Places) -> str:
         text = f"[{', '.join(_quoted(str(each)) for each in value)}]" if len(value) != 1 else _quoted(str(value[0]))
     else:
         text = written(setting, value)
-        if isinstance(value, (str, Address, PerQueue)):
+        if isinstance(value, (str, Address, Announce, PerQueue)):
             text = _quoted(as_people_write_it(text) if setting.per_queue else text)
     return f"{name}: {text}{_origin(places, setting.field)}"
 

@@ -6,11 +6,13 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from kestreld.config.cluster import read_secret
 from kestreld.config.config import (
     BUILT_IN,
     Config,
     QueueConfig,
     block_for,
+    bus_exposure_reason,
     exposure_reason,
     family_of,
     queue_name_problem,
@@ -106,6 +108,7 @@ class _Draft:
                 if name not in self._bad_fields:
                     self._check_circles(name)
             self._check_tls()
+        self._read_secret()
         self._raise_problems()
         places: dict[str, dict[str, SourceLocation]] = {queue: {} for queue in self.queues}
         for (queue, name), place in self._places.items():
@@ -122,6 +125,11 @@ class _Draft:
         if (address := config.exposed()) is not None:
             field = config.listener_of(address)
             self._problems[config.problem(field, f"listen.{field}: {exposure_reason(address)}")] = None
+        if config.cluster_port is not None and "cluster_port" in config.places:
+            exposed = config.exposed_bus([one for one in config.disque or () if not one.path])
+            if exposed is not None:
+                reason = f"cluster.port: {bus_exposure_reason(exposed)}"
+                self._problems[config.problem("cluster_port", reason)] = None
         if config.cache_item_size_max_bytes > config.cache_memory_bytes:
             fields = ("cache_item_size_max_bytes", "cache_memory_bytes")
             field = next(field for field in fields if field in config.places)
@@ -251,6 +259,26 @@ class _Draft:
                     self._problem(
                         self._places["", name], f"{name.replace('_', '.', 1)} has no effect without tls.certificate"
                     )
+
+        if self.values.get("cluster_tls"):
+            for name in ("tls_certificate", "tls_client_ca"):
+                if self.values.get(name) is None and name not in self._bad_fields:
+                    self._problem(
+                        self._places["", "cluster_tls"],
+                        "cluster.tls requires tls.certificate, tls.key and tls.client_ca",
+                    )
+
+    def _read_secret(self) -> None:
+        path = self.values.get("cluster_secret_file")
+        if path is None:
+            return
+        place = self._places["", "cluster_secret_file"]
+        try:
+            self.values["cluster_secret"] = read_secret(self.files, path)
+        except OSError as error:
+            self._problem(place, f"cluster.secret_file: {path}: {error.strerror}")
+        except ValueError as error:
+            self._problem(place, f"cluster.secret_file: {path}: {error}")
 
     def _check_blocks(self) -> None:
         for queue, block in self.queues.items():

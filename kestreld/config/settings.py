@@ -10,7 +10,9 @@ from enum import Enum
 from typing import Any, Final
 
 from kestreld.config import values
+from kestreld.config.cluster import EXPECTED, PORT_MAX, Announce
 from kestreld.config.config import (
+    BUS_PORT_OF_CLIENTS,
     Address,
     Compat,
     Config,
@@ -26,6 +28,8 @@ from kestreld.config.yaml_tree import Kind, Node
 LINE_BYTES_MAX: Final = 1024**2
 CACHE_BYTES_MIN: Final = 1024**2
 CACHE_ITEM_BYTES_MIN, CACHE_ITEM_BYTES_MAX = 1024, 1024**3  # as memcached
+NODE_TIMEOUT_MS_MIN: Final = 100
+REPLICATE_MAX: Final = 65_535
 MAX_AGE_MS_MAX: Final = 36_500 * 86_400_000  # a century
 
 Parse = Callable[[Node], object]
@@ -95,6 +99,20 @@ def _addresses(node: Node) -> tuple[Address, ...]:
     return addresses
 
 
+def _bus_port(node: Node) -> int:
+    if node.kind is Kind.TEXT and node.text == "auto":
+        return BUS_PORT_OF_CLIENTS
+    return values.count_from(0, PORT_MAX)(node)
+
+
+def _announce(node: Node) -> Announce:
+    text = values.text_of(node, EXPECTED)
+    try:
+        return Announce.parse(text)
+    except ValueError as error:
+        raise values.BadValue(node, f"{node}: {error}") from None
+
+
 def _one_of(choices: type[Enum]) -> Parse:
     """One of the values of an Enum, by its word."""
     expected = " or ".join(choice.value for choice in choices)
@@ -150,6 +168,16 @@ SETTINGS: Final = (
     Setting("jobs.queues", "job_rules", job_rules, restart=True),
     Setting("jobs.journal", "jobs_journal", values.switch, restart=True),
     Setting("jobs.sync_journal", "jobs_sync_journal_ms", values.sync_interval_ms, "false", restart=True),
+    Setting("jobs.min_replicate", "jobs_min_replicate", values.count_from(1, REPLICATE_MAX), "null"),
+    Setting("cluster.port", "cluster_port", _bus_port, "null", restart=True),
+    Setting("cluster.announce", "cluster_announce", _announce, "null", restart=True),
+    Setting("cluster.secret_file", "cluster_secret_file", values.path_of, "null"),
+    Setting("cluster.tls", "cluster_tls", values.switch, restart=True),
+    Setting(
+        "cluster.node_timeout",
+        "cluster_node_timeout_ms",
+        values.seconds_from(NODE_TIMEOUT_MS_MIN),
+    ),
     Setting("log.format", "log_format", _one_of(LogFormat), restart=True),
     Setting("tls.certificate", "tls_certificate", values.path_of, "null"),
     Setting("tls.key", "tls_key", values.path_of, "null"),
@@ -200,7 +228,7 @@ SETTINGS: Final = (
 )
 GROUPED: Final = {
     group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}
-    for group in ("listen", "metrics", "jobs", "log", "tls")
+    for group in ("listen", "metrics", "jobs", "cluster", "log", "tls")
 }
 TOP_LEVEL: Final = {s.name: s for s in SETTINGS if "." not in s.name}
 PER_QUEUE: Final = {s.name: s for s in SETTINGS if s.per_queue}
@@ -221,6 +249,8 @@ def written(setting: Setting, value: object) -> str:
         return setting.unset
     if setting.name == "tls.client_certificate":
         return "required" if value else "optional"
+    if setting.name == "cluster.port" and value == BUS_PORT_OF_CLIENTS:
+        return "auto"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Enum):

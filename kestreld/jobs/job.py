@@ -13,18 +13,28 @@ from kestreld.jobs.keys import key_in
 if TYPE_CHECKING:
     from kestreld.jobs.job_queue import JobQueue
 
-# States, as plain ints: commands compare them. WAIT_REPL and ACKED are those of a cluster: no job of a lone node is
-# ever in them.
-WAIT_REPL: Final = 0
-ACTIVE: Final = 1  # with a worker
+# States, as plain ints: commands compare them. A job of a lone node is only ever active, queued, delayed or gone.
+WAIT_REPL: Final = 0  # was added here, and enough other nodes have yet to hold a copy: it is in no log
+ACTIVE: Final = 1  # with a worker that fetched it here
 QUEUED: Final = 2
-ACKED: Final = 3
+ACKED: Final = 3  # acknowledged, which other nodes that hold it have yet to learn: without its body
 DELAYED: Final = 4  # waits for a time to be queued at; to clients it is active, too
-GONE: Final = 5  # acknowledged, deleted or expired: what still leads to it passes over it
+# Jobs that are delivered at most once, on their way from one node to another:
+BORROWED: Final = 5  # stored here, and not to be delivered before its giver has let go of it
+LENT: Final = 6  # sent to another node, which may have it or not
+LET_GO: Final = 7  # left to another node, which has yet to learn that: without its body
+# Those that follow are in no log.
+COPY: Final = 8  # another node has queued it, or its worker: queued here should that node fail
+GONE: Final = 9  # acknowledged, deleted or expired: what still leads to it passes over it
 
 STATE_NAMES: Final = {b"wait-repl": WAIT_REPL, b"active": ACTIVE, b"queued": QUEUED, b"acked": ACKED}
-NAMES: Final = (b"wait-repl", b"active", b"queued", b"acked", b"active", b"gone")  # by state
+# By state, for clients.
+NAMES: Final = (
+    b"wait-repl", b"active", b"queued", b"acked", b"active", b"wait-repl", b"active", b"acked", b"active", b"gone"
+)  # fmt: skip
+WITHOUT_QUEUE: Final = frozenset({ACKED, GONE, LET_GO})  # states in which it is none of its queue's jobs
 NEVER: Final = 0  # as `requeue_at_ms`
+NOTICE_MS: Final = 500  # so long before it queues a job again, a node tells the others that hold it
 CTIME_BITS: Final = 18  # of a ctime, below its milliseconds: a million of these would take a longer number
 CREATED_UNITS: Final = 1_000_000  # of Disque's ctime in a millisecond
 _CTIME_MASK: Final = (1 << CTIME_BITS) - 1
@@ -56,6 +66,7 @@ class JobTerms:
 
     `retries_max` is how often the job may be put back before it goes to the dead-letter queue, -1 = any number of
     times; `key` the client's own id, b"" = none; `dead` says of a job in a dead-letter queue where it comes from.
+    `owners` is the set of nodes that may hold the job, 0 = this one alone.
     """
 
     __slots__ = (
@@ -63,7 +74,10 @@ class JobTerms:
         "delay_s",
         "id_field",
         "key",
+        "log_extras",
         "log_fields",
+        "notice_ms",
+        "owners",
         "queue",
         "queued_at_ms",
         "replicate",
@@ -83,6 +97,7 @@ class JobTerms:
         key: bytes = b"",
         dead: DeadLetter | None = None,
         replicate: int = 1,
+        owners: int = 0,
     ) -> None:
         self.queue = queue
         self.ttl_ms = ttl_ms
@@ -93,9 +108,30 @@ class JobTerms:
         self.dead = dead
         self.replicate = replicate
         self.id_field = ttl_field(ttl_ms // 1000, retry_ms // 1000)
-        self.log_fields = b""  # what a log says of all these jobs
+        self.owners = owners
+        self.notice_ms = NOTICE_MS if owners and retry_ms else 0
+        self.log_fields = self.log_extras = b""  # what a log says of all these jobs
         self.queued_at_ms = -1  # what is queued in that ms
         self.requeue_at_ms = NEVER  # is queued again then: one number for all of it
+
+    def with_owners(self, owners: int) -> "JobTerms":
+        """The same of jobs that these nodes may hold."""
+        options = (self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max)
+        if self.dead is None:
+            return self.queue.terms_shared_with(options, self.replicate, owners, self.key)
+        return JobTerms(self.queue, *options, self.key, self.dead, self.replicate, owners)
+
+    def in_queue(self, queue: "JobQueue", dead: DeadLetter | None) -> "JobTerms":
+        """The same of a job that was moved to this queue, as a dead letter or back from there."""
+        return JobTerms(
+            queue, self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max, self.key, dead, self.replicate,
+            self.owners,
+        )  # fmt: skip
+
+    def without_key(self) -> "JobTerms":
+        """The same of a job whose key is another's to use."""
+        options = (self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max)
+        return JobTerms(self.queue, *options, b"", self.dead, self.replicate, self.owners)
 
     @property
     def known_key(self) -> bytes:
@@ -108,9 +144,9 @@ class JobTerms:
         self.queued_at_ms = queued_at_ms
         self.requeue_at_ms = requeue_at_ms
 
-    def note_log_fields(self, fields: bytes) -> None:
+    def note_log_fields(self, fields: bytes, extras: bytes) -> None:
         """A log says that of all these jobs."""
-        self.log_fields = fields
+        self.log_fields, self.log_extras = fields, extras
 
 
 class Job:
@@ -158,9 +194,17 @@ class Job:
         self.deliveries = deliveries
         self.segment = segment
 
+    def use_terms(self, terms: JobTerms) -> None:
+        """Other nodes may hold it than before, or it is in another queue."""
+        self.terms = terms
+
     def logged(self, segment: int) -> None:
         """The log has it in that segment, or a later one."""
         self.segment = segment
+
+    def drop_body(self) -> None:
+        """It is acknowledged, or left to another node: nobody gets it here any more."""
+        self.body = b""
 
     def come_back(self, state: int, requeue_at_ms: int, nacks: int, deliveries: int, segment: int) -> None:
         """Be what a log says has become of it, in that segment: active, or delayed."""

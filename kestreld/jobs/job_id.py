@@ -22,6 +22,20 @@ def ttl_field(ttl_s: int, retry_s: int) -> bytes:
     return b"-%04x" % (minutes | 1 if retry_s else minutes & ~1)
 
 
+def is_retried(job_id: bytes) -> bool:
+    """Whether the job is delivered until it is acknowledged. A digit that is none counts as 0, as in Disque."""
+    return bool(_minutes(job_id) & 1)
+
+
+def ttl_ms_of(job_id: bytes) -> int:
+    """How long a job lives at most, to a minute or two."""
+    return max(_minutes(job_id), 1) * 60_000
+
+
+def _minutes(job_id: bytes) -> int:
+    return int(bytes([digit if digit in b"0123456789abcdefABCDEF" else 48 for digit in job_id[-4:]]), 16)
+
+
 class JobIds:
     """Makes ids. `seed` is random bytes of this process; ids are digests of it and a counter."""
 

@@ -1,6 +1,7 @@
 """What a store of jobs tells of its changes, to whoever keeps them on disk."""
 
 from kestreld.jobs.job import Job
+from kestreld.jobs.job_queue import JobQueue
 
 
 class JobListener:
@@ -14,6 +15,12 @@ class JobListener:
 
     def changed(self, job: Job) -> None:
         """Its `requeue_at_ms` or counters have changed: WORKING, NACK, ENQUEUE, a requeue."""
+
+    def owned(self, job: Job) -> None:
+        """Other nodes may hold it than before: its `terms` are others."""
+
+    def paused(self, queue: JobQueue) -> None:
+        """Its `pause` is another."""
 
     def moved(self, job: Job) -> None:
         """Its `terms` are others: it went to a dead-letter queue, or came back from there."""

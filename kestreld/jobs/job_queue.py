@@ -8,6 +8,7 @@ from kestreld.jobs.job import Job, JobTerms
 from kestreld.jobs.waiting import JobWaiter
 
 AddedWith = tuple[int, int, int, int]  # TTL and retry time in ms, delay in s, how often it may be put back
+SharedWith = tuple[AddedWith, int, int]  # and how many nodes are to hold it, and which may
 
 CHUNK_JOBS: Final = 256
 TERMS_MAX: Final = 64
@@ -135,6 +136,7 @@ class JobQueue:
         "jobs_out",
         "name",
         "pause",
+        "shared_terms",
         "terms",
         "total",
         "used_at_ms",
@@ -149,6 +151,7 @@ class JobQueue:
         self.total = 0  # its jobs, whatever their state
         self.delayed = 0  # those of them that wait for a time to be queued at
         self.terms: dict[AddedWith, JobTerms] = {}
+        self.shared_terms: dict[SharedWith, JobTerms] = {}
         self.unlist()
 
     def enlist(self, now_ms: int) -> None:
@@ -164,6 +167,7 @@ class JobQueue:
         self.jobs_out = 0  # handed out
         self.created_at_ms = self.used_at_ms = 0
         self.terms = {}
+        self.shared_terms = {}
 
     @property
     def active(self) -> int:
@@ -176,7 +180,10 @@ class JobQueue:
         return not (self.jobs.count or self.waiters or self.pause)
 
     def terms_of(self, options: AddedWith, key: bytes = b"") -> JobTerms:
-        """What jobs with these options share. Those seen before are remembered, so many at most, but for keys."""
+        """What jobs with these options share that no other node holds.
+
+        Those seen before are remembered, so many at most, but for keys.
+        """
         if key:
             return JobTerms(self, *options, key)
         terms = self.terms.get(options)
@@ -184,4 +191,18 @@ class JobQueue:
             if len(self.terms) >= TERMS_MAX:
                 self.terms.clear()
             terms = self.terms[options] = JobTerms(self, *options)
+        return terms
+
+    def terms_shared_with(self, options: AddedWith, replicate: int, owners: int, key: bytes = b"") -> JobTerms:
+        """As `terms_of`, for jobs that these nodes may hold."""
+        ttl_ms, retry_ms, delay_s, retries_max = options
+        if key:
+            return JobTerms(self, ttl_ms, retry_ms, delay_s, retries_max, key, None, replicate, owners)
+        shared_with = (options, replicate, owners)
+        terms = self.shared_terms.get(shared_with)
+        if terms is None:
+            if len(self.shared_terms) >= TERMS_MAX:
+                self.shared_terms.clear()
+            terms = JobTerms(self, ttl_ms, retry_ms, delay_s, retries_max, b"", None, replicate, owners)
+            self.shared_terms[shared_with] = terms
         return terms

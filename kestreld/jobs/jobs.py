@@ -7,9 +7,11 @@ Neither connections nor disks are known here: what is done is told to a `JobList
 from itertools import islice
 from typing import Final
 
+from kestreld.jobs.copies import Copies
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import (
     ACTIVE,
+    COPY,
     CTIME_BITS,
     DELAYED,
     GONE,
@@ -23,7 +25,7 @@ from kestreld.jobs.store import EXPIRED, FOREVER_MS, JobStore
 from kestreld.jobs.table import MASK
 from kestreld.jobs.waiting import JobConsumer, JobWaiter
 
-WAKES_AT_ONCE: Final = 400
+WAKES_AT_ONCE: Final = 64
 EXPIRED_AT_ONCE: Final = 1000
 DEAD_OF_RETRIES: Final = b"retries"
 
@@ -33,9 +35,20 @@ class Jobs(JobStore):
 
     def pause(self, queue: JobQueue, pause: int) -> None:
         """Set what a queue does not do; who waits is served where it gives jobs again."""
-        queue.pause = pause
+        if queue.pause != pause:
+            queue.pause = pause
+            if self.listener is not None:
+                self.listener.paused(queue)
         if not pause & PAUSED_OUT:
             self.serve(queue)
+
+    def pause_again(self, name: bytes, pause: int) -> None:
+        """As a log says that a queue was paused, be it one of too many. Nobody is told."""
+        queue = self.unlisted_queue(name)
+        if not queue.is_listed:
+            queue.enlist(self.now_ms)
+            self.listed += 1
+        queue.pause = pause
 
     # Jobs come
 
@@ -105,18 +118,21 @@ class Jobs(JobStore):
         queue.jobs.add(job)
         if (queue.waiters or self.patterns.lines) and not queue.pause & PAUSED_OUT:
             self.serve(queue)
+        if self.copies is not None and queue.jobs.count and not queue.pause & PAUSED_OUT:
+            self.copies.came(queue)
 
     # What becomes of them
 
     def may_be_queued(self, job: Job) -> bool:
         """Whether it may be put into its queue: it is not there, and one with a retry of 0 has never been."""
-        return job.state == DELAYED or (job.state == ACTIVE and job.terms.retry_ms > 0)
+        state = job.state
+        return state == DELAYED or (state in (ACTIVE, COPY) and job.terms.retry_ms > 0)
 
     def enqueue(self, job: Job) -> bool:
         """Queue it now, whatever its time, and count an additional delivery unless it is the first."""
         if not self.may_be_queued(job):
             return False
-        if job.state == ACTIVE:
+        if job.state != DELAYED:
             job.deliveries += 1
         self._queue_now(job)
         return True
@@ -137,6 +153,11 @@ class Jobs(JobStore):
                 self.listener.moved(job)
             else:
                 self.listener.changed(job)
+        if self.copies is not None and terms.owners:
+            if is_moved:
+                self.copies.moved(job)
+            else:
+                self.copies.queued(job)
         self._put_in(queue, job, now_ms)
 
     def nack(self, job: Job, delay_ms: int | None = None) -> bool:
@@ -165,6 +186,8 @@ class Jobs(JobStore):
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)
+        if self.copies is not None and job.terms.owners:
+            self.copies.delayed(job, delay_ms)
 
     def dequeue(self, job: Job) -> bool:
         """Take it out of its queue; its times stay as they are."""
@@ -204,6 +227,8 @@ class Jobs(JobStore):
         self._plan(job)
         if self.listener is not None:
             self.listener.changed(job)
+        if self.copies is not None and job.terms.owners:
+            self.copies.worked_on(job)
 
     # Dead letters
 
@@ -234,15 +259,13 @@ class Jobs(JobStore):
             origin.jobs.remove(job)
         elif job.state == DELAYED:
             origin.delayed -= 1
-        elif not terms.retry_ms:
+        elif job.state == ACTIVE and not terms.retry_ms:
             self.memory.delivered_once -= 1
         origin.total -= 1
         queue.total += 1
         queue.delayed += 1
         job.state = DELAYED
-        job.terms = JobTerms(
-            queue, terms.ttl_ms, terms.retry_ms, terms.delay_s, terms.retries_max, terms.key, dead, terms.replicate
-        )
+        job.terms = terms.in_queue(queue, dead)
         if dead is None:
             job.nacks = job.deliveries = 0
         self._queue_now(job, is_moved=True)
@@ -265,7 +288,7 @@ class Jobs(JobStore):
                 continue
             queue.jobs.drop_first()
             if self.retry_from_delivery and job.requeue_at_ms:
-                job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
+                self._begin_retry_time(job, now_ms)
             if now_ms < job.requeue_at_ms >= job.wakes_at_ms:
                 job.state = ACTIVE  # and it wakes in time
             elif self.keeps_back and not job.terms.retry_ms:
@@ -275,8 +298,19 @@ class Jobs(JobStore):
                 self._hand_out(job, now_ms)
             queue.jobs_out += 1
             queue.used_at_ms = now_ms
+            if self.copies is not None and not queue.jobs.count:
+                self.copies.emptied(queue)
             return job
+        if self.copies is not None:
+            self.copies.missed(queue)
         return None
+
+    def _begin_retry_time(self, job: Job, now_ms: int) -> None:
+        """It is handed out, and its retry time counts from that."""
+        was_ms = job.requeue_at_ms
+        job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
+        if self.copies is not None and job.terms.owners and 2 * (was_ms - now_ms) < job.terms.retry_ms:
+            self.copies.delivered(job)
 
     def _take_another(self, queue: JobQueue, now_ms: int) -> Job | None:
         """Hand out the oldest that may be while those are kept back that are delivered at most once."""
@@ -288,7 +322,7 @@ class Jobs(JobStore):
             queue.jobs_out += 1
             queue.used_at_ms = now_ms
             if self.retry_from_delivery:
-                job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
+                self._begin_retry_time(job, now_ms)
             self._hand_out(job, now_ms)
         return job
 
@@ -314,6 +348,8 @@ class Jobs(JobStore):
         self._waiter_number += 1
         waiter = JobWaiter(consumer, now_ms + wait_ms if wait_ms else FOREVER_MS, now_ms, self._waiter_number)
         for queue in queues:
+            if self.copies is not None and not queue.waiters:
+                self.copies.waited_for(queue)
             waiter.join(queue.waiters)
         for glob in globs:
             self.patterns.add(waiter, glob)
@@ -348,6 +384,8 @@ class Jobs(JobStore):
         if job.state == QUEUED:
             self.timers.add(job, job.expires_at_ms)
             return
+        if self.copies is not None and not self._may_go_on(job, now_ms, self.copies):
+            return
         if not job.requeue_at_ms or job.requeue_at_ms > now_ms:
             self._plan(job)
             return
@@ -355,12 +393,23 @@ class Jobs(JobStore):
         if terms.queue.pause & PAUSED_IN and terms.retry_ms:
             job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
             self._plan(job)
-        elif job.state == ACTIVE:
+        elif job.state != DELAYED:
             job.deliveries += 1
             if not (self._is_spent(job) and self.bury(job, DEAD_OF_RETRIES)):
                 self._requeue_after_backoff(job)
         else:
             self._queue_now(job)
+
+    def _may_go_on(self, job: Job, now_ms: int, copies: Copies) -> bool:
+        """Whether nothing about other nodes keeps it from being queued when its time has come."""
+        state, notice_ms = job.state, job.terms.notice_ms
+        if state != ACTIVE and state != COPY:
+            if state != DELAYED:
+                copies.woken(job, now_ms)
+            return state == DELAYED
+        if not notice_ms or not job.requeue_at_ms or job.requeue_at_ms - notice_ms > now_ms:
+            return True
+        return copies.may_queue(job, now_ms)
 
     def _serve_behind(self, queue: JobQueue, now_ms: int) -> None:
         """A job of that queue has expired: those that `take` did not get at behind it go to who waits."""

@@ -49,6 +49,12 @@ class ClientKeys:
         if job_id is not None:
             self._end((now_ms + KEY_TIME_MS, key, job_id))
 
+    def forget(self, key: bytes, job_id: bytes) -> None:
+        """That job was never added."""
+        part = self._ids[hash(key) & _MASK] if self._ids else {}
+        if part.get(key) == job_id:
+            del part[key]
+
     def remember(self, key: bytes, job_id: bytes, until_ms: int) -> None:
         """The key of a job that is gone, as a log says."""
         if self.find(key, 0) is None:

@@ -5,9 +5,11 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalFailed
-from kestreld.jobs.job import Job, JobTerms, created_of
+from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, COPY, Job, JobTerms, created_of
 from kestreld.jobs.job_log import JobListener
+from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
 from kestreld.jobs.keys import KEY_TIME_MS
+from kestreld.jobs.node_sets import NodeSets
 from kestreld.journal.job_records import (
     JobExtras,
     JobKey,
@@ -17,10 +19,12 @@ from kestreld.journal.job_records import (
     flushed_record,
     job_record,
     key_record,
+    owners_record,
     pack_extras,
+    paused_record,
     shared_fields,
 )
-from kestreld.journal.job_segments import JobJournal
+from kestreld.journal.job_segments import VERSION_OF_CLUSTERS, JobJournal
 from kestreld.journal.records import Checkpoint
 from kestreld.queues.commit import Committed, GroupCommit
 
@@ -81,12 +85,24 @@ class LogWriter(Committed):
         if not self.dirty and self.failure is None:
             self.mark_dirty()
 
+    def say_of_clusters(self, record: bytes) -> None:
+        """Say something that only segments of a later version may have."""
+        if self._log.version < VERSION_OF_CLUSTERS:
+            self._log.use_version(VERSION_OF_CLUSTERS)
+            self.segment_number = self._log.next_number
+        self.say(record)
+
     def end(self, job_id: bytes, why: str) -> None:
         """This job is done: acknowledged, deleted or expired."""
         self._ended.setdefault(why, []).append(job_id)
         self.unwritten_bytes += len(job_id)
         if not self.dirty and self.failure is None:
             self.mark_dirty()
+
+    def say_ends(self) -> None:
+        """What is said from now on is behind the ends that were told so far."""
+        self._parts += [done_record(self.now_ms(), ids, why) for why, ids in self._ended.items()]
+        self._ended = {}
 
     def flush(self, at_ms: int) -> None:
         """All jobs are done, those that are not written yet too."""
@@ -113,11 +129,10 @@ class LogWriter(Committed):
         self.dirty = False
         if not (self._parts or self._ended):
             return
+        if self._ended:
+            self.say_ends()
         log = self._log
         parts = self._parts
-        if self._ended:
-            parts += [done_record(self.now_ms(), ids, why) for why, ids in self._ended.items()]
-            self._ended = {}
         try:
             if self.segment_number != log.last_number or log.failed is not None:
                 self._begin_segment(b"".join(parts))
@@ -248,37 +263,60 @@ class JobLog(JobListener):
     A segment is needed while one before it or itself has a job that is not done: what stands in it may be about that.
     """
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogWriter, node_sets: NodeSets) -> None:
         self._writer = writer
+        self._node_sets = node_sets
+        self._paused_in: dict[bytes, int] = {}  # by queue that is paused, the segment that says so
         self._jobs_in: dict[int, int] = {}  # by segment, how many of its jobs are not done
         self._keys_until_ms: dict[int, int] = {}  # by segment, how long its KEY records count
 
     def added(self, job: Job) -> None:
         writer, terms = self._writer, job.terms
-        extras = b""
-        if terms.key or terms.retries_max >= 0 or terms.dead is not None:
-            extras = _packed(terms)
+        fields = terms.log_fields or self._log_fields(terms)
+        state = job.state
+        if state in (BORROWED, ACKED):  # it may have been here before, and left in this turn
+            writer.say_ends()
         record = job_record(
-            writer.now_ms(), job.id, job.body, created_of(job.ctime), job.requeue_at_ms, job.state, job.nacks,
-            job.deliveries, terms.log_fields or _log_fields(terms), extras,
+            writer.now_ms(), job.id, job.body, created_of(job.ctime), job.requeue_at_ms,
+            ACTIVE if state == COPY else state, job.nacks, job.deliveries, fields, terms.log_extras,
         )  # fmt: skip
+        if terms.owners or state == ACKED:  # which older servers would deliver
+            writer.say_of_clusters(record)
+        else:
+            writer.say(record)
         number = writer.segment_number
         job.logged(number)
         self._jobs_in[number] = self._jobs_in.get(number, 0) + 1
-        writer.say(record)
 
     def again(self, job: Job) -> None:
         """Write a job anew, as it is now: the record there is of it counts no more."""
         self._leave(job)
         self.added(job)
 
-    def found(self, jobs_in: dict[int, int], keys_until_ms: dict[int, int]) -> None:
-        """A start has read so many jobs from each segment, and keys that count until then."""
-        self._jobs_in, self._keys_until_ms = jobs_in, keys_until_ms
+    def found(self, jobs_in: dict[int, int], keys_until_ms: dict[int, int], paused_in: dict[bytes, int]) -> None:
+        """A start has read so many jobs from each segment, keys that count until then, and where queues were paused."""
+        self._jobs_in, self._keys_until_ms, self._paused_in = jobs_in, keys_until_ms, paused_in
 
     def changed(self, job: Job) -> None:
+        writer, state = self._writer, job.state
+        at_ms = writer.now_ms()
+        if state == COPY:
+            state = ACTIVE
+        writer.say(change_record(at_ms, job.id, job.requeue_at_ms, state, job.nacks, job.deliveries))
+        if state == ACKED and job.terms.key:
+            self.key(job.terms.known_key, job.id, at_ms + KEY_TIME_MS)
+
+    def owned(self, job: Job) -> None:
         writer = self._writer
-        writer.say(change_record(writer.now_ms(), job.id, job.requeue_at_ms, job.state, job.nacks, job.deliveries))
+        writer.say_of_clusters(owners_record(writer.now_ms(), job.id, self._node_sets.ids(job.terms.owners)))
+
+    def paused(self, queue: JobQueue) -> None:
+        writer = self._writer
+        writer.say_of_clusters(paused_record(writer.now_ms(), queue.name, queue.pause))
+        if queue.pause == NOT_PAUSED:
+            self._paused_in.pop(queue.name, None)
+        else:
+            self._paused_in[queue.name] = writer.segment_number
 
     def moved(self, job: Job) -> None:
         self.again(job)
@@ -290,7 +328,7 @@ class JobLog(JobListener):
         self._writer.end(job.id, why)
 
     def cleared(self) -> None:
-        self._jobs_in, self._keys_until_ms = {}, {}
+        self._jobs_in, self._keys_until_ms, self._paused_in = {}, {}, {}
         self._writer.flush(self._writer.now_ms())
 
     def _leave(self, job: Job) -> None:
@@ -318,16 +356,13 @@ class JobLog(JobListener):
         now_ms = self._writer.now_ms()
         for number in [number for number, until_ms in self._keys_until_ms.items() if until_ms <= now_ms]:
             del self._keys_until_ms[number]
-        return min([*self._jobs_in, *self._keys_until_ms], default=self._writer.segment_number)
+        needed = (*self._jobs_in, *self._keys_until_ms, *self._paused_in.values())
+        return min(needed, default=self._writer.segment_number)
 
-
-def _log_fields(terms: JobTerms) -> bytes:
-    fields = shared_fields(terms.queue.name, terms.ttl_ms, terms.delay_s * 1000, terms.retry_ms, terms.replicate)
-    terms.note_log_fields(fields)
-    return fields
-
-
-def _packed(terms: JobTerms) -> bytes:
-    dead = terms.dead
-    origin = None if dead is None else JobOrigin(dead.origin, dead.reason, dead.dead_at_ms)
-    return pack_extras(JobExtras(terms.key, terms.retries_max, origin))
+    def _log_fields(self, terms: JobTerms) -> bytes:
+        fields = shared_fields(terms.queue.name, terms.ttl_ms, terms.delay_s * 1000, terms.retry_ms, terms.replicate)
+        dead = terms.dead
+        origin = None if dead is None else JobOrigin(dead.origin, dead.reason, dead.dead_at_ms)
+        extras = JobExtras(terms.key, terms.retries_max, origin, self._node_sets.ids(terms.owners))
+        terms.note_log_fields(fields, pack_extras(extras))
+        return fields

@@ -10,7 +10,7 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.errors import JournalFailed
 from kestreld.files import FileLayer, must_be_the_systems
-from kestreld.jobs.job import GONE
+from kestreld.jobs.job import GONE, WAIT_REPL
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.levels import BASE_BYTES, JOB_BYTES
 from kestreld.jobs.log import JobLog, LogWriter
@@ -218,12 +218,13 @@ class LogMaintenance(Scheduled):
             for job in table:
                 if self._jobs.table is not table or self._is_over:
                     break  # all jobs have gone at once, or the log has
-                if job.segment < boundary and job.state != GONE:
+                if job.segment < boundary and job.state != GONE and job.state != WAIT_REPL:
                     log.again(job)
                     written += 1
                     if written % REWRITTEN_AT_ONCE == 0:
                         yield None
                     yield from self.make_room()
+            yield from self._rewrite_pauses()
             yield from self._rewrite_keys()
             log.keys_are_behind(boundary)
             self._must_be_sound()
@@ -234,6 +235,16 @@ class LogMaintenance(Scheduled):
         finally:
             self.is_rewriting = False
             writer.end_rewrite(is_done=not self.last_rewrite_failed)
+
+    def _rewrite_pauses(self) -> Work:
+        queues = self._jobs.queues
+        for number, queue in enumerate(queues):
+            if self._jobs.queues is not queues or self._is_over:
+                return
+            if queue.pause:
+                self.log.paused(queue)
+            if number % REWRITTEN_AT_ONCE == 0:
+                yield None
 
     def _rewrite_keys(self) -> Work:
         keys = self._jobs.keys

@@ -14,8 +14,9 @@ from xxhash import xxh3_64_intdigest
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
-from kestreld.jobs.job import ACTIVE, DELAYED, DeadLetter, Job, JobTerms, ctime_of
-from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, DELAYED, DeadLetter, Job, JobTerms, ctime_of
+from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
+from kestreld.jobs.node_sets import NodeSets
 from kestreld.jobs.table import MASK, Table
 from kestreld.journal import job_records
 from kestreld.journal.job_records import JOB, JOB_FIELDS_BYTES, SHARED_OFFSET, JobType, checked_job_end
@@ -41,7 +42,8 @@ Reading = Generator[int | None, None, int]
 
 @dataclass(slots=True)
 class RecoveredJobs:
-    """What a log says. `jobs` are active or delayed; `queued` are queues in order at a controlled stop, with ids.
+    """What a log says. No job is queued: those that would be are active or delayed; `queued` are queues in order at a
+    controlled stop, with ids.
 
     `latest_at_ms` is the log's latest instant. `bytes_total` and `bytes_read` say how far the reading is.
     """
@@ -53,6 +55,8 @@ class RecoveredJobs:
     segments: list[Segment] = field(default_factory=list)
     jobs_in: dict[int, int] = field(default_factory=dict)  # by segment, how many of its jobs are not done
     keys_until_ms: dict[int, int] = field(default_factory=dict)  # by segment, how long its KEY records count
+    pauses: dict[bytes, int] = field(default_factory=dict)  # of queues that are paused
+    paused_in: dict[bytes, int] = field(default_factory=dict)  # and the segments that say so
     latest_at_ms: int = 0
     bytes_total: int = 0
     bytes_read: int = 0
@@ -66,11 +70,14 @@ class RecoveredJobs:
 class JobRecovery:
     """Reads the job log in `folder`. `may_cut`: a torn tail is cut off, else it counts as corruption."""
 
-    def __init__(self, files: FileLayer, clock: Clock, folder: str, *, may_cut: bool = True) -> None:
+    def __init__(
+        self, files: FileLayer, clock: Clock, folder: str, node_sets: NodeSets, *, may_cut: bool = True
+    ) -> None:
         self._files = files
         self._clock = clock
         self._folder = folder
         self._may_cut = may_cut
+        self._node_sets = node_sets
         self._queues: dict[bytes, JobQueue] = {}
         self._shared: dict[bytes, JobTerms] = {}
         self._number = 0  # of the segment that is read
@@ -163,14 +170,14 @@ class JobRecovery:
                 at_ms, created, requeue_at_ms, job_id, state, nacks, deliveries, extras_bytes, _, _, _, _, queue_bytes,
             ) = _unpack_job(buffer, start)  # fmt: skip
             shared_end = start + JOB_FIELDS_BYTES + queue_bytes
-            terms = None if extras_bytes else shared.get(buffer[start + SHARED_OFFSET : shared_end])
+            terms = shared.get(buffer[start + SHARED_OFFSET : shared_end + extras_bytes])
             if terms is None:
-                terms = self._terms(buffer, start, end, shared_end)
+                terms = self._terms(buffer, start, end, shared_end + extras_bytes)
                 if terms is None:
                     outcome = -4
                     break
             body = buffer[shared_end + extras_bytes : end]
-            if state != DELAYED:
+            if state != DELAYED and state != ACKED and state < BORROWED:
                 state = ACTIVE
             if requeue_at_ms == shared_at_ms:
                 requeue_at_ms = shared_at_ms  # one number in memory for many jobs
@@ -199,7 +206,7 @@ class JobRecovery:
         else:
             state.jobs_in[job.segment] -= 1
 
-    def _terms(self, buffer: bytes, start: int, end: int, shared_end: int) -> JobTerms | None:
+    def _terms(self, buffer: bytes, start: int, end: int, extras_end: int) -> JobTerms | None:
         """What a job has in common with others, where it is not among those remembered."""
         try:
             record = job_records.read_job(buffer[start:end])
@@ -221,11 +228,12 @@ class JobRecovery:
             extras.key,
             dead,
             record.replicas,
+            self._node_sets.of_all(extras.delivered),
         )
-        if extras == job_records.NO_EXTRAS:
+        if not extras.key and dead is None:
             if len(self._shared) >= SHARED_MAX:
                 self._shared.clear()
-            self._shared[buffer[start + SHARED_OFFSET : shared_end]] = terms
+            self._shared[buffer[start + SHARED_OFFSET : extras_end]] = terms
         return terms
 
     def _take(self, record_type: int, body: bytes, at: int, end: int) -> None:
@@ -253,7 +261,9 @@ class JobRecovery:
             at_ms = change.at_ms
             job = state.jobs.get(change.job_id)
             if job is not None:
-                to = DELAYED if change.state == DELAYED else ACTIVE
+                to = change.state if change.state in (DELAYED, ACKED) else ACTIVE
+                if to == ACKED:
+                    job.drop_body()
                 job.come_back(to, change.requeue_at_ms, change.nacks, change.deliveries, job.segment)
         elif record_type == JobType.DONE:
             at_ms, ids, _ = job_records.read_done(body)
@@ -266,11 +276,21 @@ class JobRecovery:
             key = job_records.read_key(body)
             at_ms, state.client_keys.parts[hash(key.key) & MASK][key.key] = key.at_ms, key
             state.keys_until_ms[self._number] = max(state.keys_until_ms.get(self._number, 0), key.until_ms)
+        elif record_type == JobType.OWNERS:
+            at_ms, job_id, owners = job_records.read_owners(body)
+            job = state.jobs.get(job_id)
+            if job is not None:
+                job.use_terms(job.terms.with_owners(self._node_sets.of_all(owners)))
+        elif record_type == JobType.PAUSED:
+            at_ms, name, pause = job_records.read_paused(body)
+            state.pauses[name], state.paused_in[name] = pause, self._number
+            if pause == NOT_PAUSED:
+                del state.pauses[name], state.paused_in[name]
         else:
             at_ms = job_records.read_flushed(body)
             self._flushed += [state.jobs, state.client_keys]
             state.jobs, state.client_keys, state.jobs_in, self._added = Table(), Table(), {}, 0
-            state.keys_until_ms = {}
+            state.keys_until_ms, state.pauses, state.paused_in = {}, {}, {}
         state.latest_at_ms = max(state.latest_at_ms, at_ms)
 
     def _stop_counts_no_more(self) -> None:

@@ -130,7 +130,7 @@ class JobStorage:
 
     def _load(self, done: Done, *, is_kept: bool, may_cut: bool) -> Work:
         engine = self._engine
-        recovery = JobRecovery(engine.files, engine.clock, self.folder, may_cut=may_cut)
+        recovery = JobRecovery(engine.files, engine.clock, self.folder, self._jobs.node_sets, may_cut=may_cut)
         problem = yield from self._problem_of(self._advised(self._recover(recovery, is_kept=is_kept)))
         self._jobs.restored()
         for note in recovery.state.notes:
@@ -208,6 +208,8 @@ class JobStorage:
             if keys:
                 keys.clear()
                 yield None
+        for name, pause in state.pauses.items():
+            jobs.pause_again(name, pause)
         for _, ids in state.queued:
             if self.restores_queues and state.was_stopped:
                 for job_id in ids:
@@ -226,7 +228,7 @@ class JobStorage:
         journal = self._open(found.log_id or self._engine.clock.wall_ms, last_number)
         journal.go_on_behind(state.segments, found.marker, state.synced_bytes)
         maintenance = self._start_writing(journal, is_fresh=False)
-        maintenance.log.found(state.jobs_in, state.keys_until_ms)
+        maintenance.log.found(state.jobs_in, state.keys_until_ms, state.paused_in)
         if state.is_distrusted:
             maintenance.writer.distrust()
         is_begun = state.was_stopped or (state.is_sealed and self._jobs.awaits_once)
@@ -283,7 +285,7 @@ class JobStorage:
         writer = LogWriter(journal, engine.clock, engine.commit, engine.report, self._jobs.read_now_ms)
         writer.configure(self.sync_ms, self._segment_bytes_max)
         writer.tell_failures(self._tell)
-        log = JobLog(writer)
+        log = JobLog(writer, self._jobs.node_sets)
         self.maintenance = LogMaintenance(engine, self._jobs, journal, writer, log, self.rules, is_fresh=is_fresh)
         self._jobs.listen(log)
         return self.maintenance

@@ -5,14 +5,21 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.config.job_rules import JobRule
+from kestreld.jobs.copies import Copies
 from kestreld.jobs.dead_letters import DeadLetterRules
 from kestreld.jobs.job import (
+    ACKED,
     ACTIVE,
+    BORROWED,
+    COPY,
     CTIME_BITS,
     DELAYED,
     GONE,
+    LENT,
+    LET_GO,
     NEVER,
     QUEUED,
+    WAIT_REPL,
     Job,
     JobTerms,
 )
@@ -21,6 +28,7 @@ from kestreld.jobs.job_log import JobListener
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.keys import ClientKeys
 from kestreld.jobs.levels import Memory
+from kestreld.jobs.node_sets import NodeSets
 from kestreld.jobs.table import MASK, Table
 from kestreld.jobs.timers import CHUNK_JOBS, Timers
 from kestreld.jobs.waiting import JobWaiter, PatternWaiters
@@ -76,7 +84,10 @@ class JobStore:
         self.clock = clock
         self.agenda = agenda
         self.node_id = node_id
+        self.node_sets = NodeSets()
+        self.me = self.node_sets.of(node_id)
         self.listener: JobListener | None = None
+        self.copies: Copies | None = None  # None = there are no other nodes
         self.retry_from_delivery = retry_from_delivery
         self.rules = DeadLetterRules(rules)
         self.table: Table[Job] = Table()
@@ -125,6 +136,7 @@ class JobStore:
     def use_node_id(self, node_id: bytes) -> None:
         """The node has another id from now on."""
         self.node_id = node_id
+        self.me = self.node_sets.of(node_id)
         self._ids.use_node_id(node_id)
 
     # Queues
@@ -203,33 +215,51 @@ class JobStore:
 
     def remove(self, job: Job, why: str = DELETED) -> None:
         """It is acknowledged, deleted or expired."""
-        job_id, terms = job.id, job.terms
-        queue = terms.queue
-        if job.state == QUEUED:
-            queue.jobs.remove(job)
-        elif job.state == DELAYED:
-            queue.delayed -= 1
-        elif not terms.retry_ms:
-            self.memory.delivered_once -= 1
+        job_id, state = job.id, job.state
+        if self.copies is not None:
+            self.copies.gone(job, why)
+        is_added = state != WAIT_REPL
+        if state != ACKED and state != LET_GO:
+            self._leave_queue(job)
+            if job.terms.key and is_added:
+                self.keys.release(job.terms.known_key, self.now_ms)
+            elif job.terms.key:
+                self.keys.forget(job.terms.known_key, job_id)
         del self.table.parts[hash(job_id) & MASK][job_id]
         self.table.count -= 1
         self.memory.remove(len(job.body))
         job.state = GONE
         job.body = b""  # the timers may lead here for a while
+        if self.listener is not None and is_added:
+            self.listener.done(job, why)
+        if self.watches and job_id in self.watches:
+            self._tell_watches(job_id, why)
+
+    def _leave_queue(self, job: Job) -> None:
+        """It is none of its queue's jobs any more."""
+        terms = job.terms
+        queue = terms.queue
+        if job.state == QUEUED:
+            queue.jobs.remove(job)
+        elif job.state == DELAYED:
+            queue.delayed -= 1
+        elif not terms.retry_ms and job.state == ACTIVE:
+            self.memory.delivered_once -= 1
         queue.total -= 1
         if not queue.total and not queue.is_listed:
             self.queues.remove(queue.name)
-        if terms.key:
-            self.keys.release(terms.known_key, self.now_ms)
-        if self.listener is not None:
-            self.listener.done(job, why)
-        if self.watches and job_id in self.watches:
-            for watch in self.watches.pop(job_id):
-                watch(why)
+
+    def _tell_watches(self, job_id: bytes, why: str) -> None:
+        for watch in self.watches.pop(job_id, []):
+            watch(why)
 
     def watch(self, job: Job, told: Watch) -> None:
         """Have somebody told what becomes of a job, once it is gone."""
         self.watches.setdefault(job.id, []).append(told)
+
+    def take_watches(self, job_id: bytes) -> list[Watch]:
+        """Who waits for the end of a job: they are told by somebody else."""
+        return self.watches.pop(job_id, [])
 
     def unwatch(self, job_id: bytes, told: Watch) -> None:
         """Nobody waits for that any more."""
@@ -247,6 +277,8 @@ class JobStore:
         requeue_at_ms = job.requeue_at_ms
         if requeue_at_ms and requeue_at_ms < at_ms:
             at_ms = requeue_at_ms
+            if job.terms.notice_ms and job.state != DELAYED and self.copies is not None:
+                at_ms -= job.terms.notice_ms
         wakes_at_ms = job.wakes_at_ms
         if wakes_at_ms and wakes_at_ms <= at_ms:
             return  # it is put in again then
@@ -265,6 +297,10 @@ class JobStore:
         raise NotImplementedError
 
     # From a log
+
+    def share(self, copies: Copies) -> None:
+        """Have that one told of what other nodes have to do with."""
+        self.copies = copies
 
     def listen(self, listener: JobListener | None) -> None:
         """Have that one told of every change from now on; None = nobody."""
@@ -292,7 +328,7 @@ class JobStore:
         self._set_alarm()
 
     def restore(self, jobs: Iterable[Job], *, is_all_known: bool) -> list[Job]:
-        """Some of the jobs that came with `adopt`, active or delayed. Nobody is told.
+        """Some of the jobs that came with `adopt`, none of them queued. Nobody is told.
 
         `is_all_known`: nothing that happened can be missing in the log. Otherwise a job that is delivered at most once,
         and whose time has come, may have been delivered: it is not again. Returns these jobs.
@@ -301,6 +337,10 @@ class JobStore:
         now_ms, timers, memory = self.now_ms, self.timers, self.memory
         count = body_bytes = 0
         for job in jobs:
+            if job.terms.owners or job.state == ACKED:
+                if self._restore_shared(job, is_all_known=is_all_known):
+                    doubtful.append(job)
+                continue
             terms = job.terms
             queue = terms.queue
             if not queue.total:
@@ -325,10 +365,44 @@ class JobStore:
         memory.add_some(count, body_bytes)
         return doubtful
 
+    def _restore_shared(self, job: Job, *, is_all_known: bool) -> bool:
+        """One of the jobs that other nodes may hold. When it is queued is for these to say, too: it is a copy.
+
+        Returns whether it may have been delivered, and is delivered at most once.
+        """
+        terms, state = job.terms, job.state
+        is_doubtful = not is_all_known and state in (BORROWED, LENT)
+        if state != ACKED and state != LET_GO:
+            queue = terms.queue
+            if not queue.total:
+                self.queues.add(queue.name, queue)
+            queue.total += 1
+            if terms.key:
+                self.keys.add(terms.known_key, job.id)
+        if is_doubtful or (state == ACTIVE and not terms.retry_ms):
+            # It may have been delivered since, or a start before this one did not know: it never is again, and its next
+            # owner's question is denied.
+            job.come_back(ACTIVE, NEVER, job.nacks, job.deliveries, job.segment)
+            self.memory.delivered_once += 1
+        elif state in (ACTIVE, DELAYED):
+            job.come_back(COPY, job.requeue_at_ms, job.nacks, job.deliveries, job.segment)
+        self.memory.add_some(1, len(job.body))
+        at_ms = job.expires_at_ms
+        if 0 < job.requeue_at_ms < at_ms:
+            at_ms = job.requeue_at_ms - terms.notice_ms
+        self.timers.add(job, at_ms)
+        return is_doubtful
+
     def put_back(self, job_id: bytes) -> None:
         """A job that was restored is in its queue, as it was when the server was stopped."""
         job = self.table.get(job_id)
         if job is None or job.state == QUEUED:
+            return
+        if job.state in (ACKED, BORROWED, LENT, LET_GO):
+            return
+        if job.state == COPY:  # meanwhile another node may have queued it: ask, at once
+            job.come_back(COPY, self.now_ms, job.nacks, job.deliveries, job.segment)
+            self.timers.add(job, self.now_ms)
             return
         queue = job.terms.queue
         if job.state == DELAYED:
@@ -351,6 +425,8 @@ class JobStore:
         self._kept_back = {}
         if self.listener is not None:
             self.listener.cleared()
+        if self.copies is not None:
+            self.copies.cleared()
         waiters, self.waiters = self.waiters, {}
         self.patterns = PatternWaiters()
         watches, self.watches = self.watches, {}

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Final
 from urllib.parse import unquote
@@ -22,7 +23,6 @@ from kestreld.journal.verify import FOLDER_SUFFIX
 
 SLACK_MS: Final = 3_600_000  # clocks are set back now and then
 _SERVER: Final = re.compile(r"server=([^/]+)")
-_files: Final = FileLayer()
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,44 +103,49 @@ class Discovery:
     readers: list[KnownReader] = field(default_factory=list)
 
 
-def discover(paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None = None) -> Discovery:
+def discover(
+    paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None = None, files: FileLayer | None = None
+) -> Discovery:
     """The journal files under paths, which may be globs: spools, archives, folders of them, or single files.
 
-    `queues` are names or patterns of queues, none = all. Segments that ended before `since_ms` are left out. Raises
-    FileNotFoundError for a path where there is nothing, OSError.
+    `queues` are names or patterns of queues, none = all. Segments that ended before `since_ms` are left out. `files`
+    are those of this machine by default. Raises FileNotFoundError for a path where there is nothing, OSError.
     """
+    files = files or FileLayer()
     segments: dict[str, list[_Segment]] = {}
+    segment_paths: list[str] = []
     kestrel_files: dict[tuple[str, str], list[tuple[str, bool]]] = {}
-    for path, named in _walk(paths):
+    for path, named in _walk(files, paths):
         folder, _, name = path.rpartition("/")
         if parse_segment_name(name) is not None:
-            segment = _look_at(path)
-            if segment is not None and _is_wanted(_queue_of(segment), "", queues):
-                segments.setdefault(_journal_of(segment), []).append(segment)
+            segment_paths.append(path)
         elif parse_job_segment_name(name) is not None:
             continue  # of no queue
         elif (queue := queue_of(name)) is not None and _is_wanted(*_family(queue), queues):
             kestrel_files.setdefault((folder, queue), []).append((name, named))
+    for segment in files.at_once(partial(_look_at, files), segment_paths):
+        if segment is not None and _is_wanted(_queue_of(segment), "", queues):
+            segments.setdefault(_journal_of(files, segment), []).append(segment)
     found = Discovery()
     for journal in sorted(segments):
-        _add_journal(found, segments[journal], since_ms)
+        _add_journal(found, files, segments[journal], since_ms)
     for (folder, queue), names in sorted(kestrel_files.items()):
-        found.files += _kestrel_files(folder, queue, names)
+        found.files += _kestrel_files(files, folder, queue, names)
     return found
 
 
 # Walking
 
 
-def _walk(paths: Iterable[str]) -> Iterator[tuple[str, bool]]:
+def _walk(files: FileLayer, paths: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """Every file under the paths once, and whether it was named itself. Hidden files are skipped."""
     seen: set[str] = set()
     for pattern in paths:
-        matches = _files.matching(pattern.removeprefix("file:"))
+        matches = files.matching(pattern.removeprefix("file:"))
         if not matches:
             raise FileNotFoundError(f"{pattern}: no such file or folder")
         for match in matches:
-            for path in [match] if _files.is_file(match) else _files.files_below(match):
+            for path in [match] if files.is_file(match) else files.files_below(match):
                 if path not in seen:
                     seen.add(path)
                     yield path, path == match
@@ -169,15 +174,11 @@ def server_of(path: str) -> str:
 # Segments
 
 
-def _look_at(path: str) -> _Segment | None:
+def _look_at(files: FileLayer, path: str) -> _Segment | None:
     """None: it was removed meanwhile."""
     try:
-        fd = _files.open_operators_file(path)
-        try:
-            size_bytes = _files.size_bytes(path)
-            beginning = read_beginning(path, size_bytes, lambda most: _files.read_at(fd, most, 0))
-        finally:
-            _files.close(fd)
+        size_bytes = files.size_bytes(path)
+        beginning = read_beginning(path, size_bytes, lambda most: files.read_start(path, most))
     except FileNotFoundError:
         return None
     segment = beginning.segment
@@ -194,29 +195,29 @@ def _queue_of(segment: _Segment) -> str:
     return unquote(name.removesuffix(FOLDER_SUFFIX), "latin-1")
 
 
-def _journal_of(segment: _Segment) -> str:
+def _journal_of(files: FileLayer, segment: _Segment) -> str:
     """Equal for the segments of one journal, whether live or archived. Of one without a header its folder decides."""
     if segment.header is None:
         journal_id = segment.path.split("/")[-2]
         if not journal_id.isdecimal():
-            journal_id = _sibling_journal_id(segment.path)
+            journal_id = _sibling_journal_id(files, segment.path)
     else:
         journal_id = str(segment.header.journal_id)
     return f"{segment.server}\0{_queue_of(segment)}\0{journal_id.zfill(20)}"
 
 
-def _sibling_journal_id(path: str) -> str:
+def _sibling_journal_id(files: FileLayer, path: str) -> str:
     """The journal that other segments in the folder say they are of."""
     folder = path.rpartition("/")[0]
-    for name in _files.list_dir(folder):
+    for name in files.list_dir(folder):
         if parse_segment_name(name) is not None:
-            segment = _look_at(f"{folder}/{name}")
+            segment = _look_at(files, f"{folder}/{name}")
             if segment is not None and segment.header is not None:
                 return str(segment.header.journal_id)
     return folder
 
 
-def _add_journal(found: Discovery, segments: list[_Segment], since_ms: int | None) -> None:
+def _add_journal(found: Discovery, files: FileLayer, segments: list[_Segment], since_ms: int | None) -> None:
     by_number: dict[int, _Segment] = {}
     for segment in segments:  # one that is being archived may be in both places
         other = by_number.get(segment.number)
@@ -228,7 +229,7 @@ def _add_journal(found: Discovery, segments: list[_Segment], since_ms: int | Non
     plain = {number: segment for number, segment in by_number.items() if not _is_compacted(segment)}
     journal_id = next((one.header.journal_id for one in by_number.values() if one.header is not None), None)
     newest = max(by_number)
-    live = _live_numbers(by_number[newest])
+    live = _live_numbers(files, by_number[newest])
     for number in sorted(by_number):
         segment = by_number[number]
         originals: tuple[Original, ...] = ()
@@ -244,7 +245,7 @@ def _add_journal(found: Discovery, segments: list[_Segment], since_ms: int | Non
         if follower is not None and number not in live and not _is_compacted(segment):
             if is_empty(segment.beginning, follower.beginning):
                 continue
-            end = _counted_bytes(segment, follower)
+            end = _counted_bytes(files, segment, follower)
         found.files.append(
             JournalFile(
                 segment.path,
@@ -267,33 +268,33 @@ def _add_journal(found: Discovery, segments: list[_Segment], since_ms: int | Non
         found.readers += _readers(by_number, journal_id)
 
 
-def _live_numbers(newest: _Segment) -> set[int]:
+def _live_numbers(files: FileLayer, newest: _Segment) -> set[int]:
     """Of the segment that its server goes on in, and of newer ones that were being made, which a start sets aside.
 
     Only these may end in a torn tail. A closed one was whole when the next was begun. None are live in an archive.
     """
     folder, _, name = newest.path.rpartition("/")
-    names = list(filter(parse_segment_name, _files.list_dir(folder))) if folder.endswith(FOLDER_SUFFIX) else []
+    names = list(filter(parse_segment_name, files.list_dir(folder))) if folder.endswith(FOLDER_SUFFIX) else []
     if not names or name != names[-1]:
         return set()
     if newest.beginning.problem is None:
         return {newest.number}
     live: set[int] = set()
-    segments = [segment for name in names if (segment := _look_at(f"{folder}/{name}")) is not None]
+    segments = [segment for name in names if (segment := _look_at(files, f"{folder}/{name}")) is not None]
     found = [segment.beginning for segment in segments]
     with suppress(JournalCorrupt):  # then the last one is damaged
         live.update(
             one.segment.number
-            for one in take_unfinished(found, find_marker(_files.list_dir(folder)), _files.read_operators_file)
+            for one in take_unfinished(found, find_marker(files.list_dir(folder)), files.read_operators_file)
         )
         live.update(one.segment.number for one in found[-1:])
     return live
 
 
-def _counted_bytes(segment: _Segment, follower: _Segment) -> int | None:
+def _counted_bytes(files: FileLayer, segment: _Segment, follower: _Segment) -> int | None:
     """How much of a segment counts, None = all."""
     try:
-        return counted_bytes(segment.beginning, follower.beginning, _files.read_operators_file)
+        return counted_bytes(segment.beginning, follower.beginning, files.read_operators_file)
     except FileNotFoundError:
         return None  # it was archived meanwhile
 
@@ -361,29 +362,25 @@ def _readers(by_number: dict[int, _Segment], journal_id: int) -> Iterator[KnownR
 # Kestrel's own
 
 
-def _kestrel_files(folder: str, queue: str, names: list[tuple[str, bool]]) -> Iterator[JournalFile]:
+def _kestrel_files(files: FileLayer, folder: str, queue: str, names: list[tuple[str, bool]]) -> Iterator[JournalFile]:
     """A Kestrel queue's files in order; nothing where they do not read as Kestrel's and were not named."""
     here = {name for name, _ in names}
     family, child = _family(queue)
-    files = []
-    for name in replayed_files(_files, folder, queue):
+    found = []
+    for name in replayed_files(files, folder, queue):
         if name in here:
             path = f"{folder}/{name}"
-            size_bytes, is_live = _files.size_bytes(path), name == queue
-            files.append(
+            size_bytes, is_live = files.size_bytes(path), name == queue
+            found.append(
                 JournalFile(path, server_of(path), family, child, size_bytes, is_kestrel=True, is_live=is_live)
             )
-    if any(named for _, named in names) or any(_begins_with_op(file.path) for file in files):
-        yield from files
+    if any(named for _, named in names) or any(_begins_with_op(files, file.path) for file in found):
+        yield from found
 
 
-def _begins_with_op(path: str) -> bool:
+def _begins_with_op(files: FileLayer, path: str) -> bool:
     """Whether a file's first bytes may be Kestrel's, as far as one can tell."""
-    fd = _files.open_operators_file(path)
-    try:
-        start = _files.read_at(fd, 1 << 20, 0)
-    finally:
-        _files.close(fd)
+    start = files.read_start(path, 1 << 20)
     if not start or start.startswith(MAGIC):
         return False
     try:

@@ -3,7 +3,8 @@
     record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
 
 Frame and checksum are those of a queue journal's records; the types are the job log's own, but for SYNC. Nothing but
-JOB says what a job is: the other records change one, by its id, or end it.
+JOB says what a job is: the other records change one, by its id, or end it. OWNERS, PAUSED and what clusters need of JOB
+(`needs_clusters`) are in segments of version 2 only.
 """
 
 import struct
@@ -27,6 +28,8 @@ class JobType(IntEnum):
     QUEUED = 6
     STOPPED = 7
     KEY = 8
+    OWNERS = 9
+    PAUSED = 10
 
 
 class JobState(IntEnum):
@@ -35,13 +38,18 @@ class JobState(IntEnum):
     WAIT_REPL = 0  # enough nodes have yet to hold a copy
     ACTIVE = 1  # its acknowledgement, or its next requeue
     QUEUED = 2  # a client that fetches it
-    ACKED = 3  # the other nodes that hold it, to be told so
+    ACKED = 3  # the other nodes that hold it, to be told so; it has no body
     DELAYED = 4  # its time to be queued: here only, to clients it is active
+    BORROWED = 5  # its giver, to let go of it: delivered at most once, as the following
+    LENT = 6  # the node that it was sent to, to store it
+    LET_GO = 7  # that node, to be told that it may deliver it; it has no body
 
 
 ENDS: Final = ("acked", "deleted", "expired")  # what DONE says of jobs, by number
 ID_BYTES: Final = 40
 NEVER: Final = 0  # in the place of an instant
+_LAST_STATE: Final = max(JobState)
+_OF_CLUSTERS: Final = frozenset({JobState.ACKED, JobState.BORROWED, JobState.LENT, JobState.LET_GO})
 _U32: Final = 0xFFFFFFFF
 
 
@@ -156,7 +164,7 @@ def read_job(body: bytes) -> JobRecord:
     ) = JOB.unpack_from(body)  # fmt: skip
     queue_end = JOB_FIELDS_BYTES + queue_bytes
     extras_end = queue_end + extras_bytes
-    if extras_end > len(body) or state > JobState.DELAYED or ttl_ms >= ID_MAX or requeue_at_ms >= ID_MAX:
+    if extras_end > len(body) or state > _LAST_STATE or ttl_ms >= ID_MAX or requeue_at_ms >= ID_MAX:
         raise ValueError("field value out of range")
     extras = read_extras(body[queue_end:extras_end]) if extras_bytes else NO_EXTRAS
     return JobRecord(
@@ -247,7 +255,7 @@ def change_record(at_ms: int, job_id: bytes, requeue_at_ms: int, state: int, nac
 
 def read_change(body: bytes) -> JobChange:
     at_ms, requeue_at_ms, job_id, state, nacks, deliveries = CHANGE.unpack(body)
-    if state > JobState.DELAYED or requeue_at_ms >= ID_MAX:
+    if state > _LAST_STATE or requeue_at_ms >= ID_MAX:
         raise ValueError("field value out of range")
     return JobChange(at_ms, job_id, requeue_at_ms, state, nacks, deliveries)
 
@@ -337,6 +345,47 @@ def read_key(body: bytes) -> JobKey:
     return JobKey(at_ms, until_ms, job_id, body[_KEY.size :])
 
 
+# OWNERS: | at_ms u64 | id 40 | nodes n * 40 |
+_OWNERS: Final = struct.Struct("<Q40s")
+
+
+def owners_record(at_ms: int, job_id: bytes, owners: Sequence[bytes]) -> bytes:
+    """These nodes may hold the job."""
+    return framed(JobType.OWNERS, _OWNERS.pack(at_ms, job_id) + b"".join(owners))
+
+
+def read_owners(body: bytes) -> tuple[int, bytes, list[bytes]]:
+    """When, the job's id, and those of the nodes."""
+    at_ms, job_id = _OWNERS.unpack_from(body)
+    return at_ms, job_id, _ids(body[_OWNERS.size :])
+
+
+# PAUSED: | at_ms u64 | pause u8 | queue |
+_PAUSED: Final = struct.Struct("<QB")
+PAUSE_MAX: Final = 3  # 1 in, 2 out
+
+
+def paused_record(at_ms: int, queue: bytes, pause: int) -> bytes:
+    """What the queue does not do from now on."""
+    return framed(JobType.PAUSED, _PAUSED.pack(at_ms, pause) + queue)
+
+
+def read_paused(body: bytes) -> tuple[int, bytes, int]:
+    """When, the queue, and what it does not do."""
+    at_ms, pause = _PAUSED.unpack_from(body)
+    if pause > PAUSE_MAX:
+        raise ValueError("field value out of range")
+    return at_ms, body[_PAUSED.size :], pause
+
+
+def needs_clusters(record_type: int, body: bytes) -> bool:
+    """Whether a record may be in segments of version 2 only."""
+    if record_type != JobType.JOB:
+        return record_type in (JobType.OWNERS, JobType.PAUSED)
+    job = read_job(body)
+    return job.state in _OF_CLUSTERS or bool(job.extras.delivered)
+
+
 # Reading a stretch of log
 
 _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
@@ -348,6 +397,8 @@ _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
     JobType.QUEUED: read_queued,
     JobType.STOPPED: read_stopped,
     JobType.KEY: read_key,
+    JobType.OWNERS: read_owners,
+    JobType.PAUSED: read_paused,
 }
 
 

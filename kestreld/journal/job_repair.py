@@ -14,10 +14,12 @@ from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion
 from kestreld.files import FileLayer
 from kestreld.journal.found_segments import read_readable
 from kestreld.journal.inspection import MAY_BE_LOST
-from kestreld.journal.job_records import JobType, checked_job_end, read_done, read_job
+from kestreld.journal.job_records import JobType, checked_job_end, needs_clusters, read_done, read_job
 from kestreld.journal.job_salvage import JobSalvage, result_of
 from kestreld.journal.job_segments import (
     HEADER_BYTES,
+    VERSION,
+    VERSION_OF_CLUSTERS,
     FoundJobSegment,
     JobJournal,
     job_segment_name,
@@ -172,6 +174,14 @@ class _JobRepair:
         loss = f"jobs in them {MAY_BE_LOST}" if at else "no job known to be lost"
         self.report.damages.append(f"{one.path}: byte {at}: {reason}; {size_bytes} bytes left out, {loss}")
 
+    def _version_of(self, one: FoundJobSegment) -> int:
+        """That of its header, or one that its records need. Raises OSError."""
+        if one.header is not None:
+            return one.header.version
+        buffer = result_of(read_readable(self._files, one.path, min(one.used_bytes, one.size_bytes)))
+        whole = [(kind, buffer[at + FRAME_BYTES : end]) for kind, at, end in JobSalvage(buffer, 0).pieces() if kind]
+        return VERSION_OF_CLUSTERS if any(needs_clusters(kind, body) for kind, body in whole) else VERSION
+
     def replace(self, segment_bytes_max: int) -> None:
         """Build the new log and put it in place. Raises JournalFailed or OSError."""
         new = Replacement(self._files, self._clock, self._folder)
@@ -191,6 +201,7 @@ class _JobRepair:
         while log_id in self._log_ids:
             log_id += 1
         journal = JobJournal(self._files, self._clock, OpenFiles(), folder, log_id, self._last_number)
+        journal.use_version(max(map(self._version_of, self._parts), default=VERSION))
         journal.make_folder()
         try:
             journal.begin_segment()

@@ -27,6 +27,7 @@ FOLDER: Final = ".jobs"  # in the spool
 SUFFIX: Final = ".jobs"
 MAGIC: Final = b"KESTRJOB"
 VERSION: Final = 1
+VERSION_OF_CLUSTERS: Final = 2  # has records of jobs that other nodes hold, and of pauses
 _HEADER: Final = struct.Struct("<8sHHIQIQQQ")
 _CHECKSUM: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
@@ -45,12 +46,13 @@ class JobHeader:
     created_at_ms: int
     previous_bytes: int = 0
     previous_synced: int = 0
+    version: int = VERSION
 
 
 def encode_job_header(header: JobHeader) -> bytes:
     fields = _HEADER.pack(
-        MAGIC, VERSION, 0, HEADER_BYTES, header.log_id, header.segment, header.created_at_ms, header.previous_bytes,
-        header.previous_synced,
+        MAGIC, header.version, 0, HEADER_BYTES, header.log_id, header.segment, header.created_at_ms,
+        header.previous_bytes, header.previous_synced,
     )  # fmt: skip
     return fields + _CHECKSUM.pack(xxh3_64_intdigest(fields) & 0xFFFFFFFF)
 
@@ -65,9 +67,12 @@ def decode_job_header(buffer: bytes, path: str) -> JobHeader:
     (checksum,) = _CHECKSUM.unpack_from(buffer, _HEADER.size)
     if xxh3_64_intdigest(buffer[: _HEADER.size]) & 0xFFFFFFFF != checksum:
         raise JournalCorrupt(path, 0, "the segment header's checksum does not match")
-    if fields[1] != VERSION:
-        raise LaterVersion(path, 8, f"job log version {fields[1]}; this kestreld reads version {VERSION}")
-    return JobHeader(*fields[4:])
+    if not VERSION <= fields[1] <= VERSION_OF_CLUSTERS:
+        raise LaterVersion(
+            path, 8, f"job log version {fields[1]}; this kestreld reads versions up to {VERSION_OF_CLUSTERS}"
+        )
+    _, version, _, _, log_id, segment, created_at_ms, previous_bytes, previous_synced = fields
+    return JobHeader(log_id, segment, created_at_ms, previous_bytes, previous_synced, version)
 
 
 def job_segment_name(number: int) -> str:
@@ -243,7 +248,7 @@ def _must_be_complete(folder: str, log: FoundLog) -> None:
 class JobJournal(Journal):
     """The open job log. What is in memory is all of it: its segments are read at the start, and never again."""
 
-    __slots__ = ("last_number", "may_mark", "synced_at", "synced_bytes")
+    __slots__ = ("last_number", "may_mark", "synced_at", "synced_bytes", "version")
 
     def __init__(
         self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str, log_id: int, last_number: int = 0
@@ -254,6 +259,7 @@ class JobJournal(Journal):
         self.synced_bytes = 0  # of the live segment
         self.synced_at = (0, 0)  # segment number and offset: everything before is on disk
         self.may_mark = True  # not while another log counts, until this one holds all jobs
+        self.version = VERSION  # of the segments that are begun
 
     @property
     def next_number(self) -> int:
@@ -277,6 +283,7 @@ class JobJournal(Journal):
                 self.clock.wall_ms,
                 previous_bytes,
                 previous_bytes if is_synced else self.synced_bytes,
+                self.version,
             )
         )
         path = f"{self.folder}/{job_segment_name(number)}"
@@ -285,6 +292,10 @@ class JobJournal(Journal):
         self.last_number = number
         self.synced_bytes = 0
         self.written_to = True
+
+    def use_version(self, version: int) -> None:
+        """Begin segments of this version from now on."""
+        self.version = version
 
     def go_on_behind(self, segments: Sequence[Segment], marker: Marker | None, synced_bytes: int = 0) -> None:
         """Take up a log that was read. Nothing is appended to what is there, of which not all need be on disk.

@@ -1,5 +1,6 @@
 """What is due when: waits that end, leases that run out, items whose time comes. On the monotonic clock."""
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -70,3 +71,26 @@ class Agenda:
             at_ms, _, scheduled = heappop(self.heap)
             if scheduled.is_due_at(at_ms):
                 scheduled.fall_due(now_ms)
+
+
+class Alarm(Scheduled):
+    """Calls something when it is due. It may be set again each time."""
+
+    __slots__ = ("_agenda", "_call", "_is_set")
+
+    def __init__(self, agenda: Agenda, call: Callable[[], None]) -> None:
+        super().__init__(0)
+        self._agenda = agenda
+        self._call = call
+        self._is_set = False
+
+    def set(self, due_at_ms: int) -> None:
+        """Have it be due then, unless it is set already."""
+        if not self._is_set:
+            self._is_set = True
+            self.due_at_ms = due_at_ms
+            self._agenda.add(self)
+
+    def fall_due(self, now_ms: int) -> None:
+        self._is_set = False
+        self._call()

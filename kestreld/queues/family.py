@@ -177,10 +177,15 @@ class Family(Committed):
         """The lowest id of an item that was moved here and may be waiting; 0 = there is none."""
         if not self.origins:
             return 0
-        head = self.lowest_head()
-        while self.origins and (first := next(iter(self.origins))) < head:
-            del self.origins[first]
-        return next(iter(self.origins), 0)
+        head, gone, lowest = self.lowest_head(), 0, 0
+        for one in self.origins:
+            if one >= head:
+                lowest = one
+                break
+            gone += 1
+        if gone > len(self.origins) // 2:
+            self.forget_origins()  # not one by one: a dictionary finds its first entry behind all that were deleted
+        return lowest
 
     def note_abort(self, reader: Holder, aborted: int, times: int) -> None:
         """Have the next commit say how often an item has failed that waits again."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import Range, ReaderState, Type, item_id, item_optional_fields
+from kestreld.journal.records import Range, ReaderState, Type, item_add_at_ms, item_id, item_optional_fields
 from kestreld.journal.segment import Segment
 from kestreld.queues.queue import Queue
 
@@ -94,6 +94,53 @@ class RangeRead:
             at = end
         self._offset += at
         return True
+
+
+class RangeSearch(RangeRead):
+    """Looks for where a range ends that has at most so many bytes, or for the first item put at some time or later.
+
+    It keeps no records. `next_id` is what was found once `read` is over, or where it stopped after `scan_bytes_max` of
+    the journal; `size_bytes` is the records of the items before it, without those of single readers.
+    """
+
+    def __init__(self, queue: Queue, first: int, bytes_max: int, at_ms: int | None, scan_bytes_max: int) -> None:
+        super().__init__(queue, first, 1, bytes_max)
+        self._at_ms = at_ms
+        self._scan_left_bytes = scan_bytes_max
+        self.is_partial = False  # whether it ended as it had looked at so much
+
+    def _take(self, journal: Journal, segment: Segment, chunk: bytes, end_id: int) -> bool:
+        at = 0
+        while at < len(chunk):
+            record_type, end = journal.check(chunk, at, segment.number, self._offset)
+            if record_type == Type.PUT:
+                found = item_id(record := chunk[at:end])
+                if at == 0 and self._offset > (segment.seek_points[-1][1] if segment.seek_points else 0):
+                    segment.mark(found, self._offset)  # so that the next search need not read what is before
+                if found >= end_id:
+                    self.next_id = end_id
+                    return False
+                if found >= self.next_id:
+                    if self._ends(record):
+                        self.next_id = found
+                        return False
+                    self.next_id = found + 1
+            at = end
+        self._offset += at
+        self._scan_left_bytes -= at
+        self.is_partial = self._scan_left_bytes <= 0
+        return not self.is_partial
+
+    def _ends(self, record: bytes) -> bool:
+        """Whether the range ends before this item; counts it otherwise."""
+        if item_optional_fields(record)[2]:
+            return False
+        if self._at_ms is not None:
+            return item_add_at_ms(record) >= self._at_ms
+        if self.size_bytes and self.size_bytes + len(record) > self._bytes_max:
+            return True
+        self.size_bytes += len(record)
+        return False
 
 
 def waiting_in(state: ReaderState) -> Wanted:

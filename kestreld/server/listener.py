@@ -27,7 +27,7 @@ class BoundListener(ABC):
         self.bound = bound
         self.address = f"tls:{bound.address}" if is_tls else bound.address
         self._turn = turn
-        self._is_paused = False
+        self._is_paused = self._is_held = False
         turn.acceptors[bound.fileno()] = self
         turn.poller.register(bound.fileno(), net.READABLE)
 
@@ -62,9 +62,19 @@ class BoundListener(ABC):
             self._is_paused = True
             self._turn.poller.unregister(self.bound.fileno())
 
+    def hold(self) -> None:
+        """Accept nobody before `let_in`; whoever connects meanwhile waits."""
+        self._is_held = True
+        self._pause()
+
+    def let_in(self) -> None:
+        """Accept those who wait, and whoever comes."""
+        self._is_held = False
+        self.resume()
+
     def resume(self) -> None:
         """Once a second: accept again."""
-        if self._is_paused:
+        if self._is_paused and not self._is_held:
             self._is_paused = False
             self._turn.poller.register(self.bound.fileno(), net.READABLE)
 

@@ -99,6 +99,8 @@ class Service:
         self._dictionary: Dictionary | None = None  # None = there is no cache
         self.job_figures: JobFigures | None = None  # None = there are no jobs
         self.once_a_second: list[Callable[[], None]] = []  # of who else has something to look after,
+        # Or a configuration to check: raises ConfigError, or returns what puts it to use,
+        self.at_reload: list[Callable[[Config], Callable[[], None]]] = []
         self.at_stop: list[Callable[[], None]] = []  # or to end,
         self.at_close: list[Callable[[int | None], None]] = []  # or to put on disk, in time as the stopwatch has it
         self.stopped: asyncio.Future[None] = loop.create_future()
@@ -330,7 +332,10 @@ class Service:
         context = server_context(running, self.collection.files)
         if context is None and any(address.tls for address in running.addresses):
             raise ConfigError([config.problem("tls_certificate", "required by tls: listeners until the restart")])
+        put_to_use = [check(running) for check in self.at_reload]
         configured = self.collection.configure(running)
+        for put in put_to_use:
+            put()
         self.admission.configure(running, context)
         self.state.max_open_reads = config.max_open_reads
         if self._dictionary is not None:

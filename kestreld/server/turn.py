@@ -43,6 +43,7 @@ class Turn:
         self.acceptors: dict[int, Acceptor] = {}
         self.ready: list[Session] = []  # something may be done that had to wait
         self.outgoing: list[Session] = []
+        self.senders: list[Callable[[], None]] = []  # of what else is to leave after a commit
 
     def run(self, events: Events) -> None:
         """One turn of the server."""
@@ -73,13 +74,21 @@ class Turn:
             self.commit.run()
             if self.commit.failed:
                 self._tell_failures()
+        if self.senders:
+            self._send_others()
         outgoing, self.outgoing = self.outgoing, []
         for session in outgoing:
             session.flush()
+        if self.senders:
+            self._send_others()  # what sessions have done since: the next piece of a long reply
         if self.commit.rolling:
             self.housekeep()
         if self.ready or self.commit.dirty:
             self.again()
+
+    def _send_others(self) -> None:
+        for send in self.senders:
+            send()
 
     def _go_on(self) -> None:
         # One round only: what becomes ready by this has its turn after the commit.

@@ -30,18 +30,19 @@ def test_the_commands_on_the_page_work(tmp_path):
             done = subprocess.run(["sh", "-euc", script], env=environment, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, (script, done.stderr)
             said.append(done.stdout)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     assert said[0] == "ok\nready\n"
     assert '"is_full":false' in said[3]
     assert '"data":"second"' in said[4]
-    assert '"moved":3,"to":{"again":3},"without_origin":0' in said[5]
-    assert '"state":"live"' in said[6]
-    assert '"rows":[["mail",1,0,1,0,0,0,1,1,"none",0,' in said[7]
-    assert '"state":"active"' in said[7]
-    assert '"data":"hello"' in said[7]
-    assert said[8].splitlines()[0] == '{"reader":"report","kind":"stream","head":1,"behind":4}'
-    assert said[8].splitlines()[-1] == '{"dropped":"report"}'
-    assert '"waiters":0,"open":0,"leased":0,"waiting":[],"holding":[],"leasing":[],"readers":[{"reader":"",' in said[9]
+    assert '"id":3,"bytes":93,"is_end":true' in said[5]
+    assert '"moved":3,"to":{"again":3},"without_origin":0' in said[6]
+    assert '"state":"live"' in said[7]
+    assert '"rows":[["mail",1,0,1,0,0,0,1,1,"none",0,' in said[8]
+    assert '"state":"active"' in said[8]
+    assert '"data":"hello"' in said[8]
+    assert said[9].splitlines()[0] == '{"reader":"report","kind":"stream","head":1,"behind":4}'
+    assert said[9].splitlines()[-1] == '{"dropped":"report"}'
+    assert '"waiters":0,"open":0,"leased":0,"waiting":[],"holding":[],"leasing":[],"readers":[{"reader":"",' in said[10]
 
 
 def test_the_page_names_every_metric_of_queues():
@@ -53,7 +54,6 @@ def test_the_page_names_every_metric_of_jobs_and_every_column():
     page = PAGE.read_text()
     shown = set(re.findall(r"`(?:kestrel_jobs|kestrel_jobs_queue)?_(\w+)`", page))
     of_queues = {name for _, name, _, _ in job_metrics.OF_QUEUES}
-    assert {name for name, _, _ in job_metrics.OF_NODE.values()} | of_queues <= shown | {
-        name.removeprefix("queue_") for name in shown
-    }
+    shown |= {name.removeprefix("queue_") for name in shown} | {f"cluster_{name}" for name in shown}
+    assert {name for name, _, _ in job_metrics.OF_NODE.values()} | of_queues <= shown
     assert all(f"`{column}`" in page for column in COLUMNS)

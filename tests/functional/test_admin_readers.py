@@ -289,6 +289,8 @@ def test_rights_are_those_of_the_queue(tmp_path):
             ("/queues/ab/items", "GET", 200),
             ("/queues/ab%2Bchild/items", "GET", 200),
             ("/queues/b/items", "GET", 403),
+            ("/queues/ab/position?at_ms=0", "GET", 200),
+            ("/queues/b/position?at_ms=0", "GET", 403),
             ("/queues/c/items", "GET", 403),
             ("/queues/c%2Fa/items", "GET", 403),
             ("/queues/ab/readers/r", "POST", 403),

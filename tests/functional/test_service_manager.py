@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.accounts import quick_hash
 from tests.support.daemon import ROOT, Daemon
+from tests.support.process import environment
 from tests.support.queue_client import QueueClient
 from tests.support.resp import resp_client
 
@@ -219,12 +221,12 @@ def test_an_account_that_is_not_there_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-@pytest.mark.parametrize("unit", ["kestreld.service", "kestrel-journal-verify.service"])
+@pytest.mark.parametrize("unit", ["kestreld.service", "kestreld@.service", "kestrel-journal-verify.service"])
 def test_the_unit_is_hardened(unit):
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(UNITS / unit)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
-    exposure = re.search(rf"Overall exposure level for {unit}: ([0-9.]+)", done.stdout)
+    exposure = re.search(rf"Overall exposure level for {unit.replace('@', '@i')}: ([0-9.]+)", done.stdout)
     assert exposure is not None
     assert float(exposure[1]) <= 2.0
 
@@ -233,9 +235,79 @@ def test_the_unit_is_hardened(unit):
 def test_the_units_are_understood(tmp_path):
     units = []
     for path in sorted(UNITS.iterdir()):
-        units.append(tmp_path / path.name)  # where the programs are is the packager's choice
+        units.append(tmp_path / path.name.replace("@.", "@7711."))  # where the programs are is the packager's choice
         units[-1].write_text(re.sub(r"(?m)^(Exec\w+=)/usr/bin/kestrel\w+", r"\1/bin/true", path.read_text()))
     pages = os.environ | {"MANPATH": str(ROOT / "packaging" / "man")}  # those that the units name are looked for
     command = ["systemd-analyze", "verify", *units]
     done = subprocess.run(command, env=pages, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def settings_of(unit):
+    """The lines of a unit's [Service], but for comments."""
+    service = (UNITS / unit).read_text().partition("\n[Service]\n")[2].partition("\n[")[0]
+    return [line for line in service.splitlines() if line and not line.startswith("#")]
+
+
+def test_a_node_of_a_cluster_is_as_hardened_as_a_server_of_its_own():
+    own, node = settings_of("kestreld.service"), settings_of("kestreld@.service")
+    names = {line.partition("=")[0] for line in set(own) ^ set(node)}
+    assert names == {"ExecStartPre", "ExecStart", "StateDirectory", "RuntimeDirectory", "Environment"}
+
+
+def test_nodes_of_the_unit_run_beside_each_other_and_meet(tmp_path):
+    """With the words that the unit has for each, in folders of the test."""
+    lines = settings_of("kestreld@.service")
+    variables = dict(
+        line.removeprefix("Environment=").strip('"').split("=", 1) for line in lines if "Environment" in line
+    )
+    (tmp_path / "kestreld.yaml").write_text("listen: {cache: 127.0.0.1:11211}\njobs: {journal: true}\n")
+    nodes, ports = [], free_ports(2)
+    try:
+        for port in ports:
+
+            def here(words, port=port):
+                for name, value in variables.items():
+                    words = words.replace(f"${{{name}}}", value).replace(f"${name}", value)
+                for old in ("/etc/kestreld", "/run/kestreld-%i", "/var/lib/kestreld-%i"):
+                    words = words.replace(old, f"{tmp_path}/{port}" if "%i" in old else str(tmp_path))
+                return [sys.executable, "-m", *words.replace("%i", str(port)).replace("/usr/bin/", "").split()]
+
+            (tmp_path / str(port)).mkdir()
+            for line in lines:
+                name, _, words = line.partition("=")
+                if name == "ExecStartPre":
+                    checked = forked.run(here(words), None, 60, cwd=ROOT, env=environment(), text=True)
+                    assert (checked.returncode, checked.stderr) == (0, "")
+                elif name == "ExecStart":
+                    nodes.append(
+                        forked.Launched(here(words), cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+                    )
+            ready = nodes[-1].stderr.readline()
+            assert f"disque=127.0.0.1:{port} cluster=127.0.0.1:{port + 10_000}" in ready, ready
+            assert f"memcache=unix:{tmp_path}/{port}/kestreld.sock" in ready
+            assert (tmp_path / str(port) / "spool").is_dir()
+        first, second = (f"127.0.0.1:{port}" for port in ports)
+        meet = [sys.executable, "-m", "kestrelctl", "cluster", "meet", second, "-s", first]
+        met = forked.run(meet, None, 60, cwd=ROOT, env=environment(), text=True)
+        assert (met.returncode, met.stderr) == (0, "")
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+            node.stderr.close()
+
+
+def free_ports(count):
+    """Ports with which those 10000 above are free, too; below the range that clients' own ports are from."""
+    found, port = [], 20_000
+    while len(found) < count:
+        port += 1
+        with socket.socket() as own, socket.socket() as bus:
+            try:
+                own.bind(("127.0.0.1", port))
+                bus.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+        found.append(port)
+    return found

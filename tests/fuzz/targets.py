@@ -15,6 +15,7 @@ from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
 from kestreld.server.memcache.commands import CommandCache
+from tests.fuzz.bus_target import cluster_bus
 from tests.fuzz.cache_target import cache_commands
 from tests.fuzz.forging import with_true_checksums
 from tests.support.clock import START_WALL_MS, FakeClock
@@ -264,6 +265,7 @@ TARGETS: Final[dict[str, Target]] = {
     "memcache_parser": memcache_parser,
     "cache_commands": cache_commands,
     "disque_commands": disque_commands,
+    "cluster_bus": cluster_bus,
     "journal_reader": journal_reader,
     "kestrel_files": kestrel_files,
     "disque_aof": disque_aof,

@@ -113,11 +113,16 @@ def test_a_rewrite_makes_a_file_that_a_server_starts_with(tmp_path: Path) -> Non
         assert client("ADDJOB", "q", "x", 0).startswith(b"NOREPL"), "as Disque after CONFIG SET maxmemory 0"
 
 
-def test_a_node_joins_no_cluster_and_has_no_replicas(client: RespClient) -> None:
-    assert client("CLUSTER", "MEET", "127.0.0.1", 7712) == b"ERR this node stands alone: it does not join clusters"
-    assert client("ADDJOB", "q", "x", 0, "REPLICATE", 2) == (
-        b"NOREPL Not enough reachable nodes for the requested replication level"
-    )
+def test_a_node_without_a_bus_joins_no_cluster(tmp_path: Path) -> None:
+    with (
+        running_daemon(tmp_path, "listen.disque=127.0.0.1:0", "cluster.port=null") as daemon,
+        resp_client(daemon.disque) as client,
+    ):
+        assert client("CLUSTER", "MEET", "127.0.0.1", 7712) == b"ERR this node stands alone: cluster.port is null"
+        assert client("CLUSTER", "MEET", "localhost", 7712) == b"ERR Invalid node address specified: localhost:7712"
+        assert client("CLUSTER", "SAVECONFIG") == b"OK"
+        assert client("CLUSTER", "RESET") == b"OK"
+        assert "cluster=" not in daemon.log[-1]
 
 
 def test_many_jobs_at_once_make_nobody_else_wait(server: Daemon, client: RespClient) -> None:

@@ -48,7 +48,7 @@ def test_a_disque_conf_says_where_it_listens_works_and_logs(tmp_path: Path) -> N
         assert server.stop() == 0
     first = (tmp_path / "data" / "disque.log.1").read_text()
     assert f"without effect here: pidfile ({server.conf_path}:4), hz ({server.conf_path}:6)" in first
-    assert f"the cluster bus, port {port + 10_000}, is not opened" in first
+    assert f" cluster=127.0.0.1:{port + 10_000} " in first
     assert "stopped" in log.read_text()
     assert server.log == []
 

@@ -15,6 +15,10 @@ from tests.support.http import ask, basic
 from tests.support.resp import RespClient, resp_client
 from tests.support.wire import connected
 
+COUNTERS = {
+    *("jobs_in", "jobs_out", "jobs_default_copies_below_three", "jobs_async_copies_missed", "jobs_given"),
+    "jobs_taken",
+}
 ODD = b"odd /\r\n'\\\xff"
 
 
@@ -79,12 +83,26 @@ def test_the_server_tells_of_its_jobs_by_stats_json_and_metrics(used: Daemon) ->
         "jobs_memory_level": 0,
         "jobs_log_failed": 0,
         "jobs_loading": 0,
+        "jobs_acked": 0,
+        "jobs_being_added": 0,
+        "jobs_default_copies": 1,
+        "jobs_default_copies_below_three": 0,
+        "jobs_async_copies_missed": 0,
+        "jobs_given": 0,
+        "jobs_taken": 0,
+        "jobs_cluster_size": 1,
+        "jobs_cluster_known": 1,
+        "jobs_cluster_reachable": 0,
+        "jobs_cluster_down": 0,
+        "jobs_cluster_strangers": 0,
+        "jobs_cluster_copied_spools": 0,
+        "jobs_cluster_leaving": 0,
     }
     document = ask(used, "/stats.json").json
     assert {name: document["server"][name] for name in stats} == stats
     found = metrics(used)
     for name, value in stats.items():
-        assert found[f"kestrel_{name}" + ("_total" if name in ("jobs_in", "jobs_out") else ""),] == value
+        assert found[f"kestrel_{name}" + ("_total" if name in COUNTERS else ""),] == value
     assert found["kestrel_jobs_commands_total", "addjob"] == 4
     assert found["kestrel_jobs_command_seconds_total", "addjob"] > 0
     assert found["kestrel_jobs_queues_shown",] == 2

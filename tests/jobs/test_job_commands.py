@@ -288,3 +288,9 @@ def test_spans_that_no_clock_holds_are_refused(client: RespClient) -> None:
     assert client("ADDJOB", "q", "x", 0, "TTL", 1 << 63) == b"ERR TTL must be a number > 0"
     retry = client.fields("SHOW", client.job("q", "x", "RETRY", 4294968, "TTL", 10_000_000))
     assert retry["next-requeue-within"] > 4_000_000_000
+
+
+def test_a_lone_node_has_no_replicas(client: RespClient) -> None:
+    assert client("ADDJOB", "q", "x", 0, "REPLICATE", 2) == (
+        b"NOREPL Not enough reachable nodes for the requested replication level"
+    )

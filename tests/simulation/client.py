@@ -58,7 +58,7 @@ class Talk:
         self.is_unsure = False  # whether the server still has something open for it
         self.over = False
         self._ended_input_us = -1
-        link = network.connect(self._hear, self._ended)
+        link = network.connect_client(self._hear, self._ended)
         self.link = link
         if link is not None:
             self.connection = Connection(number, life, link)

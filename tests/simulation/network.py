@@ -11,6 +11,8 @@ from random import Random
 from typing import Final
 
 from kestreld import net
+from kestreld.server.bus.host_names import numeric
+from tests.simulation.fabric import Fabric, WireEnd
 from tests.simulation.schedule import ProcessLoop, Schedule
 
 DESCRIPTORS: Final = 2000
@@ -176,19 +178,35 @@ class Poller:
 
 
 class Port:
-    """The listening socket."""
+    """A listening socket: the first one is for clients, others for processes of the fabric."""
 
-    def __init__(self, network: "SimulatedNetwork", fd: int) -> None:
+    def __init__(self, network: "SimulatedNetwork", fd: int, address: str) -> None:
         self._network = network
         self._fd = fd
-        self.address = "simulated:22133"
+        self.address = address
         self.peer = ""
         self.arrived: deque[Link] = deque()
+        self._called: deque[tuple[WireEnd, str]] = deque()
 
     def fileno(self) -> int:
         return self._fd
 
-    def accept(self) -> ServerEnd:
+    @property
+    def has_arrivals(self) -> bool:
+        return bool(self.arrived or self._called)
+
+    def arrive_from(self, end: WireEnd, host: str) -> None:
+        """A process on that host has connected."""
+        self._called.append((end, host))
+        self._network.changed()
+
+    def local_of(self, connection: WireEnd) -> str:
+        return self._network.host
+
+    def accept(self) -> "ServerEnd | WireEnd":
+        if self._called:
+            end, self.peer = self._called.popleft()
+            return end
         if not self.arrived:
             raise BlockingIOError
         if self._network.chance.random() < self._network.descriptors_run_out:
@@ -196,32 +214,85 @@ class Port:
         return self.arrived.popleft().accepted()
 
     def close(self) -> None:
-        self._network.port = None
+        self._network.closed_port(self._fd)
         for link in self.arrived:
             link.refused()
 
 
 class SimulatedNetwork:
-    """The network of one server process."""
+    """The network of one server process, whose host is one of a fabric if there are several."""
 
-    def __init__(self, schedule: Schedule, loop: ProcessLoop, chance: Random) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        loop: ProcessLoop,
+        chance: Random,
+        fabric: Fabric | None = None,
+        host: str = "simulated",
+    ) -> None:
+        self.fabric = fabric
+        self.host = host
         self.schedule = schedule
         self.loop = loop
         self.chance = chance
-        self.port: Port | None = None
+        self.port: Port | None = None  # where clients connect
+        self._ports: dict[int, Port] = {}
         self.links: list[Link] = []
         self.descriptors_run_out = 0.0  # so often
-        self._ends: dict[int, ServerEnd] = {}
+        self._ends: dict[int, ServerEnd | WireEnd] = {}
         self._next_fd = 10_000
         self._poller = Poller(self)
+        if fabric is not None:
+            fabric.joined(self)
 
     def poller(self) -> Poller:
         return self._poller
 
     def listen_tcp(self, host: str, port: int) -> Port:
         self._next_fd += 1
-        self.port = Port(self, self._next_fd)
-        return self.port
+        if self.fabric is None:
+            self.port = self._ports[self._next_fd] = Port(self, self._next_fd, "simulated:22133")
+            return self.port
+        made = self._ports[self._next_fd] = Port(self, self._next_fd, f"{self.host}:{port}")
+        self.fabric.ports[self.host, port] = made
+        self.port = self.port or made
+        return made
+
+    def closed_port(self, fd: int) -> None:
+        port = self._ports.pop(fd, None)
+        if port is None:
+            return  # it was closed before
+        if port is self.port:
+            self.port = None
+        if self.fabric is not None:
+            for address in [address for address, one in self.fabric.ports.items() if one is port]:
+                del self.fabric.ports[address]
+
+    # Other processes
+
+    def connect(self, host: str, port: int) -> WireEnd:
+        """As `Network.connect`."""
+        assert self.fabric is not None
+        return self.fabric.connect(self, host, port)
+
+    def is_connected(self, connection: WireEnd) -> bool:
+        """As `Network.is_connected`."""
+        if connection.is_refused:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        if connection.broken:
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        return connection.is_connected
+
+    def resolve(self, host: str) -> str:
+        return numeric(host)
+
+    def add_end(self, end: WireEnd) -> int:
+        self._next_fd += 1
+        self._ends[self._next_fd] = end
+        return self._next_fd
+
+    def remove_end(self, fd: int) -> None:
+        self._ends.pop(fd, None)
 
     def descriptor_limit(self) -> int:
         return DESCRIPTORS
@@ -230,12 +301,13 @@ class SimulatedNetwork:
         end = self._ends.get(fd)
         if end is not None:
             return end.mask()
-        return net.READABLE if self.port is not None and self.port.arrived else 0
+        port = self._ports.get(fd)
+        return net.READABLE if port is not None and port.has_arrivals else 0
 
     def changed(self) -> None:
         self._poller.changed()
 
-    def connect(self, heard: Heard, ended: Callable[[], None]) -> "Link | None":
+    def connect_client(self, heard: Heard, ended: Callable[[], None]) -> "Link | None":
         """A client's connection to the server; None when nobody listens."""
         if self.port is None or not self.loop.alive:
             return None
@@ -260,6 +332,8 @@ class SimulatedNetwork:
         """The kernel hangs up for a process that was killed; after a power cut clients find out by themselves."""
         for link in self.links:
             link.server_died(silently=power_cut)
+        if self.fabric is not None:
+            self.fabric.left(self, power_cut=power_cut)
 
 
 class Link:

@@ -233,6 +233,9 @@ class ProcessFiles(FileLayer):
         self.created(path)
         return self._opened(file, path)
 
+    def make_like(self, fd: int, path: str) -> None:
+        assert self._file(path) is not self.open[fd][0]
+
     def open_append(self, path: str) -> int:
         self._call("open", path)
         return self._opened(self._file(path), path)

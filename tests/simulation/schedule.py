@@ -78,10 +78,23 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._died = died
         self.alive = True
         self.readers: dict[int, Callable[[], object]] = {}  # by descriptor of a poller
+        self._put_off: list[tuple[Callable[..., object], tuple[Any, ...]]] | None = None  # None = it is not stopped
+
+    def stop(self) -> None:
+        """SIGSTOP: nothing of it happens before `go_on`."""
+        self._put_off = [] if self._put_off is None else self._put_off
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        put_off, self._put_off = self._put_off, None
+        for callback, arguments in put_off or []:
+            self._schedule.after(0, self.run, callback, *arguments)
 
     def run(self, callback: Callable[..., object], *arguments: Any) -> None:
         """A step of the process, which may be its last."""
-        if self.alive:
+        if self._put_off is not None:
+            self._put_off.append((callback, arguments))
+        elif self.alive:
             try:
                 callback(*arguments)
             except Killed:

@@ -12,6 +12,7 @@ from kestreld.server.service import Service
 from kestreld.spool_lock import take_lock
 from tests.simulation.client import Talk
 from tests.simulation.disk import Disk
+from tests.simulation.fabric import Fabric
 from tests.simulation.history import History, Life
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process_files import Faults, Finished, ProcessFiles
@@ -54,7 +55,10 @@ class Server:
         chance: Random,
         died: Callable[[], None],
         trace: Callable[[str], None] | None = None,
+        fabric: Fabric | None = None,
+        host: str = "simulated",
     ) -> None:
+        """`fabric` connects it, as `host`, to other processes; None = there are none."""
         self.schedule = schedule
         self.history = history
         self.life = life
@@ -69,7 +73,7 @@ class Server:
         self._lock = -1
         self.loop = ProcessLoop(schedule, chance, died)
         self.files = ProcessFiles(disk, faults, self._in_background)
-        self.network = SimulatedNetwork(schedule, self.loop, chance)
+        self.network = SimulatedNetwork(schedule, self.loop, chance, fabric, host)
         self.clock = SimulatedClock(schedule, history, chance)
         self.collection: QueueCollection | None = None
         self.service: Service | None = None

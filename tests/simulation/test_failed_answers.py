@@ -56,7 +56,7 @@ class OneBadQueue(Host):
         """What a client sends in so many pieces, each in a turn of its own, is answered with that and no more."""
         assert self.server is not None
         heard, over = bytearray(), []
-        link = self.server.network.connect(lambda data, sent_us: heard.extend(data), lambda: over.append(True))
+        link = self.server.network.connect_client(lambda data, sent_us: heard.extend(data), lambda: over.append(True))
         assert isinstance(link, Link)
         for piece in pieces:
             link.send(piece)

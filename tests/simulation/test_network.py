@@ -10,7 +10,7 @@ def test_nothing_can_be_sent_once_the_input_is_ended() -> None:
     world.lay_out()
     world.start()
     assert world.server is not None
-    link = world.server.network.connect(lambda data, sent_us: None, lambda: None)
+    link = world.server.network.connect_client(lambda data, sent_us: None, lambda: None)
     assert link is not None
     link.send(b"version\r\n")
     link.end_input()

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kestreld import net
 from kestreld.cache.dictionary import Dictionary
 from kestreld.net import Connection, Network
 from kestreld.server.cache.protocol import Cache
@@ -23,7 +22,7 @@ class CacheHere:
     def connect(self) -> Connection:
         host, _, port = self.address.rpartition(":")
         connection = Network().connect(host, int(port))
-        self.server.run_until(lambda: net.is_connected(connection))
+        self.server.run_until(lambda: self.server.network.is_connected(connection))
         return connection
 
     def ask(self, request: bytes, answer: bytes) -> None:

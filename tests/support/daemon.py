@@ -80,6 +80,11 @@ class Daemon:
         self.process = forked.Launched(
             self.command(), cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
+        self.await_ready()
+
+    def await_ready(self) -> None:
+        """Returns once the process listens; reads its log from then on."""
+        assert self.process is not None
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(without_time(line))

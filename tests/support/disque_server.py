@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +20,12 @@ READY: Final = re.compile(r"ready .* disque=(\S+)")
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """One that nobody listens on now, nor on that of its bus, which is 10000 higher."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as probe, suppress(OSError, OverflowError):
+            port = int(probe.getsockname()[1])
+            socket.create_server(("127.0.0.1", port + 10_000)).close()
+            return port
 
 
 class DisqueServer:

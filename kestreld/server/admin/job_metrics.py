@@ -27,7 +27,44 @@ OF_NODE: Final = {
     "jobs_log_bytes": ("log_bytes", "gauge", "Bytes of the log of jobs."),
     "jobs_log_failed": ("log_failed", "gauge", "1 when writes to the log of jobs are failing."),
     "jobs_loading": ("loading", "gauge", "1 while jobs are loaded from their log."),
+    "jobs_acked": ("acked", "gauge", "Acknowledgements that not all nodes know of yet."),
+    "jobs_being_added": ("being_added", "gauge", "Jobs whose producers wait for copies."),
+    "jobs_default_copies": ("default_copies", "gauge", "Copies that ADDJOB without REPLICATE makes now."),
+    "jobs_default_copies_below_three": (
+        "default_copies_below_three_total",
+        "counter",
+        "Jobs added without REPLICATE that got fewer than three copies, for want of nodes.",
+    ),
+    "jobs_async_copies_missed": (
+        "async_copies_missed_total",
+        "counter",
+        "Copies of jobs added with ASYNC that no node could take.",
+    ),
+    "jobs_given": ("given_total", "counter", "Jobs given to other nodes whose clients waited for them."),
+    "jobs_taken": ("taken_total", "counter", "Jobs taken from other nodes."),
+    "jobs_cluster_size": ("cluster_size", "gauge", "Nodes of the cluster, this one included, up or not."),
+    "jobs_cluster_known": ("cluster_known", "gauge", "Nodes known, this one and those being met included."),
+    "jobs_cluster_reachable": ("cluster_reachable", "gauge", "Other nodes that are neither down nor leaving."),
+    "jobs_cluster_down": ("cluster_down", "gauge", "Other nodes that do not answer."),
+    "jobs_cluster_strangers": ("cluster_strangers", "gauge", "Other nodes that do not know this one."),
+    "jobs_cluster_copied_spools": ("cluster_copied_spools", "gauge", "Processes that have the id of another node."),
+    "jobs_cluster_leaving": ("cluster_leaving", "gauge", "1 while this node leaves the cluster."),
 }
+# Column -> metric, type, help, and by how much to divide. With the labels node and address, of each other node.
+OF_OTHER_NODES: Final = (
+    ("up", "up", "gauge", "1 when it takes messages about jobs.", 1),
+    ("lag_us", "lag_seconds", "gauge", "Round trip of the latest ping.", 1_000_000),
+    ("queued_bytes", "queued_bytes", "gauge", "Bytes that wait to be sent to it.", 1),
+    ("messages_out", "messages_sent_total", "counter", "Messages sent to it.", 1),
+    ("messages_in", "messages_received_total", "counter", "Messages received from it.", 1),
+    ("messages_lost", "messages_lost_total", "counter", "Messages to it that were dropped, for want of a link.", 1),
+    ("bytes_out", "sent_bytes_total", "counter", "Bytes sent to it.", 1),
+    ("bytes_in", "received_bytes_total", "counter", "Bytes received from it.", 1),
+    ("links", "links_total", "counter", "Links established to it; each but the first is a reconnect.", 1),
+    ("refused", "refused_total", "counter", "Links that it or this node has refused.", 1),
+    ("jobs_given", "given_total", "counter", "Jobs given to it, whose clients waited for them.", 1),
+    ("jobs_taken", "taken_total", "counter", "Jobs taken from it.", 1),
+)
 # Column -> metric, type, help.
 OF_QUEUES: Final = (
     ("queued", "queued", "gauge", "Jobs that wait in the queue."),
@@ -50,6 +87,7 @@ def render_jobs(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> 
         of_node, kind, words = OF_NODE[name]
         yield total_metric(f"kestrel_jobs_{of_node}", kind, words, value)
     yield _commands(figures)
+    yield _other_nodes(figures)
     shown: list[Row] = []
     for found in _shown(figures, per_queue, sees):
         yield None
@@ -90,6 +128,19 @@ def _shown(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> Itera
         found += [row for row in some if pattern is None or pattern.fullmatch(str(row[0]))]
         yield None
     yield found
+
+
+def _other_nodes(figures: JobFigures) -> str:
+    _, *rows = [dict(zip(figures.NODE_COLUMNS, row, strict=True)) for row in figures.nodes()]
+    lines: list[str] = []
+    for column, name, kind, words, divisor in OF_OTHER_NODES if rows else ():
+        metric = f"kestrel_jobs_node_{name}"
+        lines.append(f"# HELP {metric} {words}\n# TYPE {metric} {kind}\n")
+        for row in rows:
+            if (value := row[column]) is not None:
+                shown = value if divisor == 1 else int(value) / divisor
+                lines.append(f'{metric}{{node="{row["id"]}",address="{label_of(str(row["address"]))}"}} {shown}\n')
+    return "".join(lines)
 
 
 def _commands(figures: JobFigures) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from kestreld.config.users import Right, Thing
-from kestreld.jobs.job import ACTIVE, DELAYED, QUEUED, Job
+from kestreld.jobs.job import ACTIVE, COPY, DELAYED, QUEUED, Job
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.table import PARTS
 from kestreld.server.accounts import Account
@@ -27,7 +27,7 @@ BODY_BYTES_MAX: Final = 4096
 LOOKED_AT_MAX: Final = 200_000  # jobs, for one answer
 STEP_JOBS: Final = 50
 BAD_AFTER: Final = "after must be what next was in the answer before"
-STATES: Final = {"queued": QUEUED, "active": ACTIVE, "delayed": DELAYED}
+STATES: Final = {"queued": QUEUED, "active": ACTIVE, "delayed": DELAYED, "copy": COPY}
 _WORDS: Final = {state: word for word, state in STATES.items()}
 
 

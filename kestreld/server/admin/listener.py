@@ -10,7 +10,7 @@ import binascii
 import ipaddress
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
@@ -361,14 +361,14 @@ class AdminListener(BoundListener):
                 "columns": COLUMNS,
                 "gone": gone,
             }
-        lists = {"rows": rows}
+        lists: dict[str, Sequence[tuple[Any, ...]]] = {"rows": rows}
         if jobs is not None:
-            head["job_columns"] = jobs.COLUMNS
-            lists["job_rows"] = job_rows
+            head |= {"job_columns": jobs.COLUMNS, "job_node_columns": jobs.NODE_COLUMNS}
+            lists |= {"job_rows": job_rows, "job_nodes": jobs.nodes()}
         return await stream(request, _stats_pieces(head, lists), "application/json", self.share)
 
 
-def _stats_pieces(head: dict[str, Any], lists: dict[str, list[Row]]) -> Iterator[str]:
+def _stats_pieces(head: dict[str, Any], lists: Mapping[str, Sequence[tuple[Any, ...]]]) -> Iterator[str]:
     yield json.dumps(head, separators=(",", ":"))[:-1]
     for name, rows in lists.items():
         yield f',"{name}":['

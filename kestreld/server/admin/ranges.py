@@ -40,7 +40,7 @@ class Ranges:
         self._share = share
         self._complain = complain
         self._waits: set[asyncio.Future[None]] = set()
-        self._reads = asyncio.Semaphore(READS_MAX)
+        self.reads = asyncio.Semaphore(READS_MAX)
 
     async def answer(self, request: web.BaseRequest, name: str, account: Account | None) -> web.StreamResponse:
         """A page of a queue's items, or of what a child was given. Raises Refused."""
@@ -68,7 +68,7 @@ class Ranges:
                 await asyncio.sleep(delay_ms / 1000)
                 self._clock.read()
         await self._wait(queue, first, only, wait_ms)
-        async with self._reads:
+        async with self.reads:
             found = await self.read_some(queue, RangeRead(queue, first, limit, bytes_max, only, wanted))
             headers = {
                 **HEADERS,

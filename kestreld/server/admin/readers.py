@@ -5,6 +5,7 @@ GET    /queues/Q                                readers, ids, the journal's id
 GET    /queues/Q/journal                        segments, and who needs them
 GET    /queues/Q/consumers?limit=               who waits on it, who holds open reads of it, how far readers are behind
 GET    /queues/Q/items?first=&limit=&bytes=&reader=&waiting=&wait_ms=&format=
+GET    /queues/Q/position?at_ms=, ?first=&bytes=: see positions.py
 GET    /queues/Q/items?state=, POST /queues/Q/items/ID/…, /cancel, /redrive: see items.py
 POST   /queues/Q/readers/R?from=                make a reader
 POST   /queues/Q/readers/R/done?through=        it is done with all items up to this one
@@ -30,6 +31,7 @@ from kestreld.server.admin.answers import ID_DIGITS_MAX, Refused, Share, as_json
 from kestreld.server.admin.consumers import CONSUMERS_DEFAULT, CONSUMERS_MAX, ConsumersReport
 from kestreld.server.admin.items import Items
 from kestreld.server.admin.journal import describe_journal
+from kestreld.server.admin.positions import Positions
 from kestreld.server.admin.ranges import Ranges, check_readable, find_family, place_in
 from kestreld.server.admin.rows import shown_name
 
@@ -49,6 +51,7 @@ class Readers:
         self._collection = service.collection
         self._share = share
         self._items = Items(service, share, ranges, self._written)
+        self._positions = Positions(service, ranges)
 
     async def answer(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
         """`parts` is the path behind /queues, as latin-1 text."""
@@ -69,6 +72,9 @@ class Readers:
                 if "state" in request.rel_url.query:
                     return await self._items.page(request, name, account)
                 return await self._ranges.answer(request, name, account)
+            case ("GET", [name, "position"]):
+                _check(account, Right.PEEK, name)
+                return await self._positions.answer(request, name)
             case ("POST", [name, "items", number, "cancel" | "run-now" | "extend" | "give-back" as action]):
                 _check(account, Right.GET, name)
                 return await self._items.act(request, name, number, action)
@@ -91,7 +97,7 @@ class Readers:
                 _,
                 []
                 | [_]
-                | [_, "items" | "journal" | "consumers" | "cancel" | "redrive"]
+                | [_, "items" | "position" | "journal" | "consumers" | "cancel" | "redrive"]
                 | [_, "readers", _]
                 | [_, "readers", _, "done"]
                 | [_, "items", _, "cancel" | "run-now" | "extend" | "give-back"],

@@ -36,7 +36,7 @@ class DisqueClient(CommandHandler):
         raise NotImplementedError
 
     def send_away(self, reply: bytes) -> None:
-        """End a wait that nothing will come of."""
+        """End a wait that nothing will come of; b"" = the answer is what the command has for that."""
         raise NotImplementedError
 
     def hang_up(self) -> None:

@@ -14,6 +14,7 @@ BUFFER_LIMIT: Final = b"client-output-buffer-limit"
 BIND: Final = b"bind"
 BIND_MAX: Final = 16  # addresses
 PORT_MAX: Final = 65_535
+REPLICATE_MAX: Final = 65_535
 KEEPALIVE_S: Final = b"60"  # where CONFIG has turned it on
 KEEPALIVE_S_MAX: Final = 32_767  # tcp(7)
 _YES_NO: Final = one_of(b"yes", b"no")
@@ -22,7 +23,7 @@ _FACILITIES: Final = (b"user", *[b"local%d" % number for number in range(8)])
 # What a disque.conf may have, and this server has no use for.
 WITHOUT_EFFECT: Final = frozenset(
     [
-        b"activerehashing", b"aof-rewrite-incremental-fsync", b"cluster-node-timeout", BUFFER_LIMIT, b"databases",
+        b"activerehashing", b"aof-rewrite-incremental-fsync", BUFFER_LIMIT, b"databases",
         b"hz", b"maxmemory-samples", b"no-appendfsync-on-rewrite", b"pidfile", b"syslog-enabled", b"syslog-facility",
         b"syslog-ident", b"watchdog-period",
     ]
@@ -60,11 +61,17 @@ def _hz(value: bytes) -> bytes | None:
 # With one word each: those of a file only, and those that are written otherwise there than for CONFIG.
 _OF_FILES: Final[dict[bytes, Check]] = {
     b"appendfilename": _file_name,
+    b"cluster-announce-bus-port": whole_number(0, PORT_MAX),
+    b"cluster-announce-ip": _filled,
+    b"cluster-announce-port": whole_number(0, PORT_MAX),
     b"cluster-config-file": _filled,
+    b"cluster-port": whole_number(0, PORT_MAX),
+    b"cluster-secret-file": bytes,
     b"daemonize": _YES_NO,
     b"databases": whole_number(1),
     b"dir": _filled,
     b"hz": _hz,
+    b"jobs-min-replicate": whole_number(0, REPLICATE_MAX),
     b"logfile": bytes,
     b"no-appendfsync-on-rewrite": _YES_NO,
     b"pidfile": bytes,
@@ -77,6 +84,7 @@ _OF_FILES: Final[dict[bytes, Check]] = {
     b"tls-auth-clients": one_of(b"yes", b"no", b"optional"),
     b"tls-ca-cert-file": bytes,
     b"tls-cert-file": bytes,
+    b"tls-cluster": _YES_NO,
     b"tls-key-file": bytes,
     b"tls-port": whole_number(0, PORT_MAX),
     b"unixsocket": bytes,

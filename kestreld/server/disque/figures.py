@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Final
 
 from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
+from kestreld.server.disque import cluster_figures
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.queue_commands import PAUSE_NAMES
 
@@ -32,7 +33,6 @@ AT: Final = {column: place for place, column in enumerate(COLUMNS)}
 STEP_QUEUES: Final = 64
 STEP_ROWS: Final = 500
 PIECE_BYTES: Final = 1 << 16
-IMPORT_RATE: Final = 0  # jobs a second from other nodes: there are none
 _ESCAPED: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 
 Row = tuple[str | int, ...]
@@ -48,15 +48,17 @@ class JobFigures:
     """What operators are told of a node's jobs."""
 
     COLUMNS = COLUMNS
+    NODE_COLUMNS = cluster_figures.NODE_COLUMNS
 
     def __init__(self, node: DisqueNode) -> None:
         self._node = node
         self.jobs = node.jobs
-        self._queued = self._active = self._delayed = self._paused = self._in = self._out = 0
+        self._queued = self._active = self._delayed = self._paused = self._in = self._out = self._import_rate = 0
 
     def adding_up(self) -> Iterator[None]:
         """Bring `totals` up to date."""
-        queued = active = delayed = paused = jobs_in = jobs_out = 0
+        queued = active = delayed = paused = jobs_in = jobs_out = import_rate = 0
+        node, may_import = self._node, self._node.has_others
         for some in self._some_queues(None):
             for queue in some:
                 queued += queue.jobs.count
@@ -65,9 +67,12 @@ class JobFigures:
                 paused += queue.pause != NOT_PAUSED
                 jobs_in += queue.jobs_in
                 jobs_out += queue.jobs_out
+                if may_import:
+                    import_rate += node.import_rate(queue)
             yield
         self._queued, self._active, self._delayed, self._paused = queued, active, delayed, paused
         self._in, self._out = self.jobs.collected_in + jobs_in, self.jobs.collected_out + jobs_out
+        self._import_rate = import_rate
 
     def totals(self) -> list[tuple[str, int]]:
         """Of the node. Those that are sums over its queues are as of the last `adding_up`."""
@@ -82,7 +87,7 @@ class JobFigures:
             ("jobs_queues_paused", self._paused),
             ("jobs_in", self._in),
             ("jobs_out", self._out),
-            ("jobs_import_rate", IMPORT_RATE),
+            ("jobs_import_rate", self._import_rate),
             ("jobs_clients", len(node.clients)),
             ("jobs_blocked_clients", len(jobs.waiters)),
             ("jobs_memory_bytes", memory.used_bytes),
@@ -91,7 +96,12 @@ class JobFigures:
             ("jobs_log_bytes", int(log.get("aof_current_size", 0))),
             ("jobs_log_failed", int(bool(node.persistence.failure))),
             ("jobs_loading", int(log["loading"])),
+            *cluster_figures.totals(node),
         ]
+
+    def nodes(self) -> list[cluster_figures.NodeRow]:
+        """A row for this node, and for each other node of the cluster."""
+        return cluster_figures.node_rows(self._node)
 
     def commands(self) -> list[tuple[str, int, int]]:
         """Each command, how often it was executed, and for how many microseconds; CONFIG RESETSTAT starts them anew."""
@@ -131,7 +141,7 @@ class JobFigures:
             queue.active,
             queue.delayed,
             len(queue.waiters) + (jobs.patterns.count(queue.name) if jobs.patterns.lines else 0),
-            IMPORT_RATE,
+            self._node.import_rate(queue),
             queue.jobs_in,
             queue.jobs_out,
             PAUSE_NAMES[queue.pause].decode(),

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
+from kestreld.cluster.job_watches import UNKNOWN
+from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import JobQueue
@@ -14,6 +16,7 @@ from kestreld.queues.slices import Work
 from kestreld.server.accounts import Account
 from kestreld.server.command_handler import Authenticate
 from kestreld.server.disque import replies
+from kestreld.server.disque.adding import STOPPING, Adding
 from kestreld.server.disque.client import DisqueClient
 from kestreld.server.disque.commands import DENY_OOM, LOADING, WRITE, Command
 from kestreld.server.disque.node import DisqueNode, Nap
@@ -50,12 +53,12 @@ class _EndOfJob(TimedWait):
     def leave(self) -> None:
         if not self.over:
             self.over = True
-            self._handler.jobs.unwatch(self.job_id, self.told)
+            self._handler.node.unwatch(self.job_id, self.told)
 
     def told(self, end: str) -> None:
-        """What has become of the job."""
+        """What has become of the job, which may have gone to another node meanwhile."""
         self.over = True
-        self._handler.wait_is_over(replies.status(end.encode()))
+        self._handler.wait_is_over(replies.NO_JOB if end == UNKNOWN else replies.status(end.encode()))
 
     def fall_due(self, now_ms: int) -> None:
         self.leave()
@@ -284,6 +287,28 @@ class DisqueHandler(DisqueClient):
         if wait_ms:
             self.state.collection.agenda.add(wait)
 
+    def wait_for_copies(self, adding: Adding) -> None:
+        """Answer once the job is on as many nodes as it is to be on."""
+        self.waiter = adding
+        self.state.collection.agenda.add(adding)
+
+    def added(self, adding: Adding, reply: bytes) -> None:
+        """What an ADDJOB has come to."""
+        self.depend_on_log()
+        if self.waiter is adding:
+            self.wait_is_over(reply)
+        else:
+            self.out.append(reply)
+
+    def wait_for_end_elsewhere(self, shared: SharedJobs, job_id: bytes, wait_ms: int) -> None:
+        """Answer with what becomes of a job that this node does not hold."""
+        now_ms = self.state.clock.monotonic_ms
+        wait = _EndOfJob(self, job_id, now_ms + wait_ms, now_ms)
+        self.waiter = wait
+        shared.watches.watch(job_id, wait.told)
+        if wait_ms and not wait.over:
+            self.state.collection.agenda.add(wait)
+
     def answer_later(self, span_ms: int, reply: bytes) -> None:
         """Answer after that time."""
         wait = Nap(self.state.clock.monotonic_ms + span_ms, lambda: self.wait_is_over(reply))
@@ -300,7 +325,14 @@ class DisqueHandler(DisqueClient):
     def send_away(self, reply: bytes) -> None:
         if self.waiter is not None:
             self.waiter.leave()
-            self.wait_is_over(reply)
+            self.wait_is_over(reply or self._nothing)
+
+    @property
+    def _nothing(self) -> bytes:
+        """What is answered where nothing comes of the wait."""
+        if isinstance(self.waiter, Adding):
+            return STOPPING
+        return NIL if isinstance(self.waiter, _EndOfJob) else NIL_ARRAY
 
     def waits_since_ms(self) -> int | None:
         return self.waiter.since_ms if isinstance(self.waiter, (JobWaiter, _EndOfJob)) else None

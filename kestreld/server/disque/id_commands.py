@@ -3,47 +3,58 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kestreld.cluster.shared_jobs import SharedJobs
+from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.importing import JobImporter
-from kestreld.jobs.job import Job
-from kestreld.jobs.job_id import is_job_id
+from kestreld.jobs.job import ACKED, BORROWED, LENT, LET_GO, WAIT_REPL, Job
+from kestreld.jobs.job_id import is_job_id, is_retried, ttl_ms_of
 from kestreld.journal.disque_aof import read_saved_job
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.job_commands import AT_ONCE, SPAN_S_MAX, TOO_MANY_QUEUES
 from kestreld.server.disque.numbers import integer
-from kestreld.server.disque.replies import BAD_ID, NIL, NIL_ARRAY
+from kestreld.server.disque.replies import BAD_ID, NIL, NIL_ARRAY, NO_JOB
 
-ACKNOWLEDGED: Final = "acked"
+Do = Callable[[bytes, Job | None], bool]  # something, with the job of that id, None = it is not here
+SHARED_AT_ONCE: Final = 32  # ids that a command sees to in one go where other nodes have to be told of each
+NOT_MOVED: Final = frozenset({ACKED, LET_GO, BORROWED, LENT, WAIT_REPL})
 
 
 def _each(handler: DisqueHandler, words: list[bytes], do: Callable[[Job], bool]) -> None:
-    """Answer for how many of the jobs named something was done; nothing is, if one of the ids cannot be one."""
+    """`_each_id` of the jobs that are here."""
+    _each_id(handler, words, lambda job_id, job: job is not None and do(job))
+
+
+def _each_id(handler: DisqueHandler, words: list[bytes], do: Do) -> None:
+    """Answer for how many of the ids something was done; nothing is, if one of them cannot be an id."""
     ids = words[1:]
     if not all(map(is_job_id, ids)):
         handler.out.append(BAD_ID)
         return
     handler.depend_on_log()
-    if len(ids) <= AT_ONCE:
+    if len(ids) <= (AT_ONCE if handler.jobs.copies is None else SHARED_AT_ONCE):
         find = handler.jobs.table.get
-        handler.out.append(b":%d\r\n" % sum([do(job) for job_id in ids if (job := find(job_id)) is not None]))
+        handler.out.append(b":%d\r\n" % sum([do(job_id, find(job_id)) for job_id in ids]))
     else:
         handler.carry_out(_many_ids(handler, ids, do), is_short=False)
 
 
-def _many_ids(handler: DisqueHandler, ids: list[bytes], do: Callable[[Job], bool]) -> Iterator[None]:
+def _many_ids(handler: DisqueHandler, ids: list[bytes], do: Do) -> Iterator[None]:
     done = 0
     for job_id in ids:
-        job = handler.jobs.table.get(job_id)
-        if job is not None:
-            done += do(job)
+        done += do(job_id, handler.jobs.table.get(job_id))
         yield
     handler.depend_on_log()
     handler.out.append(replies.integer(done))
 
 
 def ackjob(handler: DisqueHandler, words: list[bytes]) -> None:
-    # Nobody else has a copy, so an acknowledged job need not be remembered.
     jobs = handler.jobs
+    shared = handler.node.shared
+    if jobs.copies is not None and shared is not None:
+        _each_id(handler, words, _acknowledge_in_cluster(shared))
+        return
+    # Nobody else has a copy, so an acknowledged job need not be remembered.
     if len(words) == 2:
         job = jobs.find(words[1])
         if job is not None:
@@ -62,10 +73,35 @@ def _acknowledge(handler: DisqueHandler) -> Callable[[Job], bool]:
     return acknowledge
 
 
+def _acknowledge_in_cluster(shared: SharedJobs) -> Do:
+    def acknowledge(job_id: bytes, job: Job | None) -> bool:
+        if job is not None and job.state == WAIT_REPL:
+            shared.replicating.achieve(job_id)
+            job = shared.jobs.find(job_id)
+        if job is not None:
+            return shared.acks.acknowledge(job)
+        if is_retried(job_id):
+            shared.acks.acknowledge_unknown(job_id, ttl_ms_of(job_id))
+        return False
+
+    return acknowledge
+
+
+def fastack(handler: DisqueHandler, words: list[bytes]) -> None:
+    shared = handler.node.shared
+    if handler.jobs.copies is None or shared is None:
+        ackjob(handler, words)
+    else:
+        _each_id(handler, words, lambda job_id, job: shared.delete_everywhere(job_id))
+
+
 def deljob(handler: DisqueHandler, words: list[bytes]) -> None:
     def delete(job: Job) -> bool:
+        if job.state == ACKED:
+            return False  # it has ended; that others have yet to learn of it must not be forgotten
+        is_seen = job.state != LET_GO
         handler.jobs.remove(job)
-        return True
+        return is_seen
 
     _each(handler, words, delete)
 
@@ -110,8 +146,9 @@ def _known(handler: DisqueHandler, job_id: bytes) -> Job | None:
         handler.out.append(BAD_ID)
         return None
     job = handler.jobs.table.get(job_id)
-    if job is None:
-        handler.out.append(b"-NOJOB Job not known in the context of this node.\r\n")
+    if job is None or job.state in NOT_MOVED:
+        handler.out.append(NO_JOB)
+        return None
     return job
 
 
@@ -120,7 +157,7 @@ def show(handler: DisqueHandler, words: list[bytes]) -> None:
         handler.out.append(BAD_ID)
         return
     job = handler.jobs.table.get(words[1])
-    handler.out.append(NIL if job is None else replies.shown(job, handler.jobs.node_id, handler.jobs.now_ms))
+    handler.out.append(NIL if job is None or job.state == LET_GO else handler.node.shown(job))
 
 
 def importjob(handler: DisqueHandler, words: list[bytes]) -> None:
@@ -144,14 +181,30 @@ def waitjob(handler: DisqueHandler, words: list[bytes]) -> None:
         handler.out.append(b"-ERR timeout is not an integer or out of range\r\n")
     elif wait_ms < 0:
         handler.out.append(b"-ERR timeout is negative\r\n")
+    elif not is_job_id(words[1]):
+        handler.out.append(BAD_ID)
     else:
-        job = _known(handler, words[1])
-        if job is not None:
-            handler.wait_for_end(job, wait_ms)
+        _wait_for_end(handler, words[1], wait_ms)
+
+
+def _wait_for_end(handler: DisqueHandler, job_id: bytes, wait_ms: int) -> None:
+    jobs, shared = handler.jobs, handler.node.shared
+    job = jobs.table.get(job_id)
+    if job is not None and job.state == ACKED:
+        handler.out.append(replies.status(ACKNOWLEDGED.encode()))
+    elif job is not None and job.state != LET_GO:
+        handler.wait_for_end(job, wait_ms)
+    elif jobs.copies is None or shared is None:
+        handler.out.append(NO_JOB)
+    else:
+        handler.wait_for_end_elsewhere(shared, job_id, wait_ms)
 
 
 def deadjob(handler: DisqueHandler, words: list[bytes]) -> None:
-    _each(handler, words, lambda job: job.terms.dead is None and handler.jobs.bury(job, b"asked"))
+    def bury(job: Job) -> bool:
+        return job.state not in NOT_MOVED and job.terms.dead is None and handler.jobs.bury(job, b"asked")
+
+    _each(handler, words, bury)
 
 
 def deadshow(handler: DisqueHandler, words: list[bytes]) -> None:

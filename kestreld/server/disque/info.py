@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from kestreld import __version__
+from kestreld.server.disque import cluster_figures
 from kestreld.server.disque.node import DisqueNode
 from kestreld.stats import Figures
 
@@ -14,11 +15,12 @@ def sections(node: DisqueNode) -> Iterator[tuple[str, Callable[[], Figures]]]:
     yield "Server", lambda: _server(node)
     yield "Clients", lambda: _clients(node)
     yield "Memory", lambda: _memory(node)
-    yield "Jobs", lambda: [("registered_jobs", node.jobs.table.count)]
+    yield "Jobs", lambda: [("registered_jobs", node.jobs.table.count), *cluster_figures.of_jobs(node)]
     yield "Queues", lambda: [("registered_queues", node.jobs.listed)]
     yield "Persistence", lambda: _persistence(node)
     yield "Stats", lambda: _stats(node)
     yield "CPU", lambda: _cpu(node)
+    yield "Cluster", lambda: cluster_figures.section(node)
     yield "Commandstats", lambda: _command_stats(node)
 
 

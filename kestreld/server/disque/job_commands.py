@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import PAUSED_IN, AddedWith, JobQueue
 from kestreld.jobs.keys import key_in
+from kestreld.jobs.store import FOREVER_MS
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
 from kestreld.server.disque import replies
+from kestreld.server.disque.adding import Adding
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import NIL_ARRAY, SYNTAX_ERROR
@@ -32,12 +35,15 @@ TOO_MANY_QUEUES: Final = b"-ERR too many queues\r\n"
 
 
 class AddOptions:
-    """What stands behind ADDJOB's timeout. `retry_s` -1 = not said; `maxlen` 0 = no limit."""
+    """What stands behind ADDJOB's timeout. `retry_s` -1 and `replicate` 0 = not said; `maxlen` 0 = no limit."""
 
-    __slots__ = ("added_with", "delay_s", "error", "key", "maxlen", "replicate", "retries", "retry_s", "ttl_s")
+    __slots__ = (
+        "added_with", "delay_s", "error", "is_async", "key", "maxlen", "replicate", "retries", "retry_s", "ttl_s"
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.replicate = 1
+        self.replicate = 0
+        self.is_async = False
         self.ttl_s = TTL_S_DEFAULT
         self.retry_s = -1
         self.delay_s = 0
@@ -73,6 +79,7 @@ def add_options(words: list[bytes]) -> AddOptions:
         word = words[at].lower()
         at += 1
         if word == b"async":
+            options.is_async = True
             continue
         if at > last or (word != b"id" and word not in _NUMBERS):
             options.error = SYNTAX_ERROR
@@ -100,7 +107,11 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     jobs = handler.jobs
     queue = jobs.find_queue(words[1])
     options = _PLAIN if len(words) == 4 else add_options(words[4:])
-    refusal = options.error or _cannot_add(handler, words, options, queue)
+    shared = handler.node.shared if jobs.copies is not None else None
+    replicate = options.replicate
+    if shared is not None and not (replicate or options.error):
+        replicate = shared.replicating.default_copies()
+    refusal = options.error or _cannot_add(handler, words, options, replicate, queue)
     if refusal:
         handler.out.append(refusal)
         return
@@ -113,18 +124,39 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     if queue is None:
         handler.out.append(TOO_MANY_QUEUES)
         return
+    if shared is not None and (replicate > 1 or options.key or not shared.peers.keeps_copies):
+        _add_to_cluster(handler, shared, queue, words, options, replicate)
+        return
     job = jobs.add(words[2], queue.terms_of(options.added_with, options.key))
     handler.depend_on_log()
     handler.out.append(b"+%b\r\n" % job.id)
 
 
+def _add_to_cluster(
+    handler: DisqueHandler, shared: SharedJobs, queue: JobQueue, words: list[bytes], options: AddOptions, replicate: int
+) -> None:
+    """A job that other nodes are to hold, or are to be asked about."""
+    wait_ms = 0 if words[3] == b"0" else integer(words[3]) or 0
+    due_at_ms = handler.state.clock.monotonic_ms + wait_ms if wait_ms else FOREVER_MS
+    adding = Adding(handler.added, shared, due_at_ms, queue, words[2], options.added_with, options.key, replicate)
+    adding.begin(waits=not options.is_async)
+    if not adding.over:
+        handler.wait_for_copies(adding)
+
+
 def _known_job(handler: DisqueHandler, queue: bytes, key: bytes) -> bytes | None:
-    """The id of the job that was added with this key."""
-    return handler.jobs.keys.find(key_in(queue, key), handler.jobs.now_ms)
+    """The id of the job that was added with this key; None where other nodes have to be asked whether it was."""
+    jobs, shared = handler.jobs, handler.node.shared
+    if shared is not None and jobs.copies is not None:
+        return shared.keys.known_here(key_in(queue, key))
+    return jobs.keys.find(key_in(queue, key), jobs.now_ms)
 
 
-def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions, queue: JobQueue | None) -> bytes:
-    """Why the job is refused; b"" when it is not. The order is Disque's."""
+def _cannot_add(
+    handler: DisqueHandler, words: list[bytes], options: AddOptions, replicate: int, queue: JobQueue | None
+) -> bytes:
+    """Why the job is refused; b"" when it is not. The order is Disque's. `replicate` 0 = this node alone."""
+    node = handler.node
     if words[3] != b"0":
         wait_ms = integer(words[3])
         if wait_ms is None:
@@ -132,21 +164,17 @@ def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions,
         if wait_ms < 0:
             return b"-ERR timeout is negative\r\n"
     if options is not _PLAIN:
-        if not options.retry_s and options.replicate > 1:
+        if not options.retry_s and (options.replicate > 1 or (not options.replicate and node.has_others)):
             return b"-ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)\r\n"
         if options.delay_s >= options.ttl_s:
             return b"-ERR The specified DELAY is greater than TTL. Job refused since would never be delivered\r\n"
         if options.ttl_s > SPAN_S_MAX or options.retry_s > SPAN_S_MAX:
             return b"-ERR TTL and RETRY must not exceed %d seconds\r\n" % SPAN_S_MAX
-        if options.replicate > 1:
-            return b"-%b\r\n" % NO_REPLICAS
         if options.key and _known_job(handler, words[1], options.key) is not None:
             return b""  # nothing is added: the queue may be full of just this job
-    node = handler.node
-    if node.is_leaving:
-        return b"-%bI'm leaving the cluster\r\n" % NO_OWN_COPY
-    if handler.jobs.memory.level:
-        return b"-%bI'm out of memory\r\n" % NO_OWN_COPY
+    refusal = _no_replicas(handler, replicate or 1, is_default=not options.replicate)
+    if refusal:
+        return refusal
     if node.job_bytes_max is not None and len(words[2]) > node.job_bytes_max:
         return b"-ERR job body too large: the maximum is %d bytes\r\n" % node.job_bytes_max
     if queue is not None:
@@ -155,6 +183,21 @@ def _cannot_add(handler: DisqueHandler, words: list[bytes], options: AddOptions,
         if queue.pause & PAUSED_IN:
             return b"-PAUSED Queue paused in input, try later\r\n"
     return b""
+
+
+def _no_replicas(handler: DisqueHandler, replicate: int, *, is_default: bool) -> bytes:
+    """Why so many nodes cannot hold a job now; b"" when they can."""
+    node, jobs = handler.node, handler.jobs
+    shared = node.shared if jobs.copies is not None else None
+    if is_default and replicate < node.min_replicate:
+        return b"-%b: jobs.min_replicate is %d\r\n" % (NO_REPLICAS, node.min_replicate)
+    others = 0 if shared is None else len(shared.peers.takers())
+    keeps = not (node.is_leaving or jobs.memory.level)
+    if others + keeps >= replicate:
+        return b""
+    if keeps or others + 1 < replicate:
+        return b"-%b\r\n" % NO_REPLICAS
+    return b"-%b%b\r\n" % (NO_OWN_COPY, b"I'm leaving the cluster" if node.is_leaving else b"I'm out of memory")
 
 
 class GetOptions:

@@ -5,19 +5,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kestreld.jobs.job import ACTIVE
-from kestreld.jobs.jobs import Jobs
-from kestreld.jobs.store import DELETED, RandomBytes
+from kestreld.cluster.shared_jobs import SharedJobs
+from kestreld.jobs.copied_jobs import CopiedJobs
+from kestreld.jobs.job import ACKED, ACTIVE, WAIT_REPL, Job
+from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.store import DELETED, RandomBytes, Watch
 from kestreld.queues.agenda import TimedWait
 from kestreld.queues.commit import Committed
 from kestreld.queues.slices import Work
 from kestreld.server.accounts import Account
 from kestreld.server.disque import rights
 from kestreld.server.disque.client import DisqueClient
+from kestreld.server.disque.clustering import Clustering
 from kestreld.server.disque.commands import FAST, Command
 from kestreld.server.disque.latency import Latency
 from kestreld.server.disque.persistence import Done, Persistence
-from kestreld.server.disque.replies import NIL_ARRAY, quoted
+from kestreld.server.disque.replies import quoted, shown
 from kestreld.server.disque.settings import DisqueSettings
 from kestreld.server.state import ServerState
 
@@ -87,12 +90,12 @@ class Rates:
 
 
 class DisqueNode:
-    """A node of Disque: one, known to nobody else."""
+    """A node of Disque. Its `cluster` has the others, if there are any."""
 
     LEAVING = LEAVING
 
     def __init__(
-        self, state: ServerState, jobs: Jobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
+        self, state: ServerState, jobs: CopiedJobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
     ) -> None:
         self.process = process
         self.config_path = ""  # of the file that CONFIG REWRITE writes
@@ -105,6 +108,16 @@ class DisqueNode:
         self.run_id = random_bytes(20).hex().encode()
         self.settings = DisqueSettings(port, state.collection.spool)
         self.persistence = Persistence()
+        self.cluster = Clustering(
+            jobs,
+            state.clock,
+            state.collection.agenda,
+            random_bytes,
+            lambda: self.persistence,
+            self.run_id,
+            port,
+            lambda work: state.control.take_on(work),
+        )
         self.save_settings: Callable[[], str] = lambda: "The server is running without a config file"
         self.change_id = self._change_id  # where nothing is kept on disk
         self.set_loglevel: Callable[[bytes], None] = lambda word: None
@@ -116,6 +129,8 @@ class DisqueNode:
         self.monitors: list[DisqueClient] = []
         self.password = b""
         self.is_leaving = False
+        self.shared: SharedJobs | None = None  # None = this node joins no cluster
+        self.min_replicate = 1  # copies that a job without REPLICATE has, at least
         self._pause: Nap | None = None
         self.clients_max = 10_000
         self.idle_ms_max = 0  # after which a client that waits for nothing is hung up on; 0 = never
@@ -140,6 +155,11 @@ class DisqueNode:
     def persist(self, persistence: Persistence) -> None:
         """Have jobs kept on disk."""
         self.persistence = persistence
+
+    def log_changed(self) -> None:
+        """What the log takes, or whether jobs are served, has changed."""
+        self.update_care()
+        self.cluster.log_changed()
 
     def update_care(self) -> None:
         """Look at everything before each command, or at nothing."""
@@ -170,12 +190,64 @@ class DisqueNode:
             self.trim_slow()
         elif name == b"loglevel":
             self.set_loglevel(value)
+        elif name == b"cluster-node-timeout":
+            self.cluster.set_timeout(int(value))
         elif name == b"latency-monitor-threshold":
             self.latency.threshold_ms = int(value)
         else:
             self.persistence.set_parameter(name, value)
         self.noted_us = min(self.slow_us, self.latency.threshold_ms * 1000 or NEVER_US)
         self.update_care()
+
+    # Other nodes
+
+    def join(self, shared: SharedJobs) -> None:
+        """Be a node of a cluster, which it may be alone in."""
+        self.shared = shared
+        self.cluster.attach_jobs(shared)
+        if self.has_others:
+            self.jobs.share(shared)
+
+    @property
+    def stores(self) -> bool:
+        """Whether changes get into the log, where there is one."""
+        return not (self.persistence.failure or self.persistence.obstacle)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are other nodes, be they up or not."""
+        return self.shared is not None and self.shared.peers.has_members()
+
+    def import_rate(self, queue: JobQueue) -> int:
+        """Jobs a second that come from other nodes."""
+        return 0 if self.shared is None else self.shared.federating.import_rate(queue)
+
+    def import_sources(self, queue: JobQueue) -> list[bytes]:
+        """The ids of the nodes that they come from."""
+        return [] if self.shared is None else self.shared.federating.import_sources(queue)
+
+    def unwatch(self, job_id: bytes, told: Watch) -> None:
+        """That one waits for the end of a job no more, be it a job of this node or of another."""
+        self.jobs.unwatch(job_id, told)
+        if self.shared is not None:
+            self.shared.watches.unwatch(job_id, told)
+
+    def is_dummy(self, job: Job) -> bool:
+        """Whether it is known to be acknowledged, and was never here."""
+        return job.state == ACKED and self.shared is not None and self.shared.acks.is_dummy(job)
+
+    def shown(self, job: Job) -> bytes:
+        """A job as SHOW describes it."""
+        jobs, shared = self.jobs, self.shared
+        delivered: tuple[bytes, ...] = (jobs.node_id,)
+        confirmed: tuple[bytes, ...] = ()
+        if shared is not None and (job.terms.owners or job.state == ACKED):
+            delivered = jobs.node_sets.ids(shared.acks.owners_of(job) & (shared.peers.members | jobs.me))
+            if job.state == ACKED:
+                confirmed = jobs.node_sets.ids(shared.acks.confirmed_of(job))
+            elif job.state == WAIT_REPL:
+                confirmed = tuple(shared.replicating.confirmed_of(job.id))
+        return shown(job, delivered, confirmed, jobs.now_ms)
 
     # Commands
 
@@ -281,9 +353,12 @@ class DisqueNode:
         """Do something behind this turn."""
         self.state.collection.agenda.add(Nap(self.clock.monotonic_ms, do))
 
-    def set_leaving(self, *, leaving: bool) -> None:
-        """CLUSTER LEAVING: who waits is sent to other nodes."""
+    def set_leaving(self, *, leaving: bool, hands_over: bool = False) -> None:
+        """CLUSTER LEAVING: who waits is sent to other nodes, and with `hands_over` jobs are, too."""
         self.is_leaving = leaving
+        self.cluster.set_leaving(leaving=leaving)
+        if self.shared is not None:
+            self.shared.leave(hands_over=hands_over)
         if leaving:
             for handler in list(self.clients.values()):
                 handler.send_away(LEAVING)
@@ -317,9 +392,12 @@ class DisqueNode:
     # Memory
 
     def make_room(self) -> bool:
-        """Evict some jobs with a retry of 0 that were delivered; whether memory is no longer full."""
+        """Evict some jobs that are acknowledged, or were delivered and are at most once; whether memory is no longer
+        full.
+        """
         jobs = self.jobs
-        if jobs.memory.delivered_once and self.settings.evicts:
+        acks = 0 if self.shared is None else self.shared.acks.count
+        if (jobs.memory.delivered_once or acks) and self.settings.evicts:
             if self._eviction is None:
                 self._eviction = self._evict()
             if next(self._eviction, self) is self:
@@ -331,7 +409,8 @@ class DisqueNode:
 
     def _evict(self) -> Iterator[None]:
         for looked, job in enumerate(self.jobs.table, 1):
-            if job.state == ACTIVE and not job.terms.retry_ms and self.jobs.find(job.id) is job:
+            is_over = job.state == ACKED or (job.state == ACTIVE and not job.terms.retry_ms)
+            if is_over and self.jobs.find(job.id) is job:
                 self.jobs.remove(job, DELETED)
                 if not self.jobs.memory.is_full:
                     return
@@ -371,7 +450,7 @@ class DisqueNode:
     def end(self) -> None:
         """The server stops: nobody waits any longer."""
         for handler in list(self.clients.values()):
-            handler.send_away(NIL_ARRAY)
+            handler.send_away(b"")
 
     def take_new_id(self, done: Done) -> None:
         """CLUSTER RESET HARD: the node is another one, once that is on disk."""
@@ -379,6 +458,7 @@ class DisqueNode:
 
     def _change_id(self, node_id: bytes, done: Done) -> None:
         self.jobs.use_node_id(node_id)
+        self.cluster.use_id()
         done("")
 
     def rewrite_settings(self) -> str:

@@ -18,11 +18,20 @@ _NODE_ID: Final = re.compile(rb"[0-9a-f]{40}\n")
 class NodeIdFile:
     """Has the id that `jobs` have, on disk soon after the start, or once the disk takes it."""
 
-    def __init__(self, files: FileLayer, spool: str, jobs: Jobs, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        files: FileLayer,
+        spool: str,
+        jobs: Jobs,
+        report: Callable[[str], None],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`changed` is told when the node has another id."""
         self._files = files
         self.path = f"{spool}/{FILE_NAME}"
         self._jobs = jobs
         self._report = report
+        self._changed = changed
         self._recorded = b""  # b"" = nobody knows what is on disk
         self._is_busy = self._was_refused = False
         self._waiting: deque[tuple[bytes, Done]] = deque()  # changes behind the one that is under way
@@ -38,6 +47,7 @@ class NodeIdFile:
         if _NODE_ID.fullmatch(content):
             self._recorded = content[:-1]
             self._jobs.use_node_id(self._recorded)
+            self._changed()
         elif content:
             self._report(f"{self.path}: expected 40 hexadecimal digits; the node has a new id")
 
@@ -60,6 +70,7 @@ class NodeIdFile:
         def recorded(problem: str) -> None:
             if not problem:
                 self._jobs.use_node_id(node_id)
+                self._changed()
             done(problem)
 
         self._record(node_id, recorded)

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from kestreld.config.users import Thing
-from kestreld.jobs.job import ACTIVE, CTIME_BITS, DELAYED, GONE, QUEUED, STATE_NAMES, Job
+from kestreld.jobs.job import ACTIVE, BORROWED, COPY, DELAYED, GONE, LENT, LET_GO, QUEUED, STATE_NAMES, WAIT_REPL, Job
 from kestreld.jobs.job_queue import NOT_PAUSED, PAUSED_IN, PAUSED_OUT, JobQueue
 from kestreld.jobs.table import Table
 from kestreld.queues.reports import Pieces
@@ -22,7 +22,8 @@ BAD_OPTION: Final = b"-ERR invalid cursor or option name\r\n"
 COUNT_DEFAULT: Final = 100
 NO_LIMIT: Final = -1  # of MAXLEN, also where a client says so
 STEPS_OF_COUNT: Final = 10  # parts of the table that a scan looks at, for each element that is wanted
-ACTIVE_STATES: Final = frozenset({ACTIVE, DELAYED})
+# What clients call by one name.
+STATES_OF: Final = {ACTIVE: frozenset({ACTIVE, DELAYED, COPY, LENT}), WAIT_REPL: frozenset({WAIT_REPL, BORROWED})}
 
 
 def qlen(handler: DisqueHandler, words: list[bytes]) -> None:
@@ -44,8 +45,8 @@ def qstat(handler: DisqueHandler, words: list[bytes]) -> None:
         (b"age", replies.integer((now_ms - queue.created_at_ms) // 1000)),
         (b"idle", replies.integer((now_ms - queue.used_at_ms) // 1000)),
         (b"blocked", replies.integer(blocked)),
-        (b"import-from", replies.array([])),
-        (b"import-rate", replies.integer(0)),
+        (b"import-from", replies.array(map(bulk, handler.node.import_sources(queue)))),
+        (b"import-rate", replies.integer(handler.node.import_rate(queue))),
         (b"jobs-in", replies.integer(queue.jobs_in)),
         (b"jobs-out", replies.integer(queue.jobs_out)),
         (b"pause", bulk(PAUSE_NAMES[queue.pause])),
@@ -99,13 +100,15 @@ def _peeked(handler: DisqueHandler, queue: JobQueue, count: int) -> Pieces:
 
 def pause(handler: DisqueHandler, words: list[bytes]) -> None:
     jobs, name = handler.jobs, words[1]
-    state, is_set = NOT_PAUSED, False
+    state, is_set, is_everywhere = NOT_PAUSED, False, False
     for word in words[2:]:
         word = word.lower()
         if word in PAUSE_WORDS:
             is_set = True
             state = state | PAUSE_WORDS[word] if word != b"none" else NOT_PAUSED
-        elif word not in (b"state", b"bcast"):
+        elif word == b"bcast":
+            is_everywhere = True
+        elif word != b"state":
             handler.out.append(SYNTAX_ERROR)
             return
     queue = jobs.queue(name) if is_set and state else jobs.find_queue(name)
@@ -114,10 +117,20 @@ def pause(handler: DisqueHandler, words: list[bytes]) -> None:
         return
     if is_set and queue is not None:
         jobs.pause(queue, state)
-    handler.out.append(replies.status(PAUSE_NAMES[queue.pause if queue is not None else NOT_PAUSED]))
+        handler.depend_on_log()
+    pause = queue.pause if queue is not None else NOT_PAUSED
+    if is_everywhere and handler.node.shared is not None:
+        handler.node.shared.pause_everywhere(name, pause)
+    handler.out.append(replies.status(PAUSE_NAMES[pause]))
 
 
 def qdel(handler: DisqueHandler, words: list[bytes]) -> None:
+    where = words[2].lower() if len(words) == 3 else b"local"
+    if where not in (b"local", b"bcast"):
+        handler.out.append(SYNTAX_ERROR)
+        return
+    if where == b"bcast" and handler.node.shared is not None:
+        handler.node.shared.empty_everywhere(words[1])
     queue = handler.jobs.queues.get(words[1])
     if queue is None:
         handler.out.append(replies.integer(0))
@@ -126,20 +139,10 @@ def qdel(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _delete_all(handler: DisqueHandler, queue: JobQueue) -> Iterator[None]:
-    """Delete the jobs that the queue has now, first those that wait in it."""
-    jobs, deleted = handler.jobs, 0
-    newest = max(jobs.last_ctime, jobs.now_ms << CTIME_BITS)  # those that were loaded are older than now
-    while jobs.has(queue) and queue.jobs.count and queue.jobs.first().ctime <= newest:
-        jobs.remove(queue.jobs.first())
-        deleted += 1
-        yield
-    for number in range(len(jobs.table.parts)):
-        if not (queue.total and jobs.has(queue)):
-            break
-        for job in list(jobs.table.parts[number].values()):
-            if job.terms.queue is queue and job.ctime <= newest:
-                jobs.remove(job)
-                deleted += 1
+    """Delete the jobs that the queue has now."""
+    deleted = 0
+    for so_far in handler.jobs.delete_all(queue):
+        deleted = so_far
         yield
     handler.depend_on_log()
     handler.out.append(replies.integer(deleted))
@@ -235,7 +238,7 @@ def _job_filter(options: ScanOptions, word: bytes, value: bytes) -> None:
     elif (state := STATE_NAMES.get(value.lower())) is None:
         options.error = b"-ERR Invalid job state name\r\n"
     else:
-        options.states |= ACTIVE_STATES if state == ACTIVE else {state}
+        options.states |= STATES_OF.get(state, frozenset({state}))
 
 
 _QUEUE_NUMBERS: Final = frozenset([b"count", b"minlen", b"maxlen", b"importrate"])
@@ -246,12 +249,13 @@ def qscan(handler: DisqueHandler, words: list[bytes]) -> None:
     options = scan_options(words, _QUEUE_NUMBERS, of_jobs=False)
     filters, account = options.filters, handler.account
     least, most = filters.get(b"minlen", 0), filters.get(b"maxlen", NO_LIMIT)
+    rate = filters.get(b"importrate", 0)
 
     def fits(queue: JobQueue) -> bool:
         if account is not None and not account.sees(queue.name.decode("latin-1"), Thing.JOB):
             return False
         is_short = most == NO_LIMIT or queue.jobs.count <= most
-        return queue.is_listed and least <= queue.jobs.count and is_short and filters.get(b"importrate", 0) <= 0
+        return queue.is_listed and least <= queue.jobs.count and is_short and rate <= handler.node.import_rate(queue)
 
     _scan(handler, options, handler.jobs.queues, fits, lambda queue: bulk(queue.name), lambda queues: False)
 
@@ -262,7 +266,7 @@ def jscan(handler: DisqueHandler, words: list[bytes]) -> None:
 
     def fits(job: Job) -> bool:
         name = job.terms.queue.name
-        if job.state == GONE:
+        if job.state in (GONE, LET_GO) or handler.node.is_dummy(job):
             return False
         if account is not None and not account.sees(name.decode("latin-1"), Thing.JOB):
             return False
@@ -272,7 +276,7 @@ def jscan(handler: DisqueHandler, words: list[bytes]) -> None:
         return replies.status(job.id)
 
     def as_all(job: Job) -> bytes:
-        return replies.shown(job, handler.jobs.node_id, handler.jobs.now_ms)
+        return handler.node.shown(job)
 
     _scan(handler, options, handler.jobs.table, fits, as_id if options.reply == b"id" else as_all, are_large)
 

@@ -1,9 +1,9 @@
 """RESP2 as the server writes it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kestreld.jobs.job import DELAYED, NAMES, Job, created_of
+from kestreld.jobs.job import ACKED, DELAYED, NAMES, Job, created_of
 
 OK: Final = b"+OK\r\n"
 NIL: Final = b"$-1\r\n"
@@ -11,6 +11,7 @@ NIL_ARRAY: Final = b"*-1\r\n"
 SYNTAX_ERROR: Final = b"-ERR syntax error\r\n"
 NOT_AN_INTEGER: Final = b"-ERR value is not an integer or out of range\r\n"
 BAD_ID: Final = b"-BADID Invalid Job ID format.\r\n"
+NO_JOB: Final = b"-NOJOB Job not known in the context of this node.\r\n"
 
 
 def status(text: bytes) -> bytes:
@@ -58,8 +59,10 @@ def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> byte
     return array(items)
 
 
-def shown(job: Job, node_id: bytes, now_ms: int) -> bytes:
-    """A job as SHOW describes it."""
+def shown(job: Job, delivered: Sequence[bytes], confirmed: Sequence[bytes], now_ms: int) -> bytes:
+    """A job as SHOW describes it: `delivered` are the ids of the nodes that may hold it, `confirmed` of those that have
+    said so, or that they know that it is acknowledged. One that was never here, but is acknowledged, has nobody's.
+    """
     terms = job.terms
     expires_at_ms, requeue_at_ms = job.expires_at_ms, job.next_requeue_at_ms(now_ms)
     within: bytes = NIL
@@ -71,7 +74,7 @@ def shown(job: Job, node_id: bytes, now_ms: int) -> bytes:
     return pairs(
         [
             (b"id", bulk(job.id)),
-            (b"queue", bulk(terms.queue.name)),
+            (b"queue", bulk(terms.queue.name) if delivered else NIL),
             (b"state", bulk(NAMES[job.state])),
             (b"repl", integer(terms.replicate)),
             (b"ttl", integer(max((expires_at_ms - now_ms + 999) // 1000, 0))),
@@ -80,11 +83,11 @@ def shown(job: Job, node_id: bytes, now_ms: int) -> bytes:
             (b"retry", integer(terms.retry_ms // 1000)),
             (b"nacks", integer(job.nacks)),
             (b"additional-deliveries", integer(job.deliveries)),
-            (b"nodes-delivered", array([bulk(node_id)])),
-            (b"nodes-confirmed", array([])),
+            (b"nodes-delivered", array(map(bulk, delivered))),
+            (b"nodes-confirmed", array(map(bulk, confirmed))),
             (b"next-requeue-within", within),
             (b"next-awake-within", integer(max(awake_at_ms - now_ms, 0))),
-            (b"body", bulk(job.body)),
+            (b"body", bulk(job.body) if job.state != ACKED else NIL),
         ]
     )
 

@@ -70,13 +70,6 @@ def _log_in(handler: DisqueHandler, name: bytes, password: bytes) -> None:
         handler.finish_slices(b"-ERR too many logins, try again later\r\n")
 
 
-def hello(handler: DisqueHandler, words: list[bytes]) -> None:
-    node, node_id = handler.node, handler.jobs.node_id
-    priority = b"100" if node.is_leaving else b"1"
-    me = replies.array([bulk(node_id), bulk(b""), bulk(b"%d" % node.port), bulk(priority)])
-    handler.out.append(replies.array([replies.integer(1), bulk(node_id), me]))
-
-
 def info(handler: DisqueHandler, words: list[bytes]) -> None:
     if len(words) > 2:
         handler.out.append(SYNTAX_ERROR)
@@ -84,7 +77,7 @@ def info(handler: DisqueHandler, words: list[bytes]) -> None:
     wanted = words[1].lower() if len(words) == 2 else b"default"
     parts = []
     for name, lines in sections(handler.node):
-        is_default = name != "Commandstats"
+        is_default = name != "Commandstats" and (name != "Cluster" or handler.node.cluster.is_one_of_several)
         if wanted == name.lower().encode() or wanted == b"all" or (wanted == b"default" and is_default):
             parts.append("".join([f"# {name}\r\n", *[f"{key}:{value}\r\n" for key, value in lines()]]))
     handler.out.append(bulk("\r\n".join(parts).encode("utf-8", "replace")))

@@ -11,6 +11,7 @@ from xxhash import xxh3_64_intdigest
 from kestreld.errors import JournalCorrupt
 from kestreld.jobs.job import DELAYED, NEVER, QUEUED, Job
 from kestreld.jobs.keys import key_in
+from kestreld.jobs.node_sets import NodeSets
 from kestreld.jobs.recovery import JobRecovery
 from kestreld.journal.job_records import JobType, read_job, whole_job_records
 from kestreld.journal.job_segments import HEADER_BYTES
@@ -395,7 +396,7 @@ def read(content: bytes, folder: Path) -> dict[bytes, Job] | None:
     for one in folder.iterdir():
         one.unlink()
     (folder / "0000000001.jobs").write_bytes(content)
-    recovery = JobRecovery(QuickFiles(), FakeClock(), str(folder))
+    recovery = JobRecovery(QuickFiles(), FakeClock(), str(folder), NodeSets())
     try:
         for _ in recovery.run():
             pass

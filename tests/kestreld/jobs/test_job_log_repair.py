@@ -15,6 +15,7 @@ from xxhash import xxh3_64_intdigest
 from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion
 from kestreld.files import FileLayer
 from kestreld.jobs.job import DELAYED, Job
+from kestreld.jobs.node_sets import NodeSets
 from kestreld.jobs.recovery import JobRecovery
 from kestreld.journal.job_records import JobType, done_record, flushed_record, read_done, read_job, whole_job_records
 from kestreld.journal.job_repair import JobRepairReport, repair_job_log
@@ -82,7 +83,7 @@ def copied(sample: Path, folder: Path, damaged: Contents) -> Path:
 
 def loaded(folder: Path, files: FileLayer | None = None) -> dict[bytes, Job]:
     """The jobs that a start finds. Raises JournalCorrupt."""
-    recovery = JobRecovery(files or FileLayer(), FakeClock(), str(folder))
+    recovery = JobRecovery(files or FileLayer(), FakeClock(), str(folder), NodeSets())
     for _ in recovery.run():
         pass
     return {job.id: job for job in recovery.state.jobs}

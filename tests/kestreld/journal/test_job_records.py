@@ -1,5 +1,6 @@
 """The job log's records as bytes."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from kestreld.errors import JournalCorrupt
 from kestreld.journal import job_records as jr
 from kestreld.journal.job_segments import HEADER_BYTES, JobHeader, decode_job_header, encode_job_header
-from kestreld.journal.records import FRAME_BYTES, sync_record
+from kestreld.journal.records import FRAME_BYTES, framed, sync_record
 
 instants = st.integers(0, (1 << 62) - 1)
 spans = st.integers(0, (1 << 62) - 1)
@@ -67,6 +68,8 @@ records = st.one_of(
     st.builds(jr.queued_record, words, st.lists(ids, max_size=4)),
     st.builds(jr.stopped_record, instants, instants),
     keys.map(jr.key_record),
+    st.builds(jr.owners_record, instants, ids, st.lists(ids, max_size=4)),
+    st.builds(jr.paused_record, instants, words, st.integers(0, jr.PAUSE_MAX)),
     st.integers(0, 1 << 40).map(sync_record),
 )
 
@@ -89,6 +92,9 @@ def test_every_other_record_reads_back_as_it_was_written(
     assert jr.read_flushed(jr.flushed_record(at_ms)[FRAME_BYTES:]) == at_ms
     assert jr.read_queued(jr.queued_record(queue, some)[FRAME_BYTES:]) == (queue, some)
     assert jr.read_stopped(jr.stopped_record(at_ms, 7)[FRAME_BYTES:]) == (at_ms, 7)
+    assert jr.read_owners(jr.owners_record(at_ms, key.job_id, some)[FRAME_BYTES:]) == (at_ms, key.job_id, some)
+    for pause in range(jr.PAUSE_MAX + 1):
+        assert jr.read_paused(jr.paused_record(at_ms, queue, pause)[FRAME_BYTES:]) == (at_ms, queue, pause)
 
 
 @given(records, st.randoms(use_true_random=False))
@@ -105,6 +111,32 @@ def test_a_stretch_of_records_reads_back_one_by_one(some: list[bytes]) -> None:
     buffer = b"".join(some)
     found = [buffer[start:end] for _, start, end in jr.whole_job_records(buffer, 0, "f")]
     assert found == some
+
+
+def test_only_what_nodes_of_a_cluster_have_to_do_with_needs_segments_of_version_2() -> None:
+    def needs(record: bytes) -> bool:
+        return jr.needs_clusters(jr.checked_job_end(record, 0)[0], record[FRAME_BYTES:])
+
+    job = jr.JobRecord(1, b"i" * 40, b"q", b"body", 1, 1000)
+    lone = {jr.JobState.WAIT_REPL, jr.JobState.ACTIVE, jr.JobState.QUEUED, jr.JobState.DELAYED}
+    assert {state for state in jr.JobState if not needs(jr.pack_job(replace(job, state=state)))} == lone
+    assert needs(jr.pack_job(replace(job, extras=jr.JobExtras(delivered=(b"n" * 40,)))))
+    assert not needs(jr.pack_job(replace(job, extras=jr.JobExtras(key=b"key", retries_max=2))))
+    assert needs(jr.owners_record(1, b"i" * 40, []))
+    assert needs(jr.paused_record(1, b"q", 0))
+    assert not any(map(needs, (jr.flushed_record(1), jr.done_record(1, [], "acked"), jr.queued_record(b"q", []))))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\0" * 8, b"\0" * 8 + b"\x04q", b"\0" * 8 + b"\xffq"], ids=["empty", "short", "4", "255"]
+)
+def test_a_pause_of_an_unknown_kind_is_no_record(body: bytes) -> None:
+    assert jr.checked_job_end(framed(jr.JobType.PAUSED, body), 0)[0] == 0
+
+
+@pytest.mark.parametrize("body_bytes", [0, 8, 47, 49, 87])
+def test_owners_that_are_cut_short_are_no_record(body_bytes: int) -> None:
+    assert jr.checked_job_end(framed(jr.JobType.OWNERS, b"\0" * body_bytes), 0)[0] == 0
 
 
 def test_a_bad_record_is_named_by_file_and_offset() -> None:

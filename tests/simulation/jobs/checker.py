@@ -92,12 +92,9 @@ class JobChecker:
         """Whether the disk has refused something: what happened without anybody's asking may be written later."""
         return any(FAMILY in life.faulty_since for life in self._lives)
 
-    def _was_paused(self, job: Added, life: Life, until_us: int) -> bool:
-        """Whether its queue may have been paused, so that it was not queued when it was due."""
-        return any(
-            act.kind == "pause" and act.life is life and act.sent_us <= until_us and act.concerns(job)
-            for act in self._books.acts
-        )
+    def _was_paused(self, job: Added, until_us: int) -> bool:
+        """Whether its queue may have been paused, in this life or before, so that it was not queued when it was due."""
+        return any(act.kind == "pause" and act.sent_us <= until_us and act.concerns(job) for act in self._books.acts)
 
     def _has_crashed_behind(self, one: Handout) -> bool:
         """Whether the server died before it may have written that it had queued this."""
@@ -340,7 +337,7 @@ class JobChecker:
                 continue
             if 0 <= job.retry_s * 1000 - earlier.requeue_ms <= A_TICK_US // 1000:
                 continue  # it was due already, and the next time is shown
-            if self._moved(job, before.sent_us, after.heard_us) or self._was_paused(job, before.life, before.heard_us):
+            if self._moved(job, before.sent_us, after.heard_us) or self._was_paused(job, before.heard_us):
                 continue
             if after.life is not before.life and self._may_be_unwritten(before, earlier, job):
                 continue

@@ -6,20 +6,22 @@ from typing import Final
 from kestreld.jobs.storage import JobStorage
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
-from kestreld.server.disque.node import ProcessFacts
-from kestreld.server.disque.starting import disque_protocol, keep_on_disk, new_jobs
+from kestreld.server.disque.node import DisqueNode, ProcessFacts
+from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
 from kestreld.server.service import Service
 from kestreld.spool_lock import take_lock
 from tests.simulation.server import Server
 
 FACTS: Final = ProcessFacts(1, "kestreld", "Linux", lambda: 1 << 20, lambda: (0.0, 0.0))
 PORT: Final = 7711
+BUS_PORT: Final = 17_711
 
 
 class JobServer(Server):
-    """A process from its start to its end, on whose only port Disque's clients are served."""
+    """A process from its start to its end, which serves Disque's clients. In a fabric it has a cluster bus, too."""
 
     storage: JobStorage
+    node: DisqueNode
 
     def start(self) -> None:
         """Raises Killed, SpoolUnusable, or OSError where the spool cannot be read."""
@@ -32,8 +34,16 @@ class JobServer(Server):
         random_bytes = Random(f"{self._chance.random()}").randbytes
         jobs = new_jobs(collection, self.config, random_bytes)
         protocol, node = disque_protocol(service, jobs, random_bytes, PORT, FACTS)
+        self.node = node
+        fabric = self.network.fabric
+        if fabric is not None:
+            keep_id(service, node, self.report)
         self.storage = keep_on_disk(service, node, self.config, self.report, lambda: None)
-        service.listen(self.network.listen_tcp("", 0), protocol)  # type: ignore[arg-type]
+        clients = self.network.listen_tcp(self.network.host, PORT)
+        if fabric is not None:
+            bus = self.network.listen_tcp(self.network.host, BUS_PORT)
+            open_bus(service, node, self.config, [bus], PORT, self.report, self.report)  # type: ignore[list-item]
+        node.cluster.start([service.listen(clients, protocol)])  # type: ignore[arg-type]
         self.service = service
 
     def put_on_disk(self, until_us: int) -> None:

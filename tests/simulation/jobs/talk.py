@@ -33,7 +33,7 @@ class RespTalk:
         self._heard_bytes = 0
         self._pieces: deque[tuple[int, int]] = deque()  # where each piece of it ended, and when it was sent
         self.pending: deque[Told] = deque()
-        link = network.connect(self._hear, self._ended)
+        link = network.connect_client(self._hear, self._ended)
         self.over = link is None
         self.link = link
 

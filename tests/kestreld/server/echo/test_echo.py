@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kestreld import net
 from kestreld.net import Network
 from tests.kestreld.server.echo.echo_protocol import Echo
 from tests.support.accounts import quick_hash
@@ -36,7 +35,7 @@ def ask(server: ServerHere, address: str, said: bytes, lines: int) -> list[bytes
         return received.count(b"\n") >= lines
 
     try:
-        server.run_until(lambda: net.is_connected(connection))
+        server.run_until(lambda: server.network.is_connected(connection))
         connection.send(said)
         server.run_until(is_answered)
     finally:

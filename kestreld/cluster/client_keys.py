@@ -1,0 +1,190 @@
+"""ADDJOB ID at several nodes: before a job with a client's own id is added, all nodes that answer are asked for it.
+
+Two nodes that add the same at once find each other: the one with the lesser job id goes on, the other one waits for
+what becomes of that. Nodes that cannot be reached are not waited for, so each side of a partition may add one.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.cluster.job_messages import FindKey, FoundKey
+from kestreld.cluster.nodes import Node
+from kestreld.cluster.peers import Peers
+from kestreld.jobs.job import COPY, WAIT_REPL
+from kestreld.queues.agenda import Scheduled
+
+ANSWER_MS: Final = 500  # a node that takes longer is passed over
+AGAIN_MS: Final = 50  # while another node is adding the job
+NEVER_MS: Final = 1 << 62
+
+Found = Callable[[bytes], None]  # told the id of the job that there is, b"" = none: it may be added
+
+
+class KeySearch(Scheduled):
+    """One key that is being looked for. `job_id` is that of the job which is added if there is none."""
+
+    def __init__(self, key: bytes, job_id: bytes, found: Found, late: Callable[["KeySearch"], None]) -> None:
+        super().__init__(NEVER_MS)
+        self.key = key
+        self.job_id = job_id
+        self.found = found
+        self.awaited: set[bytes] = set()  # nodes that have yet to answer
+        self.known_id = b""  # the job that there is, as one of them says
+        self.is_refused = False  # another node is adding it
+        self._late = late
+
+    def begin(self, nodes: set[bytes], due_at_ms: int) -> None:
+        """Ask these."""
+        self.awaited, self.is_refused, self.known_id, self.due_at_ms = nodes, False, b"", due_at_ms
+
+    def give_up_on(self, node_ids: set[bytes]) -> None:
+        """These do not answer."""
+        self.awaited -= node_ids
+
+    def answered(self, node_id: bytes, known_id: bytes, *, is_pending: bool) -> None:
+        """That node knows a job, b"" = none, or is adding it: then it may have sent copies to others, who know it."""
+        self.awaited.discard(node_id)
+        self.is_refused = self.is_refused or is_pending
+        self.known_id = known_id or self.known_id
+
+    def wait_until(self, due_at_ms: int) -> None:
+        self.due_at_ms = due_at_ms
+
+    def end(self) -> None:
+        self.due_at_ms = NEVER_MS
+
+    def fall_due(self, now_ms: int) -> None:
+        self._late(self)
+
+
+class KeySearches:
+    """The keys that this node is looking for. `is_adding` says whether a job is still being added here."""
+
+    def __init__(self, peers: Peers, is_adding: Callable[[bytes], bool]) -> None:
+        self._peers = peers
+        self._jobs = peers.jobs
+        self._is_adding = is_adding
+        self._by_id: dict[bytes, KeySearch] = {}
+        self._by_key: dict[bytes, KeySearch] = {}
+        self._vouched: set[bytes] = set()  # ids of jobs here of which somebody was told that they are there
+
+    def known_here(self, key: bytes) -> bytes | None:
+        """The id of the job that has a key, if that is certain: not while it may be being added, nor of one that was
+        deleted here, as that may have been a copy.
+        """
+        jobs = self._jobs
+        known = jobs.keys.find(key, jobs.now_ms)
+        job = jobs.find(known) if known is not None else None
+        if job is None or job.state in (WAIT_REPL, COPY):
+            return None
+        if job.terms.owners:  # a copy that was queued here may still be given up elsewhere
+            self._vouched.add(job.id)
+        return known
+
+    def find(self, key: bytes, job_id: bytes, found: Found) -> KeySearch:
+        """Ask all other nodes for a key; `found` is told once, maybe at once."""
+        search = KeySearch(key, job_id, found, self._late)
+        self._by_id[job_id] = search
+        self._by_key.setdefault(key, search)
+        self._ask(search)
+        return search
+
+    def cancel(self, search: KeySearch) -> None:
+        """Nobody waits for that any more."""
+        self._drop(search)
+
+    def _drop(self, search: KeySearch) -> None:
+        search.end()
+        self._by_id.pop(search.job_id, None)
+        if self._by_key.get(search.key) is search:
+            del self._by_key[search.key]
+
+    def _ask(self, search: KeySearch) -> None:
+        jobs = self._jobs
+        known = jobs.keys.find(search.key, jobs.now_ms)
+        if self.known_here(search.key) is not None:
+            self._drop(search)
+            search.found(known or b"")
+            return
+        nodes = self._peers.up()
+        search.begin({node.id for node in nodes}, jobs.clock.monotonic_ms + ANSWER_MS)
+        first = self._by_key.setdefault(search.key, search)
+        if known is not None and not self._is_adding(known):
+            search.answered(b"", known, is_pending=False)
+        elif known is not None or first is not search:
+            search.answered(b"", b"", is_pending=True)  # another client of this node is adding it
+        self._peers.tell_each(nodes, FindKey(search.key, search.job_id))
+        self._look(search)
+
+    def _look(self, search: KeySearch) -> None:
+        """Go on if all have answered."""
+        agenda, now_ms = self._jobs.agenda, self._jobs.clock.monotonic_ms
+        if search.awaited:
+            agenda.add(search)
+        elif search.is_refused:
+            search.wait_until(now_ms + AGAIN_MS)
+            agenda.add(search)
+        else:
+            self._drop(search)
+            self.vouch_for(search.known_id)
+            search.found(search.known_id)
+
+    def _late(self, search: KeySearch) -> None:
+        if self._by_id.get(search.job_id) is not search:
+            return
+        if search.awaited:
+            search.give_up_on(set(search.awaited))
+            self._look(search)
+        else:
+            self._ask(search)
+
+    def find_key(self, sender: Node, message: FindKey) -> None:
+        """Another node asks."""
+        jobs = self._jobs
+        known = jobs.keys.find(message.key, jobs.now_ms)
+        is_pending = known is not None and self._is_adding(known)
+        if known is None:
+            search = self._by_key.get(message.key)
+            if search is not None and search.job_id < message.job_id:
+                known, is_pending = search.job_id, True
+            elif search is not None:  # the sender may have answered before it began to look itself
+                search.answered(b"", b"", is_pending=True)
+        elif not is_pending:
+            self.vouch_for(known)
+        self._peers.bus.send(sender, FoundKey(message.job_id, known or b"", is_pending))
+
+    def found_key(self, sender: Node, message: FoundKey) -> None:
+        """Another node has answered."""
+        search = self._by_id.get(message.job_id)
+        if search is None or sender.id not in search.awaited:
+            return
+        known_id = b"" if message.is_pending else message.known_id
+        search.answered(sender.id, known_id, is_pending=message.is_pending)
+        if not search.awaited:
+            self._look(search)
+
+    def went_down(self, node: Node) -> None:
+        """It will not answer."""
+        for search in list(self._by_id.values()):
+            if node.id in search.awaited:
+                search.give_up_on({node.id})
+                if not search.awaited:
+                    self._look(search)
+
+    # Copies of jobs that are being added elsewhere
+
+    def vouch_for(self, job_id: bytes) -> None:
+        """Somebody is told that there is this job: it stays here although who adds it may give that up."""
+        if self._jobs.find(job_id) is not None:
+            self._vouched.add(job_id)
+
+    def is_vouched_for(self, job_id: bytes) -> bool:
+        return job_id in self._vouched
+
+    def gone(self, job_id: bytes) -> None:
+        """A job with a key has ended."""
+        self._vouched.discard(job_id)
+
+    def clear(self) -> None:
+        """All jobs have gone."""
+        self._vouched = set()

@@ -1,0 +1,242 @@
+"""Acknowledged jobs, until every owner knows (see `acks`): SETACK, GOTACK and DELJOB."""
+
+from kestreld.cluster.acks import TOLD_MS_MAX, Ack
+from kestreld.cluster.job_messages import CaughtUp, DelJob, GotAck, SetAck
+from kestreld.cluster.nodes import Node
+from kestreld.cluster.peers import Peers
+from kestreld.cluster.tombstones import Tombstones
+from kestreld.jobs.copied_jobs import ACKNOWLEDGED
+from kestreld.jobs.job import ACKED, BORROWED, LENT, LET_GO, Job, JobTerms
+from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.table import MASK, Table
+from kestreld.queues.slices import WAITS, Work
+
+
+class AckCollector:
+    """The acknowledged jobs that this node remembers, by their ids."""
+
+    def __init__(self, peers: Peers, tombstones: Tombstones) -> None:
+        self._peers = peers
+        self._jobs = peers.jobs
+        self._tombstones = tombstones
+        self._acks: Table[Ack] = Table()
+        self._nowhere = JobQueue(b"")  # of dummies
+
+    @property
+    def count(self) -> int:
+        """How many acknowledgements have yet to be known to all."""
+        return self._acks.count
+
+    def is_dummy(self, job: Job) -> bool:
+        """Whether an acknowledged job was never here."""
+        ack = self._acks.get(job.id)
+        return ack is not None and not ack.owners
+
+    # What clients ask for
+
+    def acknowledge(self, job: Job) -> bool:
+        """A client has acknowledged a job that is here; whether it is the first to do so."""
+        if job.state in (ACKED, LET_GO):
+            return False
+        if not self._peers.members & job.terms.owners or job.state in (BORROWED, LENT):
+            self._jobs.remove(job, ACKNOWLEDGED)
+            return True
+        self._jobs.remember_ack(job)
+        self._collect(job)
+        return True
+
+    def acknowledge_unknown(self, job_id: bytes, ttl_ms: int) -> None:
+        """A client has acknowledged a job that is not here: another node may hold it."""
+        peers = self._peers
+        # One that was deleted here may still be held elsewhere, as may one of which a FASTACK has not told all, or that
+        # has expired by a clock that was set.
+        if not peers.members or self._tombstones.is_known_to_all(job_id):
+            return
+        if peers.is_leaving:  # which remembers nothing new (Disque's README, "Gracefully removal of nodes")
+            peers.tell_each(peers.up(), SetAck(job_id, ()))
+            return
+        terms = JobTerms(self._nowhere, ttl_ms, 1)
+        job = self._jobs.keep_dummy(job_id, terms)
+        self._collect(job)
+
+    def delete_everywhere(self, job_id: bytes) -> bool:
+        """FASTACK: drop the job wherever it is, as far as that can be reached; whether it was here."""
+        peers, job = self._peers, self._jobs.find(job_id)
+        if job is None:
+            self._tombstones.add(job_id, ACKNOWLEDGED)
+            peers.tell_each(peers.up(), DelJob((job_id,)))
+            return False
+        if job.state == ACKED:
+            return False  # all are being told already, also those that cannot be reached now
+        was_here = job.state != LET_GO
+        peers.tell(job.terms.owners, DelJob((job_id,)))
+        self._drop(job)
+        return was_here
+
+    # Collecting
+
+    def restored(self, job: Job) -> None:
+        """The log says that a job is acknowledged."""
+        if self._acks.get(job.id) is None:
+            self._collect(job, told_by=0)
+
+    def _collect(self, job: Job, told_by: int | None = None) -> None:
+        jobs = self._jobs
+        now_ms = jobs.clock.monotonic_ms
+        ack = Ack(jobs.me, job.terms.owners, now_ms, told_by)
+        self._acks.add(job.id, ack)
+        if told_by is None and not self._settle(job, ack):
+            self._peers.tell(ack.missing(self._peers.members), SetAck(job.id, self._peers.ids(ack.owners)))
+            ack.try_again(now_ms, jobs.jitter_ms())
+        if job.state == ACKED:
+            jobs.ask_at(job, jobs.now_ms + ack.next_at_ms - now_ms)
+
+    def woken(self, job: Job) -> None:
+        """It is time to tell all again that have not said that they know."""
+        ack = self._acks.get(job.id)
+        if ack is None or self._settle(job, ack):
+            return
+        peers, jobs = self._peers, self._jobs
+        now_ms = jobs.clock.monotonic_ms
+        if not ack.is_left and any(node.is_up for node in peers.nodes_in(ack.told_by)):
+            ack.leave_it(now_ms)
+        else:
+            for node in peers.nodes_in(ack.missing(peers.members)):
+                if peers.hears(node):  # else it has yet to read what was said before
+                    peers.bus.send(node, SetAck(job.id, peers.ids(ack.owners)))
+            ack.try_again(now_ms, jobs.jitter_ms())
+        jobs.ask_at(job, jobs.now_ms + ack.next_at_ms - now_ms)
+
+    def _settle(self, job: Job, ack: Ack) -> bool:
+        """Whether all know, so that all may forget it."""
+        if ack.missing(self._peers.members):
+            return False
+        self._peers.tell(ack.owners, DelJob((job.id,)))
+        self._drop(job)
+        self._tombstones.add(job.id, ACKNOWLEDGED, is_known_to_all=True)
+        return True
+
+    def _drop(self, job: Job) -> None:
+        self._jobs.remove(job, ACKNOWLEDGED)
+
+    def owners_of(self, job: Job) -> int:
+        """Who may hold a job, as far as is known here."""
+        ack = self._acks.get(job.id)
+        return ack.owners if ack is not None else job.terms.owners
+
+    def confirmed_of(self, job: Job) -> int:
+        """Who knows that it is acknowledged, as far as is known here."""
+        ack = self._acks.get(job.id)
+        return ack.confirmed if ack is not None else 0
+
+    def say_acked(self, node: Node, job_id: bytes) -> None:
+        """Another node does not know yet that this job is acknowledged, be it still remembered here or not."""
+        job = self._jobs.find(job_id)
+        owners = self.owners_of(job) if job is not None else 0
+        self._peers.bus.send(node, SetAck(job_id, self._peers.ids(owners or self._jobs.me)))
+
+    # What other nodes say
+
+    def set_ack(self, sender: Node, message: SetAck) -> None:
+        """A job is acknowledged: never deliver it, and say so."""
+        jobs, peers, job_id = self._jobs, self._peers, message.job_id
+        job = jobs.find(job_id)
+        if job is None or job.state in (BORROWED, LENT, LET_GO):
+            self._tombstones.add(job_id, ACKNOWLEDGED)
+            peers.bus.send(sender, GotAck(job_id, is_known=False, owners=()))
+            return
+        told = jobs.node_sets.of_all(message.owners)
+        if job.state != ACKED:
+            owners = (job.terms.owners or jobs.me) | told
+            if owners != job.terms.owners:
+                jobs.own(job, owners)
+            jobs.remember_ack(job)
+            # A node that leaves says so, or one that has no more than a tombstone: neither is collecting.
+            self._collect(job, told_by=peers.set_of(sender) if told & ~peers.set_of(sender) else 0)
+        ack = self._acks.parts[hash(job_id) & MASK][job_id]
+        ack.confirm(peers.set_of(sender), told)
+        answer = GotAck(job_id, is_known=bool(ack.owners), owners=peers.ids(ack.owners))
+        peers.bus.send_once_written(sender, answer)
+
+    def got_ack(self, sender: Node, message: GotAck) -> None:
+        """The sender knows."""
+        job, ack = self._jobs.find(message.job_id), self._acks.get(message.job_id)
+        if job is None or ack is None:
+            return
+        peers = self._peers
+        has_new = ack.confirm(peers.set_of(sender), self._jobs.node_sets.of_all(message.owners))
+        if not self._settle(job, ack) and has_new:
+            peers.tell(ack.missing(peers.members), SetAck(job.id, peers.ids(ack.owners)))
+
+    def left(self, job: Job, node: Node) -> None:
+        """That node holds an acknowledged job no more."""
+        ack = self._acks.get(job.id)
+        if ack is not None:
+            ack.leave(self._peers.set_of(node))
+            self._settle(job, ack)
+
+    def del_job(self, message: DelJob) -> None:
+        """These jobs are acknowledged, and nobody has to know of them any more."""
+        for job_id in message.job_ids:
+            job = self._jobs.find(job_id)
+            if job is None:
+                self._tombstones.add(job_id, ACKNOWLEDGED)
+            else:
+                self._jobs.remove(job, ACKNOWLEDGED)
+
+    # What happens to nodes and jobs
+
+    def catch_up(self, node: Node) -> Work:
+        """A node is back: tell it of all that it has missed. Where the link breaks meanwhile, the next one has it told
+        all of it again.
+        """
+        peers, bit = self._peers, self._peers.set_of(node)
+        members, linked_at_ms = peers.members, node.linked_at_ms
+        for part in self._acks.parts:
+            for job_id, ack in list(part.items()):
+                while peers.bus.is_crowded(node) and node.linked_at_ms == linked_at_ms:
+                    yield WAITS
+                if node.linked_at_ms != linked_at_ms:
+                    return
+                job = self._jobs.find(job_id)
+                if job is None or part.get(job_id) is not ack:
+                    continue
+                if ack.missing(members) & bit:
+                    peers.bus.send(node, SetAck(job_id, peers.ids(ack.owners)))
+                elif ack.told_by & bit:
+                    self._take_over(job, ack)
+                yield None
+        if node.linked_at_ms == linked_at_ms:
+            peers.bus.send(node, CaughtUp())
+
+    def caught_up(self, node: Node) -> Work:
+        """That node has said over a new link all that it has to say, as a link of its own may break alone."""
+        bit = self._peers.set_of(node)
+        for part in self._acks.parts:
+            for job_id, ack in list(part.items()):
+                job = self._jobs.find(job_id)
+                if ack.told_by & bit and job is not None and part.get(job_id) is ack:
+                    self._take_over(job, ack)
+                yield None
+
+    def _take_over(self, job: Job, ack: Ack) -> None:
+        """Collect what another node was to: that it is over may have been lost with a link that broke."""
+        ack.leave_it(self._jobs.clock.monotonic_ms - TOLD_MS_MAX)
+        self.woken(job)
+
+    def settle_all(self) -> Work:
+        """A node is none of the cluster any more: nobody waits for it."""
+        for part in self._acks.parts:
+            for job_id, ack in list(part.items()):
+                job = self._jobs.find(job_id)
+                if job is not None and part.get(job_id) is ack:
+                    self._settle(job, ack)
+                yield None
+
+    def gone(self, job: Job) -> None:
+        """A job has ended."""
+        if self._acks.get(job.id) is not None:
+            self._acks.remove(job.id)
+
+    def clear(self) -> None:
+        self._acks = Table()

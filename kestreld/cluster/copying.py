@@ -1,0 +1,67 @@
+"""Jobs as other nodes are told of them, and back. Instants are translated from the clock of the node that sent them."""
+
+from kestreld.cluster.job_messages import Death, JobCopy
+from kestreld.cluster.nodes import Node
+from kestreld.jobs.copied_jobs import CopiedJobs
+from kestreld.jobs.job import (
+    ACTIVE,
+    CREATED_UNITS,
+    DELAYED,
+    NEVER,
+    DeadLetter,
+    Job,
+    JobTerms,
+    created_of,
+    ctime_of,
+)
+
+
+def copy_of(jobs: CopiedJobs, job: Job, owners: int) -> JobCopy:
+    """The job as another node is to hold it, with these owners."""
+    terms = job.terms
+    due_at_ms = 0
+    if job.state == DELAYED:
+        due_at_ms = job.requeue_at_ms
+    elif terms.delay_s and job.created_at_ms + terms.delay_s * 1000 > jobs.now_ms:
+        due_at_ms = job.created_at_ms + terms.delay_s * 1000
+    return JobCopy(
+        job.id, terms.queue.name, job.body, created_of(job.ctime), terms.ttl_ms, terms.retry_ms, terms.delay_s * 1000,
+        due_at_ms, terms.replicate, job.nacks, job.deliveries, jobs.node_sets.ids(owners), terms.key,
+        terms.retries_max, death_of(terms.dead),
+    )  # fmt: skip
+
+
+def job_of(jobs: CopiedJobs, copy: JobCopy, sender: Node, owners: int) -> Job:
+    """A job to keep, ACTIVE for the moment."""
+    queue = jobs.unlisted_queue(copy.queue)
+    options = (copy.ttl_ms, copy.retry_ms, copy.delay_ms // 1000, copy.retries_max)
+    dead = dead_letter_of(copy.death, sender)
+    if dead is None:
+        terms = queue.terms_shared_with(options, copy.replicate, owners, copy.key)
+    else:
+        terms = JobTerms(queue, *options, copy.key, dead, copy.replicate, owners)
+    created = copy.created + sender.clock_offset_ms * CREATED_UNITS
+    ctime = ctime_of(max(created, 1))
+    return Job(copy.job_id, copy.body, terms, ctime, NEVER, ACTIVE, copy.nacks, copy.deliveries)
+
+
+def expires_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
+    """How much of its TTL is left; 0 or less = nothing."""
+    return copy.created // CREATED_UNITS + sender.clock_offset_ms + copy.ttl_ms - jobs.now_ms
+
+
+def due_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
+    """How much of its delay is left; 0 = nothing."""
+    return max(copy.due_at_ms + sender.clock_offset_ms - jobs.now_ms, 0) if copy.due_at_ms else 0
+
+
+def death_of(dead: DeadLetter | None) -> Death | None:
+    """Why a job is a dead letter, as other nodes are told."""
+    return None if dead is None else Death(dead.origin, dead.reason, dead.dead_at_ms)
+
+
+def dead_letter_of(death: Death | None, sender: Node) -> DeadLetter | None:
+    """The same, as a node has told it."""
+    if death is None:
+        return None
+    return DeadLetter(death.origin, death.reason, max(death.dead_at_ms + sender.clock_offset_ms, 0))

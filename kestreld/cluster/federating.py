@@ -1,0 +1,374 @@
+"""NEEDJOBS and YOURJOBS: jobs go to the nodes where clients wait for them."""
+
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.cluster.copying import copy_of, expires_in_ms, job_of
+from kestreld.cluster.federation import Imports, Interest, to_give
+from kestreld.cluster.job_messages import JobCopy, NeedJobs, NeedNothing, Notice, TookJobs, YourJobs
+from kestreld.cluster.lending import Lending
+from kestreld.cluster.nodes import Node
+from kestreld.cluster.peers import Peers
+from kestreld.cluster.reactions import Word
+from kestreld.cluster.tombstones import Tombstones
+from kestreld.jobs.copied_jobs import ACKNOWLEDGED
+from kestreld.jobs.job import ACKED, ACTIVE, COPY, DELAYED, NOTICE_MS
+from kestreld.jobs.job_queue import PAUSED_OUT, JobQueue
+from kestreld.queues.agenda import Scheduled
+from kestreld.queues.slices import Work
+
+LOOK_MS: Final = 100
+LOOKED_AT_ONCE: Final = 200  # queues
+KEPT_ANNOUNCED_MS: Final = 1_000  # after the last client has ceased to wait
+GIVEN_AT_ONCE: Final = 100  # jobs, be it asked for more,
+GIVEN_BYTES_MAX: Final = 1 << 20
+GIVEN_IN_ONE: Final = 20  # jobs in one message: each has to be told to all its other holders
+INTEREST_MAX: Final = 10_000  # queues
+UNANSWERED_MAX: Final = 1_000  # jobs on the way to one node
+NEVER_MS: Final = 1 << 62
+
+
+class _Look(Scheduled):
+    """Has something done soon."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        super().__init__(NEVER_MS)
+        self._do = do
+
+    def fall_due(self, now_ms: int) -> None:
+        self.due_at_ms = NEVER_MS
+        self._do()
+
+    @property
+    def is_planned(self) -> bool:
+        return self.due_at_ms != NEVER_MS
+
+    def plan(self, due_at_ms: int) -> None:
+        self.due_at_ms = due_at_ms
+
+
+class _Wanted:
+    """A queue whose jobs are wanted here, which the other nodes know."""
+
+    __slots__ = ("queue", "waited_at_ms")
+
+    def __init__(self, queue: JobQueue, now_ms: int) -> None:
+        self.queue = queue
+        self.waited_at_ms = now_ms  # somebody did, at the latest
+
+    def note_wait(self, now_ms: int) -> None:
+        self.waited_at_ms = now_ms
+
+
+class Federating:
+    """What is imported, who is interested in what comes here, and what is on its way to other nodes.
+
+    `say_acked` tells a node that a job is acknowledged.
+    """
+
+    def __init__(
+        self, peers: Peers, lending: Lending, tombstones: Tombstones, say_acked: Callable[[Node, bytes], None]
+    ) -> None:
+        self._peers = peers
+        self._jobs = peers.jobs
+        self._lending = lending
+        self._tombstones = tombstones
+        self._say_acked = say_acked
+        self._imports: dict[bytes, Imports] = {}  # by the queue's name, as the three that follow:
+        self._interest: dict[bytes, Interest] = {}
+        self._wanted: dict[bytes, _Wanted] = {}
+        self._to_announce: dict[bytes, JobQueue] = {}
+        self._on_the_way: dict[bytes, dict[int, list[bytes]]] = {}  # by node and message, the ids of jobs
+        self._number = 0  # of YourJobs
+        self._announcing = _Look(self._announce_some)
+        self._look = _Look(self._look_after_waits)
+        self._looked_at: list[bytes] = []  # names that are still to be looked at in this round
+        self.jobs_given: dict[bytes, int] = {}  # by node, how many jobs
+        self.jobs_taken: dict[bytes, int] = {}
+
+    @property
+    def _now_ms(self) -> int:
+        return self._jobs.clock.monotonic_ms
+
+    # What happens here
+
+    def missed(self, queue: JobQueue) -> None:
+        """Somebody wants a job of a queue that has none."""
+        self._ask(queue, is_just_empty=False)
+
+    def emptied(self, queue: JobQueue) -> None:
+        """The last job of a queue was handed out."""
+        if queue.name in self._imports:
+            self._ask(queue, is_just_empty=True)
+
+    def waited_for(self, queue: JobQueue) -> None:
+        """Somebody begins to wait for a job of a queue for which nobody has waited."""
+        if self._peers.is_leaving or not self._peers.has_members():
+            return
+        wanted = self._wanted.get(queue.name)
+        if wanted is None:
+            self._to_announce[queue.name] = queue
+            self._plan(self._announcing, 0)
+            return
+        wanted.note_wait(self._now_ms)
+        imports = self._imports.get(queue.name)
+        if imports is not None:  # those that have given a job do not know that another one is wanted
+            for node in self._nodes(imports.sources(self._now_ms)):
+                self._peers.bus.send(node, NeedJobs(queue.name, 1, is_waiting=True))
+
+    def came(self, queue: JobQueue) -> None:
+        """A job has come into a queue, and nobody here waits for it."""
+        interest = self._interest.get(queue.name)
+        if interest is None:
+            return
+        while queue.jobs.count:
+            peers = self._peers
+            node_id = interest.take(self._now_ms, [node.id for node in peers.up() if not peers.bus.is_crowded(node)])
+            node = peers.table.get(node_id) if node_id is not None else None
+            if node is None or not self._give(queue, node, 1):
+                break
+        if not interest:
+            self._interest.pop(queue.name, None)
+
+    def import_rate(self, queue: JobQueue) -> int:
+        """Jobs a second that come from other nodes."""
+        imports = self._imports.get(queue.name)
+        return imports.rate(self._now_ms) if imports is not None else 0
+
+    def import_sources(self, queue: JobQueue) -> list[bytes]:
+        """The ids of the nodes that they come from."""
+        imports = self._imports.get(queue.name)
+        return imports.sources(self._now_ms) if imports is not None else []
+
+    # Asking
+
+    def _nodes(self, ids: list[bytes]) -> list[Node]:
+        return self._peers.nodes_in(self._jobs.node_sets.of_all(ids))
+
+    def _ask(self, queue: JobQueue, *, is_just_empty: bool) -> None:
+        peers = self._peers
+        if peers.is_leaving or not peers.has_members():
+            return
+        imports = self._imports.setdefault(queue.name, Imports())
+        now_ms, is_waiting = self._now_ms, bool(queue.waiters) and queue.name in self._wanted
+        if not is_just_empty and imports.ask_all(now_ms):
+            peers.tell_each(peers.up(), NeedJobs(queue.name, max(len(queue.waiters), 1), is_waiting=is_waiting))
+        count = imports.ask_sources(now_ms, is_just_empty=is_just_empty)
+        if count:  # more than clients wait for: what is not there now need not come later
+            peers.tell_each(self._nodes(imports.sources(now_ms)), NeedJobs(queue.name, count))
+        self._look_soon()
+
+    def _want_another(self, node: Node, queue: JobQueue) -> None:
+        """That node has given a job, and does not know that others are waited for."""
+        if queue.waiters:
+            self._peers.bus.send(node, NeedJobs(queue.name, len(queue.waiters), is_waiting=True))
+
+    def _announce_some(self) -> None:
+        """Tell the other nodes which queues clients wait for now."""
+        now_ms, up = self._now_ms, self._peers.up()
+        for _ in range(min(LOOKED_AT_ONCE, len(self._to_announce))):
+            name, queue = self._to_announce.popitem()
+            if queue.waiters:
+                self._wanted[name] = _Wanted(queue, now_ms)
+                self._imports.setdefault(name, Imports()).ask_all(now_ms)
+                self._peers.tell_each(up, NeedJobs(name, len(queue.waiters), is_waiting=True))
+        if self._to_announce:
+            self._plan(self._announcing, 1)
+        self._look_soon()
+
+    def _plan(self, look: _Look, delay_ms: int) -> None:
+        if not look.is_planned:
+            look.plan(self._now_ms + delay_ms)
+            self._jobs.agenda.add(look)
+
+    def _look_soon(self) -> None:
+        self._plan(self._look, LOOK_MS)
+
+    def _look_after_waits(self) -> None:
+        """Ask again for clients that wait, and tell the others where nobody waits any longer. Some queues at a time."""
+        now_ms = self._now_ms
+        if not self._looked_at:
+            self._looked_at = list(self._imports)
+        for _ in range(min(LOOKED_AT_ONCE, len(self._looked_at))):
+            name = self._looked_at.pop()
+            wanted, imports = self._wanted.get(name), self._imports.get(name)
+            if wanted is not None:
+                self._look_after(name, wanted, now_ms)
+            elif imports is not None and imports.is_over(now_ms):
+                del self._imports[name]
+        if self._imports:
+            self._plan(self._look, 1 if self._looked_at else LOOK_MS)
+
+    def _look_after(self, name: bytes, wanted: _Wanted, now_ms: int) -> None:
+        queue = wanted.queue
+        if queue.waiters:
+            wanted.note_wait(now_ms)
+            if not queue.jobs.count:
+                self._ask(queue, is_just_empty=False)
+        elif now_ms - wanted.waited_at_ms >= KEPT_ANNOUNCED_MS:
+            del self._wanted[name]
+            self._peers.tell_each(self._peers.up(), NeedJobs(name, 0))
+
+    # Giving
+
+    def need_jobs(self, sender: Node, message: NeedJobs) -> None:
+        """The sender wants jobs."""
+        name = message.queue
+        interest = self._interest.get(name)
+        if not message.count:
+            if interest is not None:
+                interest.remove(sender.id)
+                if not interest:
+                    del self._interest[name]
+            return
+        queue, now_ms = self._jobs.queues.get(name), self._now_ms
+        imports = self._imports.get(name)
+        is_importing = imports is not None and imports.rate(now_ms) > 0
+        given = 0
+        may_give = message.is_waiting or not is_importing
+        if queue is not None and may_give and not queue.pause & PAUSED_OUT:
+            given = self._give(queue, sender, to_give(message.count, queue.jobs.count))
+        if message.is_waiting and given < message.count:
+            if interest is None:
+                if len(self._interest) >= INTEREST_MAX and not self._has_dropped_expired(now_ms):
+                    return
+                interest = self._interest[name] = Interest()
+            interest.add(sender.id, message.count - given, now_ms)
+
+    def need_nothing(self, sender: Node) -> None:
+        """What the sender has said before counts no more: that nobody waits any longer may have been lost."""
+        for name, interest in list(self._interest.items()):
+            interest.remove(sender.id)
+            if not interest:
+                del self._interest[name]
+
+    def _has_dropped_expired(self, now_ms: int) -> bool:
+        """Forget whose interest is over; whether there was any."""
+        before = len(self._interest)
+        self._interest = {name: one for name, one in self._interest.items() if not one.is_over(now_ms)}
+        return len(self._interest) < before
+
+    def _give(self, queue: JobQueue, node: Node, count: int) -> int:
+        """Send it so many jobs, if there are as many; how many it were."""
+        jobs, peers = self._jobs, self._peers
+        unanswered = self._on_the_way.setdefault(node.id, {})
+        if not count or not node.is_up or peers.bus.is_crowded(node):
+            return 0
+        if sum(map(len, unanswered.values())) + self._lending.lent >= UNANSWERED_MAX:
+            return 0
+        copies: list[JobCopy] = []
+        given = size_bytes = 0
+        bit = peers.set_of(node)
+        while given < min(count, GIVEN_AT_ONCE) and size_bytes < GIVEN_BYTES_MAX:
+            job = jobs.first_to_give(queue)
+            if job is None:
+                break
+            given += 1
+            size_bytes += len(job.body)
+            if not job.terms.retry_ms:
+                self._lending.lend(job, node)
+                continue
+            owners = (job.terms.owners or jobs.me) | bit
+            if owners != job.terms.owners:
+                jobs.own(job, owners)
+            copies.append(copy_of(jobs, job, owners))
+            jobs.put_off(job, jobs.requeue_at_ms(job.terms) + peers.rank_ms(owners, node))
+        for first in range(0, len(copies), GIVEN_IN_ONE):
+            part = copies[first : first + GIVEN_IN_ONE]
+            self._number += 1
+            unanswered[self._number] = [copy.job_id for copy in part]
+            peers.bus.send(node, YourJobs(self._number, tuple(part)))
+        self.jobs_given[node.id] = self.jobs_given.get(node.id, 0) + given
+        return given
+
+    def took_jobs(self, sender: Node, message: TookJobs) -> None:
+        """What it was given up to this message has arrived: messages are in order, and earlier answers may be lost."""
+        unanswered = self._on_the_way.get(sender.id, {})
+        for number in [number for number in unanswered if number <= message.number]:
+            del unanswered[number]
+
+    def link_broken(self, node: Node) -> None:
+        """What was on its way to it may have got lost: its holders are asked, and if none has it, it is queued here."""
+        jobs = self._jobs
+        for ids in self._on_the_way.pop(node.id, {}).values():
+            for job_id in ids:
+                job = jobs.find(job_id)
+                if job is not None and job.state == COPY:
+                    jobs.ask_at(job, jobs.now_ms + 2 * NOTICE_MS)
+
+    # Taking
+
+    def your_jobs(self, sender: Node, message: YourJobs) -> None:
+        """Jobs that this node has asked for."""
+        jobs, peers = self._jobs, self._peers
+        by_queue: dict[bytes, int] = {}
+        for copy in message.copies:
+            by_queue[copy.queue] = by_queue.get(copy.queue, 0) + 1
+            self._take(sender, copy)
+        for name, count in by_queue.items():
+            self._imports.setdefault(name, Imports()).came(sender.id, count, self._now_ms)
+        self.jobs_taken[sender.id] = self.jobs_taken.get(sender.id, 0) + len(message.copies)
+        peers.bus.send(sender, TookJobs(message.number))
+        for name in by_queue:
+            queue = jobs.queues.get(name)
+            if queue is not None and queue.waiters and not queue.jobs.count:
+                self._want_another(sender, queue)
+                self._ask(queue, is_just_empty=True)
+        self._look_soon()
+
+    def _take(self, sender: Node, copy: JobCopy) -> None:
+        jobs, peers = self._jobs, self._peers
+        job = jobs.find(copy.job_id)
+        owners = jobs.node_sets.of_all(copy.owners) | jobs.me | peers.set_of(sender)
+        if job is None:
+            if self._tombstones.end_of(copy.job_id) == ACKNOWLEDGED:
+                self._say_acked(sender, copy.job_id)
+            if self._tombstones.has(copy.job_id) or expires_in_ms(jobs, copy, sender) <= 0:
+                return
+            job = job_of(jobs, copy, sender, owners)
+            # With a time, as the log may keep this record only, and not that it was queued.
+            jobs.keep(job, COPY, jobs.requeue_at_ms(job.terms))
+        elif job.state == ACKED:
+            self._say_acked(sender, job.id)
+            return
+        elif job.state not in (ACTIVE, COPY, DELAYED):
+            return  # it is queued here already, or is still being added: its giver's timer goes on
+        elif job.terms.owners | owners != job.terms.owners:
+            jobs.own(job, job.terms.owners | owners)
+        jobs.count(job, copy.nacks, copy.deliveries)
+        peers.tell(owners & ~peers.set_of(sender), Notice(Word.HAS_QUEUED, job.id, job.nacks, job.deliveries))
+        jobs.queue_here(job)
+
+    # What happens to nodes
+
+    def announce_waits(self) -> Work:
+        """There are other nodes: somebody may have begun to wait while there were none."""
+        queues = self._jobs.queues
+        for number, queue in enumerate(queues, 1):
+            if queue.waiters and queue.name not in self._wanted and queues is self._jobs.queues:
+                self._to_announce[queue.name] = queue
+                self._plan(self._announcing, 0)
+            if number % LOOKED_AT_ONCE == 0:
+                yield None
+
+    def came_up(self, node: Node) -> None:
+        """It is to know what is wanted here, and no longer."""
+        self._peers.bus.send(node, NeedNothing())
+        if self._wanted:
+            self._to_announce |= {name: wanted.queue for name, wanted in self._wanted.items()}
+            self._plan(self._announcing, 0)
+
+    def imported(self, sender: Node, queue: JobQueue) -> None:
+        """A job has come from it by other ways."""
+        self._imports.setdefault(queue.name, Imports()).came(sender.id, 1, self._now_ms)
+        self.jobs_taken[sender.id] = self.jobs_taken.get(sender.id, 0) + 1
+        self._want_another(sender, queue)
+        self._look_soon()
+
+    def clear(self) -> None:
+        """All jobs have gone, and who waited was sent away."""
+        if self._wanted:
+            self._peers.tell_each(self._peers.up(), NeedNothing())
+        self._imports, self._wanted, self._to_announce, self._on_the_way = {}, {}, {}, {}
+        self._interest = {}
+        self._looked_at = []

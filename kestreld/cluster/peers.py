@@ -1,0 +1,115 @@
+"""The other nodes as jobs have to do with them: who is up, who takes copies, and sets of them."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kestreld.cluster.chance import RandomBytes, sample
+from kestreld.cluster.job_bus import JobBus
+from kestreld.cluster.job_messages import JobMessage
+from kestreld.cluster.nodes import Flag, Node, NodeTable
+from kestreld.jobs.copied_jobs import CopiedJobs
+from kestreld.jobs.store import JITTER_MS
+
+SLOW_MS: Final = 500  # an answer to a PING that takes longer
+# Between the times at which the holders of a job would queue it, should the others fail. Chance moves each of two by up
+# to JITTER_MS: what is left is for the message that says that one of them has.
+GAP_MS: Final = 2 * JITTER_MS + 250
+
+
+class Peers:
+    """Sets of nodes are those of `jobs.node_sets`. `stores` says whether this node can put copies where they count:
+    in its log, if it has one.
+    """
+
+    def __init__(
+        self,
+        jobs: CopiedJobs,
+        table: NodeTable,
+        bus: JobBus,
+        random_bytes: RandomBytes,
+        stores: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.jobs = jobs
+        self.table = table
+        self.bus = bus
+        self.random_bytes = random_bytes
+        self._stores = stores
+        self._ranks: dict[tuple[int, int], int] = {}
+
+    # Which there are
+
+    @property
+    def members(self) -> int:
+        """The other nodes of the cluster, up or not."""
+        return self.jobs.node_sets.of_all([node.id for node in self.table.members()])
+
+    def has_members(self) -> bool:
+        """Whether there are other nodes."""
+        return bool(self.table.members())
+
+    def up(self) -> list[Node]:
+        """The other nodes that take messages now."""
+        return [node for node in self.table.members() if node.is_up]
+
+    def hears(self, node: Node) -> bool:
+        """Whether it is up, and answers as fast as usual: what was sent to it before has most likely been read."""
+        waited_ms = self.jobs.clock.monotonic_ms - node.ping_at_ms if node.ping_at_ms else 0
+        return node.is_up and waited_ms < SLOW_MS and not self.bus.is_crowded(node)
+
+    def set_of(self, node: Node) -> int:
+        return self.jobs.node_sets.of(node.id)
+
+    def nodes_in(self, nodes: int) -> list[Node]:
+        """The members in a set, without this node."""
+        found = [self.table.get(node_id) for node_id in self.jobs.node_sets.ids(nodes & ~self.jobs.me)]
+        return [node for node in found if node is not None and node.is_member]
+
+    def ids(self, nodes: int) -> tuple[bytes, ...]:
+        return self.jobs.node_sets.ids(nodes)
+
+    def takers(self) -> list[Node]:
+        """Who may be given a copy now, in random order."""
+        nodes = [node for node in self.table.reachable() if not self.bus.is_crowded(node)]
+        return sample(nodes, len(nodes), self.random_bytes)
+
+    @property
+    def is_leaving(self) -> bool:
+        return bool(self.table.myself.flags & Flag.LEAVING)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether this node has yet to read its log."""
+        return bool(self.table.myself.flags & Flag.LOADING)
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether this node may have more copies."""
+        return not (self.is_leaving or self.jobs.memory.level) and self._stores()
+
+    @property
+    def stores(self) -> bool:
+        """Whether what is changed now gets into the log, if there is one."""
+        return self._stores()
+
+    def rank_ms(self, owners: int, node: Node) -> int:
+        """How much later than its time this node queues a job that `node` has queued: its owners do not at once."""
+        key = (owners, self.set_of(node))
+        rank = self._ranks.get(key)
+        if rank is None:
+            me = self.jobs.node_id
+            rank = 1 + sum(one < me for one in self.ids(owners) if one not in (me, node.id))
+            if len(self._ranks) > 4096:
+                self._ranks.clear()
+            self._ranks[key] = rank
+        return rank * GAP_MS
+
+    # What they are told
+
+    def tell(self, nodes: int, message: JobMessage) -> None:
+        """Those of a set that are members."""
+        for node in self.nodes_in(nodes):
+            self.bus.send(node, message)
+
+    def tell_each(self, nodes: Iterable[Node], message: JobMessage) -> None:
+        for node in nodes:
+            self.bus.send(node, message)

@@ -1,0 +1,166 @@
+"""WILLQUEUE, QUEUED, WORKING and ENQUEUE: the holders of a job agree on which of them queues it (see `reactions`)."""
+
+from collections.abc import Callable
+from typing import Final
+
+from kestreld.cluster.copying import dead_letter_of, death_of
+from kestreld.cluster.job_messages import Moved, Notice
+from kestreld.cluster.nodes import Node
+from kestreld.cluster.peers import Peers
+from kestreld.cluster.reactions import REACTIONS, Do, Word, is_greater
+from kestreld.jobs.job import NEVER, NOTICE_MS, WAIT_REPL, WITHOUT_QUEUE, Job
+from kestreld.jobs.job_queue import PAUSED_IN
+
+HELD_BACK_MS: Final = 200  # until it is looked at again
+
+
+class Requeueing:
+    """The jobs whose holders have been told that this node will queue them, and what others say of theirs.
+
+    `is_held_back` says whether this node has yet to catch up with what it missed. `say_acked` tells a node that a job
+    is acknowledged, `note_queued` that one which is being added here is queued elsewhere.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        is_held_back: Callable[[], bool],
+        say_acked: Callable[[Node, bytes], None],
+        note_queued: Callable[[bytes], None],
+    ) -> None:
+        self._peers = peers
+        self._jobs = peers.jobs
+        self._is_held_back = is_held_back
+        self._say_acked = say_acked
+        self._note_queued = note_queued
+        self._announced: dict[bytes, int] = {}  # job -> when it will be queued, as its holders were told
+
+    # This node's timers
+
+    def may_queue(self, job: Job, now_ms: int) -> bool:
+        """Whether to queue a job whose time has come, or comes in NOTICE_MS. Its holders are told before, always."""
+        jobs, peers = self._jobs, self._peers
+        at_ms = job.requeue_at_ms
+        if self._is_held_back():
+            self._announced.pop(job.id, None)
+            jobs.ask_at(job, now_ms + HELD_BACK_MS)
+            return False
+        if self._announced.get(job.id) == at_ms:
+            if now_ms < at_ms:
+                jobs.ask_at(job, at_ms)
+                return False
+            del self._announced[job.id]
+            return True
+        nodes = peers.nodes_in(job.terms.owners)
+        if any(node.is_up and peers.bus.is_crowded(node) for node in nodes):
+            jobs.ask_at(job, now_ms + HELD_BACK_MS)
+            return False
+        at_ms = max(at_ms, now_ms + NOTICE_MS)
+        self._announced[job.id] = at_ms
+        peers.tell_each(nodes, Notice(Word.WILL_QUEUE, job.id, job.nacks, job.deliveries))
+        jobs.ask_at(job, at_ms)
+        return False
+
+    def gone(self, job: Job) -> None:
+        """A job has ended, or is not this node's to queue."""
+        if self._announced:
+            self._announced.pop(job.id, None)
+
+    def clear(self) -> None:
+        self._announced = {}
+
+    # What happens here
+
+    def say(self, word: Word, job: Job, after_ms: int = 0) -> None:
+        """Tell all its holders."""
+        self._peers.tell(job.terms.owners, self._notice(word, job, after_ms))
+
+    def _notice(self, word: Word, job: Job, after_ms: int = 0) -> Notice:
+        return Notice(word, job.id, job.nacks, job.deliveries, after_ms)
+
+    def say_moved(self, job: Job) -> None:
+        """Tell all its holders that it is in another queue."""
+        self._peers.tell(job.terms.owners, self._moved(job))
+
+    def _moved(self, job: Job) -> Moved:
+        return Moved(job.id, job.terms.queue.name, death_of(job.terms.dead), job.nacks, job.deliveries)
+
+    # What other nodes say
+
+    def notice(self, sender: Node, job: Job, message: Notice) -> None:
+        """Of a job that is here."""
+        reaction = REACTIONS[message.word][job.state]
+        if reaction is Do.NOTHING:
+            return
+        if reaction is Do.SAY_ACKED:
+            self._say_acked(sender, job.id)
+            return
+        if reaction is Do.NOTE:
+            self._note_queued(job.id)
+            return
+        if message.word is not Word.ENQUEUE:  # who says that may be a node that takes no copies
+            self._know(job, sender)
+        self._jobs.count(job, message.nacks, message.deliveries)
+        if message.word is Word.WILL_QUEUE and job.id in self._announced:
+            self._leave_it_to_the_greater(sender, job)
+        self._carry_out(reaction, sender, job, message)
+
+    def _leave_it_to_the_greater(self, sender: Node, job: Job) -> None:
+        """Two nodes have said at once that they will queue a job. The lesser one waits whether the other has."""
+        if is_greater(sender.id, self._jobs.node_id, job.id):
+            del self._announced[job.id]
+            self._jobs.ask_at(job, self._jobs.now_ms + 2 * NOTICE_MS)
+
+    def _know(self, job: Job, node: Node) -> None:
+        owners = (job.terms.owners or self._jobs.me) | self._peers.set_of(node)
+        if owners != job.terms.owners:
+            self._jobs.own(job, owners)
+
+    def _carry_out(self, reaction: Do, sender: Node, job: Job, message: Notice) -> None:
+        bus, now_ms = self._peers.bus, self._jobs.now_ms
+        if reaction is Do.SAY_QUEUED:
+            if job.terms.dead is not None:
+                bus.send(sender, self._moved(job))
+            self.say(Word.HAS_QUEUED, job)
+        elif reaction is Do.SAY_DELAYED:
+            bus.send(sender, self._notice(Word.HAS_QUEUED, job, max(job.requeue_at_ms - now_ms, 1)))
+        elif reaction is Do.SAY_WORKING:
+            if job.requeue_at_ms > now_ms + 2 * NOTICE_MS:
+                bus.send(sender, self._notice(Word.WORKING, job, job.requeue_at_ms - now_ms))
+        elif reaction is Do.SETTLE:
+            if is_greater(sender.id, self._jobs.node_id, job.id):
+                self._put_off(sender, job, message)
+            else:
+                bus.send(sender, self._notice(Word.HAS_QUEUED, job))
+        elif reaction is Do.PUT_OFF:
+            self._put_off(sender, job, message)
+        elif reaction is Do.QUEUE and not job.terms.queue.pause & PAUSED_IN:
+            if message.after_ms:
+                self._jobs.delay(job, message.after_ms)
+            else:
+                self._jobs.queue_here(job)
+
+    def _put_off(self, sender: Node, job: Job, message: Notice) -> None:
+        jobs = self._jobs
+        self._announced.pop(job.id, None)
+        requeue_at_ms = NEVER
+        if job.terms.retry_ms:
+            gap_ms = self._peers.rank_ms(job.terms.owners, sender)
+            if message.word is Word.WORKING:
+                requeue_at_ms = jobs.now_ms + message.after_ms + gap_ms
+            else:
+                requeue_at_ms = jobs.requeue_at_ms(job.terms) + message.after_ms + gap_ms
+        jobs.put_off(job, requeue_at_ms)
+
+    def moved(self, sender: Node, message: Moved) -> None:
+        """The sender has moved a job to another queue, and queued it there."""
+        jobs = self._jobs
+        job = jobs.find(message.job_id)
+        if job is None or job.state in WITHOUT_QUEUE or not job.terms.retry_ms:
+            return
+        if job.state == WAIT_REPL:
+            self._note_queued(job.id)
+            return
+        to = jobs.unlisted_queue(message.queue)
+        jobs.follow(job, to, dead_letter_of(message.death, sender), message.nacks, message.deliveries)
+        self._put_off(sender, job, Notice(Word.HAS_QUEUED, job.id))

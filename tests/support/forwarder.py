@@ -1,0 +1,59 @@
+"""A network that is slow and loses connections: what nodes send each other goes through here."""
+
+import asyncio
+import threading
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+CHUNK_BYTES: Final = 1 << 16
+
+
+class Forwarder:
+    """Forwards from ports of its own to those of nodes. `delay_s` is the most that a piece takes longer; `loss` how
+    likely it is, for each piece, that its connection breaks.
+    """
+
+    def __init__(self, chance: Random) -> None:
+        self.delay_s = 0.0
+        self.loss = 0.0
+        self._chance = chance
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._to: dict[int, int] = {}
+
+    def forward(self, port: int, to_port: int) -> None:
+        """From that port to that one."""
+        self._to[port] = to_port
+        asyncio.run_coroutine_threadsafe(self._serve(port), self._loop).result(10)
+
+    async def _serve(self, port: int) -> None:
+        await asyncio.start_server(lambda reader, writer: self._connected(port, reader, writer), "127.0.0.1", port)
+
+    async def _connected(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, to = await asyncio.open_connection("127.0.0.1", self._to[port])
+        except OSError:
+            writer.close()
+            return
+        ways = [asyncio.ensure_future(self._pass_on(reader, to)), asyncio.ensure_future(self._pass_on(there, writer))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        for end in (writer, to):
+            end.transport.abort()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s * self._chance.random())
+                if self._chance.random() < self.loss:
+                    return
+                writer.write(data)
+                await writer.drain()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
