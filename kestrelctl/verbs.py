@@ -12,6 +12,9 @@ from kestrelctl.commands import (
     cache,
     cancel,
     check,
+    cluster,
+    cluster_changes,
+    cluster_start,
     consumers,
     context,
     copy,
@@ -37,6 +40,7 @@ from kestrelctl.commands import (
     journal_explain_space,
     journal_peek,
     journal_replay,
+    journal_ship,
     journal_verify,
     ls,
     move,
@@ -82,7 +86,7 @@ TOPICS: Final = {
     "Monitoring": ("top", "web", "watch", "check", "doctor"),
     "Server": ("dump-config", "dump-stats", "reload", "version", "shutdown"),
     "Journals": ("journal", "journal-verify", "repair", "retention"),
-    "More": ("cache", "jobs", "context", "bench", "spark"),
+    "More": ("cache", "jobs", "cluster", "context", "bench", "spark"),
 }
 HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
 
@@ -94,6 +98,7 @@ Data goes to stdout and words to stderr. `kestrelctl VERB -h` explains a verb.
 
     kestrelctl get work --all --exec ./handle-one-item
 """
+AS_NAGIOS: Final = frozenset({"kestrelctl check", "kestrelctl cluster status"})  # their exit codes
 # Any mistake on the command line; typer has no public name for it.
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
@@ -212,6 +217,7 @@ journal.journal.command("diff")(journal_diff.journal_diff)
 journal.journal.command("explain-space")(journal_explain_space.journal_explain_space)
 journal.journal.command("peek")(journal_peek.journal_peek)
 journal.journal.command("replay")(journal_replay.journal_replay)
+journal.journal.command("ship")(journal_ship.journal_ship)
 jobs.jobs.command("ls")(job_queues.jobs_ls)
 jobs.jobs.command("scan")(job_queues.jobs_scan)
 jobs.jobs.command("peek")(job_queues.jobs_peek)
@@ -222,9 +228,14 @@ jobs.jobs.command("redrive")(job_queues.jobs_redrive)
 jobs.jobs.command("qdel")(job_queues.jobs_qdel)
 jobs.jobs.command("restart")(job_queues.jobs_restart)
 jobs.jobs.command("import")(jobs_import.jobs_import)
+cluster.cluster.command("meet")(cluster_changes.cluster_meet)
+cluster.cluster.command("forget")(cluster_changes.cluster_forget)
+cluster.cluster.command("leaving")(cluster_changes.cluster_leaving)
+cluster.cluster.command("start")(cluster_start.cluster_start)
 app.add_typer(readers.readers, name="readers")
 app.add_typer(cache.cache, name="cache")
 app.add_typer(jobs.jobs, name="jobs")
+app.add_typer(cluster.cluster, name="cluster")
 app.add_typer(context.context, name="context")
 app.add_typer(journal.journal, name="journal")
 app.add_typer(retention.retention, name="retention")
@@ -331,6 +342,6 @@ def invoke(arguments: list[str]) -> int:
         return ending.exit_code if arguments else ExitCode.USAGE
     except UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "kestrelctl"
-        code = ExitCode.UNKNOWN if path == "kestrelctl check" else ExitCode.USAGE
+        code = ExitCode.UNKNOWN if path in AS_NAGIOS else ExitCode.USAGE
         raise Failure(code, f"{error.format_message()} ({path} -h shows how)") from error
     return ExitCode.OK

@@ -297,7 +297,8 @@ class Console(JobsConsole):
             command, argument = parse(line)
             action = "act" if command.name in list(Action) else command.name
             if not self.check_action(action, ()):
-                raise ValueError(f"{command.name} is not possible here: read-only, or a replay")
+                reason = "no server has other nodes" if action == "nodes" else "read-only, or a replay"
+                raise ValueError(f"{command.name} is not possible here: {reason}")
             getattr(self, f"command_{command.name}")(argument)
         except ValueError as error:
             self.say(str(error), is_bad=True)

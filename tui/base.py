@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 from textual.app import App
 from textual.screen import Screen
+from textual.worker import get_current_worker
 
 from kestreld.client.access import Login
 from tui.asking import Asked, QueueDetails, Shown, ask_details
@@ -86,14 +87,22 @@ class BaseConsole(App[None]):
         return {journal.server: check_journal(journal, queue, is_given_up) for journal in journals}
 
     def ask(self, screen: Screen[Any], group: str, call: Callable[[], Answer], show: Callable[[Answer], None]) -> None:
-        """Make the call in a thread, and show what it returns if the screen is still there. Not in a replay."""
+        """Make the call in a thread, and show what it returns if the screen is still there. Not in a replay.
+
+        What was asked before in the same group is no longer shown, however late its answer comes.
+        """
 
         def show_if_there(answer: Answer) -> None:
             if screen in self.screen_stack and screen.children:  # at the end its boxes go first
                 show(answer)
 
+        def call_and_show() -> None:
+            answer = call()
+            if not get_current_worker().is_cancelled:
+                self.call_later(show_if_there, answer)
+
         if self.player is None:
-            self.run_worker(lambda: self.call_later(show_if_there, call()), thread=True, exclusive=True, group=group)
+            self.run_worker(call_and_show, thread=True, exclusive=True, group=group)
 
 
 class ConsoleScreen(Screen[None]):

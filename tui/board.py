@@ -8,6 +8,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.figures import QueueRow, rows_of, summed
 from tui.history import History
 from tui.job_rows import JobRow, job_rows_of, summed_jobs
+from tui.node_rows import NodeRow, node_rows_of
 from tui.snapshots import Outage, Snapshot
 from tui.states import STALE
 
@@ -101,6 +102,11 @@ class Board:
     def job_rows(self, view: str) -> list[JobRow]:
         """Of queues of jobs."""
         return summed_jobs([server.job_rows for server in self.servers_in(view)])
+
+    def node_rows(self, view: str) -> list[NodeRow]:
+        """Of the nodes of the servers' clusters, as those say that answer."""
+        answering = [server for server in self.servers_in(view) if server.outage is None]
+        return node_rows_of([(server.previous, server.snapshot) for server in answering if server.snapshot is not None])
 
     def servers_in(self, view: str) -> list[ServerState]:
         return [state for state in self.servers.values() if view in (ALL_SERVERS, state.address)]

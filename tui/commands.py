@@ -15,6 +15,7 @@ COMMANDS: Final = (
     Command("queue", "NAME", "details of a queue"),
     Command("journal", "[NAME]", "the journal of a queue"),
     Command("jobs", "[NAME]", "queues of jobs, or the jobs of one"),
+    Command("nodes", "", "nodes of a cluster of jobs"),
     Command("sort", "COLUMN", "sort by a column, the largest first; +COLUMN the smallest first"),
     Command("filter", "[WORDS]", "filter the queues, as with /; nothing shows all"),
     Command("columns", "[COLUMN …]", "show these columns, in this order, from now on; nothing goes back to all"),

@@ -13,9 +13,11 @@ from tui.states import FAILED, FULL, GROWING, STALE, STOPPED, STUCK
 
 
 class NamedRow(Protocol):
-    """A row of either table."""
+    """A row of any table."""
 
-    queue: str
+    @property
+    def key(self) -> str:
+        """What tells it from the others."""
 
 
 R = TypeVar("R", bound=NamedRow)
@@ -42,7 +44,7 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.rows: Sequence[R] = ()
-        self.current: str | None = None  # the name of the current queue
+        self.current: str | None = None  # the key of the current row
         self._cursor = 0  # its index in `rows`
         self._made_styles: TableStyles | None = None
 
@@ -60,11 +62,11 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
         if not rows:
             self._cursor = 0
             return
-        if self._cursor < len(rows) and rows[self._cursor].queue == self.current:
+        if self._cursor < len(rows) and rows[self._cursor].key == self.current:
             return
-        index = next((index for index, row in enumerate(rows) if row.queue == self.current), None)
+        index = next((index for index, row in enumerate(rows) if row.key == self.current), None)
         self._cursor = min(self._cursor, len(rows) - 1) if index is None else index
-        self.current = rows[self._cursor].queue
+        self.current = rows[self._cursor].key
 
     # Drawing
 
@@ -104,9 +106,9 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
     def go_to_top(self) -> None:
         self._go(0)
 
-    def go_to(self, queue: str) -> bool:
-        """Make this queue the current one. False = it is not among the rows."""
-        index = next((index for index, row in enumerate(self.rows) if row.queue == queue), None)
+    def go_to(self, key: str) -> bool:
+        """Make this row the current one. False = it is not among the rows."""
+        index = next((index for index, row in enumerate(self.rows) if row.key == key), None)
         if index is not None:
             self._go(index)
         return index is not None
@@ -128,7 +130,7 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
         if not self.rows:
             return
         self._cursor = min(max(index, 0), len(self.rows) - 1)
-        self.current = self.rows[self._cursor].queue
+        self.current = self.rows[self._cursor].key
         top = self.scroll_offset.y
         if self._cursor < top:
             self.scroll_to(y=self._cursor, animate=False)

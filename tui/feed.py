@@ -1,11 +1,12 @@
 """Sample a server through its admin port, which reports only queues that have changed."""
 
 import json
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
 from tui.admin_port import AdminLost, AdminPort
-from tui.snapshots import JOB_KEYS, KEYS, NO_HELD, Figures, JobFigures
+from tui.snapshots import JOB_KEYS, KEYS, NO_HELD, NODE_KEYS, Figures, JobFigures, NodeFigures
 
 
 class Feed:
@@ -14,6 +15,7 @@ class Feed:
     def __init__(self, port: AdminPort) -> None:
         self.queues: dict[str, Figures] = {}
         self.jobs: dict[str, JobFigures] = {}
+        self.nodes: dict[str, NodeFigures] = {}
         self.counters: dict[str, int | str] = {}
         self.now_ms = 0  # by the server's clock
         self._port = port
@@ -40,12 +42,8 @@ class Feed:
             name_at = columns.index("queue")
             for row in stats["rows"]:
                 queues[row[name_at]] = figures_of(row) + missing
-        columns = stats.get("job_columns", ())
-        places = [columns.index(key) if key in columns else None for key in JOB_KEYS]
-        self.jobs = {
-            row[0]: tuple([None if place is None else row[place] for place in places])
-            for row in stats.get("job_rows", ())
-        }
+        self.jobs = _chosen(stats.get("job_columns", ()), stats.get("job_rows", ()), JOB_KEYS)
+        self.nodes = _chosen(stats.get("job_node_columns", ()), stats.get("job_nodes", ()), NODE_KEYS)
         self.queues, self._token, self.now_ms = queues, stats["at"], stats["now_ms"]
         self.counters = {
             name: int(value) if isinstance(value, str) and value.isdecimal() else value
@@ -55,3 +53,11 @@ class Feed:
 
     def close(self) -> None:
         self._port.close()
+
+
+def _chosen(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: Sequence[str]
+) -> dict[str, tuple[int | str | None, ...]]:
+    """By the first of their cells: those of these columns, None where the server has none."""
+    places = [columns.index(key) if key in columns else None for key in keys]
+    return {row[0]: tuple([None if place is None else row[place] for place in places]) for row in rows}

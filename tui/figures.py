@@ -46,6 +46,10 @@ class QueueRow:
     state: str = OK  # one of `states`
     quiet_ms: int = 0  # how long no item has left it, as far as is known; not shown
 
+    @property
+    def key(self) -> str:
+        return self.queue
+
 
 FIGURES: Final[dict[str, Column]] = {
     name: hint.__metadata__[0]

@@ -22,6 +22,12 @@ class JobState(StrEnum):
     QUEUED = "queued"
     ACTIVE = "active"
     DELAYED = "delayed"
+    COPY = "copy"  # another node has it queued, or its worker
+
+    @property
+    def words(self) -> str:
+        """Such jobs."""
+        return "copies of jobs" if self is JobState.COPY else f"{self} jobs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,10 @@ class JobRow:
     import_per_s: Annotated[float | None, Column(10, rate, "import/s")]  # from other nodes
     pause: str = NOT_PAUSED  # none, in, out or all
 
+    @property
+    def key(self) -> str:
+        return self.queue
+
 
 JOB_FIGURES: Final[dict[str, Column]] = {
     name: hint.__metadata__[0]

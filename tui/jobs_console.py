@@ -1,4 +1,4 @@
-"""The part of the console that shows queues of jobs, and the jobs of one."""
+"""The part of the console that shows queues of jobs, the jobs of one, and the nodes of a cluster."""
 
 from typing import Final
 
@@ -7,16 +7,34 @@ from tui.formats import printable
 from tui.job_table import JobTable
 from tui.screens.job_list import JobListScreen
 from tui.screens.jobs import JobsScreen
+from tui.screens.nodes import NodesScreen
 from tui.screens.overview import Overview
 
-JOB_SCREENS: Final = (JobsScreen, JobListScreen)
+JOB_SCREENS: Final = (JobsScreen, JobListScreen, NodesScreen)
 
 
 class JobsConsole(ActingConsole):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("act", "journal") and any(isinstance(screen, JOB_SCREENS) for screen in self.screen_stack):
             return False  # they are about the queue that is current in the table below, also where help is on top
+        if action == "nodes" and not self._has_cluster:
+            return False
         return super().check_action(action, parameters)
+
+    @property
+    def _has_cluster(self) -> bool:
+        """Whether a server has other nodes."""
+        known = [server.snapshot.counters for server in self.board.servers.values() if server.snapshot is not None]
+        return any(int(counters.get("jobs_cluster_size", 1)) > 1 for counters in known)
+
+    def action_nodes(self) -> None:
+        if isinstance(self.screen, NodesScreen):
+            self.pop_screen()
+        elif isinstance(self.screen, (Overview, JobsScreen)):
+            self.push_screen(NodesScreen())
+
+    def command_nodes(self, _: str) -> None:
+        self.action_nodes()
 
     def action_jobs(self) -> None:
         if isinstance(self.screen, JobsScreen):

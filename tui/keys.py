@@ -24,6 +24,7 @@ CONSOLE_KEYS: Final = (
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
     Key("J", "app.journal", "J", "the queue's journal: segments, holders, checksums", "journal"),
     Key("g", "app.jobs", "g", "queues of jobs, and back"),
+    Key("n", "app.nodes", "n", "nodes of a cluster of jobs, and back", "nodes"),
     Key(
         "colon",
         "app.command",
@@ -62,14 +63,20 @@ OVERVIEW_KEYS: Final = (
     Key("exclamation_mark", "worst", "!", "sort by state, the worst first, and back", "trouble"),
     Key("v", "next_view", "v", "switch between the sum of all servers and each server", "server"),
 )
-QUEUE_CURSOR_KEYS: Final = (
-    Key("up,k", "move(-1)", "up k", "previous queue"),
-    Key("down,j", "move(1)", "down j", "next queue"),
-    Key("pageup", "page(-1)", "pageup", "page up"),
-    Key("pagedown", "page(1)", "pagedown", "page down"),
-    Key("home", "jump(0)", "home", "first queue"),
-    Key("end", "jump(-1)", "end", "last queue"),
-)
+
+
+def _cursor_keys(row: str) -> tuple[Key, ...]:
+    return (
+        Key("up,k", "move(-1)", "up k", f"previous {row}"),
+        Key("down,j", "move(1)", "down j", f"next {row}"),
+        Key("pageup", "page(-1)", "pageup", "page up"),
+        Key("pagedown", "page(1)", "pagedown", "page down"),
+        Key("home", "jump(0)", "home", f"first {row}"),
+        Key("end", "jump(-1)", "end", f"last {row}"),
+    )
+
+
+QUEUE_CURSOR_KEYS: Final = _cursor_keys("queue")
 TABLE_KEYS: Final = (
     Key("enter", "open", "enter", "details of the queue", "details"),
     *QUEUE_CURSOR_KEYS,
@@ -113,9 +120,21 @@ JOB_TABLE_KEYS: Final = (
 )
 JOB_LIST_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back", "back"),
-    Key("i", "next_state", "i", "show the queued, the active or the delayed jobs", "state"),
+    Key(
+        "i",
+        "next_state",
+        "i",
+        "show the queued, the active or the delayed jobs, or copies of other nodes' jobs",
+        "state",
+    ),
     Key("u", "ask", "u", "refresh", "refresh"),
 )
+NODE_KEYS: Final = (
+    Key("escape,backspace", "leave", "escape", "back", "back"),
+    *SORT_KEYS,
+    Key("v", "next_view", "v", "switch between what all servers see and what each sees", "server"),
+)
+NODE_TABLE_KEYS: Final = _cursor_keys("node")
 JOURNAL_KEYS: Final = (
     Key("escape,backspace", "leave", "escape", "back", "back"),
     Key("c", "check", "c", "read all files of the journal and check every record", "check"),

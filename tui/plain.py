@@ -12,6 +12,7 @@ from tui.choosing import chosen, in_order
 from tui.figures import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
 from tui.formats import Number
 from tui.job_rows import JOB_COLUMNS, JOB_HEADINGS, as_job_record, job_cell, jobs_in_order
+from tui.node_rows import NODE_COLUMNS, NODE_HEADINGS, as_node_record, node_cell, nodes_in_order
 from tui.polling import Poller
 from tui.recording import Recorder
 from tui.summaries import server_lines, totals_line, trouble_lines
@@ -88,8 +89,8 @@ def page(board: Board, options: ViewOptions, at_ms: int) -> str:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
     head = [f"{stamp}  {totals_line(rows)}"]
     head += [line for server in board.servers.values() for line in server_lines(server, at_ms)]
-    head += trouble_lines(rows, list(board.servers.values()))
-    return "\n".join([*head, *_aligned(lines), *_job_table(board)]) + "\n"
+    head += trouble_lines(rows, list(board.servers.values()), board.node_rows(ALL_SERVERS))
+    return "\n".join([*head, *_aligned(lines), *_job_table(board), *_node_table(board)]) + "\n"
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -114,6 +115,16 @@ def _job_table(board: Board) -> list[str]:
     return ["", *_aligned([heads, *cells])]
 
 
+def _node_table(board: Board) -> list[str]:
+    """Nodes, if there are several."""
+    rows = nodes_in_order(board.node_rows(ALL_SERVERS), "address", descending=False)
+    if len(rows) < 2:
+        return []
+    heads = ["node", *list(NODE_HEADINGS.values())[1:]]
+    cells = [[node_cell(row, column) for column in NODE_COLUMNS] for row in rows]
+    return ["", *_aligned([heads, *cells])]
+
+
 def record(board: Board, options: ViewOptions, at_ms: int) -> dict[str, object]:
     """The same as a JSON object."""
     rows = shown_rows(board, options)
@@ -134,5 +145,8 @@ def record(board: Board, options: ViewOptions, at_ms: int) -> dict[str, object]:
         "queues": [as_record(row) for row in rows],
         "job_queues": [
             as_job_record(row) for row in jobs_in_order(board.job_rows(ALL_SERVERS), "queue", descending=False)
+        ],
+        "nodes": [
+            as_node_record(row) for row in nodes_in_order(board.node_rows(ALL_SERVERS), "address", descending=False)
         ],
     }

@@ -61,7 +61,16 @@ class Poller:
             else:
                 feed, now_ms = self._feed, _wall_ms()
                 ahead_ms = now_ms - feed.now_ms
-                return Snapshot(self.address, now_ms, _clock_ms(), feed.queues, feed.counters, ahead_ms, feed.jobs)
+                return Snapshot(
+                    self.address,
+                    now_ms,
+                    _clock_ms(),
+                    feed.queues,
+                    feed.counters,
+                    ahead_ms,
+                    feed.jobs,
+                    nodes=feed.nodes,
+                )
         if self._client is None:
             self._client = KestrelClient(self.address, self._timeout_ms, self._login)
             self._counted_at_ms = 0

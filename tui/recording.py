@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.board import Board
-from tui.snapshots import JOB_KEYS, KEYS, NOTHING, Figures, Outage, Snapshot
+from tui.snapshots import JOB_KEYS, KEYS, NODE_KEYS, NOTHING, Figures, Outage, Snapshot
 
 VERSION: Final = 1
 # Going back rebuilds the history from this many samples before.
@@ -25,7 +25,8 @@ class Recorder:
         self.path = path
         self._file: IO[str] = open(path, "x", encoding="ascii")  # noqa: SIM115  (open as long as the recorder is)
         self._seen: dict[str, dict[str, Figures]] = {}
-        self._write({"kestrel_top": VERSION, "keys": KEYS, "job_keys": JOB_KEYS, "interval_ms": interval_ms})
+        keys = {"keys": KEYS, "job_keys": JOB_KEYS, "node_keys": NODE_KEYS}
+        self._write({"kestrel_top": VERSION, **keys, "interval_ms": interval_ms})
 
     def write(self, news: Snapshot | Outage) -> None:
         head = {"server": news.server, "at_ms": news.at_ms}
@@ -42,6 +43,7 @@ class Recorder:
                 "changed": {name: figures for name, figures in news.queues.items() if seen.get(name) != figures},
                 **({"reasons": news.reasons} if news.reasons else {}),
                 **({"jobs": news.jobs} if news.jobs else {}),
+                **({"nodes": news.nodes} if news.nodes else {}),
                 "gone": [name for name in seen if name not in news.queues],
             }
         )
@@ -109,12 +111,15 @@ def load(path: str) -> Player:
             if not isinstance(head, dict) or head.get("kestrel_top") != VERSION:
                 raise Failure(ExitCode.CORRUPT, f"{path} is not a recording of kestrelctl top")
             keys = [head["keys"].index(key) if key in head["keys"] else None for key in KEYS]
-            known = head.get("job_keys", [])
-            job_keys = [known.index(key) if key in known else None for key in JOB_KEYS]
+            more = {
+                kind: [known.index(key) if key in known else None for key in wanted]
+                for kind, wanted in (("jobs", JOB_KEYS), ("nodes", NODE_KEYS))
+                for known in [head.get(f"{kind.removesuffix('s')}_keys", [])]
+            }
             seen: dict[str, dict[str, Figures]] = {}
             for line in file:
                 if line.endswith("\n"):
-                    samples.append(_sample(json.loads(line), keys, job_keys, seen))
+                    samples.append(_sample(json.loads(line), keys, more, seen))
     except OSError as error:
         raise Failure(ExitCode.NO_INPUT, f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -127,7 +132,7 @@ def load(path: str) -> Player:
 def _sample(
     line: dict[str, Any],
     keys: Sequence[int | None],
-    job_keys: Sequence[int | None],
+    more: dict[str, list[int | None]],
     seen: dict[str, dict[str, Figures]],
 ) -> Snapshot | Outage:
     server, at_ms = line["server"], line["at_ms"]
@@ -140,10 +145,13 @@ def _sample(
             figures = tuple([values[index] if index is not None else None for index in keys])
             queues[name] = figures if figures != NOTHING else NOTHING
         seen[server] = queues
-    jobs = {
-        name: tuple([values[index] if index is not None else None for index in job_keys])
-        for name, values in line.get("jobs", {}).items()
-    }
+    jobs, nodes = (
+        {
+            name: tuple([values[index] if index is not None else None for index in places])
+            for name, values in line.get(kind, {}).items()
+        }
+        for kind, places in more.items()
+    )
     return Snapshot(
         server,
         at_ms,
@@ -153,4 +161,5 @@ def _sample(
         line.get("ahead_ms", 0),
         jobs,
         line.get("reasons", {}),
+        nodes,
     )

@@ -50,6 +50,22 @@ JOB_KEYS: Final = (
     "oldest_at_ms",  # 0 = none is queued
 )
 JobFigures = tuple[int | str | None, ...]
+# The same of nodes of a cluster, from `/stats.json`. The server itself has "myself" among its flags.
+NODE_KEYS: Final = (
+    "address",
+    "flags",
+    "jobs",
+    "link",
+    "up",
+    "knows_us",
+    "lag_us",
+    "queued_bytes",
+    "links",
+    "jobs_given",
+    "jobs_taken",
+    "problem",
+)
+NodeFigures = tuple[int | str | None, ...]
 Figures = tuple[int | None, ...]  # one for each of KEYS; None = not reported
 NOTHING: Final[Figures] = (None,) * len(KEYS)
 _ITEMS: Final = KEYS.index("items")
@@ -70,6 +86,7 @@ class Snapshot:
     ahead_ms: int = 0  # how far at_ms is ahead of the server's clock
     jobs: dict[str, JobFigures] = field(default_factory=dict)  # of queues of jobs, those with the most jobs
     reasons: dict[str, str] = field(default_factory=dict)  # why a few queues are stopped or cannot be written
+    nodes: dict[str, NodeFigures] = field(default_factory=dict)  # by id: itself and those it knows, where it has jobs
 
 
 @dataclass(slots=True)

@@ -8,9 +8,12 @@ from tui.board import ServerState
 from tui.figures import QueueRow, labelled, total
 from tui.formats import count, printable, rate, size, span
 from tui.job_rows import JobRow, job_figures, total_jobs
+from tui.node_rows import DOWN, NodeRow
+from tui.node_rows import TROUBLE as NODE_TROUBLE
 from tui.states import RANK, TROUBLE
 
 TROUBLE_LINES_MAX: Final = 4
+COPIES_WANTED: Final = 3  # of a job, or as many as there are nodes
 NAMES_SHOWN_MAX: Final = 5
 MEMORY_CROWDED_PERCENT: Final = 75
 TOTALS: Final = ("items", "bytes", "logsize", "in_per_s", "out_per_s", "waiters", "open_reads", "expired", "discarded")
@@ -20,12 +23,12 @@ def totals_line(rows: Sequence[QueueRow]) -> str:
     return "  ".join([f"queues {count(len(rows))}", *labelled(total(rows), TOTALS)])
 
 
-def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState]) -> list[str]:
+def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState], nodes: Sequence[NodeRow] = ()) -> list[str]:
     """The queues that need somebody and what is the matter with them, the worst first.
 
     A line for each, or for all of the same state if there are more than TROUBLE_LINES_MAX: one of each state fits.
     """
-    of_jobs = [line for server in servers for line in job_trouble(server)]
+    of_jobs = [line for server in servers for line in job_trouble(server)] + cluster_trouble(nodes, servers)
     troubled = [row for row in rows if row.state in TROUBLE]
     if not troubled:
         return of_jobs
@@ -132,6 +135,8 @@ def job_lines(server: ServerState) -> list[str]:
     parts.append(f"import/s {rate(counters.get('jobs_import_rate'))}")
     if paused := counters.get("jobs_queues_paused"):
         parts.append(f"queues paused {count(paused)}")
+    if (nodes := counters.get("jobs_cluster_size", 1)) > 1:
+        parts.append(f"nodes (n) {nodes - counters.get('jobs_cluster_down', 0)} of {nodes} up")
     if counters.get("jobs_loading"):
         parts.append("LOADING")
     return ["  ".join(["└ jobs (g)", *parts])]
@@ -148,6 +153,65 @@ def job_trouble(server: ServerState) -> list[str]:
         full = "commands that need memory are refused" if level > MEMORY_CROWDED_PERCENT else "new jobs are refused"
         lines.append(f"▲ {server.address}  JOBS use more than {level}% of maxmemory: {full}")
     return lines
+
+
+def node_totals_line(rows: Sequence[NodeRow]) -> str:
+    """The figures of nodes together."""
+    up = [row for row in rows if row.state not in NODE_TROUBLE]
+    given = [row.given_per_s for row in rows if row.given_per_s is not None]
+    parts = [f"{len(up)} of {len(rows)} up", f"jobs {count(sum(row.jobs or 0 for row in rows))}"]
+    return "  ".join([*parts, *([f"given/s {rate(sum(given))}"] if given else [])])
+
+
+def cluster_lines(servers: Sequence[ServerState]) -> list[str]:
+    """A line for each server: what it sees of its cluster."""
+    lines = []
+    for server in servers:
+        counters = {name: value for name, value in _counters(server).items() if isinstance(value, int)}
+        if "jobs_cluster_size" not in counters:
+            continue
+        parts = [
+            f"{label} {count(counters.get(name))}"
+            for label, name in (
+                ("nodes", "jobs_cluster_size"),
+                ("copies of a job", "jobs_default_copies"),
+                ("being added", "jobs_being_added"),
+                ("acknowledgements to collect", "jobs_acked"),
+            )
+        ]
+        leaving = ["LEAVING"] if counters.get("jobs_cluster_leaving") else []
+        alone = ["no admin port: other nodes are not listed"] if _is_blind(server) else []
+        lines.append("  ".join([f"● {server.address}", *leaving, *parts, *alone]))
+    return lines or ["no server has jobs"]
+
+
+def _is_blind(server: ServerState) -> bool:
+    """Whether it has other nodes, but has not said which."""
+    return int(_counters(server).get("jobs_cluster_size", 1)) > 1 and not (server.snapshot and server.snapshot.nodes)
+
+
+def cluster_trouble(nodes: Sequence[NodeRow], servers: Sequence[ServerState]) -> list[str]:
+    """What is the matter with the cluster: nodes, as `nodes` has them, and what single servers see."""
+    lines = []
+    for server in servers:
+        counters = {name: value for name, value in _counters(server).items() if isinstance(value, int)}
+        if counters.get("jobs_cluster_copied_spools"):
+            lines.append(f"✖ {server.address}  COPIED SPOOL: two nodes have one id; see its log for which")
+        if _is_blind(server) and (down := counters.get("jobs_cluster_down")):
+            lines.append(f"✖ {server.address}  NODES DOWN: {down} of {counters['jobs_cluster_size'] - 1} others")
+        wanted = min(COPIES_WANTED, counters.get("jobs_cluster_size", 1))
+        if (copies := counters.get("jobs_default_copies", wanted)) < wanted:
+            lines.append(f"▲ {server.address}  COPIES: a job without REPLICATE gets {copies}, not {wanted}")
+    troubled = [node for node in nodes if node.state in NODE_TROUBLE]
+    lines += [_node_trouble(node) for node in troubled[:TROUBLE_LINES_MAX]]
+    if len(troubled) > TROUBLE_LINES_MAX:
+        lines.append(f"▲ and {len(troubled) - TROUBLE_LINES_MAX} nodes more")
+    return lines
+
+
+def _node_trouble(node: NodeRow) -> str:
+    reason = f": {printable(node.problem)}" if node.problem else ""
+    return f"{'✖' if node.state == DOWN else '▲'} {node.address or node.id}  {node.state.upper()}{reason}"
 
 
 def _cache_lines(server: ServerState) -> list[str]:

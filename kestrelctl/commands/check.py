@@ -51,7 +51,9 @@ def check(
 
     A stopped queue, or one whose journal cannot be written, is critical; so is a named queue that does
     not exist, and a server that does not answer. Unless queues are named, jobs are checked, too: more than 75 % of
-    maxmemory is a warning, as ADDJOB is refused; more than 95 %, or a log that cannot be written, is critical.
+    maxmemory is a warning, as ADDJOB is refused; more than 95 %, or a log that cannot be written, is critical. Of a
+    cluster, other nodes that do not answer or do not know this one, and fewer than three copies of a job without
+    REPLICATE are warnings; half of the nodes down, or a copied spool, is critical. `cluster status` asks all nodes.
 
     An old Kestrel reports how long the last item taken had waited.
 

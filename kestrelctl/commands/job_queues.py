@@ -6,7 +6,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import islice, repeat
 from time import monotonic, sleep
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.jobs import JobQueueArgument
@@ -22,11 +22,19 @@ from kestrelctl.items.job_rows import (
 )
 from kestrelctl.remote.jobs import SAVE_MS
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import confirm, remark, write_data
+from kestrelctl.shell.output import confirm, remark, say, write_data
 from kestreld.client import job_commands as commands
 from kestreld.client.blocks import text
 
+if TYPE_CHECKING:
+    from kestreld.client.job_commands import JobCommand
+
+T = TypeVar("T")
 ROUND_S: Final = 0.1
+
+AllNodesOption = Annotated[
+    bool, option("--all-nodes", help="At every node of the cluster that can be reached; exit 69 if one cannot.")
+]
 
 
 class JobState(StrEnum):
@@ -145,12 +153,16 @@ def jobs_pause(
         ),
     ],
     remote: RemoteJobs,
+    all_nodes: AllNodesOption = False,
 ) -> None:
     """Pause or resume a queue of jobs, and print its state.
 
-    The state is in, out, all or none.
+    The state is in, out, all or none; with --all-nodes each that a node has is printed once.
     """
-    write_data(remote.client().ask(commands.pause(os.fsencode(name), what.value)).encode() + b"\n")
+    states, failure = _ask(remote, commands.pause(os.fsencode(name), what.value), all_nodes=all_nodes)
+    write_data("".join([f"{state}\n" for state in dict.fromkeys(states)]).encode())
+    if failure:
+        raise failure
 
 
 def jobs_redrive(
@@ -158,30 +170,57 @@ def jobs_redrive(
     remote: RemoteJobs,
     most: Annotated[int | None, option("--max", metavar="N", min=1, help="At most so many, the oldest first.")] = None,
     yes: YesOption = False,
+    all_nodes: AllNodesOption = False,
 ) -> None:
     """Send the dead letters of a queue back to the queues they come from, and print how many.
 
-    Their counters begin anew. Jobs that were added to this queue itself stay.
+    Their counters begin anew. Jobs that were added to this queue itself stay. In a cluster each node sends those back
+    that are queued there.
 
     Exit 1 when there was none.
     """
+    if all_nodes and most is not None:
+        raise Failure(ExitCode.USAGE, "--max is for one node: it cannot be used with --all-nodes")
     confirm(f"send the dead letters of {name} back where they come from?", yes=yes)
-    sent = remote.client().ask(commands.redrive(os.fsencode(name), most))
-    write_data(b"%d\n" % sent)
-    if not sent:
+    sent, failure = _ask(remote, commands.redrive(os.fsencode(name), most), all_nodes=all_nodes)
+    write_data(b"%d\n" % sum(sent))
+    if failure:
+        raise failure
+    if not sum(sent):
         raise Failure(ExitCode.NEGATIVE, f"{name} has no dead letters")
 
 
-def jobs_qdel(name: JobQueueArgument, remote: RemoteJobs, yes: YesOption = False) -> None:
+def jobs_qdel(
+    name: JobQueueArgument, remote: RemoteJobs, yes: YesOption = False, all_nodes: AllNodesOption = False
+) -> None:
     """Delete all jobs of a queue, whatever their states, and print how many.
+
+    In a cluster those that the node holds: copies elsewhere stay, and are delivered. --all-nodes deletes these, too,
+    and counts each copy.
 
     Exit 1 when there was none.
     """
-    confirm(f"delete all jobs of {name}?", yes=yes)
-    deleted = remote.client().ask(commands.qdel(os.fsencode(name)))
-    write_data(b"%d\n" % deleted)
-    if not deleted:
+    confirm(f"delete all jobs of {name}{' at all nodes' if all_nodes else ''}?", yes=yes)
+    deleted, failure = _ask(remote, commands.qdel(os.fsencode(name)), all_nodes=all_nodes)
+    write_data(b"%d\n" % sum(deleted))
+    if failure:
+        raise failure
+    if not sum(deleted):
         raise Failure(ExitCode.NEGATIVE, f"{name} has no jobs")
+
+
+def _ask(remote: RemoteJobs, command: "JobCommand[T]", *, all_nodes: bool) -> tuple[list[T], Failure | None]:
+    """What the node answers, or all of its cluster; and what to end with where some could not be asked."""
+    if not all_nodes:
+        return [remote.client().ask(command)], None
+    nodes = remote.cluster()
+    view = nodes.look()
+    answers = nodes.ask_each([one.address for one in view.nodes], lambda client: client.ask(command)).values()
+    failures = [*view.failures.values(), *[answer for answer in answers if isinstance(answer, Failure)]]
+    for failure in failures:
+        say(f"not asked: {failure.words}")
+    found = [answer for answer in answers if not isinstance(answer, Failure)]
+    return found, Failure(ExitCode.UNREACHABLE, "") if failures else None
 
 
 def jobs_restart(

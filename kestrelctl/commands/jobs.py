@@ -68,14 +68,20 @@ def jobs_add(
     ] = None,
     retries: Annotated[int | None, option(metavar="N", min=0, help="How often, before it is a dead letter.")] = None,
     maxlen: Annotated[int | None, option(metavar="N", min=1, help="Refuse it if the queue has N jobs or more.")] = None,
+    replicate: Annotated[
+        int | None,
+        option(metavar="N", min=1, help="On how many nodes of a cluster it has to be before its id is printed."),
+    ] = None,
     own_id: Annotated[
         str, option("--id", metavar="KEY", help="Add it once, even if it is added again with this key.")
     ] = "",
 ) -> None:
     """Add a job to a queue, or many with --lines, and print their ids.
 
-    Exit 80 when the queue has --maxlen jobs or the node is out of memory, 75 when the queue is paused, 81 when some
-    were added before that.
+    In a cluster a job is on three nodes, or as many as there are; --retry 0 needs --replicate 1.
+
+    Exit 80 when the queue has --maxlen jobs, the node is out of memory or not enough nodes take a copy, 75 when the
+    queue is paused, 81 when some were added before that.
     """
     if own_id and (lines or null or length_prefixed):
         raise Failure(ExitCode.USAGE, "--id is for one job: it cannot be used with --lines or another framing")
@@ -92,6 +98,7 @@ def jobs_add(
                 retry=retry,
                 maxlen=maxlen,
                 retries=retries,
+                replicate=replicate,
                 key=os.fsencode(own_id) or None,
             )
             write_data(client.ask(command).encode() + b"\n")
@@ -183,7 +190,7 @@ def jobs_ack(ids: IdsArgument, remote: RemoteJobs) -> None:
 
 @jobs.command("fastack")
 def jobs_fastack(ids: IdsArgument, remote: RemoteJobs) -> None:
-    """Acknowledge jobs without the nodes of a Disque making sure of it.
+    """Acknowledge jobs without the nodes of a cluster making sure of it.
 
     Exit 1 when one of them was not there.
     """

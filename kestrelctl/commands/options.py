@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kestrelctl.remote.cache import CacheClient
     from kestrelctl.remote.client import KestrelClient
     from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.job_cluster import JobCluster
     from kestrelctl.remote.jobs import JobsClient
     from kestrelctl.remote.reader_api import ReaderApi
 
@@ -322,6 +323,14 @@ class RemoteJobs(NamedTuple):
         client = JobsClient(way.servers[0], timeout_ms, way.login)
         at_end.callback(client.close)
         return client
+
+    def cluster(self) -> "JobCluster":
+        """The nodes that the one knows."""
+        from kestrelctl.remote.job_cluster import JobCluster
+
+        timeout_ms = answer_ms(self.timeout)
+        way = _way_beside(self.server, "jobs", JOBS_DEFAULT)
+        return JobCluster(way.servers[0], timeout_ms, way.login)
 
 
 class Output(NamedTuple):

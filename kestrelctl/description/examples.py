@@ -118,6 +118,22 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "jobs qdel": ("kestrelctl jobs qdel mail --yes",),
     "jobs restart": ("kestrelctl jobs restart --yes --wait 1m",),
     "jobs import": ("kestrelctl jobs import /var/lib/disque/disque.aof",),
+    "cluster status": ("kestrelctl cluster status", "kestrelctl cluster status -o nagios -s q1.example.org:7711"),
+    "cluster nodes": ("kestrelctl cluster nodes", "kestrelctl cluster nodes -o json --fields id,address,flags"),
+    "cluster meet": (
+        "kestrelctl cluster meet q2.example.org:7711 q3.example.org:7711 -s q1.example.org:7711",
+        "kestrelctl cluster meet 127.0.0.1:7712 --wait 1m",
+    ),
+    "cluster forget": (
+        "kestrelctl cluster forget q3.example.org:7711",
+        "kestrelctl cluster forget dcb833cf --yes -s q1.example.org:7711",
+    ),
+    "cluster leaving": (
+        "kestrelctl cluster leaving -s q3.example.org:7711",
+        "kestrelctl cluster leaving yes --hand-over --wait 10m -s q3.example.org:7711",
+        "kestrelctl cluster leaving no -s q3.example.org:7711",
+    ),
+    "cluster start": ("kestrelctl cluster start 3", "kestrelctl cluster start 5 --dir /tmp/trial --port 7711"),
     "context add": (
         "kestrelctl context add prod q1.example.org q2.example.org --user shop --ca ca.pem --select",
         "kestrelctl context add here 127.0.0.1:22133",
@@ -144,6 +160,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "journal replay": (
         "kestrelctl journal replay work --archive /srv/archive --since 24h --to test-host:22133 --speed 10x",
         "kestrelctl journal replay work --spool /var/spool/kestrel --grep order-4711 --to 127.0.0.1 --queue work-again",
+    ),
+    "journal ship": (
+        "kestrelctl journal ship /srv/archive s3://lake/kestrel/server=a --quiet",
+        "kestrelctl journal ship /srv/archive s3://lake/kestrel/server=a --delete",
     ),
     "retention simulate": (
         "kestrelctl retention simulate work --max-age 1h --max-items 100000 --archive /srv/archive",

@@ -10,6 +10,7 @@ from kestrelctl.journals.spools import on_disk
 from kestrelctl.journals.times import written_span
 from kestrelctl.remote.access import parse_address, tls_context
 from kestrelctl.remote.admin import AdminConnection
+from kestrelctl.remote.checking import cluster_findings
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks
@@ -35,6 +36,7 @@ def ask(client: "KestrelClient", config: Config | None) -> Iterator[CheckResult]
     yield _clock(figures.get("time"), now_s)
     yield from _cache(figures, config)
     yield from _jobs(figures, config)
+    yield from cluster(figures)
     if config is not None:
         yield drift(config, parse_blocks(client.dump_config()))
 
@@ -95,6 +97,18 @@ def _jobs(figures: Mapping[str, int | str], config: Config | None) -> Iterator[C
         yield graded("jobs", level, JOBS_PERCENT, f"{words}: more than {level} %", advice)
     else:
         yield fine("jobs", words)
+
+
+def cluster(figures: Mapping[str, int | str]) -> Iterator[CheckResult]:
+    """Nothing where a node is alone."""
+    size = int(figures.get("jobs_cluster_size", 1))
+    found = cluster_findings(figures)
+    advice = "kestrelctl cluster status asks all nodes, and names those that something is wrong with"
+    for state, words in found:
+        yield CheckResult("cluster", state, words, advice)
+    if size > 1 and not found:
+        leaving = "; this one is leaving" if figures.get("jobs_cluster_leaving") else ""
+        yield fine("cluster", f"{size} nodes, all of which answer{leaving}")
 
 
 def drift(config: Config, blocks: Sequence[QueueBlock]) -> CheckResult:

@@ -76,6 +76,15 @@ def _fields(record_type: JobType, body: bytes, *, with_values: bool) -> Row:
         case JobType.KEY:
             key = job_records.read_key(body)
             return {"id": _text(key.job_id), "at_ms": key.at_ms, "key": _text(key.key), "until_ms": key.until_ms}
+        case JobType.OWNERS:
+            at_ms, job_id, owners = job_records.read_owners(body)
+            return {"id": _text(job_id), "at_ms": at_ms, "owners": ",".join(map(_text, owners))}
+        case JobType.PAUSED:
+            at_ms, name, pause = job_records.read_paused(body)
+            return {"queue": _text(name), "at_ms": at_ms, "pause": PAUSE_WORDS[pause]}
+
+
+PAUSE_WORDS = ("none", "in", "out", "all")
 
 
 def _state(state: int, requeue_at_ms: int, nacks: int, deliveries: int) -> Row:

@@ -37,6 +37,11 @@ def _to_ms(at: datetime.datetime) -> int:
     return (at - datetime.datetime.fromtimestamp(0, UTC)) // datetime.timedelta(milliseconds=1)
 
 
+def parse_span_ms(words: str) -> int:
+    """`250ms`, `30s`, `1h30m`; a plain number is milliseconds. Raises ValueError."""
+    return parse_duration_ms(words, 1)
+
+
 def written_instant(at_ms: int) -> str:
     """`2025-01-31T12:00:00.250Z`, or the number where no calendar has it."""
     if not 0 <= at_ms <= LATEST_MS:

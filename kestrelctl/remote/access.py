@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestreld.client.access import Login, ServerAddress
+from kestreld.client.access import PORT_DEFAULT, Login, ServerAddress
 
 if TYPE_CHECKING:
     import ssl
@@ -77,9 +77,9 @@ def tls_context(login: Login) -> "ssl.SSLContext":
         raise Failure(ExitCode.USAGE, f"{option}: {reason}") from error
 
 
-def parse_address(address: str) -> ServerAddress:
+def parse_address(address: str, port_default: int = PORT_DEFAULT) -> ServerAddress:
     """Raises Failure."""
     try:
-        return ServerAddress.parse(address)
+        return ServerAddress.parse(address, port_default)
     except ValueError as error:
         raise Failure(ExitCode.USAGE, str(error)) from error

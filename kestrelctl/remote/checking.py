@@ -12,6 +12,7 @@ from kestreld.client.blocks import QueueBlock
 
 SHOWN_FINDINGS_MAX: Final = 5
 JOBS_CRITICAL_PERCENT: Final = 95
+COPIES_WANTED: Final = 3  # of a job that is added without REPLICATE, or as many as there are nodes
 # The server is there, but will not say how it is: nobody needs to be woken for a wrong password.
 UNKNOWN_CODES: Final = (ExitCode.USAGE, ExitCode.NO_INPUT, ExitCode.AUTHENTICATION, ExitCode.NO_RIGHTS)
 
@@ -63,6 +64,8 @@ class CheckedJobs:
     memory_limit_bytes: int
     memory_level: int  # the highest of 75, 95 and 100 % of maxmemory that is exceeded, else 0
     words: str  # "" = they are well
+    nodes: int = 1  # of its cluster
+    nodes_down: int = 0
 
 
 @dataclass(slots=True)
@@ -95,11 +98,48 @@ def judge(
 
 def _judge_jobs(server: str, figures: Mapping[str, int | str]) -> CheckedJobs:
     level, used_bytes, limit_bytes = (int(figures[f"jobs_memory_{name}"]) for name in ("level", "bytes", "limit_bytes"))
-    state = State.CRITICAL if level >= JOBS_CRITICAL_PERCENT else State.WARNING if level else State.OK
-    words = f"more than {level} % of maxmemory are used: {used_bytes} of {limit_bytes} bytes" if level else ""
+    found: list[tuple[State, str]] = []
     if figures.get("jobs_log_failed"):
-        state, words = State.CRITICAL, "their log cannot be written"
-    return CheckedJobs(server, state, int(figures["jobs_registered"]), used_bytes, limit_bytes, level, words)
+        found.append((State.CRITICAL, "their log cannot be written"))
+    elif level:
+        state = State.CRITICAL if level >= JOBS_CRITICAL_PERCENT else State.WARNING
+        found.append((state, f"more than {level} % of maxmemory are used: {used_bytes} of {limit_bytes} bytes"))
+    found += cluster_findings(figures)
+    return CheckedJobs(
+        server,
+        max([state for state, _ in found], default=State.OK),
+        int(figures["jobs_registered"]),
+        used_bytes,
+        limit_bytes,
+        level,
+        "; ".join([words for _, words in found]),
+        int(figures.get("jobs_cluster_size", 1)),
+        int(figures.get("jobs_cluster_down", 0)),
+    )
+
+
+def cluster_findings(figures: Mapping[str, int | str]) -> list[tuple[State, str]]:
+    """What a node sees that is wrong with its cluster."""
+    found: list[tuple[State, str]] = []
+    names = ("size", "down", "strangers", "copied_spools")
+    size, down, strangers, copied = (int(figures.get(f"jobs_cluster_{name}", 0)) for name in names)
+    if copied:
+        found.append((State.CRITICAL, "a spool was copied: two nodes have one id; see kestrelctl cluster status"))
+    if down:
+        state = State.CRITICAL if 2 * down >= size else State.WARNING
+        found.append((state, f"other nodes down: {down} of {size - 1}"))
+    if strangers:
+        found.append((State.WARNING, f"other nodes that do not know this one: {strangers} of {size - 1}"))
+    copies = int(figures.get("jobs_default_copies", size))
+    if copies < min(COPIES_WANTED, size):
+        found.append((State.WARNING, too_few_copies(copies, size)))
+    return found
+
+
+def too_few_copies(copies: int, nodes: int) -> str:
+    """What is said where a cluster of so many nodes could have more."""
+    shown = f"{copies} copies" if copies > 1 else "1 copy"
+    return f"a job without REPLICATE gets {shown}, not {min(COPIES_WANTED, nodes)}"
 
 
 def unanswered(server: str, failure: Failure) -> HealthReport:
@@ -202,7 +242,7 @@ def as_json(verdict: HealthReport) -> str:
 
 def as_prometheus(verdict: HealthReport) -> str:
     """For the textfile collector of node_exporter."""
-    server = _quoted(verdict.server)
+    server = quoted_label(verdict.server)
     lines = [
         "# HELP kestrel_check_state 0 ok, 1 warning, 2 critical, 3 unknown",
         "# TYPE kestrel_check_state gauge",
@@ -216,7 +256,7 @@ def as_prometheus(verdict: HealthReport) -> str:
     ):
         lines += [f"# HELP kestrel_check_{name} {help}", f"# TYPE kestrel_check_{name} gauge"]
         lines += [
-            f"kestrel_check_{name}{{server={server},queue={_quoted(queue.queue)}}} {value:.15g}"
+            f"kestrel_check_{name}{{server={server},queue={quoted_label(queue.queue)}}} {value:.15g}"
             for queue, value in values
         ]
     for name, help, of_jobs in (
@@ -224,10 +264,12 @@ def as_prometheus(verdict: HealthReport) -> str:
         ("jobs_state", "0 ok, 1 warning, 2 critical", [(one.server, int(one.state)) for one in verdict.jobs]),
         ("jobs_memory_bytes", "memory of jobs", [(one.server, one.memory_bytes) for one in verdict.jobs]),
         ("jobs_memory_level", "75, 95 or 100, else 0", [(one.server, one.memory_level) for one in verdict.jobs]),
+        ("jobs_nodes", "nodes of the cluster", [(one.server, one.nodes) for one in verdict.jobs]),
+        ("jobs_nodes_down", "other nodes that do not answer", [(one.server, one.nodes_down) for one in verdict.jobs]),
     ):
         if of_jobs:
             lines += [f"# HELP kestrel_check_{name} {help}", f"# TYPE kestrel_check_{name} gauge"]
-            lines += [f"kestrel_check_{name}{{server={_quoted(address)}}} {value}" for address, value in of_jobs]
+            lines += [f"kestrel_check_{name}{{server={quoted_label(address)}}} {value}" for address, value in of_jobs]
     return "\n".join(lines) + "\n"
 
 
@@ -235,6 +277,6 @@ def _known(figures: Iterable[tuple[CheckedQueue, int | None, int]]) -> list[tupl
     return [(queue, value / unit) for queue, value, unit in figures if value is not None]
 
 
-def _quoted(label: str) -> str:
+def quoted_label(label: str) -> str:
     escaped = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -84,6 +84,11 @@ class ReaderApi:
         """The names of all queues, children too."""
         return [one["queue"] for one in json.loads(self._ask("GET", "/queues")[1])["queues"]]
 
+    def position(self, queue: str, query: Mapping[str, int]) -> dict[str, Any]:
+        """An id by time or size, as docs/admin.md has it. Raises Gone."""
+        found: dict[str, Any] = json.loads(self._ask("GET", f"{path_of(queue, 'position')}?{urlencode(query)}")[1])
+        return found
+
     def records(self, queue: str, query: Mapping[str, int | str]) -> tuple[bytes, int]:
         """As `page`, but as PUT records of the journal (docs/journal.md), and the id to go on with. Raises Gone."""
         answer, content = self._ask("GET", f"{path_of(queue, 'items')}?{urlencode(query)}")

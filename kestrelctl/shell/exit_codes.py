@@ -26,13 +26,16 @@ class ExitCode(IntEnum):
         "of doctor",
     )
     USAGE = 2, "the command line is wrong"
-    UNKNOWN = 3, "check, which uses the codes of nagios: unknown; with it 1 is a warning and 2 critical"
+    UNKNOWN = (
+        3,
+        "check and cluster status, which use the codes of nagios: unknown; with them 1 is a warning and 2 critical",
+    )
     CORRUPT = (
         65,
-        "journal-verify, journal import or export, jobs import: a journal or file is corrupt; import: a line is not an "
-        "item",
+        "journal-verify, journal import, export or ship, jobs import: a journal or file is corrupt; journal ship: an "
+        "object has other contents; import: a line is not an item",
     )
-    NO_INPUT = 66, "the file, spool, journal or context does not exist; journal-verify: or it is empty"
+    NO_INPUT = 66, "the file, spool, journal, bucket, context or node does not exist; journal-verify: or it is empty"
     UNREACHABLE = 69, "the server cannot be reached, or closed the connection"
     INTERNAL = 70, "an internal error of kestrelctl"
     CANNOT_CREATE = 73, "a journal, file or context of that name already exists"
@@ -44,7 +47,7 @@ class ExitCode(IntEnum):
     FULL = (
         80,
         "put, undo, move, copy, import: refused: the queue is full, or the item is larger than max_item_size; jobs "
-        "add: the queue has --maxlen jobs, or memory is full",
+        "add: the queue has --maxlen jobs, memory is full, or not enough nodes take a copy",
     )
     PARTLY_STORED = (
         81,
@@ -57,7 +60,7 @@ class ExitCode(IntEnum):
     NOT_INTACT = 86, "bench: items were lost, duplicated, damaged or out of order"
     NO_SPARK = 87, "spark: Spark, its extra or Java 17 is not installed"
     CRITICAL = 88, "doctor: at least one check is critical"
-    WAIT_EXPIRED = 124, "no item or job came within --wait; wait: its --timeout expired"
+    WAIT_EXPIRED = 124, "no item or job came within --wait, or what was waited for; wait: its --timeout expired"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"
     OUTPUT_CLOSED = 141, "standard output was closed by its reader (| head), or is closed (>&-)"

@@ -290,8 +290,13 @@ def encoded(words: str) -> bytes:
 
 def say(words: str) -> None:
     """One line on stderr. That nobody reads it is no reason to fail."""
+    show(f"kestrelctl: {words}")
+
+
+def show(line: str) -> None:
+    """A line of another program on stderr, as it is."""
     with suppress(OSError):
-        os.write(STDERR, encoded(f"kestrelctl: {words}\n"))
+        os.write(STDERR, encoded(f"{line}\n"))
 
 
 def remark(words: str) -> None:

@@ -36,10 +36,11 @@ NEEDS: Final = {
     "jobs add": ["x"],
     "jobs pause": ["state"],
 }
+WITH_OTHER_NODES: Final = {"cluster meet", "cluster forget"}  # tests of these have several
 UNKNOWN_JOB: Final = "D-00000000-AAAAAAAAAAAAAAAAAAAAAAAA-05a1"
 BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers", "consumers", "cancel", "run-now", "redrive"}
 # nagios decides here.
-DOWN_CODES: Final = {"check": 2}
+DOWN_CODES: Final = {"check": 2, "cluster status": 2}
 NOTHING_TO_UNDO: Final = b"kestrelctl: nothing to undo for %b: trash_seconds is 0, or has expired\n"
 # There is nothing to undo, delayed or dead, and the machine may not be well.
 CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}, "cancel": {1}, "run-now": {1}, "redrive": {1}}
@@ -49,7 +50,7 @@ CODES |= {f"jobs {verb}": {1} for verb in JOB_VERBS}
 NOT_OF_EACH: Final = {
     *("data_base64", "server", "expire_ms", "user", "left_ms", "token", "state", "due_at_ms", "attempts", "client"),
     *("since_at_ms", "until_at_ms", "origin", "reason", "origin_attempts", "put_at_ms"),
-    *("jobs", "memory_bytes", "memory_limit_bytes", "memory_level"),
+    *("jobs", "memory_bytes", "memory_limit_bytes", "memory_level", "nodes", "nodes_down"),
 }
 REACHABLE: Final = [
     command
@@ -59,7 +60,8 @@ REACHABLE: Final = [
 READING: Final = [
     command
     for command in REACHABLE
-    if command.path[0] not in ("bench", "journal", "shutdown") and command.words != "jobs restart"
+    if command.path[0] not in ("bench", "journal", "shutdown")
+    and command.words not in {"jobs restart", *WITH_OTHER_NODES}
 ]
 HAS_QUEUE: Final = [
     command for command in READING if any(argument.value.kind == Kind.QUEUE for argument in command.arguments)
@@ -132,8 +134,8 @@ def test_help_shows_the_examples(kestrelctl: Kestrelctl, command: Command) -> No
 def test_without_a_server_it_is_exit_69_and_one_line(kestrelctl: Kestrelctl, command: Command, tmp_path: Path) -> None:
     run = kestrelctl(*line_of(command, "q", tmp_path), "-s", "127.0.0.1:1")
     assert run.code == DOWN_CODES.get(command.words, 69)
-    assert run.err.count("\n") == (0 if command.words == "check" else 1)
-    assert "cannot reach 127.0.0.1:1" in (run.out.decode() if command.words == "check" else run.err)
+    assert run.err.count("\n") == (0 if command.words in DOWN_CODES else 1)
+    assert "cannot reach 127.0.0.1:1" in (run.out.decode() if command.words in DOWN_CODES else run.err)
 
 
 @pytest.mark.exhaustive("put", "stats", "readers-create", "export")
@@ -250,7 +252,7 @@ def _formats(command: Command) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
 def test_an_empty_value_is_a_usage_error_and_nothing_is_done(command: Command) -> None:
     """A script's variable that is not set: `delete -s "$SERVER" work` is not for the server on this machine."""
-    wrong = ExitCode.UNKNOWN if command.words == "check" else ExitCode.USAGE
+    wrong = ExitCode.UNKNOWN if command.words in DOWN_CODES else ExitCode.USAGE
     for option in command.options:
         for name in option.names if option.value is not None else ():
             with pytest.raises(Failure, match="must not be empty") as refused:

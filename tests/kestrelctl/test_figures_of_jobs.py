@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kestrelctl.doctor.server import cluster
 from kestrelctl.remote.checking import Limits, State, judge
+from tests.support.cluster_nodes import cluster_of, until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forked import no_forks
 from tests.support.resp import RespClient, resp_client
@@ -100,3 +102,56 @@ def test_doctor_looks_at_jobs_where_there_are_any_or_should_be(tmp_path: Path) -
         (row,) = [row for row in json.loads(run.out) if row["check"] == "jobs"]
         assert (row["state"], row["words"]) == ("warning", "listen.disque is set, but the server has no jobs")
         assert json.loads(Kestrelctl(daemon.address, tmp_path)("stats", "-o", "json").out) == []
+
+
+CLUSTER = {
+    "jobs_registered": 1,
+    "jobs_memory_level": 0,
+    "jobs_memory_bytes": 1,
+    "jobs_memory_limit_bytes": 1000,
+    "jobs_cluster_size": 3,
+    "jobs_default_copies": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "state", "words"),
+    [
+        ({}, State.OK, ""),
+        ({"jobs_cluster_size": 2, "jobs_default_copies": 2}, State.OK, ""),
+        (
+            {"jobs_cluster_down": 1, "jobs_default_copies": 2},
+            State.WARNING,
+            "other nodes down: 1 of 2; a job without REPLICATE gets 2 copies, not 3",
+        ),
+        ({"jobs_cluster_down": 2}, State.CRITICAL, "other nodes down: 2 of 2"),
+        ({"jobs_cluster_strangers": 1}, State.WARNING, "other nodes that do not know this one: 1 of 2"),
+        (
+            {"jobs_cluster_copied_spools": 1},
+            State.CRITICAL,
+            "a spool was copied: two nodes have one id; see kestrelctl cluster status",
+        ),
+    ],
+)
+def test_check_and_doctor_tell_what_a_node_sees_of_its_cluster(
+    figures: dict[str, int], state: State, words: str
+) -> None:
+    seen = CLUSTER | figures
+    (jobs,) = judge("here", [], [], Limits(), [("here", seen)]).jobs
+    assert (jobs.state, jobs.words) == (state, words)
+    assert (jobs.nodes, jobs.nodes_down) == (seen["jobs_cluster_size"], seen.get("jobs_cluster_down", 0))
+    results = list(cluster(seen))
+    assert max(result.state for result in results) == state
+    assert words == "; ".join(result.words for result in results if result.state is not State.OK)
+
+
+def test_check_and_doctor_of_a_node_whose_cluster_is_not_well(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, 2, "cluster.node_timeout=300ms") as (node, other):
+        ctl = Kestrelctl(node.address, tmp_path)
+        assert ctl("check").code == 0
+        assert b"2 nodes, all of which answer" in ctl("doctor").out
+        other.kill()
+        until(lambda: "fail" in node.flags_of(other), "the flag")
+        run = ctl("check")
+        assert (run.code, b"other nodes down: 1 of 1" in run.out) == (2, True)
+        assert b"other nodes down: 1 of 1" in ctl("doctor").out

@@ -8,8 +8,9 @@ import pytest
 from kestrelctl.journals.dumping import Dump
 from kestrelctl.journals.verifying import verify_journals
 from kestrelctl.shell.exit_codes import ExitCode
+from kestreld.jobs.job_queue import PAUSED_IN, PAUSED_OUT
 from tests.support.daemon import running_daemon
-from tests.support.job_engine import JobEngine, numbered
+from tests.support.job_engine import NODE_ID, JobEngine, numbered
 from tests.support.resp import ErrorReply, resp_client
 from tests.support.shell import Kestrelctl
 
@@ -70,6 +71,25 @@ def test_every_record_is_printed_with_its_fields(engine: JobEngine) -> None:
     bad = [row for row in dump.of(str(engine.segments()[0]), None) if row["checksum"] != "ok"]
     assert len(bad) == 1
     assert dump.is_damaged
+
+
+def test_owners_and_pauses_of_a_node_of_a_cluster_are_printed(engine: JobEngine) -> None:
+    engine.crash()
+    jobs, other = engine.jobs, "b" * 40
+    job_id = engine.add()
+    jobs.own(engine.job(job_id), jobs.me | jobs.node_sets.of(other.encode()))
+    jobs.remember_ack(engine.job(job_id))
+    queue = jobs.queue(b"mail/\n")
+    assert queue is not None
+    jobs.pause(queue, PAUSED_IN | PAUSED_OUT)
+    engine.end_turn()
+    rows = [row for path in engine.segments() for row in Dump(with_values=True).of(str(path), None)]
+    (owned,) = [row for row in rows if row["type"] == "OWNERS"]
+    assert (owned["id"], owned["owners"]) == (job_id.decode(), f"{NODE_ID.decode()},{other}")
+    (paused,) = [row for row in rows if row["type"] == "PAUSED"]
+    assert (paused["queue"], paused["pause"]) == ("mail/\n", "all")
+    acked = [row for row in rows if row["type"] == "CHANGE" and row["state"] == "acked"]
+    assert [row["id"] for row in acked] == [job_id.decode()]
 
 
 def flip(path: Path, data: bytes) -> bytes:

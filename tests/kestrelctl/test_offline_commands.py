@@ -27,15 +27,17 @@ LINES: Final = {
     "retention simulate": "Q --spool S --max-age 1h",
     "journal-verify": "S Q",
 }
-# They need a server to be stopped, Spark, or a terminal, and have their own tests.
+# They need a server to be stopped, Spark, object storage, or a terminal, and have their own tests.
 OTHERS: Final = {
     "journal export",
+    "journal ship",
     "spark verify",
     "spark report",
     "spark convert",
     "spark ingest",
     "spark replay",
     "spark compare",
+    "cluster start",
     "web",
     "watch",
 }

@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.daemon import ROOT, running_daemon
+from tests.support.cluster_nodes import cluster_of, until
+from tests.support.daemon import ROOT
 from tests.support.http import ask
 from tests.support.queue_client import QueueClient
-from tests.support.resp import resp_client
 
 DASHBOARD: Final[dict[str, Any]] = json.loads((ROOT / "packaging" / "grafana" / "kestreld.json").read_text())
 PANELS: Final[list[dict[str, Any]]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -27,14 +27,14 @@ def queries() -> list[str]:
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The names on a /metrics page, and the labels of each."""
+    """The names on a /metrics page of a node in a cluster, and the labels of each."""
     folder = tmp_path_factory.mktemp("kestreld")
-    listen = ("listen.cache=127.0.0.1:0", "listen.disque=127.0.0.1:0")
-    with running_daemon(folder, *listen, admin="127.0.0.1:0") as daemon:
-        with QueueClient(daemon.port) as client, resp_client(daemon.disque) as jobs:
+    with cluster_of(folder, 2, "listen.cache=127.0.0.1:0", admin="127.0.0.1:0") as (node, other):
+        until(lambda: node.figures(other)["lag_usec"] != "-1", "a PONG")
+        with QueueClient(node.port) as client:
             client.put("work", b"x")
-            jobs("ADDJOB", "mail", "x", 0)
-        page = ask(daemon, "/metrics").body.decode()
+        node("ADDJOB", "mail", "x", 0)
+        page = ask(node, "/metrics").body.decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}
 

@@ -96,6 +96,7 @@ def test_everything_is_where_debian_looks_for_it(package: Path) -> None:
         "/opt/kestreld/bin/kestreld",
         "/etc/kestreld/kestreld.yaml",
         "/usr/lib/systemd/system/kestreld.service",
+        "/usr/lib/systemd/system/kestreld@.service",
         "/usr/lib/systemd/system/kestreld.socket",
         "/usr/lib/systemd/system/kestrel-journal-verify.service",
         "/usr/lib/systemd/system/kestrel-journal-verify.timer",

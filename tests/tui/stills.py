@@ -12,7 +12,7 @@ from tui.journals import Check, JournalDetails, read_check, read_journal
 from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.recording import Player
-from tui.snapshots import Figures, JobFigures, Outage, Snapshot
+from tui.snapshots import NODE_KEYS, Figures, JobFigures, NodeFigures, Outage, Snapshot
 
 NOW_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00:00 UTC
 LOOKS: Final = 40
@@ -128,6 +128,34 @@ def look_at_jobs(server: str, look: int) -> Snapshot:
     return snapshot
 
 
+def _node(number: int, **known: int | str | None) -> tuple[str, NodeFigures]:
+    """The figures of one of three nodes."""
+    figures = {"address": f"10.0.0.{number}:7711", "flags": "noflags", "link": 1, "up": 1, "knows_us": 1, "links": 1}
+    figures |= {"queued_bytes": 0, "problem": ""} | known  # type: ignore[dict-item]
+    return f"{number}b0c4d5e" * 5, tuple([figures.get(key) for key in NODE_KEYS])
+
+
+def look_at_cluster(server: str, look: int) -> Snapshot:
+    """The same server, with two other nodes, one of which is down."""
+    snapshot = look_at_jobs(server, look)
+    nothing = dict.fromkeys(("link", "up", "knows_us", "queued_bytes", "links"))
+    snapshot.nodes = dict(
+        [
+            _node(1, flags="myself", jobs=33_000, **nothing),
+            _node(2, lag_us=740, jobs_given=210 * look, jobs_taken=40 * look),
+            _node(3, flags="fail", link=0, up=0, lag_us=1800, jobs_given=7, jobs_taken=0, problem="Connection refused"),
+        ]
+    )
+    snapshot.counters |= {
+        "jobs_cluster_size": 3,
+        "jobs_cluster_down": 1,
+        "jobs_default_copies": 2,
+        "jobs_being_added": 1,
+        "jobs_acked": 730,
+    }
+    return snapshot
+
+
 def _listed(number: int, state: str, requeue_ms: int | None, body: bytes = JOB, origin: str = "") -> ListedJob:
     added_at_ms = NOW_MS - 61_000 + 1000 * number
     return ListedJob(
@@ -153,6 +181,7 @@ JOBS: Final = {
     ],
     JobState.ACTIVE: [_listed(14, "active", 12_000), _listed(15, "active", None, b"at most once")],
     JobState.DELAYED: [],
+    JobState.COPY: [],
 }
 
 
@@ -306,9 +335,8 @@ def still(*servers: str, is_read_only: bool = False, theme: str = "dark") -> Sti
     return app
 
 
-def tell(app: StillConsole, south_is_gone: bool = False, *, has_jobs: bool = False) -> None:
+def tell(app: StillConsole, south_is_gone: bool = False, *, looked: Callable[[str, int], Snapshot] = look_at) -> None:
     """Everything that servers said until now."""
-    looked = look_at_jobs if has_jobs else look_at
     for look in range(LOOKS):
         for server in app.board.servers:
             is_gone = south_is_gone and server == SOUTH and look > LOOKS - 13

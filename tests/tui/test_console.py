@@ -2,6 +2,8 @@
 
 import json
 import signal
+import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -500,3 +502,32 @@ def test_no_color_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert {colour for colour in colours if len(set(colour)) > 1} == set()
 
     drive(replaying(tmp_path), driving)
+
+
+class Answer:
+    """Of a server."""
+
+
+def test_what_was_asked_before_is_not_shown_when_its_answer_comes_last(daemon: Daemon) -> None:
+    app = console(daemon.address)
+    is_asked, may_answer, second = threading.Event(), threading.Event(), Answer()
+    late_answers: list[weakref.ref[Answer]] = []
+    shown: list[Answer] = []
+
+    def late() -> Answer:
+        is_asked.set()
+        assert may_answer.wait(10)
+        answer = Answer()
+        late_answers.append(weakref.ref(answer))
+        return answer
+
+    async def driving(pilot: Pilot[None]) -> None:
+        app.ask(app.screen, "jobs", late, shown.append)
+        await until_true(pilot, is_asked.is_set, "the first question")
+        app.ask(app.screen, "jobs", lambda: second, shown.append)
+        await until_true(pilot, lambda: shown, "the second answer")
+        may_answer.set()
+        await until_true(pilot, lambda: late_answers and (not late_answers[0]() or len(shown) > 1), "the late answer")
+
+    drive(app, driving)
+    assert shown == [second]

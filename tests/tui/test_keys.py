@@ -19,13 +19,18 @@ from tui.keys import (
     JOB_LIST_KEYS,
     JOB_TABLE_KEYS,
     JOURNAL_KEYS,
+    NODE_KEYS,
+    NODE_TABLE_KEYS,
     OVERVIEW_KEYS,
     TABLE_KEYS,
 )
+from tui.node_rows import NODE_COLUMNS, STATES
+from tui.node_table import NodeTable
 from tui.screens.details import Details
 from tui.screens.job_list import JobListScreen
 from tui.screens.jobs import JobsScreen
 from tui.screens.journal import JournalScreen
+from tui.screens.nodes import NodesScreen
 from tui.screens.overview import Overview
 from tui.screens.waiting import ItemBox
 from tui.table import QueueTable
@@ -41,6 +46,8 @@ BOUND = {
     JobTable: JOB_TABLE_KEYS,
     JobsScreen: JOB_KEYS,
     JobListScreen: JOB_LIST_KEYS,
+    NodeTable: NODE_TABLE_KEYS,
+    NodesScreen: NODE_KEYS,
 }
 
 
@@ -55,6 +62,7 @@ def test_the_page_of_the_console_lists_the_keys_that_are_bound_and_no_others() -
             JOURNAL_KEYS,
             JOB_TABLE_KEYS + JOB_KEYS,
             JOB_LIST_KEYS,
+            NODE_TABLE_KEYS + NODE_KEYS,
         )
         for key in keys
     ]
@@ -78,7 +86,10 @@ def test_the_page_of_the_console_explains_every_column() -> None:
         name.strip() for cells in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE) for name in cells.split(",")
     }
     assert {HEADINGS.get(column, column) for column in COLUMNS} | {"depth"} == explained - {"---"}
-    assert all(f"`{column}`" in PAGE for column in (*COLUMNS[1:], *JOB_COLUMNS[1:]))
+    assert all(f"`{column}`" in PAGE for column in (*COLUMNS[1:], *JOB_COLUMNS[1:], *NODE_COLUMNS[3:]))
+    assert re.findall(
+        r"^\| ([a-z ]+) \|", PAGE.partition("| state of a node |")[2].partition("\n\n")[0], re.MULTILINE
+    ) == [*reversed(STATES)]
 
 
 def test_each_command_is_one_that_the_console_can_do_and_short_forms_are_too() -> None:

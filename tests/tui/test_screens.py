@@ -16,7 +16,17 @@ from textual.widgets import Input
 
 from tests.support.daemon import ROOT
 from tests.tui.sights import PATIENCE_S, drive, lines, until, until_true
-from tests.tui.stills import LOOKS, NORTH, SOUTH, StillConsole, replay, still, tell
+from tests.tui.stills import (
+    LOOKS,
+    NORTH,
+    SOUTH,
+    StillConsole,
+    look_at_cluster,
+    look_at_jobs,
+    replay,
+    still,
+    tell,
+)
 from tui.export import without_fonts
 
 TEXTS = Path(__file__).parent / "screens"
@@ -105,10 +115,17 @@ async def journal_unsaid(pilot: Pilot[None]) -> None:
 
 
 async def queues_of_jobs(pilot: Pilot[None]) -> None:
-    tell(console_of(pilot), has_jobs=True)
+    tell(console_of(pilot), looked=look_at_jobs)
     await until(pilot, "└ jobs", "JOBS use more than 75%")
     await pilot.press("g", "s", "s", "home")
     await until(pilot, "jobs  queues 5", "▼queued", "› thumbnails")
+
+
+async def nodes(pilot: Pilot[None]) -> None:
+    tell(console_of(pilot), looked=look_at_cluster)
+    await until(pilot, "└ jobs", "10.0.0.3:7711  DOWN")
+    await pilot.press("n")
+    await until(pilot, "nodes  2 of 3 up", "› 10.0.0.1:7711")
 
 
 async def jobs_listed(pilot: Pilot[None]) -> None:
@@ -137,6 +154,7 @@ SCREENS: dict[str, tuple[Callable[[], StillConsole], Steps]] = {
     "journal-unsaid": (partial(still, NORTH, SOUTH), journal_unsaid),
     "jobs": (still, queues_of_jobs),
     "job-list": (still, jobs_listed),
+    "nodes": (still, nodes),
     "help": (still, after("question_mark", seen="Everywhere")),
     "palette": (still, palette),
     "flush": (still, after("f", seen="Discard all items of thumbnails")),
@@ -145,7 +163,7 @@ SCREENS: dict[str, tuple[Callable[[], StillConsole], Steps]] = {
     "export": (still, after("e", seen="kestrel-top.csv")),
     "replay": (replay, replayed),
 }
-DRAWN = ("table", "stale", "details", "journal-read", "flush", "replay")
+DRAWN = ("table", "stale", "details", "journal-read", "flush", "nodes", "replay")
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ class JobListScreen(BoxScreen):
         put_lines(self.query_one("#title", Static), ["  ".join([printable(self.queue), *figures])])
         jobs = sum(len(answer.jobs) for answer in self.answers)
         more = " and more" if any(answer.has_more for answer in self.answers) else ""
-        title = f"{self._state} jobs, {count(jobs)}{more}" if self.answers else "jobs"
+        title = f"{self._state.words}, {count(jobs)}{more}" if self.answers else "jobs"
         self.query_one("#jobs-box").border_title = title
         put_lines(self.query_one("#jobs", Static), self._lines())
 
@@ -67,7 +67,7 @@ class JobListScreen(BoxScreen):
             if len(self.answers) > 1:
                 lines.append(answer.server)
             jobs = [_cells(job, answer.now_ms) for job in answer.jobs]
-            lines += in_columns([HEADS, *jobs], right=RIGHT) if jobs else [f"no {self._state} jobs"]
+            lines += in_columns([HEADS, *jobs], right=RIGHT) if jobs else [f"no {self._state.words}"]
         return lines
 
     def show_answers(self, answers: list[JobList]) -> None:

@@ -94,7 +94,7 @@ class Overview(ConsoleScreen):
         banner.set_class(bool(stale), "shown")
         put_lines(banner, stale)
         troubles = self.query_one("#troubles", Static)
-        lines = trouble_lines(console.board.rows(console.view), servers)
+        lines = trouble_lines(console.board.rows(console.view), servers, console.board.node_rows(console.view))
         troubles.display = bool(lines)
         colours = self.app.theme_variables
         text = Text("\n").join(

@@ -1,0 +1,242 @@
+"""kestrelctl cluster meet, forget, leaving"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Annotated, Final
+
+from kestrelctl.commands.declared import argument, bad_value, option
+from kestrelctl.commands.options import RemoteJobs, YesOption, duration_ms
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import confirm, remark, say, write_data
+from kestrelctl.shell.progress import progress
+from kestreld.client import job_commands as commands
+from kestreld.client.blocks import text
+from kestreld.client.job_commands import JobCommand
+from kestreld.client.resp import RespValue
+
+if TYPE_CHECKING:
+    from kestrelctl.remote.job_cluster import ClusterView, JobCluster, Member, NodeView
+    from kestrelctl.remote.jobs import JobsClient
+
+ROUND_S: Final = 0.1
+
+
+class Leaving(StrEnum):
+    YES = "yes"
+    NO = "no"
+    STATE = "state"
+
+
+# Meeting
+
+
+def cluster_meet(
+    addresses: Annotated[
+        list[str],
+        argument(metavar="HOST:PORT...", help="Nodes to be added: where their clients connect.", show_default=False),
+    ],
+    remote: RemoteJobs,
+    wait: Annotated[
+        str, option("--wait", metavar="SPAN", help="Wait so long for all nodes to agree; 0: do not.")
+    ] = "30s",
+) -> None:
+    """Add nodes to the cluster of a node, and wait until all nodes know and reach each other.
+
+    The node connects to them by the host names and addresses given, at the bus ports that they tell, else 10000 above
+    the ports of clients. Nodes that are of one cluster already stay together: the two clusters become one.
+
+    Exit 124 when --wait is over, and not all nodes know each other; it says why. 69 when a node that is to be added
+    cannot be reached from here, and nothing was done.
+    """
+    nodes, wait_ms = remote.cluster(), duration_ms(wait)
+    known = nodes.look()
+    first = known.nodes[0]
+    found = [_to_be_met(nodes, first, address) for address in addresses]
+    for view, words in found:
+        nodes.tell(["CLUSTER", "MEET", *words])
+        remark(f"{first.place} meets {view.place}")
+    # The others hear of it from the first, but for those that have forgotten the node within the last minute.
+    new = frozenset([view.id for view, _ in found])
+    nodes.ask_each([one.address for one in known.nodes[1:] if one.id not in new], lambda client: _meet(client, found))
+    if wait_ms:
+        until_agreed(nodes, [view.address for view, _ in found], new, wait_ms)
+
+
+def _meet(client: "JobsClient", found: "list[tuple[NodeView, list[str | int]]]") -> None:
+    for _, words in found:
+        client.ask(commands.done(["CLUSTER", "MEET", *words]))
+
+
+def _to_be_met(nodes: "JobCluster", first: "NodeView", address: str) -> tuple["NodeView", list[str | int]]:
+    """The node there, and how it is called in a CLUSTER MEET: host, port and port of the bus."""
+    from kestrelctl.remote.access import parse_address
+    from kestrelctl.remote.job_cluster import BUS_PORT_OFFSET, view_of
+    from kestreld.client.job_connection import JOBS_PORT_DEFAULT
+
+    place = parse_address(address, JOBS_PORT_DEFAULT)
+    if place.path:
+        raise bad_value(f"{address}: other nodes cannot connect to a unix socket: give HOST:PORT")
+    view = nodes.ask(view_of, nodes.way(address))
+    if view.id == first.id:
+        raise Failure(ExitCode.USAGE, f"{address} is the node itself, at {first.place}: name another one with -s")
+    for one in (first, view):
+        if one.info.get("cluster_enabled") == "0":
+            raise Failure(ExitCode.REFUSED, f"{one.place} cannot be in a cluster: its cluster.port is null")
+    return view, [place.host, place.port, view.number("cluster_bus_port") or place.port + BUS_PORT_OFFSET]
+
+
+def until_agreed(nodes: "JobCluster", addresses: list[str], new: frozenset[str], wait_ms: int) -> None:
+    """Return once all nodes that can be asked know and reach each other, and those of these ids. Raises Failure."""
+    until_s, reason = monotonic() + wait_ms / 1000, ""
+    while disagreement := _disagreement(view := nodes.look(addresses), new):
+        problem, why = disagreement
+        reason = why or reason  # that of a handshake is known as long as that is tried
+        if monotonic() >= until_s:
+            raise Failure(ExitCode.WAIT_EXPIRED, f"{problem}{reason and f': {reason}'}", is_quiet=False)
+        sleep(ROUND_S)
+    _save(nodes, view)
+    remark(f"{len(view.nodes[0].ids)} nodes know each other: {', '.join(sorted(one.place for one in view.nodes))}")
+
+
+def _save(nodes: "JobCluster", view: "ClusterView") -> None:
+    """Return once the nodes that could be asked have on disk whom they know."""
+    saved = nodes.ask_each(
+        [one.address for one in view.nodes], lambda client: client.ask(commands.done(["CLUSTER", "SAVECONFIG"]))
+    )
+    for answer in saved.values():
+        if isinstance(answer, Failure):
+            say(f"not saved: {answer.words}")
+
+
+def _disagreement(view: "ClusterView", new: frozenset[str]) -> tuple[str, str] | None:
+    """What keeps the nodes that can be asked from being one cluster, and why that is, "" = nobody says."""
+    wanted = frozenset(view.members) | new
+    for one in view.nodes:
+        if missing := wanted - one.ids:
+            other = min(missing)
+            known = view.members.get(other)
+            problems = [link["problem"] for link in one.links.values() if link.get("problem")]
+            words = f"{one.place} does not know {known.address if known is not None else other}"
+            return words, problems[0] if problems else ""
+        for node_id, member in one.members.items():
+            if view.view(node_id) is not None and not member.is_myself and (member.is_down or not member.is_linked):
+                return f"{one.place} has no link to {member.address}", one.links.get(node_id, {}).get("problem", "")
+    return None
+
+
+# Forgetting
+
+
+def cluster_forget(
+    words: Annotated[
+        str,
+        argument(
+            metavar="ID|HOST:PORT", help="The node: its id, the beginning of it, or its address.", show_default=False
+        ),
+    ],
+    remote: RemoteJobs,
+    yes: YesOption = False,
+) -> None:
+    """Remove a node from the cluster: every node that can be reached is told to forget it.
+
+    Jobs that only this node holds are lost to the others: have it leave first, see kestrelctl cluster leaving. A node
+    that could not be told brings it back when it returns: run this again then. All have to be told within a minute.
+
+    Exit 66 when no node knows it, 69 when some could not be told.
+    """
+    nodes = remote.cluster()
+    view = nodes.look()
+    member = view.find(words)
+    shown = f"{member.address or 'unknown address'} ({member.id})"
+    left = _jobs_left(view.view(member.id))
+    confirm(f"remove node {shown}{left} from all others?", yes=yes)
+    told, failures = 0, dict(view.failures)
+    addresses = [one.address for one in view.nodes if one.id != member.id and member.id in one.members]
+    for address, answer in nodes.ask_each(addresses, _forgetting(member)).items():
+        if isinstance(answer, Failure):
+            failures[address] = answer
+        else:
+            told += 1
+    _save(nodes, view)
+    failures.pop(nodes.way_to(member), None)
+    for failure in failures.values():
+        say(f"not told: {failure.words}")
+    remark(f"{told} nodes have forgotten {shown}")
+    if view.view(member.id) is not None:
+        remark(f"it still runs: stop it, or have it forget the others with CLUSTER RESET at {member.address}")
+    if failures:
+        raise Failure(ExitCode.UNREACHABLE, "")
+
+
+def _forgetting(member: "Member") -> "Callable[[JobsClient], None]":
+    return lambda client: client.ask(commands.done(["CLUSTER", "FORGET", member.id]))
+
+
+def _jobs_left(view: "NodeView | None") -> str:
+    jobs = view.number("registered_jobs") if view is not None else None
+    return f", which holds {jobs} jobs," if jobs else ""
+
+
+# Leaving
+
+
+def cluster_leaving(
+    remote: RemoteJobs,
+    what: Annotated[
+        Leaving,
+        argument(
+            metavar="[yes|no|state]",
+            help="yes: it takes no jobs any more; no: it stays; state: only print it.",
+            show_default=False,
+        ),
+    ] = Leaving.STATE,
+    hand_over: Annotated[
+        bool, option("--hand-over", help="Have it move its jobs to the others, instead of waiting for workers.")
+    ] = False,
+    wait: Annotated[
+        int | None,
+        option("--wait", metavar="SPAN", parser=duration_ms, help="Wait so long for it to have no jobs left."),
+    ] = None,
+) -> None:
+    """Have a node leave the cluster, or stay, and print its state.
+
+    A node that is leaving takes no copies, and sends clients elsewhere. What it has the others fetch for their workers;
+    when it has no jobs left it can be stopped, and forgotten. With --hand-over it moves its jobs, whether or not there
+    are workers. It is leaving after a restart, too.
+
+    The state is yes or no.
+
+    Exit 124 when --wait is over, and it still has jobs.
+    """
+    if what is not Leaving.YES and (hand_over or wait is not None):
+        raise Failure(ExitCode.USAGE, "--hand-over and --wait require yes")
+    client = remote.client()
+    if what is not Leaving.STATE:
+        client.ask(commands.done(["CLUSTER", "LEAVING", what.value, *(["HANDOVER"] if hand_over else [])]))
+    if wait is not None:
+        _until_empty(remote, wait, hand_over=hand_over)
+    write_data(client.ask_on_any(JobCommand([b"CLUSTER", b"LEAVING"], _words)).encode() + b"\n")
+
+
+def _words(value: RespValue) -> str:
+    if not isinstance(value, bytes):
+        raise ValueError
+    return text(value)
+
+
+def _until_empty(remote: RemoteJobs, wait_ms: int, *, hand_over: bool) -> None:
+    from kestrelctl.remote.job_cluster import view_of
+
+    nodes = remote.cluster()
+    until_s = monotonic() + wait_ms / 1000
+    before = left = nodes.ask(view_of).number("registered_jobs") or 0
+    with progress("handing over" if hand_over else "leaving", lambda: before) as advance:
+        while left:
+            if monotonic() >= until_s:
+                raise Failure(ExitCode.WAIT_EXPIRED, f"{nodes.address} still has {left} jobs", is_quiet=False)
+            sleep(ROUND_S)
+            now = nodes.ask(view_of).number("registered_jobs") or 0
+            advance(left - now)
+            left = now
+    remark(f"{nodes.address} has no jobs left: stop it, and run kestrelctl cluster forget on another node")

@@ -1,0 +1,108 @@
+"""A screen of one table with figures: a title, lines above the table, an order."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Final, Generic
+
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from tui.base import ConsoleScreen
+from tui.board import ALL_SERVERS
+from tui.cursor_table import R
+from tui.figure_table import FigureTable
+from tui.screens.boxes import put_lines
+from tui.screens.key_bar import KeyBar
+
+BOXES: Final = ("about", "troubles")
+
+
+class FigureScreen(ConsoleScreen, Generic[R]):
+    TITLE_WORD: ClassVar[str]
+    TABLE: ClassVar[type[FigureTable[R]]]
+    ASCENDING: ClassVar[Sequence[str]]  # columns whose smallest values come first at first
+    DEFAULT_CSS = """
+    FigureScreen Static { text-wrap: nowrap; text-overflow: ellipsis; }
+    FigureScreen #title { height: 1; background: $panel; text-style: bold; padding: 0 1; }
+    FigureScreen #about { height: auto; padding: 0 1; color: $text-muted; }
+    FigureScreen #troubles { height: auto; padding: 0 1; text-style: bold; color: $warning; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sort = (self.TABLE.COLUMNS[0], False)
+
+    @property
+    def table(self) -> FigureTable[R]:
+        return self.query_one(self.TABLE)
+
+    def compose(self) -> ComposeResult:
+        for name in ("title", *BOXES):
+            yield Static(id=name)
+        yield self.TABLE()
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self.table.focus()
+        self.show()
+
+    # What it shows
+
+    def rows_in_order(self, column: str, *, descending: bool) -> list[R]:
+        """The rows of the table."""
+        raise NotImplementedError
+
+    def totals(self, rows: Sequence[R]) -> str:
+        """What stands in the title."""
+        raise NotImplementedError
+
+    def about(self) -> list[str]:
+        """Lines above the table,"""
+        raise NotImplementedError
+
+    def troubles(self) -> list[str]:
+        """and those about what is wrong."""
+        raise NotImplementedError
+
+    def rows(self) -> list[R]:
+        """The rows of the table, in its order."""
+        column, descending = self._sort
+        return self.rows_in_order(column, descending=descending)
+
+    def show(self) -> None:
+        """Show the current state of the board."""
+        console, rows = self.console, self.rows()
+        self.table.show(rows, self._sort)
+        view = [f"[{console.view}]"] if console.view != ALL_SERVERS else []
+        paused = ["PAUSED"] if console.is_paused else []
+        title = "  ".join([self.TITLE_WORD, *view, *paused, self.totals(rows)])
+        put_lines(self.query_one("#title", Static), [title])
+        for name, lines in zip(BOXES, (self.about(), self.troubles()), strict=True):
+            box = self.query_one(f"#{name}", Static)
+            box.display = bool(lines)
+            put_lines(box, lines)
+
+    # Keys
+
+    def action_leave(self) -> None:
+        self.dismiss()
+
+    def action_sort(self, step: int) -> None:
+        columns = self.TABLE.COLUMNS
+        self.sort_by(columns[(columns.index(self._sort[0]) + step) % len(columns)])
+
+    def action_reverse(self) -> None:
+        self.sort_by(self._sort[0])
+
+    def sort_by(self, column: str) -> None:
+        """Figures in descending order; the same column again reverses the order."""
+        before, descending = self._sort
+        self._sort = (column, not descending if column == before else column not in self.ASCENDING)
+        self.show()
+
+    def action_next_view(self) -> None:
+        views = self.console.board.views
+        self.console.view = views[(views.index(self.console.view) + 1) % len(views)]
+        self.show()
+
+    def on_figure_table_head_clicked(self, event: FigureTable.HeadClicked) -> None:
+        self.sort_by(event.column)
