@@ -4,6 +4,9 @@ Items of 64 bytes, checksums verified, no values, on local[2]. A row is an item 
 in commits of 16, got one by one, or waiting yet. The first in two sizes, so that what grows faster than the files
 shows. Prints the best of five runs: MB and million rows a second, and the seconds of CPU that the JVM and Python take
 for a million rows. Compiled where numba is, unless NUMBA_DISABLE_JIT=1.
+
+Behind them the same rows as Spark's own Parquet and JSON, and the floor of any source in Python: the finished Arrow
+batches of all columns, or of two, read from memory. Ratios are CPU seconds of all columns, of both processes.
 """
 
 import os
@@ -30,6 +33,7 @@ from kestreld.journal.segment import Header, encode_header, segment_name
 SEGMENT_BYTES: Final = 16 << 20
 BEGIN_MS: Final = 1_700_000_000_000
 ITEM: Final = b"x" * 64
+JOURNAL: Final = "work.journal"
 SHAPES: Final = {16: "got 16 at a time", 1: "got one by one", 0: "waiting"}
 ROUNDS: Final = 5
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -53,43 +57,112 @@ def main() -> int:
 
 
 def _measure(folder: Path, megabytes: int) -> None:
-    from kestrelspark.scanning import SCANS
+    from kestrelspark.scanning import scans
     from kestrelspark.session import session
 
     spark = session("spark_batch", "local[2]")
-    print(f"scan: {SCANS[0].name}; best of {ROUNDS}; CPU seconds are for a million rows")
-    print(f"{'':36}{'MB':>5}{'s':>7}{'MB/s':>7}{'M rows/s':>10}{'JVM CPU s':>11}{'Python CPU s':>14}")
+    print(f"scan: {scans()[0].name}; best of {ROUNDS}; CPU seconds are for a million rows")
+    print(f"{'':44}{'MB':>5}{'s':>7}{'MB/s':>7}{'M rows/s':>10}{'JVM CPU s':>11}{'Python CPU s':>14}")
     for shape, size in ((16, megabytes // 2), (16, megabytes), (1, megabytes // 2), (0, megabytes // 2)):
         path = folder / f"{shape}-{size}"
         size_bytes, rows = _write(path, size, shape)
-        for name, job in _jobs(spark, str(path)).items():
+        cpu_s: dict[str, float] = {}
+        for name, job in _jobs(spark, path).items():
             run = min(_timed(job) for _ in range(ROUNDS))
             megabytes_read, million = size_bytes / 1e6, rows / 1e6
+            cpu_s[name] = (run.jvm_cpu_s + run.python_cpu_s) / million
             print(
-                f"{SHAPES[shape]:20}{name:16}{megabytes_read:5.0f}{run.seconds:7.2f}{megabytes_read / run.seconds:7.0f}"
-                f"{million / run.seconds:10.2f}{run.jvm_cpu_s / million:11.2f}{run.python_cpu_s / million:14.2f}",
+                f"{SHAPES[shape]:20}{name:24}{megabytes_read:5.0f}{run.seconds:7.2f}"
+                f"{megabytes_read / run.seconds:7.0f}{million / run.seconds:10.2f}{run.jvm_cpu_s / million:11.2f}"
+                f"{run.python_cpu_s / million:14.2f}",
                 flush=True,
             )
+        for other in ("Parquet", "JSON", "floor"):
+            print(f"{SHAPES[shape]:20}all columns are {cpu_s['all columns'] / cpu_s[other]:.2f} x {other}", flush=True)
         shutil.rmtree(path)
     spark.stop()
 
 
-def _jobs(spark: Any, path: str) -> dict[str, Callable[[], None]]:
+def _jobs(spark: Any, path: Path) -> dict[str, Callable[[], None]]:
     from kestrelspark.jobs.verify import verify
+
+    spool = str(path / JOURNAL)
 
     def read(schema: str | None = None) -> Any:
         source = spark.read.format("kestrel").option("mode", "FAILFAST")
-        return (source.schema(schema) if schema else source).load(path)
+        return (source.schema(schema) if schema else source).load(spool)
 
     def verify_all() -> None:
-        assert verify(spark, [path]).code == 0
+        assert verify(spark, [spool]).code == 0
 
+    # Beside the journal, where the source does not look for files.
+    parquet, json = str(path / "rows.parquet"), str(path / "rows.json")
+    read().write.parquet(parquet)
+    read().write.json(json)
+    rows = {"floor": read(), "floor, event, size": read("event string, size int")}
+    floors = {name: _from_memory(spark, path, frame.schema) for name, frame in rows.items()}
+    as_json = spark.read.schema(rows["floor"].schema)
     return {
-        "all columns": lambda: read().write.format("noop").mode("overwrite").save(),
-        "event, size": lambda: read("event string, size int").write.format("noop").mode("overwrite").save(),
+        "all columns": lambda: _drain(read()),
+        "event, size": lambda: _drain(read("event string, size int")),
         "count by event": lambda: read("event string").groupBy("event").count().collect(),
+        "count()": lambda: read().count(),
+        "count() of event": lambda: read("event string").count(),
         "verify": verify_all,
+        "floor": lambda: _drain(floors["floor"]),
+        "floor, event, size": lambda: _drain(floors["floor, event, size"]),
+        "Parquet": lambda: _drain(spark.read.parquet(parquet)),
+        "Parquet, event, size": lambda: _drain(spark.read.parquet(parquet).select("event", "size")),
+        "JSON": lambda: _drain(as_json.json(json)),
     }
+
+
+def _drain(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _from_memory(spark: Any, path: Path, schema: Any) -> Any:
+    """The rows from finished Arrow batches, a partition for each segment, by a source that does nothing else."""
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from kestreld.journal.discovery import discover
+    from kestrelspark.rows import Mode, RowSelection, batches
+
+    columns = tuple(schema.names)
+    name = f"floor{len(columns)}"
+    folder = Path(tempfile.mkdtemp(dir=path))
+    for number, file in enumerate(discover([str(path / JOURNAL)]).files):
+        with pa.OSFile(str(folder / str(number)), "wb") as sink:
+            found = batches([file], RowSelection(columns, Mode.FAILFAST))
+            made = [batch.cast(to_arrow_schema(schema, timezone="UTC")) for batch in found]
+            with pa.ipc.new_file(sink, made[0].schema) as writer:
+                for batch in made:
+                    writer.write_batch(batch)
+
+    class FloorReader(DataSourceReader):  # type: ignore[misc]
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(one) for one in sorted(map(str, folder.iterdir()))]
+
+        def read(self, partition: InputPartition) -> Any:
+            finished = pa.ipc.open_file(pa.memory_map(partition.value))
+            for number in range(finished.num_record_batches):
+                yield finished.get_batch(number)
+
+    class Floor(DataSource):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> Any:
+            return schema
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return FloorReader()
+
+    spark.dataSource.register(Floor)
+    return spark.read.format(name).load()
 
 
 def _timed(job: Callable[[], None]) -> Run:
@@ -125,7 +198,7 @@ def _cpu_seconds() -> tuple[float, float]:
 
 def _write(folder: Path, megabytes: int, items_per_done: int) -> tuple[int, int]:
     """So many megabytes of segments, with a DONE for every so many items, 0 = none; their size in bytes, and rows."""
-    folder = folder / "work.journal"
+    folder = folder / JOURNAL
     folder.mkdir(parents=True)
     size_bytes = rows = previous_bytes = 0
     number, first_id = 1, 1

@@ -17,6 +17,7 @@ from kestrelspark.failures import failure_in
 from kestrelspark.session import SparkMissing, session
 
 NO_INPUT, MISSING, USAGE, CANNOT_CREATE, IO, NEGATIVE = 66, 87, 2, 73, 74, 1
+NO_BAR: Final = {"spark.ui.showConsoleProgress": "false"}  # of Spark, in the place of ours
 URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") 
     chosen = _parser(program).parse_args(arguments)
     try:
         with_delta = getattr(chosen, "format", "") == "delta"
-        spark = session(f"kestrel {chosen.job}", chosen.master or None, dict(chosen.conf), with_delta=with_delta)
+        settings = {**(NO_BAR if chosen.job == "ingest" else {}), **dict(chosen.conf)}
+        spark = session(f"kestrel {chosen.job}", chosen.master or None, settings, with_delta=with_delta)
         return _run(spark, chosen)
     except SparkMissing as problem:
         return _fail(str(problem), MISSING)
@@ -203,19 +205,30 @@ def _verify(spark: Any, chosen: argparse.Namespace) -> int:
 
 
 def _report(spark: Any, chosen: argparse.Namespace) -> int:
+    from kestrelspark.jobs.job_page import job_page
+    from kestrelspark.jobs.job_report import job_report, write_job_tables
     from kestrelspark.jobs.page import page
     from kestrelspark.jobs.report import report, write_tables
 
     found = report(spark, chosen.paths, _choice(chosen), chosen.bucket, chosen.state)
-    if found is None:
-        return _fail("no events in these journals", NEGATIVE)
+    of_jobs = job_report(spark, chosen.paths, _choice(chosen), chosen.bucket)
+    if found is None and of_jobs is None:
+        return _fail("no events in these journals, and no jobs", NEGATIVE)
     os.makedirs(chosen.to, exist_ok=True)
-    write_tables(found, chosen.to)
-    target = os.path.join(chosen.to, "report.html")
-    with open(target, "w", encoding="utf-8") as file:
-        file.write(page(found))
-    print(target)
+    if found is not None:
+        write_tables(found, chosen.to)
+        _write_page(chosen.to, "report.html", page(found))
+    if of_jobs is not None:
+        write_job_tables(of_jobs, chosen.to)
+        _write_page(chosen.to, "jobs.html", job_page(of_jobs))
     return 0
+
+
+def _write_page(folder: str, name: str, content: str) -> None:
+    target = os.path.join(folder, name)
+    with open(target, "w", encoding="utf-8") as file:
+        file.write(content)
+    print(target)
 
 
 def _compare(spark: Any, chosen: argparse.Namespace) -> int:
@@ -266,10 +279,13 @@ def _convert(spark: Any, chosen: argparse.Namespace) -> int:
 
 
 def _ingest(spark: Any, chosen: argparse.Namespace) -> int:
+    from kestrelspark.bar import bar
     from kestrelspark.jobs.ingest import Queues, ingest
 
     options = {**dict(chosen.option), "subscribe": ",".join(chosen.queues)}
-    count = ingest(spark, Queues(chosen.servers, chosen.reader, options), chosen.to, chosen.every, chosen.format)
+    what = Queues(chosen.servers, chosen.reader, options)
+    with bar("ingest") as tell:
+        count = ingest(spark, what, chosen.to, chosen.every, chosen.format, tell)
     _say(f"{count:,} items added to {chosen.to}")
     return 0
 

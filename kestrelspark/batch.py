@@ -13,13 +13,19 @@ from pyspark.sql import datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from kestrelctl.journals.times import now_ms, parse_instant_ms
 from kestreld.journal.discovery import JournalFile, discover
-from kestrelspark.options import BadOption, check_names, flag, option, words
+from kestrelspark.catalog import options_of, with_options
+from kestrelspark.live import OPTIONS as LIVE_OPTIONS
+from kestrelspark.live import LiveReader
+from kestrelspark.options import BadOption, check_names, flag, instant_ms, option, size_bytes, words
 from kestrelspark.packing import packed
 from kestrelspark.rows import COLUMNS, VALUE, Mode, RowSelection, batches
 from kestrelspark.sink import batch_sink, stream_sink
+from kestrelspark.storage import OPTIONS as STORAGE_OPTIONS
+from kestrelspark.storage import storage_in
+from kestrelspark.streaming import OPTIONS as STREAM_OPTIONS
 from kestrelspark.streaming import ItemReader, item_schema
+from kestrelspark.wal_reader import OPTIONS as WAL_OPTIONS
 from kestrelspark.wal_reader import WalReader, taken_schema
 
 MIB: Final = 1 << 20
@@ -29,6 +35,7 @@ PARTITIONS_WISHED: Final = 8
 PUSHDOWN_SETTING: Final = "spark.sql.python.filterPushdown.enabled"
 _TIMES: Final = ("at", "add_time", "expire_time", "due_time")
 _NUMBERS: Final = ("id", "flags", "size", "attempts", "journal_id")
+TABLE_HINT: Final = "For CREATE TABLE, name no columns: the table would not know its options"
 OPTIONS: Final = {
     "path": "",
     "paths": "",
@@ -39,6 +46,7 @@ OPTIONS: Final = {
     "includevalue": "false",
     "maxpartitionbytes": "",
     "ignoremissingfiles": "false",
+    **STORAGE_OPTIONS,
 }
 
 
@@ -51,19 +59,28 @@ class KestrelSource(datasource.DataSource):
 
     def schema(self) -> StructType:
         if option(self.options, "walpath"):
-            return taken_schema()
+            return with_options(taken_schema(), self.options, WAL_OPTIONS)
         if option(self.options, "servers"):
-            return item_schema()
+            return with_options(item_schema(), self.options, {*LIVE_OPTIONS, *STREAM_OPTIONS})
         with_value = flag(self.options, "includevalue")
-        return StructType([field_of(name) for name in COLUMNS if name != VALUE or with_value])
+        columns = StructType([field_of(name) for name in COLUMNS if name != VALUE or with_value])
+        return with_options(columns, self.options, OPTIONS)
 
-    def reader(self, schema: StructType) -> "JournalReader":
-        return JournalReader(schema, self.options)
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
+        live = options_of(schema, self.options, LIVE_OPTIONS)
+        if "servers" in live:
+            _check_live(live)
+            return LiveReader(schema, live)
+        return self.journal_reader(schema, options_of(schema, self.options, OPTIONS))
+
+    def journal_reader(self, schema: StructType, options: Mapping[str, str]) -> "JournalReader":
+        return JournalReader(schema, options)
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
-        if option(self.options, "walpath"):
-            return WalReader(schema, self.options)
-        return ItemReader(schema, self.options)
+        taking = options_of(schema, self.options, WAL_OPTIONS)
+        if "walpath" in taking:
+            return WalReader(schema, taking)
+        return ItemReader(schema, options_of(schema, self.options, STREAM_OPTIONS))
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         return batch_sink(schema, self.options, overwrite=overwrite)
@@ -75,8 +92,16 @@ class KestrelSource(datasource.DataSource):
 class PushdownSource(KestrelSource):
     """As KestrelSource, with filters on queue and at pushed down."""
 
-    def reader(self, schema: StructType) -> "JournalReader":
-        return PushdownReader(schema, self.options)
+    def journal_reader(self, schema: StructType, options: Mapping[str, str]) -> "JournalReader":
+        return PushdownReader(schema, options)
+
+
+def _check_live(options: Mapping[str, str]) -> None:
+    """Raises BadOption."""
+    if "path" in options:
+        raise BadOption("a path is for journals, servers for live queues, those of running servers: use one of them")
+    if "walpath" in options:
+        raise BadOption("walPath is for streams only: such servers are read by taking their items")
 
 
 def register(spark: Any) -> None:
@@ -107,8 +132,9 @@ class JournalReader(datasource.DataSourceReader):
         check_names(options, OPTIONS, "the kestrel source")
         self._schema = schema
         self._paths = _paths(options)
+        self._storage = storage_in(options)
         self._queues = words(_option(options, "queue"))
-        self._bytes_max = _size(_option(options, "maxpartitionbytes"))
+        self._bytes_max = size_bytes(options, "maxpartitionbytes")
         self._missing_is_fine = flag(options, "ignoremissingfiles")
         unknown = [field.name for field in schema.fields if field.name not in COLUMNS]
         if unknown:
@@ -125,7 +151,7 @@ class JournalReader(datasource.DataSourceReader):
         )
 
     def partitions(self) -> list[datasource.InputPartition]:
-        found = discover(self._paths, self._queues, self._selection.since_ms)
+        found = discover(self._paths, self._queues, self._selection.since_ms, self._storage.files)
         bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in found.files))
         return [FilePartition(files) for files in packed(found.files, bytes_max)]
 
@@ -135,7 +161,9 @@ class JournalReader(datasource.DataSourceReader):
         _spare_the_collector()
         arrow_schema = to_arrow_schema(self._schema, timezone="UTC")
         as_declared = [field.type for field in arrow_schema] == [COLUMNS[name] for name in self._selection.columns]
-        for batch in batches(partition.files, self._selection, missing_is_fine=self._missing_is_fine):
+        for batch in batches(
+            partition.files, self._selection, missing_is_fine=self._missing_is_fine, storage=self._storage
+        ):
             yield batch if as_declared else batch.cast(arrow_schema)
 
 
@@ -195,31 +223,11 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     if single := _option(options, "path"):
         paths.append(single)
     if not paths:
-        raise BadOption("the kestrel source requires a path: load(PATH)")
+        words = 'journals, load(PATH), or live queues, those of running servers: option("servers", "HOST:PORT,…")'
+        raise BadOption(f"the kestrel source reads {words}; neither is given. {TABLE_HINT}")
     return [str(path) for path in paths]
-
-
-def _size(text: str) -> int:
-    """Bytes; 128m and 128MB are mebibytes, as in Spark. 0 = not given."""
-    if not text:
-        return 0
-    found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
-    if found is None or int(found[1]) == 0:
-        raise BadOption(f"maxPartitionBytes must be a size such as 128m, not {text}")
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
 
 
 def partition_bytes(total_bytes: int) -> int:
     """The default size of a task's files: enough to be worth a task."""
     return min(max(total_bytes // PARTITIONS_WISHED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
-
-
-def instant_ms(text: str, name: str) -> int | None:
-    """Parse a time as kestrelctl does, in UTC by default: milliseconds since 1970, None = not given."""
-    if not text:
-        return None
-    try:
-        return parse_instant_ms(text, now_ms())
-    except ValueError:
-        hint = "2025-01-31T12:00, 24h for a day ago, or milliseconds since 1970"
-        raise BadOption(f"{name} must be a time such as {hint}, not {text}") from None

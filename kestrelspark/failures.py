@@ -15,6 +15,7 @@ CODES: Final = {
     "OSError": ExitCode.IO,
     "PermissionError": ExitCode.IO,
 }
+CALLING: Final = "An error occurred while calling"  # of py4j, before the error
 _RAISED: Final = re.compile(rf"^(?:.*: )?(?:[\w.]+\.)?({'|'.join(CODES)}): (.+)$", re.MULTILINE)
 
 
@@ -22,7 +23,8 @@ def failure_in(message: str) -> Failure:
     """Our own error if the message contains one, else its first line."""
     found = _RAISED.search(message)
     if found is None:
-        line = next((line.strip() for line in message.splitlines() if line.strip()), "")
+        lines = [line.strip(" :") for line in message.splitlines() if not line.startswith(CALLING)]
+        line = next((line for line in lines if line), "")
         return Failure(ExitCode.INTERNAL, f"Spark failed: {line}")
     words = found[2].strip()
     if found[1] == "FileNotFoundError":

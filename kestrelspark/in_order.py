@@ -15,6 +15,7 @@ from kestreld.journal.segment import parse_segment_name
 from kestrelspark.progress import ItemPosition, ReplayProgress
 from kestrelspark.rows import COLUMNS as KINDS
 from kestrelspark.rows import CORRUPT, VALUE, Mode, RowSelection, file_batches, text_of
+from kestrelspark.storage import ENVIRONMENT
 
 COLUMNS: Final = (
     "server", "queue", "reader", "id", "add_time", "expire_time", "flags", "size", "due_time", "journal_id", VALUE,
@@ -68,8 +69,7 @@ def source_batches(source: Source, selection: RowSelection, state: str) -> Itera
         if done_to is not None and follower is not None and _is_done(file, follower, done_to):
             continue
         try:
-            with open(file.path, "rb") as opened:
-                buffer = opened.read()
+            buffer = ENVIRONMENT.read(file.path)
             for batch in file_batches(buffer, file, lasting):
                 if file.is_kestrel:
                     batch = _with_ids(batch, counted)

@@ -12,6 +12,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.segment import decode_header
 from kestrelspark.scanning import blocks
+from kestrelspark.storage import ENVIRONMENT
 
 
 @dataclass(slots=True)
@@ -108,8 +109,7 @@ def _reached(spark: Any, files: Sequence[JournalFile]) -> list[Reached]:
 
 
 def _reached_in(file: JournalFile) -> Reached:
-    with open(file.path, "rb") as opened:
-        buffer = opened.read()
+    buffer = ENVIRONMENT.read(file.path)
     try:
         header, at = decode_header(buffer, file.path)
     except JournalCorrupt:

@@ -25,7 +25,8 @@ from kestreld.journal.marker import find_marker
 from kestreld.journal.records import FRAME_BYTES, ID_MAX, TYPE_OFFSET, find_whole_records, read_sync, why_bad
 from kestreld.journal.recovery import must_be_torn
 from kestrelspark.contents import DamagedStretch
-from kestrelspark.scanning import SCANS
+from kestrelspark.scanning import scans
+from kestrelspark.storage import is_remote
 
 # The bodies of records, as far as their sizes are fixed.
 JOB_DTYPE: Final = np.dtype(
@@ -78,6 +79,8 @@ class JobBlock:
 def job_folders(paths: Iterable[str]) -> Iterator[str]:
     """The folders of job logs below the paths, which may be globs. Raises FileNotFoundError where there is nothing."""
     for pattern in paths:
+        if is_remote(pattern):
+            continue  # what is shipped there has no log of jobs
         matches = FileLayer().matching(pattern.removeprefix("file:"))
         if not matches:
             raise FileNotFoundError(f"{pattern}: no such file or folder")
@@ -173,7 +176,7 @@ def _damage(buffer: bytes, at: int, file: JournalFile, *, is_synced: bool) -> Da
 def job_blocks(buffer: bytes, at: int) -> Iterator[JobBlock]:
     """Valid records from `at` on; the last block stops at the end, or before the first invalid record."""
     while at < len(buffer):
-        starts, stop = SCANS[0].chain(buffer, at, len(buffer))
+        starts, stop = scans()[0].chain(buffer, at, len(buffer))
         if not len(starts):
             return
         ends = np.append(starts[1:], stop)
@@ -196,17 +199,17 @@ def job_blocks(buffer: bytes, at: int) -> Iterator[JobBlock]:
 def _are_true(buffer: bytes, starts: Any, ends: Any) -> Any:
     """Which records are surely valid: JOBs without extras, and CHANGEs."""
     types = np.frombuffer(buffer, np.uint8)[starts + TYPE_OFFSET].astype(np.uint64)
-    frames = SCANS[0].heads(buffer, starts, _CHECKSUM_DTYPE)
+    frames = scans()[0].heads(buffer, starts, _CHECKSUM_DTYPE)
     bodies = ends - starts - FRAME_BYTES
     is_job = (types == JobType.JOB) & (bodies >= JOB_FIELDS_BYTES)
     is_change = (types == JobType.CHANGE) & (bodies == CHANGE_DTYPE.itemsize)
     for which, dtype in ((is_job, JOB_DTYPE), (is_change, CHANGE_DTYPE)):
-        heads = SCANS[0].heads(buffer, starts[which] + FRAME_BYTES, dtype)
+        heads = scans()[0].heads(buffer, starts[which] + FRAME_BYTES, dtype)
         is_sound = (heads["state"] <= max(JobState)) & (heads["requeue_at_ms"] < ID_MAX)
         if dtype is JOB_DTYPE:
             is_sound &= (heads["ttl_ms"] < ID_MAX) & (heads["extras_bytes"] == 0)
             is_sound &= JOB_FIELDS_BYTES + heads["queue_bytes"].astype(np.int64) <= bodies[which]
         which[which] = is_sound
     seeds = frames["body_bytes"].astype(np.uint64) + (types << _TYPE_SHIFT)
-    digests = SCANS[0].digests(buffer, starts + FRAME_BYTES, ends, seeds)
+    digests = scans()[0].digests(buffer, starts + FRAME_BYTES, ends, seeds)
     return (is_job | is_change) & (digests & _U32 == frames["checksum"])

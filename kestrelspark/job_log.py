@@ -1,7 +1,7 @@
 """The log of jobs as tables: what became of each job, and every change that the log says (docs/spark.md)."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from kestreld.journal.job_records import (
     read_done,
     read_extras,
     read_flushed,
+    read_owners,
 )
 from kestreld.journal.records import FRAME_BYTES, ID_MAX
 from kestrelspark.batch import partition_bytes
@@ -25,9 +26,10 @@ from kestrelspark.contents import LATEST_MS, DamagedStretch
 from kestrelspark.job_contents import CHANGE_DTYPE, JOB_DTYPE, JobBlock, job_contents, job_files, job_folders
 from kestrelspark.packing import packed
 from kestrelspark.rows import INSTANT, VALUE_BYTES_MAX, Mode, instants, numbers
-from kestrelspark.scanning import SCANS
+from kestrelspark.scanning import scans
 from kestrelspark.tables import table
 
+_NAMES: Final = pa.list_(pa.string())
 COLUMNS: Final = {
     "server": pa.string(),
     "log_id": pa.int64(),
@@ -51,11 +53,23 @@ COLUMNS: Final = {
     "requeue_time": INSTANT,
     "nacks": pa.int64(),
     "additional_deliveries": pa.int64(),
+    "owners": _NAMES,
     "_corrupt": pa.string(),
 }
 _SCHEMA: Final = pa.schema(list(COLUMNS.items()))
-_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.binary(): "binary", INSTANT: "timestamp"}
-_TERMS: Final = "queue, body, ctime, ttl_ms, retry_ms, delay_ms, retries, key, origin, reason, dead_time"
+_SQL_TYPES: Final = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.binary(): "binary",
+    INSTANT: "timestamp",
+    _NAMES: "array<string>",
+}
+# Acknowledged jobs, and those left to another node, have no body; one without owners was never here.
+_IS_WITHOUT_BODY: Final = "state in ('acked', 'let-go')"
+_TERMS: Final = (
+    f"queue, if({_IS_WITHOUT_BODY}, null, body) as body, ctime, ttl_ms, retry_ms, delay_ms, retries, key, origin,"
+    " reason, dead_time"
+)
 _STATE: Final = "state, requeue_time, nacks, additional_deliveries"
 _PLACE: Final = "struct(segment, offset)"
 _END: Final = "segment, offset, at, event"
@@ -67,13 +81,22 @@ Columns = dict[str, Any]
 
 def jobs(spark: Any, *paths: str, mode: str = Mode.DROPMALFORMED) -> Any:
     """A row for each job that the logs below the paths have, as it was at last. Raises as `job_changes`."""
+    return jobs_of(job_changes(spark, *paths, mode=mode))
+
+
+def jobs_of(changes: Any) -> Any:
+    """As `jobs`, of what `job_changes` says."""
     from pyspark.sql.functions import expr
 
-    changes = job_changes(spark, *paths, mode=mode)
     flushes = changes.where("event = 'flushed'").groupBy("server", "log_id")
     found = changes.where("id is not null").groupBy("server", "log_id", "id").agg(
-        expr(f"max_by(struct({_TERMS}), {_PLACE}) filter (where event in ('added', 'written')) as terms"),
+        expr(
+            f"max_by(struct({_TERMS}), struct(not {_IS_WITHOUT_BODY}, {_PLACE}))"
+            " filter (where event in ('added', 'written') and not (state = 'acked' and owners is null)) as terms"
+        ),
+        expr(f"max_by(owners, {_PLACE}) filter (where event in ('added', 'written', 'owned')) as owners"),
         expr(f"max_by(struct({_STATE}), {_PLACE}) filter (where state is not null) as was"),
+        expr("min(struct(segment, offset, at, state as event)) filter (where state = 'acked') as acked"),
         expr(f"max(struct({_END})) filter (where event in {ENDS}) as done"),
         expr(f"max({_PLACE}) as latest"),
     )  # fmt: skip
@@ -81,14 +104,16 @@ def jobs(spark: Any, *paths: str, mode: str = Mode.DROPMALFORMED) -> Any:
         flushes.agg(expr(f"sort_array(collect_list(struct({_END}))) as flushes")), ["server", "log_id"], "left"
     )
     flushed = "get(filter(flushes, one -> struct(one.segment, one.offset) > latest), 0)"
-    return found.where("terms is not null").withColumn("ended", expr(f"coalesce(done, {flushed})")).selectExpr(
+    return found.where("terms is not null").withColumn("ended", expr(f"coalesce(acked, done, {flushed})")).selectExpr(
         "server",
         "id",
         "terms.*",
         "was.*",
-        "was.nacks + was.additional_deliveries + if(was.state = 'delayed', 0, 1) as deliveries",
-        "ended.at as done_time",
-        "coalesce(ended.event, if(terms.origin is null, null, 'dead letter')) as outcome",
+        "was.nacks + was.additional_deliveries + if(was.state in ('delayed', 'borrowed'), 0, 1) as deliveries",
+        "owners",
+        "if(was.state = 'let-go', null, ended.at) as done_time",
+        "case when was.state = 'let-go' then 'let-go' when ended is not null then ended.event"
+        " when terms.origin is not null then 'dead letter' end as outcome",
     )  # fmt: skip
 
 
@@ -148,8 +173,11 @@ def _block_columns(buffer: bytes, block: JobBlock) -> Iterator[Columns]:
             yield _job_columns(buffer, starts[which], ends[which])
     starts = block.starts[block.types == JobType.CHANGE]
     if len(starts):
-        heads = SCANS[0].heads(buffer, starts + FRAME_BYTES, CHANGE_DTYPE)
+        heads = scans()[0].heads(buffer, starts + FRAME_BYTES, CHANGE_DTYPE)
         yield _state_columns(heads, starts) | {"event": pa.repeat("changed", len(starts))}
+    owned = block.offsets(JobType.OWNERS)
+    if owned:
+        yield _owner_columns(buffer, block, owned)
     ended = list(_ends(buffer, block))
     if ended:
         offsets, at_ms, events, ids = zip(*ended, strict=True)
@@ -167,8 +195,20 @@ def _ends(buffer: bytes, block: JobBlock) -> Iterator[tuple[int, int, str, str |
             yield start, read_flushed(buffer[start + FRAME_BYTES : end]), "flushed", None
 
 
+def _owner_columns(buffer: bytes, block: JobBlock, starts: list[int]) -> Columns:
+    ends = block.ends[block.types == JobType.OWNERS].tolist()
+    said = [read_owners(buffer[start + FRAME_BYTES : end]) for start, end in zip(starts, ends, strict=True)]
+    return {
+        "offset": pa.array(starts, pa.int64()),
+        "at": _times(np.array([at_ms for at_ms, _, _ in said], np.uint64)),
+        "event": pa.repeat("owned", len(said)),
+        "id": pa.array([_text(job_id) for _, job_id, _ in said], pa.string()),
+        "owners": pa.array([_texts(nodes) for _, _, nodes in said], _NAMES),
+    }
+
+
 def _job_columns(buffer: bytes, starts: Any, ends: Any) -> Columns:
-    heads = SCANS[0].heads(buffer, starts + FRAME_BYTES, JOB_DTYPE)
+    heads = scans()[0].heads(buffer, starts + FRAME_BYTES, JOB_DTYPE)
     queues_at = starts + JOB_HEADER_BYTES
     extras_at = queues_at + heads["queue_bytes"]
     bodies_at = extras_at + heads["extras_bytes"]
@@ -189,6 +229,7 @@ def _job_columns(buffer: bytes, starts: Any, ends: Any) -> Columns:
         "key": pa.array([_text(one.key) if one.key else None for one in extras], pa.string()),
         "origin": pa.array([None if one is None else _text(one.queue) for one in origins], pa.string()),
         "reason": pa.array([None if one is None else _text(one.reason) for one in origins], pa.string()),
+        "owners": pa.array([_texts(one.delivered) for one in extras], _NAMES),
         "dead_time": _times(np.array([0 if one is None else one.dead_at_ms for one in origins], np.uint64)),
     }
 
@@ -221,3 +262,7 @@ def _spans(span_ms: Any) -> Any:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
+
+
+def _texts(names: Sequence[bytes]) -> list[str] | None:
+    return list(map(_text, names)) or None

@@ -10,9 +10,10 @@ from kestrelctl.remote.reader_api import Gone, ReaderApi, open_reader_api
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.access import Login
 from kestreld.errors import KestrelError
-from kestrelspark.servers import Servers, ServerTrouble
+from kestrelspark.servers import Patience, Servers, ServerTrouble
 
 T = TypeVar("T")
+ATTEMPTS: Final = 5  # to find a time in a journal whose segments are being removed
 AWAY: Final = frozenset({ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN})
 
 
@@ -54,12 +55,16 @@ def complain(words: str) -> None:
 
 @dataclass(slots=True)
 class Fleet:
-    """The queues of these names, which are created if missing, or those that match a pattern."""
+    """The queues of these names, or those that match a pattern, or the named ones of each server.
+
+    `reader` "" = there is none, and nothing is changed on the servers; else queues of a name are created if missing.
+    """
 
     servers: Servers
     reader: str
     queues: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
+    assigned: Mapping[str, tuple[str, ...]] | None = None
     _apis: dict[str, ReaderApi] = field(default_factory=dict)
     _away: set[str] = field(default_factory=set)
     _login: Login = field(init=False)
@@ -67,8 +72,11 @@ class Fleet:
     def __post_init__(self) -> None:
         self._login = self.servers.login()
 
-    def look(self) -> dict[RemoteQueue, Family]:
-        """All queues of the servers that answer; one that does not is reported once. Raises ServerTrouble."""
+    def look(self, *, needs_all: bool = False) -> dict[RemoteQueue, Family]:
+        """All queues of the servers that answer; one that does not is reported once. Raises ServerTrouble.
+
+        With `needs_all` the Failure of one that does not answer is raised instead.
+        """
         found: dict[RemoteQueue, Family] = {}
         for server in self.servers.addresses():
             try:
@@ -77,12 +85,23 @@ class Fleet:
                     if family is not None:
                         found[RemoteQueue(server, queue)] = family
             except Failure as failure:
-                self._note(server, failure)
+                if needs_all:
+                    raise
+                self.note(server, failure)
             else:
                 self._away.discard(server)
         return found
 
-    def _note(self, server: str, failure: Failure) -> None:
+    def look_at_all(self) -> dict[RemoteQueue, Family]:
+        """As `look`, but all servers have to answer. Raises ServerTrouble."""
+        patience = Patience(self.servers.retries)
+        while True:
+            try:
+                return self.look(needs_all=True)
+            except Failure as failure:
+                patience.spend(failure)
+
+    def note(self, server: str, failure: Failure) -> None:
         """Report an unreachable server once. Raises ServerTrouble for any other failure."""
         if failure.code not in AWAY:
             raise ServerTrouble(failure.words) from failure
@@ -91,6 +110,8 @@ class Fleet:
             self._away.add(server)
 
     def _names(self, server: str) -> list[str]:
+        if self.assigned is not None:
+            return list(self.assigned.get(server, ()))
         if self.pattern is None:
             return list(self.queues)
         names = {name.partition("+")[0] for name in self._ask(server, lambda api: api.queues())}
@@ -103,7 +124,7 @@ class Fleet:
         except Failure as failure:
             if failure.code != ExitCode.NEGATIVE:
                 raise
-            if self.pattern is not None:
+            if self.pattern is not None or not self.reader:
                 return None
             self._ask(server, lambda api: api.create(queue, self.reader, "earliest"))
             description = self._describe(RemoteQueue(server, queue))
@@ -135,6 +156,40 @@ class Fleet:
             # These items have been removed since.
             self._ask(remote.server, lambda api: api.create(remote.queue, self.reader, "earliest"))
 
+    def position_at(self, remote: RemoteQueue, at_ms: int) -> tuple[Position, bool]:
+        """The first item put at that time or later, and whether there is none yet. Raises Failure."""
+        found = self._position(remote, {"at_ms": max(at_ms, 0)})
+        return Position(found["journal_id"], found["id"]), bool(found["is_end"])
+
+    def end_of_bytes(self, remote: RemoteQueue, at: Position, bytes_max: int) -> tuple[int, int]:
+        """Where the items from `at` on end that have so many bytes, one at least; and how many bytes they have.
+
+        Raises Failure, Gone.
+        """
+        next_id, size_bytes, is_partial = at.next_id, 0, True
+        while is_partial and (size_bytes < bytes_max):
+            query = {"first": next_id, "bytes": bytes_max - size_bytes, "journal_id": at.journal_id}
+            found = self._position(remote, query)
+            next_id, size_bytes = found["id"], size_bytes + found["bytes"]
+            is_partial = found["is_partial"]
+        return next_id, size_bytes
+
+    def _position(self, remote: RemoteQueue, query: Mapping[str, int]) -> dict[str, Any]:
+        """Raises Failure; Gone for a journal or an item that is no longer there."""
+        left = ATTEMPTS
+        while True:
+            try:
+                return self._ask(remote.server, lambda api: api.position(remote.queue, query))
+            except Gone:
+                left -= 1
+                if "journal_id" in query or not left:
+                    raise
+            except Failure as failure:
+                if failure.words != "not found":
+                    raise
+                words = f"{remote.server} has no positions by time or size: it runs an older kestreld"
+                raise ServerTrouble(words) from failure
+
     def acknowledge(self, offsets: Offsets) -> Offsets:
         """Move the reader to these offsets; returns those that were reached. Unreachable servers are left out."""
         found: Offsets = {}
@@ -149,7 +204,7 @@ class Fleet:
                 found[remote] = at
             except Failure as failure:
                 if failure.code != ExitCode.NEGATIVE:  # the queue has been deleted
-                    self._note(remote.server, failure)
+                    self.note(remote.server, failure)
         return found
 
     def _done(self, remote: RemoteQueue, through: int) -> None:

@@ -14,6 +14,7 @@ from kestreld.journal.discovery import JournalFile
 from kestreld.journal.records import Origin
 from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, DamagedStretch, Endings, Progress, Puts, contents
 from kestrelspark.scanning import blocks
+from kestrelspark.storage import ENVIRONMENT, Storage
 
 ROWS_MAX: Final = 1 << 16
 ROWS_WITH_VALUES_MAX: Final = 10_000
@@ -66,27 +67,34 @@ class RowSelection:
     puts_only: bool = False
 
 
-def batches(files: Iterable[JournalFile], selection: RowSelection, *, missing_is_fine: bool = False) -> Iterator[Any]:
+def batches(
+    files: Iterable[JournalFile],
+    selection: RowSelection,
+    *,
+    missing_is_fine: bool = False,
+    storage: Storage = ENVIRONMENT,
+) -> Iterator[Any]:
     """The rows of some files. Raises JournalCorrupt in FAILFAST, OSError."""
     for file in files:
         try:
-            with open(file.path, "rb") as opened:
-                buffer = opened.read()
+            buffer = storage.read(file.path)
         except FileNotFoundError:
             if missing_is_fine:
                 continue
             raise
-        yield from file_batches(buffer, file, selection)
+        yield from file_batches(buffer, file, selection, storage)
 
 
-def file_batches(buffer: bytes, file: JournalFile, selection: RowSelection) -> Iterator[Any]:
+def file_batches(
+    buffer: bytes, file: JournalFile, selection: RowSelection, storage: Storage = ENVIRONMENT
+) -> Iterator[Any]:
     """The rows of one file. A torn tail is not damage. What is not returned as a row is logged."""
     progress = Progress()
     dropped = dropped_bytes = 0
     for piece in contents(buffer, file, progress):
         match piece:
             case Puts():
-                yield from _put_batches(_without(piece, file), buffer, file, selection, progress)
+                yield from _put_batches(_without(piece, file, storage), buffer, file, selection, progress)
             case Endings() if not selection.puts_only:
                 yield from _ending_batches(piece, file, selection, progress)
             case DamagedStretch(is_torn=True):
@@ -101,7 +109,7 @@ def file_batches(buffer: bytes, file: JournalFile, selection: RowSelection) -> I
         _log.warning("%s: %d damaged stretches of %d bytes dropped", file.path, dropped, dropped_bytes)
 
 
-def _without(puts: Puts, file: JournalFile) -> Puts:
+def _without(puts: Puts, file: JournalFile, storage: Storage) -> Puts:
     """Leave out items that are in the original segments or were read before."""
     if not file.is_compacted:
         return puts
@@ -109,14 +117,12 @@ def _without(puts: Puts, file: JournalFile) -> Puts:
     for original in file.originals:
         start, stop = np.searchsorted(puts.ids, (original.first_id, original.until_id))  # ids rise
         if which[start:stop].any():
-            which[start:stop] &= ~np.isin(puts.ids[start:stop], _ids_in(original.path))
+            which[start:stop] &= ~np.isin(puts.ids[start:stop], _ids_in(storage.read(original.path)))
     return _picked(puts, which)
 
 
-def _ids_in(path: str) -> Any:
-    """The ids of all items in a segment, in order. Raises OSError."""
-    with open(path, "rb") as opened:
-        buffer = opened.read()
+def _ids_in(buffer: bytes) -> Any:
+    """The ids of all items in a segment, in order."""
     at = int.from_bytes(buffer[12:16], "little")
     ids = [block.puts["id"].astype(np.int64) for block in blocks(buffer, at, len(buffer))]
     return np.concatenate([np.empty(0, np.int64), *ids])

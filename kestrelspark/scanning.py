@@ -6,7 +6,7 @@ Accepts the same bytes as `kestreld.journal.records.checked_end`, which is calle
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from typing import Any, Final
 
@@ -102,20 +102,28 @@ def _heads(buffer: bytes, starts: Any, dtype: Any) -> Any:
 PLAIN: Final = Scan("numpy", _chain, _heads, checksums.digests)
 
 
-def _scans() -> list[Scan]:
-    """The fastest first: compiled if numba is installed and not disabled by NUMBA_DISABLE_JIT=1."""
+@cache
+def scans() -> tuple[Scan, ...]:
+    """The fastest first: compiled if numba is installed and not disabled by NUMBA_DISABLE_JIT=1.
+
+    numba is imported by who reads records, not by a driver that has others read them: it takes most of a second.
+    """
     try:
         from kestrelspark import compiled
     except ImportError:
-        return [PLAIN]
-    return [Scan("numba", partial(compiled.chain, most=BLOCK_RECORDS), compiled.heads, compiled.digests), PLAIN]
+        return (PLAIN,)
+    return Scan("numba", partial(compiled.chain, most=BLOCK_RECORDS), compiled.heads, compiled.digests), PLAIN
 
 
-SCANS: Final = _scans()
+def __getattr__(name: str) -> tuple[Scan, ...]:
+    if name == "SCANS":  # as `scans` was called
+        return scans()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def blocks(buffer: bytes, at: int, end: int, scan: Scan = SCANS[0]) -> Iterator[Block]:
+def blocks(buffer: bytes, at: int, end: int, scan: Scan | None = None) -> Iterator[Block]:
     """Valid records from `at` on; the last block stops at `end`, or before the first invalid record."""
+    scan = scan or scans()[0]
     while at < end:
         starts, stop = scan.chain(buffer, at, end)
         block = _checked(buffer, starts, stop, end, scan) if len(starts) else Block(at)

@@ -37,7 +37,8 @@ def session(
 ) -> Any:
     """The running session, or one made for `master`, by default local[*]. Raises SparkMissing.
 
-    Under spark-submit its own settings stand. `with_delta`: it can write Delta tables.
+    Under spark-submit its own settings stand. `with_delta`: it can write Delta tables, with the jars of
+    `spark.jars`, or else those that Spark fetches.
     """
     try:
         from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def session(
             builder = builder.master(master or "local[*]")
             for key, value in {**SETTINGS, **_progress(), **(DELTA_SETTINGS if with_delta else {})}.items():
                 builder = builder.config(key, value)
-            if with_delta:
+            if with_delta and "spark.jars" not in (settings or {}):
                 builder = _with_delta(builder)
         for key, value in (settings or {}).items():
             builder = builder.config(key, value)

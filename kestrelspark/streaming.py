@@ -4,40 +4,46 @@ An offset is, for each server and queue, "JOURNAL_ID:ITEM_ID", the next item to 
 read a range again and gets the same items.
 """
 
-import json
-import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from kestrelspark.options import BadOption, check_names, flag, number, option, words
+from kestrelctl.remote.reader_api import Gone
+from kestrelctl.shell.exit_codes import Failure
+from kestrelspark import subscription
+from kestrelspark.boundaries import COMMITTED, EARLIEST, LATEST, STARTING_OPTIONS, start_in
+from kestrelspark.options import BadOption, check_names, duration_ms, flag, number, option, size_bytes
 from kestrelspark.ranges import COLUMNS, RangeOfIds, RangeOptions, range_batches
-from kestrelspark.readers import Family, Fleet, ItemsLost, Offsets, Position, RemoteQueue, complain
+from kestrelspark.readers import Family, ItemsLost, Offsets, Position, RemoteQueue, complain
 from kestrelspark.servers import OPTIONS as SERVER_OPTIONS
 from kestrelspark.servers import servers_in
 
 OPTIONS: Final = (
     *SERVER_OPTIONS,
+    *subscription.OPTIONS,
     "reader",
-    "subscribe",
-    "subscribepattern",
-    "startingoffsets",
+    *STARTING_OPTIONS,
     "maxoffsetspertrigger",
+    "maxbytespertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
     "minpartitions",
     "failondataloss",
 )
+MAX_TRIGGER_DELAY: Final = "15m"
 TYPES: Final = {"id": LongType, "journal_id": LongType, "flags": LongType, "size": LongType, "value": BinaryType}
 TIMES: Final = ("add_time", "expire_time")
-COMMITTED, EARLIEST, LATEST = "committed", "earliest", "latest"
 
 
 def item_schema() -> StructType:
@@ -46,36 +52,6 @@ def item_schema() -> StructType:
 
 def _type(name: str) -> Any:
     return TimestampType() if name in TIMES else TYPES.get(name, StringType)()
-
-
-@dataclass(slots=True, frozen=True)
-class Start:
-    """Where to begin: a word, except for queues that have an id of their own."""
-
-    word: str
-    ids: Mapping[str, int]
-
-    def at(self, remote: RemoteQueue, family: Family) -> Position:
-        item_id = self.ids.get(f"{remote.server}/{remote.queue}")
-        if item_id is not None:
-            return Position(family.journal_id, item_id)
-        if self.word == LATEST:
-            return Position(family.journal_id, family.next_id)
-        if self.word == COMMITTED and family.head is not None:
-            return Position(family.journal_id, family.head)
-        return Position(family.journal_id, family.first_id)
-
-
-def start_in(text: str) -> Start:
-    """Parse startingOffsets. Raises BadOption."""
-    if text in (COMMITTED, EARLIEST, LATEST):
-        return Start(text, {})
-    try:
-        ids = json.loads(text)
-        return Start(COMMITTED, {str(name): int(item_id) for name, item_id in ids.items()})
-    except (ValueError, AttributeError, TypeError):
-        form = '{"HOST:PORT/QUEUE": ID}'
-        raise BadOption(f"startingOffsets must be {COMMITTED}, {EARLIEST}, {LATEST} or {form}, not {text}") from None
 
 
 class RangePartition(InputPartition):
@@ -90,63 +66,116 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """All but `read` runs in one process that lives as long as the query."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
-        check_names(options, OPTIONS, "the kestrel stream")
+        check_names(options, (*OPTIONS, "path"), "the kestrel stream")
         unknown = [field.name for field in schema.fields if field.name not in COLUMNS]
         if unknown:
             raise BadOption(f"the kestrel stream has no column {', '.join(unknown)}; columns are {', '.join(COLUMNS)}")
         reader = option(options, "reader")
+        if option(options, "path"):
+            words = "reads live queues, those of running servers: use the option servers instead of a path"
+            raise BadOption(f"the kestrel stream {words}; spark.read reads journals")
         if not reader:
             raise BadOption("the kestrel stream requires the option reader: a name unique to this query")
-        names, pattern = words(option(options, "subscribe")), option(options, "subscribepattern")
-        if bool(names) == bool(pattern):
-            raise BadOption("the kestrel stream requires either subscribe or subscribePattern")
-        try:
-            compiled = re.compile(pattern) if pattern else None
-        except re.error as problem:
-            raise BadOption(f"subscribePattern {pattern}: {problem}") from None
         self._fails_on_loss = flag(options, "failondataloss", "true")
         self._range_options = RangeOptions(
             tuple(field.name for field in schema.fields), servers_in(options), self._fails_on_loss
         )
-        self._fleet = Fleet(self._range_options.servers, reader, tuple(names), compiled)
-        self._start = start_in(option(options, "startingoffsets", COMMITTED))
+        self._fleet = subscription.fleet_of(options, self._range_options.servers, reader, "the kestrel stream")
+        self._start = start_in(options, (COMMITTED, EARLIEST, LATEST))
         self._rows_max = number(options, "maxoffsetspertrigger", 0)
+        self._bytes_max = size_bytes(options, "maxbytespertrigger")
+        self._rows_min = number(options, "minoffsetspertrigger", 0)
+        if self._rows_max and self._rows_min > self._rows_max:
+            raise BadOption("minOffsetsPerTrigger must not be greater than maxOffsetsPerTrigger")
+        self._delay_max_ms = duration_ms(options, "maxtriggerdelay", MAX_TRIGGER_DELAY)
         self._partitions_min = number(options, "minpartitions", 0)
+        self._batch_at_s: float | None = None  # when the latest batch was planned
         self._end: Offsets | None = None  # where a run of Trigger.AvailableNow ends
+        self._latest: Offsets | None = None  # where the queues ended at the last look
 
     # Offsets
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._rows_max) if self._rows_max else ReadAllAvailable()
+        """One that Spark replaces by ReadAllAvailable where limits do not count, as with Trigger.Once."""
+        if self._rows_max:
+            return ReadMaxRows(self._rows_max)
+        if self._bytes_max:
+            return ReadMaxBytes(self._bytes_max)
+        return ReadMinRows(self._rows_min) if self._rows_min else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        families = self._fleet.look()
-        self._end = {remote: Position(family.journal_id, family.next_id) for remote, family in families.items()}
+        self._end = _ends(self._look())
 
     def initialOffset(self) -> dict[str, Any]:
-        return as_json(self._with_new({}, self._fleet.look()))
+        return as_json(self._with_new({}, self._look()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun = from_json(start)
-        families = self._fleet.look()
+        families = self._look()
         reached = {remote: self._checked(remote, at, families) for remote, at in begun.items()}
         ahead = {remote: self._ahead(remote, at, families) for remote, at in reached.items() if at == begun[remote]}
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        for remote, items in shares(ahead, rows_max).items():
+        if isinstance(limit, ReadAllAvailable):
+            taken = ahead
+        elif reached == begun and self._waits(sum(ahead.values())):
+            taken = {}
+        else:
+            taken = shares(ahead, self._rows_max)
+            if self._bytes_max:
+                taken = self._within_bytes(reached, taken)
+        if any(taken.values()):
+            self._batch_at_s = time.monotonic()
+        for remote, items in taken.items():
             reached[remote] = Position(reached[remote].journal_id, reached[remote].next_id + items)
         return as_json(self._with_new(reached, families))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None
+        """Where the queues ended when the batch was planned."""
+        if self._latest is None:
+            self._look()  # a batch that was planned before a restart
+        return as_json(self._latest or {})
+
+    def _look(self) -> dict[RemoteQueue, Family]:
+        families = self._fleet.look()
+        self._latest = (self._latest or {}) | _ends(families)
+        return families
+
+    def _waits(self, ahead: int) -> bool:
+        """Whether there is too little for a batch yet. The first one of a run is not delayed."""
+        if self._end is not None or self._batch_at_s is None or ahead >= self._rows_min:
+            return False
+        return (time.monotonic() - self._batch_at_s) * 1000 < self._delay_max_ms
+
+    def _within_bytes(self, reached: Offsets, wanted: Mapping[RemoteQueue, int]) -> dict[RemoteQueue, int]:
+        """How many of these items to read of each queue: what one leaves of its share is for the next ones."""
+        found: dict[RemoteQueue, int] = {}
+        left_bytes, left = self._bytes_max, sum(wanted.values())
+        for remote, items in sorted(wanted.items(), key=lambda one: one[1]):
+            if not items:
+                continue
+            at = reached[remote]
+            try:
+                end_id, size_bytes = self._fleet.end_of_bytes(remote, at, max(left_bytes * items // left, 1))
+            except Gone:
+                end_id, size_bytes = at.next_id + items, 0  # whoever reads these is told
+            except Failure as failure:
+                self._fleet.note(remote.server, failure)
+                end_id, size_bytes = at.next_id, 0
+            found[remote] = min(end_id - at.next_id, items)
+            left_bytes, left = max(left_bytes - size_bytes, 0), left - items
+        return found
 
     def _with_new(self, known: Offsets, families: Mapping[RemoteQueue, Family]) -> Offsets:
-        """Add queues that are new: they begin where their reader does."""
+        """Add queues that are new: they begin where their reader does, or where the options say."""
         found = dict(known)
         for remote, family in families.items():
             if remote not in known:
-                at = self._start.at(remote, family)
-                self._fleet.ensure_reader(remote, family, at)
-                found[remote] = at
+                try:
+                    at = self._start.position(self._fleet, remote, family)
+                    self._fleet.ensure_reader(remote, family, at)
+                except Failure as failure:
+                    self._fleet.note(remote.server, failure)  # it is new the next time, too
+                else:
+                    found[remote] = at
         return found
 
     def _checked(self, remote: RemoteQueue, at: Position, families: Mapping[RemoteQueue, Family]) -> Position:
@@ -191,6 +220,10 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, RangePartition):
             yield from range_batches(partition.what, self._range_options)
+
+
+def _ends(families: Mapping[RemoteQueue, Family]) -> Offsets:
+    return {remote: Position(family.journal_id, family.next_id) for remote, family in families.items()}
 
 
 def shares(ahead: Mapping[RemoteQueue, int], rows_max: int) -> dict[RemoteQueue, int]:

@@ -4,7 +4,8 @@ import html
 from typing import Final
 
 from kestrelspark.jobs.compare import SHOWN, WAITS, Compared, Row, change_in_words
-from kestrelspark.jobs.page import STYLE, name_of, span
+from kestrelspark.jobs.page import name_of
+from kestrelspark.jobs.plots import STYLE, span
 
 HEADS: Final = {
     "puts": "puts",

@@ -11,6 +11,7 @@ from kestrelspark.batch import KestrelSource, partition_bytes
 from kestrelspark.packing import packed
 from kestrelspark.rows import COLUMNS, VALUE, Mode, RowSelection
 from kestrelspark.runs import Runs, exclusive_run
+from kestrelspark.storage import ENVIRONMENT
 from kestrelspark.tables import events
 
 
@@ -67,7 +68,7 @@ def convert_new(
     what = {"queue": sorted(choice.queues), "values": with_values}
     with exclusive_run(target):
         runs = Runs(target, state, what)
-        files = discover(paths, choice.queues).files
+        files = discover(paths, choice.queues, files=ENVIRONMENT.files).files
         fresh = runs.seen.fresh(spark, files)
         columns = tuple(name for name in COLUMNS if name != VALUE or with_values)
         count = write_pending(spark, runs, fresh, RowSelection(columns, Mode((choice.mode or "PERMISSIVE").upper())))
@@ -82,7 +83,7 @@ def write_pending(spark: Any, runs: Runs, fresh: Sequence[JournalFile], selectio
     packs = packed(fresh, partition_bytes(sum(file.size_bytes for file in fresh)))
     events(spark, packs, selection).write.mode("overwrite").option("compression", "zstd").parquet(runs.pending)
     for file in fresh:
-        if not os.path.exists(file.path):
+        if not ENVIRONMENT.files.exists(file.path):
             # Whatever replaced it would count as read.
             raise Failure(ExitCode.TRY_AGAIN, f"{file.path}: removed by its server in the meantime; try again")
     return int(spark.read.parquet(runs.pending).count())

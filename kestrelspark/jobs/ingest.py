@@ -2,15 +2,21 @@
 
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.sql.streaming import StreamingQueryListener
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
+from kestrelctl.shell.exit_codes import ExitCode
+from kestrelspark.failures import failure_in
 from kestrelspark.finishing import NoCheckpoint, finish
+from kestrelspark.lag import LagListener, Lags
+from kestrelspark.readers import complain
 from kestrelspark.servers import servers_in
 
 CHECKPOINT = "_checkpoint"  # Spark ignores such names when it reads the folder
@@ -18,6 +24,13 @@ CHECKPOINT = "_checkpoint"  # Spark ignores such names when it reads the folder
 PARQUET, DELTA = "parquet", "delta"
 
 EVENT_TIMEOUT_S: Final = 60
+DELAY_S: Final = 1
+DELAY_S_MAX: Final = 60
+RESTARTS_MAX: Final = 10  # in a row, of runs that came to nothing
+OF_SERVERS: Final = frozenset({ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN})
+FINAL: Final = frozenset({ExitCode.USAGE, ExitCode.IO, ExitCode.CORRUPT})
+
+Tell = Callable[[int, Lags], object]  # how many items a batch has added, and how many are left of each queue
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,10 +42,13 @@ class Queues:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def ingest(spark: Any, queues: Queues, target: str, interval_s: int = 0, file_format: str = PARQUET) -> int:
+def ingest(
+    spark: Any, queues: Queues, target: str, interval_s: int = 0, file_format: str = PARQUET, tell: Tell | None = None
+) -> int:
     """Append the items put since the last run to `target`; returns how many. Raises the query's exception.
 
-    `interval_s` 0 = once; else a batch this often, until the query is stopped. A folder is for one reader.
+    `interval_s` 0 = once; else a batch this often, until the query is stopped. If it fails then, such as when Spark's
+    workers are killed, it is started again. A folder is for one reader. `tell` is told of each batch.
     """
     options = {**queues.options, "servers": queues.servers}
     if queues.reader:
@@ -40,8 +56,9 @@ def ingest(spark: Any, queues: Queues, target: str, interval_s: int = 0, file_fo
     servers = servers_in(options)
     checkpoint = os.path.join(target, CHECKPOINT)
     trigger = {"processingTime": f"{interval_s} seconds"} if interval_s else {"availableNow": True}
-    with _counted(spark) as written:
-        query = (
+
+    def begin() -> Any:
+        return (
             spark.readStream.format("kestrel")
             .options(**options)
             .load()
@@ -52,8 +69,14 @@ def ingest(spark: Any, queues: Queues, target: str, interval_s: int = 0, file_fo
             .trigger(**trigger)
             .start(target)
         )
-        query.awaitTermination()
-        count = written.by(str(query.runId))
+
+    with _counted(spark, tell) as written:
+        if interval_s:
+            count = _run_again_and_again(begin, written)
+        else:
+            query = begin()
+            query.awaitTermination()
+            count = written.by(str(query.runId))
     if queues.reader:
         # There is none if there has never been an item.
         with suppress(NoCheckpoint):
@@ -61,10 +84,39 @@ def ingest(spark: Any, queues: Queues, target: str, interval_s: int = 0, file_fo
     return count
 
 
-class _Written(StreamingQueryListener):
+def _run_again_and_again(begin: Callable[[], Any], written: "_Written") -> int:
+    """Until the query is stopped, or cannot succeed. Raises its exception."""
+    count, in_vain, delay_s = 0, 0, DELAY_S
+    has_started = has_progressed = False
+    while True:
+        run_id = ""
+        try:
+            query = begin()
+            run_id, has_started = str(query.runId), True
+            query.awaitTermination()
+            return count + written.by(run_id)
+        except (PySparkException, Py4JJavaError) as problem:
+            if run_id:
+                count += written.by(run_id)
+            if written.has_progressed(run_id):
+                in_vain, has_progressed, delay_s = 0, True, DELAY_S
+            failure = failure_in(str(problem))
+            # A server that never answered may be a wrong address.
+            may_pass = has_progressed if failure.code in OF_SERVERS else has_started
+            in_vain += 1
+            if failure.code in FINAL or not may_pass or in_vain > RESTARTS_MAX:
+                raise
+            complain(f"the query has failed and is started again in {delay_s} s: {failure.words}")
+            time.sleep(delay_s)
+            delay_s = min(2 * delay_s, DELAY_S_MAX)
+
+
+class _Written(LagListener):
     """Counts the rows that queries have written. A query itself remembers its last batches only."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell | None) -> None:
+        super().__init__(self._add)
+        self._tell_of = tell
         self._rows: Counter[str] = Counter()
         self._terminated: set[str] = set()
         self._changed = threading.Condition()
@@ -75,12 +127,16 @@ class _Written(StreamingQueryListener):
             self._changed.wait_for(lambda: run_id in self._terminated, EVENT_TIMEOUT_S)
             return self._rows[run_id]
 
-    def onQueryStarted(self, event: Any) -> None:
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:
+    def has_progressed(self, run_id: str) -> bool:
+        """Whether this run has come to its first batch, or has waited for it a while."""
         with self._changed:
-            self._rows[str(event.progress.runId)] += event.progress.numInputRows
+            return run_id in self._rows
+
+    def _add(self, progress: Any, lags: Lags) -> None:
+        with self._changed:
+            self._rows[str(progress.runId)] += progress.numInputRows
+        if self._tell_of is not None:
+            self._tell_of(progress.numInputRows, lags)
 
     def onQueryTerminated(self, event: Any) -> None:
         with self._changed:
@@ -89,8 +145,8 @@ class _Written(StreamingQueryListener):
 
 
 @contextmanager
-def _counted(spark: Any) -> Iterator[_Written]:
-    written = _Written()
+def _counted(spark: Any, tell: Tell | None) -> Iterator[_Written]:
+    written = _Written(tell)
     spark.streams.addListener(written)
     try:
         yield written

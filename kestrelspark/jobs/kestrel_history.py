@@ -13,6 +13,7 @@ from kestreld.journal.kestrel.ops import ADD, ADD_XID, ADDX, CONTINUE, Op, decod
 from kestreld.journal.kestrel.salvage import stretches
 from kestrelspark.contents import CONFIRMED_EVENT, EVENTS, GOT_EVENT
 from kestrelspark.lifecycle import Beginning, Summary, Taken, beginnings, walk
+from kestrelspark.storage import ENVIRONMENT
 
 HISTORY_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, event string, id long, at_ms long, "
@@ -59,7 +60,7 @@ def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
             file = files[group[0]]
             counted.append(f"{file.queue}+{file.reader}" if file.reader else file.queue)
         for at, beginning in zip(group, beginnings(own), strict=True):
-            modified_at_ms = os.stat(files[at].path).st_mtime_ns // 1_000_000
+            modified_at_ms = ENVIRONMENT.files.modified_at_ms(files[at].path)
             begun.append(_Begun(files[at], beginning, modified_at_ms, is_counted))
 
     def rows(numbers: Iterable[Any]) -> Iterator[Any]:
@@ -80,8 +81,7 @@ def _queues(files: Sequence[JournalFile]) -> list[list[int]]:
 
 
 def _ops(path: str) -> Iterator[tuple[Op, int]]:
-    with open(path, "rb") as file:
-        buffer = file.read()
+    buffer = ENVIRONMENT.read(path)
     for stretch in stretches(buffer):
         at = stretch.start
         while at < stretch.end:

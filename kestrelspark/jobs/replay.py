@@ -15,14 +15,14 @@ from kestrelctl.journals.replaying import Pace, due
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.items import PutItem
 from kestreld.journal.discovery import discover
-from kestrelspark.batch import instant_ms
 from kestrelspark.in_order import CODE, COLUMNS, Source, merged, source_batches, sources_of
 from kestrelspark.jobs.convert import Choice
-from kestrelspark.options import BadOption
+from kestrelspark.options import BadOption, instant_ms
 from kestrelspark.progress import ItemPosition, ReplayProgress
 from kestrelspark.rows import CORRUPT, INSTANT, VALUE, Mode, RowSelection
 from kestrelspark.servers import Servers, ServerTrouble
 from kestrelspark.sink import Outlet, server_for
+from kestrelspark.storage import ENVIRONMENT
 from kestrelspark.tables import columns_schema, table
 
 OUTCOME_SCHEMA: Final = (
@@ -87,7 +87,7 @@ def replay(spark: Any, paths: Sequence[str], choice: Choice, what: Replay) -> li
     selection = RowSelection(
         COLUMNS, what.mode, instant_ms(choice.since, "since"), instant_ms(choice.until, "until"), puts_only=True
     )
-    sources = sources_of(discover(paths, choice.queues, selection.since_ms).files)
+    sources = sources_of(discover(paths, choice.queues, selection.since_ms, ENVIRONMENT.files).files)
     if not sources:
         return []
     if what.state:

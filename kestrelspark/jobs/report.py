@@ -1,7 +1,6 @@
 """report: the load of queues and how long items waited, from the journals alone."""
 
 import dataclasses
-import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -9,12 +8,14 @@ from typing import Any, Final
 from kestreld.journal.discovery import Discovery, JournalFile, KnownReader, discover
 from kestreld.journal.records import FRAME_BYTES, Kind, Type, read_reader
 from kestrelspark.analysis import PERCENTILES, bucket_seconds
-from kestrelspark.batch import KestrelSource, instant_ms
+from kestrelspark.batch import KestrelSource
 from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
+from kestrelspark.options import instant_ms
 from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
 from kestrelspark.runs import Runs, exclusive_run
 from kestrelspark.scanning import blocks
+from kestrelspark.storage import ENVIRONMENT
 
 GROUP: Final = ("server", "queue", "reader")
 COUNTED: Final = ("got", "expired", "moved", "discarded", "flushed", "retried")
@@ -49,7 +50,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     """
     since_ms, until_ms = instant_ms(choice.since, "since"), instant_ms(choice.until, "until")
     # A wait spans two rows, so rows before `since` are needed, too.
-    found = discover(paths, choice.queues)
+    found = discover(paths, choice.queues, files=ENVIRONMENT.files)
     if state:
         native, readers = _kept(spark, choice, found, state)
     else:
@@ -202,8 +203,7 @@ def _key(reader: KnownReader) -> tuple[str, str, int, str]:
 def _new_readers(file: JournalFile) -> list[KnownReader]:
     """Readers that were created or dropped in a segment; `until_id` is set for dropped ones."""
     try:
-        with open(file.path, "rb") as opened:
-            buffer = opened.read()
+        buffer = ENVIRONMENT.read(file.path)
     except FileNotFoundError:
         return []
     changes: list[KnownReader] = []
@@ -245,6 +245,7 @@ def percentile_names() -> list[str]:
     return [f"p{share * 100:g}".replace(".", "") for share in PERCENTILES]
 
 
+# greatest(null, 0) is 0: waits are null where the put is not known.
 # A put counts for each reader it is for, and a wait from the due time on; items put for a child are only the child's.
 # The range of a DONE may include ids of items that its reader never had.
 _STEPS: Final = """
@@ -257,8 +258,9 @@ from puts p join kestrel_readers r
 union all
 select e.server, e.queue, e.reader,
     case e.event when 'confirmed' then 'got' when 'aborted' then 'retried' else e.event end, e.at_ms, p.size,
-    greatest(e.at_ms - greatest(p.at_ms, p.due_at_ms), 0),
-    greatest(e.not_after_ms - greatest(p.at_ms, p.due_at_ms), 0), p.size as bytes
+    if(e.at_ms < greatest(p.at_ms, p.due_at_ms), 0, e.at_ms - greatest(p.at_ms, p.due_at_ms)),
+    if(e.not_after_ms < greatest(p.at_ms, p.due_at_ms), 0, e.not_after_ms - greatest(p.at_ms, p.due_at_ms)),
+    p.size as bytes
 from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
 where e.event not in ('put', 'delayed', 'leased') and (p.id is null or p.reader is null or p.reader = e.reader)
@@ -317,10 +319,6 @@ def _as_instant(frame: Any, name: str) -> Any:
     from pyspark.sql.functions import timestamp_millis
 
     return timestamp_millis(frame[name])
-
-
-def day_and_time(at_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def rows(frame: Any) -> Iterable[dict[str, Any]]:

@@ -14,6 +14,7 @@ from kestrelspark.batch import MIB
 from kestrelspark.contents import DamagedStretch, Progress, contents
 from kestrelspark.job_contents import job_folders
 from kestrelspark.packing import packed
+from kestrelspark.storage import ENVIRONMENT
 
 TASK_BYTES: Final = 64 * MIB  # small, as a task reports only when it is done and is repeated if its worker dies
 OK, TRUNCATED, CORRUPT, IO = 0, 1, 65, 74
@@ -58,7 +59,11 @@ def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: 
     """
     result = VerifyResult()
     with Verified(state) as verified:
-        files = [file for file in discover(paths, queues).files if _is_cut(file) or verified(file.path) is None]
+        files = [
+            file
+            for file in discover(paths, queues, files=ENVIRONMENT.files).files
+            if _is_cut(file) or verified(file.path) is None
+        ]
         result.passed_over = verified.passed_over
         work: list[list[JournalFile] | str] = [*packed(files, TASK_BYTES), *([] if queues else job_folders(paths))]
         if work:
@@ -107,8 +112,7 @@ def _verify_pack(pack: Iterable[JournalFile]) -> VerifyResult:
     result = VerifyResult()
     for file in pack:
         try:
-            with open(file.path, "rb") as opened:
-                buffer = opened.read()
+            buffer = ENVIRONMENT.read(file.path)
         except FileNotFoundError:
             continue  # removed by a running server in the meantime
         except OSError as problem:

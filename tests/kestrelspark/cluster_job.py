@@ -1,7 +1,7 @@
 """What the cluster's test submits: several jobs, one after the other, by one driver.
 
-Arguments: an archive, a folder with what the servers add to it later, a folder for what is made, servers, and how many
-items to put.
+Arguments: an archive, a folder with what the servers add to it later, a folder for what is made, servers, how many
+items to put, and a file with the page's lines that read live queues.
 """
 
 import json
@@ -9,11 +9,12 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from kestrelspark.__main__ import main
 from kestrelspark.session import session
 
-archive, later, folder, servers, items = sys.argv[1:]
+archive, later, folder, servers, items, lines = sys.argv[1:]
 os.chdir(folder)
 spark = session("cluster")
 for run in (1, 2):
@@ -38,5 +39,10 @@ rows = spark.read.format("kestrel").load(archive).groupBy("server", "event").cou
 )
 ingest = ["ingest", "orders", "--servers", servers, "--reader", "lake", "--to", f"{folder}/lake"]
 assert main([*ingest, "--option=minPartitions=4"]) == 0
+found: dict[str, Any] = {"spark": spark}
+exec(Path(lines).read_text(), found)
+found["waiting"].write.parquet(f"{folder}/waiting")
+reading = found["since"].writeStream.option("checkpointLocation", f"{folder}/since-checkpoint")
+reading.trigger(availableNow=True).start(f"{folder}/since").awaitTermination()
 Path(folder, "counts.json").write_text(json.dumps({f"{row.server} {row.event}": row["count"] for row in rows}))
 spark.stop()

@@ -10,12 +10,12 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from kestrelspark.checksums import FEW
-from kestrelspark.scanning import SCANS, Scan
+from kestrelspark.scanning import Scan, scans
 
 SIZES = [*range(300), 1000, 5000]
 
 
-@pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.name)
+@pytest.mark.parametrize("scan", scans(), ids=lambda scan: scan.name)
 def test_checksums_are_those_of_xxhash_whatever_the_size_and_seed(scan: Scan) -> None:
     chance = random.Random(1)
     buffer = chance.randbytes(20_000)
@@ -27,7 +27,7 @@ def test_checksums_are_those_of_xxhash_whatever_the_size_and_seed(scan: Scan) ->
             assert digest == xxh3_64_intdigest(buffer[start : start + size], seed), (size, start, seed)
 
 
-@pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.name)
+@pytest.mark.parametrize("scan", scans(), ids=lambda scan: scan.name)
 def test_stretches_of_all_sizes_may_be_mixed(scan: Scan) -> None:
     chance = random.Random(2)
     buffer = chance.randbytes(20_000)

@@ -29,6 +29,7 @@ from tests.support.spark_cluster import Cluster, running_cluster
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 ITEMS: Final = 20_000
 PATIENCE_S: Final = 600
+ADDRESSES: Final = "a:22133,b:22133"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,14 @@ def recipe(number: int) -> str:
     return re.findall(r"```sh\n(.*?)```", chapter, re.DOTALL)[number]
 
 
+def blocks_that_read(name: str) -> str:
+    """The page's lines that make the table or the stream of this name."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.DOTALL)
+    (block,) = [block for block in blocks if block.startswith(f"{name} = (")]
+    assert ADDRESSES in block
+    return str(block)
+
+
 def submitted(cluster: Cluster, commands: str, folder: Path, **variables: object) -> "subprocess.CompletedProcess[str]":
     """What a shell says to commands of the page, with this cluster as theirs."""
     return subprocess.run(
@@ -103,7 +112,9 @@ def done(cluster: Cluster, archive: Path, tmp_path_factory: pytest.TempPathFacto
     with ExitStack() as stack:
         fleet = [stack.enter_context(running_daemon(folder / name, admin="127.0.0.1:0")) for name in ("a", "b")]
         servers = ",".join(daemon.address for daemon in fleet)
-        job = f"{ROOT}/tests/kestrelspark/cluster_job.py {archive} {folder}/later {folder} {servers} {ITEMS}"
+        lines = folder / "lines.py"
+        lines.write_text("\n".join(blocks_that_read(name) for name in ("waiting", "since")).replace(ADDRESSES, servers))
+        job = f"{ROOT}/tests/kestrelspark/cluster_job.py {archive} {folder}/later {folder} {servers} {ITEMS} {lines}"
         commands = recipe(1).replace("/srv/kestreld.zip", f"{folder}/kestreld.zip").replace("my_job.py", job)
         run = submitted(cluster, commands, folder, NODE_VENV=node)
         assert run.returncode == 0, run.stderr
@@ -165,3 +176,12 @@ def test_nodes_put_rows_into_queues_and_read_queues_and_the_servers_are_told(don
         with QueueClient(daemon.port) as client:
             drained += client.drain("orders")
     assert Counter(drained) == wanted
+
+
+def test_nodes_read_live_queues_as_a_table_and_as_a_stream_from_a_time_on(done: Done) -> None:
+    wanted = Counter(b"item %d" % number for number in range(ITEMS))
+    for name in ("waiting", "since"):
+        assert Counter(value for (value,) in rows_of(done.folder / name, "value")) == wanted
+    for daemon in done.fleet:
+        readers = [one["reader"] for one in ask(daemon, "/queues/orders").json["readers"]]
+        assert sorted(name for name in readers if name) == ["analysis-of-today", "lake"]

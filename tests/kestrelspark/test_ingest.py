@@ -1,6 +1,10 @@
 """ingest, as it is run from cron, and killed."""
 
+import os
+import pty
+import subprocess
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,9 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestrelspark.jobs.ingest import CHECKPOINT, Queues, ingest
-from tests.support.daemon import Daemon, running_daemon
+from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.http import ask
+from tests.support.process import environment
 from tests.support.queue_client import QueueClient
 from tests.support.spark_job import SparkJob, committed, ingest_command
 
@@ -73,3 +78,27 @@ def test_a_run_that_is_killed_leaves_each_item_to_come_once(spark: Any, tmp_path
         ingest(spark, Queues(daemon.address, "lake", {"subscribe": "orders"}), str(target))
         assert head(daemon) == 5001
     assert values(spark, target) == Counter(range(5000))
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_is_behind(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "a", admin="127.0.0.1:0") as daemon:
+        put(daemon, 0, 100)
+        options = ["--reader=lake", "--option=maxOffsetsPerTrigger=40", "--master=local[1]"]
+        ours, theirs = pty.openpty()
+        job = subprocess.Popen(
+            ingest_command(daemon.address, tmp_path / "lake", *options),
+            cwd=ROOT,
+            env=environment() | {"TERM": "xterm", "COLUMNS": "120"},
+            stdin=subprocess.DEVNULL,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # how a terminal ends
+            while chunk := os.read(ours, 1 << 16):
+                said += chunk
+        os.close(ours)
+        assert job.wait() == 0, said
+    for words in (b"ingest: 40 items, 60 behind", b"ingest: 80 items, 20 behind", b"ingest: 100 items, 0 behind"):
+        assert words in said, said
+    assert b"100 items added to" in said

@@ -17,6 +17,10 @@ from kestreld.journal.job_verify import verify_job_log
 from kestreld.journal.records import sync_record
 from kestrelspark.job_contents import job_blocks
 from kestrelspark.job_log import job_changes, jobs
+from kestrelspark.jobs.convert import Choice
+from kestrelspark.jobs.job_page import job_page
+from kestrelspark.jobs.job_report import job_report
+from kestrelspark.jobs.report import rows
 from kestrelspark.jobs.verify import CORRUPT, OK, TRUNCATED, verify
 from tests.support.daemon import running_daemon
 from tests.support.job_engine import JobEngine
@@ -268,3 +272,42 @@ def test_waits_until_the_acknowledgement_and_redelivered_jobs_as_the_guide_has_t
     assert (row.queue, row.jobs, row.wait_ms) == ("mail", 100, [500, 950, 990])
     (row,) = said["again"].collect()
     assert (row.queue, row.jobs) == ("mail", 3)
+
+
+def test_the_report_of_jobs_has_waits_retries_and_what_became_of_them_of_the_jobs_of_a_period(
+    spark: Any, engine: JobEngine
+) -> None:
+    began_ms = engine.jobs.now_ms
+    for _ in range(100):
+        one = engine.add(b"mail")
+        engine.end_turn()
+        engine.drain(b"mail")
+        engine.pass_time(10)
+        engine.jobs.nack(engine.job(one))
+        engine.end_turn()
+        engine.drain(b"mail")
+        engine.pass_time(10)
+        engine.jobs.remove(engine.job(one), "acked")
+        engine.end_turn()
+    late = engine.add(b"late", delay_s=2)
+    engine.end_turn()
+    engine.pass_time(2000)
+    engine.end_turn()
+    engine.jobs.bury(engine.job(late), b"asked")
+    engine.end_turn()
+    found = job_report(spark, [str(engine.spool)], Choice())
+    assert found is not None
+    mail, buried = sorted(rows(found.queues), key=lambda row: row["queue"], reverse=True)
+    assert [mail[name] for name in ("queue", "jobs", "acked", "nacks", "retries", "retried_jobs", "retries_max")] == [
+        "mail", 100, 100, 100, 100, 100, 1
+    ]  # fmt: skip
+    assert [mail[f"{wait}_p99_ms"] for wait in ("queued", "delivered_by", "acked")] == [0, 10, 20]
+    assert [buried[name] for name in ("queue", "jobs", "dead_letters", "queued_p50_ms", "acked_p50_ms")] == [
+        "late", 1, 1, 2000, None
+    ]  # fmt: skip
+    assert sum(row["acked"] for row in rows(found.buckets)) == 100
+    assert job_page(found).count("<svg") == 6
+    some = job_report(spark, [str(engine.spool)], Choice(since=str(began_ms + 20), until=str(began_ms + 60)))
+    assert some is not None
+    assert [row["jobs"] for row in rows(some.queues)] == [2]
+    assert job_report(spark, [str(engine.spool)], Choice(("nothing",))) is None

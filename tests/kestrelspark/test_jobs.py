@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ from kestrelspark.__main__ import main
 from kestrelspark.analysis import PERCENTILES
 from kestrelspark.jobs.convert import Choice, convert
 from kestrelspark.jobs.page import page
+from kestrelspark.jobs.plots import plot, whole_buckets
 from kestrelspark.jobs.report import report, rows, write_tables
 from kestrelspark.jobs.verify import CORRUPT, OK, TRUNCATED, verify
 from kestrelspark.session import java_version
@@ -278,3 +280,23 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
 )
 def test_javas_version_is_read(said: str, version: int) -> None:
     assert java_version(said) == version
+
+
+def test_an_item_whose_put_is_in_none_of_the_segments_has_no_wait(spark: Any, tmp_path: Path) -> None:
+    write_segment(tmp_path / "work.journal", 2, 10, [*puts(10, 2), got(8, 10, BEGIN_MS + 500)], backlog_items=2)
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    (row,) = [one for one in rows(found.queues) if one["reader"] == ""]
+    assert (row["got"], row["got_without_wait"]) == (3, 2)
+    assert row["wait_p50_ms"] == row["wait_max_ms"] == 490
+
+
+def test_plots_have_whole_intervals_and_ticks_at_round_times_or_say_that_there_is_nothing() -> None:
+    assert list(whole_buckets(1500, 4999, 1)) == [2000, 3000, 4000]
+    assert list(whole_buckets(1500, 1900, 1)) == []
+    day_ms = 86_400_000
+    drawn = plot("Puts", {"puts/s": [(at_ms, 1.0) for at_ms in range(day_ms - 40_000, day_ms + 35_000, 1000)]})
+    labels = re.findall(r'class="tick"[^>]*>([^<]*)<', drawn)
+    assert labels == ["23:59:30", "23:59:45", "1970-01-02", "00:00:15", "00:00:30"]
+    assert "nothing in this period" in plot("Waits", {"p50": [(0, None), (1000, None)]})
+    assert "shorter than an interval" in plot("Waits", {"p50": []})

@@ -22,7 +22,7 @@ from kestreld.journal.records import (
 )
 from kestreld.journal.segment import decode_header
 from kestrelspark.checksums import FEW
-from kestrelspark.scanning import DONE_DTYPE, SCANS, Scan, blocks
+from kestrelspark.scanning import DONE_DTYPE, Scan, blocks, scans
 from tests.support.damage import Sample
 
 Found = list[tuple[int, int, int]]  # type, start, end
@@ -56,7 +56,7 @@ def scanned(buffer: bytes, at: int, scan: Scan) -> tuple[Found, int, int]:
 
 def same(buffer: bytes, at: int) -> None:
     expected = checked_one_by_one(buffer, at)
-    for scan in SCANS:
+    for scan in scans():
         found, records, end = scanned(buffer, at, scan)
         assert (records, end) == (len(expected), expected[-1][2] if expected else at)
         seen = set(found)
@@ -69,7 +69,7 @@ def test_a_sound_segment_is_read_to_its_end() -> None:
     for path in sample.segments:
         buffer = sample.files[path]
         same(buffer, decode_header(buffer, path)[1])
-        assert scanned(buffer, decode_header(buffer, path)[1], SCANS[0])[2] == len(buffer)
+        assert scanned(buffer, decode_header(buffer, path)[1], scans()[0])[2] == len(buffer)
 
 
 def test_reading_ends_where_checking_one_by_one_does_whatever_bit_is_flipped() -> None:
@@ -114,7 +114,7 @@ def test_a_record_whose_fields_cannot_be_ends_what_is_read_though_its_checksum_i
     record: bytes, times: int
 ) -> None:
     same(GOOD * times + record + GOOD, 0)
-    assert scanned(GOOD * times + record + GOOD, 0, SCANS[0])[2] == len(GOOD) * times
+    assert scanned(GOOD * times + record + GOOD, 0, scans()[0])[2] == len(GOOD) * times
 
 
 ids = st.integers(0, 1000) | st.sampled_from([ID_MAX - 1, ID_MAX])  # the latter cannot be

@@ -1,8 +1,7 @@
 """Items of real servers as a stream: every item once, whatever is killed or comes and goes."""
 
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from kestrelspark.streaming import as_json, divided, from_json, shares
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
 from tests.support.queue_client import QueueClient
+from tests.support.spark_stream import Stream, numbered, put
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -30,47 +30,9 @@ def fleet(tmp_path: Path) -> Iterator[list[Daemon]]:
         yield [stack.enter_context(running_daemon(tmp_path / name, admin="127.0.0.1:0")) for name in ("a", "b")]
 
 
-def put(daemon: Daemon, queue: str, first: int, count: int) -> None:
-    with QueueClient(daemon.port) as client:
-        client.put(queue, *(f"{daemon.folder.name}{number}".encode() for number in range(first, first + count)))
-
-
 def head(daemon: Daemon, queue: str, reader: str) -> int | None:
     readers = ask(daemon, f"/queues/{queue}").json["readers"]
     return next((one["head"] for one in readers if one["reader"] == reader), None)
-
-
-class Stream:
-    """A query that is run from time to time, over what is new, into a folder of Parquet files."""
-
-    def __init__(self, spark: Any, folder: Path, servers: str, **options: object) -> None:
-        self.spark = spark
-        self.target, self.checkpoint = folder / "out", folder / "checkpoint"
-        self.options = {"servers": servers, "reader": "spark", "retries": 2, **options}
-        self.batches = 0
-
-    def run(self, also: Mapping[str, object] | None = None) -> None:
-        """Until all that is there has been read. Raises what the query fails with."""
-        reading = self.spark.readStream.format("kestrel")
-        for name, value in {**self.options, **(also or {})}.items():
-            reading = reading.option(name, str(value))
-        query = (
-            reading.load()
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start(str(self.target))
-        )
-        query.awaitTermination()
-        self.batches = len([one for one in query.recentProgress if one.numInputRows])
-
-    def values(self) -> Counter[str]:
-        rows = self.spark.read.parquet(str(self.target)).selectExpr("cast(value AS string) AS value").collect()
-        return Counter(row.value for row in rows)
-
-
-def numbered(name: str, first: int, count: int) -> Counter[str]:
-    return Counter(f"{name}{number}" for number in range(first, first + count))
 
 
 def test_each_run_reads_what_is_new_of_all_servers_and_acknowledges_the_run_before(
@@ -187,8 +149,19 @@ def test_a_queue_that_was_deleted_is_a_loss_unless_losses_are_allowed(
     ("options", "words"),
     [
         ({"subscribe": "q"}, "requires the option reader"),
-        ({"reader": "r"}, "either subscribe"),
+        ({"reader": "r"}, "requires one of subscribe, subscribePattern and assign"),
         ({"reader": "r", "subscribePattern": "("}, "subscribePattern"),
+        (
+            {"reader": "r", "subscribe": "q", "path": "/tmp"},
+            "live queues, those of running servers: use the option servers",
+        ),
+        ({"reader": "r", "subscribe": "q", "maxBytesPerTrigger": "many"}, "maxBytesPerTrigger must be a size"),
+        ({"reader": "r", "subscribe": "q", "maxTriggerDelay": "later"}, "maxTriggerDelay must be"),
+        ({"reader": "r", "subscribe": "q", "startingTimestamp": "soon"}, "startingTimestamp must be a time such as"),
+        (
+            {"reader": "r", "subscribe": "q", "minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"},
+            "minOffsetsPerTrigger must not be greater",
+        ),
         ({"reader": "r", "subscribe": "q", "startingOffsets": "soon"}, "startingOffsets must be committed"),
     ],
 )

@@ -1,0 +1,107 @@
+"""Where reading queues begins or ends, as the options say: a word, ids, or times."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kestreld.errors import KestrelError
+from kestrelspark.options import BadOption, instant_ms, option, spelled
+from kestrelspark.readers import Family, Fleet, Position, RemoteQueue
+
+COMMITTED, EARLIEST, LATEST = "committed", "earliest", "latest"
+LATEST_ID, EARLIEST_ID = -1, -2  # in place of an id, as of Kafka's offsets
+ERROR: Final = "error"
+STARTING_OPTIONS: Final = (
+    "startingoffsets", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "startingtimestamp"
+)  # fmt: skip
+ENDING_OPTIONS: Final = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+
+
+class NoSuchTime(KestrelError):
+    """No item was put at that time or later, and the options say that this is an error."""
+
+
+@dataclass(slots=True, frozen=True)
+class Boundary:
+    """A time for all queues, else the time of a queue, else its id, else the word."""
+
+    word: str
+    ids: Mapping[str, int] = field(default_factory=dict)  # by SERVER/QUEUE, as the next
+    at_ms: int | None = None
+    times_ms: Mapping[str, int] = field(default_factory=dict)
+    needs_item: bool = False  # whether a time without items is an error
+
+    def position(self, fleet: Fleet, remote: RemoteQueue, family: Family) -> Position:
+        """Raises Failure, NoSuchTime."""
+        name = f"{remote.server}/{remote.queue}"
+        at_ms = self.times_ms.get(name) if self.at_ms is None else self.at_ms
+        if at_ms is not None:
+            found, is_end = fleet.position_at(remote, at_ms)
+            if is_end and self.needs_item:
+                raise NoSuchTime(f"{remote}: no item was put at {at_ms} (milliseconds since 1970) or later")
+            return found
+        item_id = self.ids.get(name)
+        if item_id == LATEST_ID or (item_id is None and self.word == LATEST):
+            item_id = family.next_id
+        elif item_id is None and self.word == COMMITTED and family.head is not None:
+            item_id = family.head
+        elif item_id is None or item_id == EARLIEST_ID:
+            item_id = family.first_id
+        return Position(family.journal_id, item_id)
+
+
+def start_in(options: Mapping[str, str], words: tuple[str, ...]) -> Boundary:
+    """Where reading begins; the first of `words` is the default. Raises BadOption."""
+    strategy = option(options, "startingoffsetsbytimestampstrategy", LATEST).lower()
+    if strategy not in (LATEST, ERROR):
+        raise BadOption(f"startingOffsetsByTimestampStrategy must be {LATEST} or {ERROR}, not {strategy}")
+    return _boundary(options, "starting", words, needs_item=strategy == ERROR)
+
+
+def end_in(options: Mapping[str, str]) -> Boundary:
+    """Where reading ends; before the first item of a time. Raises BadOption."""
+    return _boundary(options, "ending", (LATEST,), needs_item=False)
+
+
+def _boundary(options: Mapping[str, str], side: str, words: tuple[str, ...], *, needs_item: bool) -> Boundary:
+    text = option(options, f"{side}offsets", words[0]).strip()
+    ids = {} if text in words else _ids(text, f"{side}offsets", words)
+    times = option(options, f"{side}offsetsbytimestamp")
+    times_ms = _times(times, f"{side}offsetsbytimestamp") if times else {}
+    at_ms = instant_ms(option(options, f"{side}timestamp"), f"{side}timestamp")
+    return Boundary(text if text in words else words[0], ids, at_ms, times_ms, needs_item)
+
+
+def _ids(text: str, name: str, words: tuple[str, ...]) -> dict[str, int]:
+    try:
+        found = {queue: int(value) for queue, value in by_queue(text).items()}
+    except (ValueError, TypeError):
+        found = {"": -3}
+    if any(value < EARLIEST_ID for value in found.values()):
+        form = '{"HOST:PORT/QUEUE": ID}'
+        raise BadOption(f"{spelled(name)} must be {', '.join(words)} or {form}, not {text}")
+    return found
+
+
+def _times(text: str, name: str) -> dict[str, int]:
+    try:
+        found = by_queue(text)
+    except (ValueError, TypeError):
+        form = '{"HOST:PORT/QUEUE": MILLISECONDS}'
+        raise BadOption(f"{spelled(name)} must be {form}, not {text}") from None
+    return {queue: instant_ms(str(value), name) or 0 for queue, value in found.items()}
+
+
+def by_queue(text: str) -> dict[str, Any]:
+    """Values by HOST:PORT/QUEUE, also of {"QUEUE": {"HOST:PORT": VALUE}}. Raises ValueError, TypeError."""
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise TypeError("not an object")
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, dict):
+            found.update({f"{server}/{name}": one for server, one in value.items()})
+        else:
+            found[name] = value
+    return found

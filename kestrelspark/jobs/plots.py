@@ -1,0 +1,153 @@
+"""Plots over time as SVG, and the words and style that the pages share. No scripts, no network."""
+
+import datetime
+import html
+from collections.abc import Iterator
+from typing import Final
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 180, 64, 22, 8
+COLORS: Final = ("#2a6fb0", "#c2571a", "#3c8a4e", "#8a4ea0")
+TICKS_MAX: Final = 6
+DAY_S: Final = 86_400
+TICK_STEPS_S: Final = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200,
+    DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 30 * DAY_S, 90 * DAY_S, 365 * DAY_S,
+)  # fmt: skip
+Points = list[tuple[int, float | None]]
+
+STYLE: Final = """
+:root { color-scheme: light dark; --ink: #222; --faint: #8886; --paper: #fff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ddd; --paper: #191b1e; } }
+body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+       max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--faint); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } .note { max-width: 60em; opacity: .8; }
+.plots { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; } figcaption { font-size: .85rem; }
+svg { max-width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
+.grid { stroke: var(--faint); } .line { fill: none; stroke-width: 1.6; } .key { font-weight: 600; }
+"""
+
+
+def head(title: str, heading: str, words: str, notes: list[str]) -> str:
+    """The page's beginning; `words` is HTML."""
+    noted = "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{STYLE}</style></head><body>\n<h1>{heading}</h1>\n<p>{words}</p>\n{noted}"
+    )
+
+
+def table_of(head_cells: list[str], lines: list[list[str]]) -> str:
+    """Cells are HTML."""
+    heads = "".join(f"<th>{cell}</th>" for cell in head_cells)
+    body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>" for cells in lines)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody></table>"
+
+
+def span(span_ms: float | None) -> str:
+    if span_ms is None:
+        return ""
+    for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if span_ms >= unit_ms:
+            return f"{span_ms / unit_ms:.3g} {unit}"
+    return f"{span_ms:.0f} ms"
+
+
+def day_and_time(at_ms: int) -> str:
+    return _instant(at_ms).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _instant(at_ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+
+
+def whole_buckets(first_ms: int, last_ms: int, bucket_s: int) -> range:
+    """Where the buckets begin that lie within the period: in others less has happened than in a whole one."""
+    step_ms = bucket_s * 1000
+    return range(-(-first_ms // step_ms) * step_ms, (last_ms + 1) // step_ms * step_ms, step_ms)
+
+
+def plot(title: str, lines: dict[str, Points]) -> str:
+    """A line for each name. A plot without a value says so."""
+    caption = " · ".join(
+        f'<span class="key" style="color:{color}">{html.escape(name)}</span>'
+        for name, color in zip(lines, COLORS, strict=False)
+    )
+    values = [value for points in lines.values() for _, value in points if value is not None]
+    instants = [at_ms for points in lines.values() for at_ms, _ in points]
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{html.escape(title)}">']
+    if values:
+        parts += _drawn(lines, min(instants), max(instants), _round_up(max(values)))
+    else:
+        words = "nothing in this period" if instants else "the period is shorter than an interval"
+        parts.append(f'<text x="{WIDTH / 2:.0f}" y="{HEIGHT / 2:.0f}" text-anchor="middle">{words}</text>')
+    return f"<figure><figcaption>{html.escape(title)}: {caption}</figcaption>{''.join(parts)}</svg></figure>"
+
+
+def _drawn(lines: dict[str, Points], first: int, last: int, top: float) -> Iterator[str]:
+    for share in (0.0, 0.5, 1.0):
+        y = _y(top * share, top)
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 4}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(top * share)}</text>'
+    for at_ms, label in _ticks(first, last):
+        x = _x(at_ms, first, last)
+        anchor = "start" if x < LEFT + 30 else "end" if x > WIDTH - 34 else "middle"
+        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM + 4}"/>'
+        yield f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'
+    for (_, points), color in zip(lines.items(), COLORS, strict=False):
+        for run in _runs(points, first, last, top):
+            yield f'<polyline class="line" stroke="{color}" points="{run}"/>'
+
+
+def _ticks(first: int, last: int) -> list[tuple[int, str]]:
+    """Instants at round times, and their labels: with the day where a day begins; where there is none the first."""
+    step_ms = next(
+        (step * 1000 for step in TICK_STEPS_S if (last - first) // (step * 1000) < TICKS_MAX), TICK_STEPS_S[-1] * 1000
+    )
+    found = list(range(-(-first // step_ms) * step_ms, last + 1, step_ms)) or [first]
+    return [(at_ms, _tick_label(at_ms, step_ms)) for at_ms in found]
+
+
+def _tick_label(at_ms: int, step_ms: int) -> str:
+    if at_ms % (DAY_S * 1000) == 0:
+        return _instant(at_ms).strftime("%Y-%m-%d")
+    return _instant(at_ms).strftime("%H:%M" if step_ms % 60_000 == 0 else "%H:%M:%S")
+
+
+def _runs(points: Points, first: int, last: int, top: float) -> Iterator[str]:
+    """Unbroken segments of a line; a single point becomes a short one."""
+    run: list[str] = []
+    for at_ms, value in [*points, (0, None)]:
+        if value is not None:
+            run.append(f"{_x(at_ms, first, last):.1f},{_y(value, top):.1f}")
+        elif run:
+            if len(run) == 1:
+                left, _, height = run[0].partition(",")
+                run.append(f"{float(left) + 2:.1f},{height}")
+            yield " ".join(run)
+            run = []
+
+
+def _x(at_ms: int, first: int, last: int) -> float:
+    return LEFT + (WIDTH - 4 - LEFT) * (at_ms - first) / max(last - first, 1)
+
+
+def _y(value: float, top: float) -> float:
+    return TOP + (HEIGHT - BOTTOM - TOP) * (1 - value / top)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _round_up(value: float) -> float:
+    """To one or two digits, for an axis."""
+    step = 1.0
+    while step * 10 <= value:
+        step *= 10
+    while step > value > 0:
+        step /= 10
+    return next((step * share for share in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * share >= value), step) or 1.0
