@@ -38,7 +38,6 @@ DELAY_S: Final = 3600  # to twice that
 SETTLE_S: Final = 2.0  # what is dropped is freed in parts
 EXPIRY_SPARE_S: Final = 15.0
 EXPIRY_S_MAX: Final = 60.0
-LOADED_S_MAX: Final = 300.0
 SHAPES: Final = (
     Shape("16 clients", 16, 1, 1.85, 1.5),
     Shape("64 clients", 64, 1, 1.75, 1.4),
@@ -185,23 +184,13 @@ def load(options: Options) -> Iterator[Figure]:
                 began_s = time.monotonic()
                 server.start()
                 server.wait_until_ready()
-                loading.append(waited(server, lambda: _until_loaded(server), port=memcache_port))
+                loading.append(waited(server, server.wait_until_loaded, port=memcache_port))
                 took_s.append(time.monotonic() - began_s)
                 if int(info(server, "registered_jobs")) != options.count:
                     raise Unusable(f"{server.name}: {info(server, 'registered_jobs')} jobs of {options.count}")
         rounds = f"rounds {min(took_s):.2f} to {max(took_s):.2f}"
         yield Figure(f"{server.name}: start with {options.count:,} jobs, s", median(took_s), limit_s, rounds)
         yield above_idle(f"{server.name}: another port meanwhile", reduce(Waits.best, loading), idle)
-
-
-def _until_loaded(server: Server) -> None:
-    with connect(server.port) as connection:
-        for _ in range(int(LOADED_S_MAX / 0.01)):
-            connection.sendall(b"PING\r\n")
-            if connection.recv(4096) == b"+PONG\r\n":
-                return
-            time.sleep(0.01)
-    raise Unusable(f"{server.name} has not loaded its jobs in {LOADED_S_MAX:.0f} s")
 
 
 def timers(options: Options) -> Iterator[Figure]:

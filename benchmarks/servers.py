@@ -20,6 +20,8 @@ from kestrelctl.bench.process import family, resident_bytes
 
 ROOT: Final = Path(__file__).parents[1]
 READY_S_MAX: Final = 120
+LOADED_S_MAX: Final = 300.0
+LOADING_S: Final = 0.01  # between questions whether it has
 STOP_S_MAX: Final = 120
 
 
@@ -51,7 +53,7 @@ class Program:
 
 def kestreld(name: str, command: str, *, admin_port: int | None = None) -> Program:
     """`command` starts it, options excepted. "" = the one beside the interpreter that runs this."""
-    base = _base(command)
+    base = base_command(command)
     admin = "null" if admin_port is None else f"127.0.0.1:{admin_port}"
 
     def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
@@ -69,7 +71,7 @@ def kestreld(name: str, command: str, *, admin_port: int | None = None) -> Progr
 
 def kestreld_cache(name: str, command: str, memory_mib: int) -> Program:
     """As `kestreld`, but its port is that of the cache, which may take so much memory."""
-    base = _base(command)
+    base = base_command(command)
 
     def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
         config = folder / "kestreld.yaml"
@@ -85,7 +87,7 @@ def kestreld_cache(name: str, command: str, memory_mib: int) -> Program:
 
 def kestreld_jobs(name: str, command: str, memcache_port: int = 0) -> Program:
     """As `kestreld`, but its port is that of its jobs, which are logged. `memcache_port` 0 = any."""
-    base = _base(command)
+    base = base_command(command)
 
     def with_options(port: int, folder: Path, sync: Sync) -> list[str]:
         config = folder / "kestreld.yaml"
@@ -100,7 +102,8 @@ def kestreld_jobs(name: str, command: str, memcache_port: int = 0) -> Program:
     return Program(name, "disque", with_options, "", [*base, "--version"])
 
 
-def _base(command: str) -> list[str]:
+def base_command(command: str) -> list[str]:
+    """The words that start a kestreld; `command` "" = the one beside the interpreter that runs this."""
     return shlex.split(command) or [sys.executable, "-m", "kestreld"]
 
 
@@ -184,6 +187,16 @@ class Server:
     def wait_until_ready(self) -> None:
         self._connect().close()
 
+    def wait_until_loaded(self) -> None:
+        """Until it serves jobs. Before, it answers every command with an error."""
+        with self._connect() as connection:
+            for _ in range(int(LOADED_S_MAX / LOADING_S)):
+                connection.sendall(b"PING\r\n")
+                if connection.recv(4096) == b"+PONG\r\n":
+                    return
+                time.sleep(LOADING_S)
+        raise Unusable(f"{self.name} has not loaded its jobs in {LOADED_S_MAX:.0f} s")
+
     def _connect(self) -> socket.socket:
         """As soon as it listens. Raises Unusable if it does not."""
         assert self._process is not None
@@ -260,6 +273,8 @@ def running(programs: Sequence[Program], folder: Path, *, sync: Sync = Sync.NOTH
             servers[-1].start()
         for server in servers:
             server.wait_until_ready()
+            if server.protocol == "disque":
+                server.wait_until_loaded()
         yield servers
     finally:
         for server in servers:
