@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPILED := .venv-compiled
 SPARK := .venv-spark
+DELTA := .venv-delta
 JAVA := "$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
 
 # With PYTHONDONTWRITEBYTECODE set, keep bytecode in .venv instead: compiling it anew takes longer than the tests.
@@ -16,7 +17,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV)/bytecode)
 endif
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man test-spark report
+.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man test-spark test-delta report
 
 check: lint test ## format, lint, types, layers and the quick tests (default)
 
@@ -68,20 +69,23 @@ screens: $(INSTALLED) ## regenerate the console's screens (tests/tui/screens, do
 
 # FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config selects targets. Failing inputs are kept in .fuzz/TARGET-crash-*.
 FUZZ_SECONDS ?= 3600
-FUZZ_TARGETS ?= memcache_parser cache_commands disque_commands journal_reader kestrel_files disque_aof config
+FUZZ_TARGETS ?= memcache_parser cache_commands disque_commands cluster_bus journal_reader kestrel_files disque_aof config
 
 fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the other
 	@for target in $(FUZZ_TARGETS); do \
 	    echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
 	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 || exit 1; done
 
-# SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs: JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS.
+# SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs (JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS) and of
+# clusters (CLUSTER_SEEDS, CLUSTER_SECONDS).
 SEEDS ?= 10000
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 200
 JOB_SEEDS ?= 1000
 JOB_KILLS ?= 200
 JOB_POWER_CUTS ?= 50
+CLUSTER_SEEDS ?= 10000
+CLUSTER_SECONDS ?= 600
 FLIPS ?= 100000
 SOAK_SECONDS ?= 3600
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
@@ -113,6 +117,10 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@$(BIN)/python -m tests.simulation.jobs --seeds $(JOB_SEEDS)
 	@SEARCH=1 JOB_KILLS=$(JOB_KILLS) JOB_POWER_CUTS=$(JOB_POWER_CUTS) $(BIN)/python -m pytest -s -p no:xdist \
 	    tests/simulation/jobs tests/faults/test_job_crashes.py
+	@echo "prove: clusters: $(CLUSTER_SEEDS) seeds, planted bugs, every order of messages, $(CLUSTER_SECONDS) s of seven real nodes"
+	@$(DRAW_FIRST) && $(BIN)/python -m tests.simulation.cluster --seeds $(CLUSTER_SEEDS) --first $$FIRST
+	@SEARCH=1 CLUSTER_SECONDS=$(CLUSTER_SECONDS) $(BIN)/python -m pytest -s -p no:xdist tests/simulation/cluster \
+	    tests/kestreld/cluster/test_every_order.py tests/faults/test_cluster_trouble.py
 	@echo "prove: $(SOAK_SECONDS) s of work without growth"
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py
 
@@ -135,6 +143,20 @@ test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark (ha
 	@$(SPARK)/bin/python -m pytest -n 2 --dist loadfile tests/kestrelspark --durations 10 \
 	    $(call AGAIN,$(SPARK)/bin/python,long or not long)
 
+# Not in test-all: Delta's newest jars are for an older Spark, so this installs another one, of 450 MB, and fetches jars.
+DELTA_VERSION := 4.4.0
+test-delta: $(DELTA)/.installed ## ingest into Delta tables, in .venv-delta with the Spark that Delta is for; requires Java 17
+	@$(DELTA)/bin/python -m pytest -p no:xdist tests/kestrelspark/test_delta.py
+
+# Spark looks into Maven's folder before it asks a registry itself.
+$(DELTA)/.installed: pyproject.toml
+	@test -x $(DELTA)/bin/python || $(PYTHON) -m venv $(DELTA)
+	@echo "installing kestreld with Spark and Delta into $(DELTA)"
+	@$(DELTA)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,dev]' 'pyspark==4.2.0' \
+	    'delta-spark==$(DELTA_VERSION)'
+	@if command -v mvn >/dev/null; then mvn -q -B dependency:get -Dartifact=io.delta:delta-spark_4.2_2.13:$(DELTA_VERSION); fi
+	@touch $@
+
 report: $(SPARK)/.installed ## run kestreld under load for a few seconds and analyse it with Spark, as an HTML page
 	@$(SPARK)/bin/python docs/load_report.py
 
@@ -143,7 +165,7 @@ $(SPARK)/.installed: pyproject.toml
 	    echo "Java 17 or newer not found: apt install default-jre-headless, or set JAVA_HOME" >&2; exit 1; }
 	@test -x $(SPARK)/bin/python || $(PYTHON) -m venv $(SPARK)
 	@echo "installing kestreld with Spark into $(SPARK)"
-	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark-fast,dev]'
+	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark-fast,spark-test,dev]'
 	@touch $@
 
 # ROUNDS=1 is shorter, PARTS="compare load-tests backlog growth cache jobs" selects parts, QUICK=1 is a smoke test.

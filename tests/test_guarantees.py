@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from tests.simulation.cluster.planted import BUGS as CLUSTER_BUGS
 from tests.simulation.jobs.planted import BUGS as JOB_BUGS
 from tests.simulation.planted import BUGS
 
@@ -33,10 +34,11 @@ def test_every_bug_that_can_be_planted_is_named() -> None:
     assert sorted(rows) == sorted(BUGS)
 
 
-def test_every_bug_that_can_be_planted_in_jobs_is_named() -> None:
-    table = PAGE.partition("| bug of jobs |")[2].partition("\n\n")[0]
+@pytest.mark.parametrize(("what", "bugs"), [("jobs", JOB_BUGS), ("clusters", CLUSTER_BUGS)])
+def test_every_bug_that_can_be_planted_in_jobs_is_named(what: str, bugs: dict[str, object]) -> None:
+    table = PAGE.partition(f"| bug of {what} |")[2].partition("\n\n")[0]
     rows = [row.split("|")[1] for row in table.splitlines()[2:]]
-    assert sorted(name for row in rows for name in re.findall("`([a-z0-9-]+)`", row)) == sorted(JOB_BUGS)
+    assert sorted(name for row in rows for name in re.findall("`([a-z0-9-]+)`", row)) == sorted(bugs)
 
 
 @pytest.mark.parametrize("number", range(1, 23))

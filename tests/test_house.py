@@ -54,7 +54,7 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 # Module -> the rooms of kestreld that may import it. All others get disk, network, time and chance handed in.
 MAY_IMPORT: Final = {
     "asyncio": ("client/async_jobs.py", "daemon.py", "server/", "library/answer.py"),
-    "concurrent": ("server/cpu_worker.py", "library/"),
+    "concurrent": ("server/bus/host_names.py", "server/cpu_worker.py", "library/"),
     "threading": ("client/", "disk_threads.py", "library/", "recipes/waiting.py"),
     "signal": ("daemon.py",),
     "os": ("daemon.py", "disque_server.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
@@ -318,7 +318,7 @@ class _FilesWithHashes(FileLayer):
 
 
 def test_configurations_shown_in_the_documentation_have_no_mistakes() -> None:
-    for page in ("docs/configuration.md", "docs/security.md"):
+    for page in ("docs/cluster.md", "docs/configuration.md", "docs/security.md"):
         blocks = code_blocks(page, "yaml")
         assert blocks
         for block in blocks:
@@ -393,9 +393,11 @@ def test_journal_page_names_every_record_of_the_job_log_and_their_fields_fill_th
         "QUEUED": job_records.queued_record(b"", [bytes(40)]),
         "STOPPED": job_records.stopped_record(0, 0),
         "KEY": job_records.key_record(job_records.JobKey(0, 0, bytes(40), b"")),
+        "OWNERS": job_records.owners_record(0, bytes(40), [bytes(40)]),
+        "PAUSED": job_records.paused_record(0, b"", 0),
     }
     shown = {
-        name: sum(int(bits) // 8 for bits in re.findall(r" u(\d+)", " " + fields)) + 40 * ("id 40" in fields)
+        name: sum(int(bits) // 8 for bits in re.findall(r" u(\d+)", " " + fields)) + 40 * fields.count("id 40")
         for name, _, fields in rows
     }
     assert shown == {name: len(record) - FRAME_BYTES for name, record in made.items()}
@@ -414,7 +416,17 @@ def test_every_difference_from_disque_on_its_page_has_a_test_and_every_test_of_d
     text = document("docs/compatibility.md").partition("\n## Disque")[2]
     rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)[1:]
     named = [found[1] for row in rows if (found := re.fullmatch(r"`(test_\w+)`", row))]
-    folders = ("tests/jobs", "tests/kestreld/jobs", "tests/kestreld/server/disque", "tests/faults")
+    folders = (
+        "tests/jobs",
+        "tests/cluster_nodes",
+        "tests/cluster_jobs",
+        "tests/kestreld/cluster",
+        "tests/kestreld/jobs",
+        "tests/kestrelctl",
+        "tests/simulation",
+        "tests/kestreld/server/disque",
+        "tests/faults",
+    )
     paths = [path for folder in folders for path in (ROOT / folder).rglob("test_*.py")]
     tests = {name: path.name for path in paths for name in names_of_tests(path.read_text())}
     assert len(named) == len(rows) > 30
@@ -484,7 +496,7 @@ def test_first_use_in_the_readme_works_as_written(tmp_path: Path) -> None:
 
 def test_make_draws_fresh_seeds_and_says_how_to_run_them_again() -> None:
     recipes = (ROOT / "Makefile").read_text()
-    assert recipes.count("@$(DRAW_FIRST) && $(BIN)/python -m ") == 2
+    assert recipes.count("@$(DRAW_FIRST) && $(BIN)/python -m ") == 3
     assert re.search(r"^FIRST=\d+ make test test-all$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "FIRST"))
