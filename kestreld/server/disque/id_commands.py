@@ -11,12 +11,11 @@ from kestreld.jobs.job_id import is_job_id, is_retried, ttl_ms_of
 from kestreld.journal.disque_aof import read_saved_job
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
-from kestreld.server.disque.job_commands import AT_ONCE, SPAN_S_MAX, TOO_MANY_QUEUES
+from kestreld.server.disque.job_commands import SPAN_S_MAX, TOO_MANY_QUEUES, jobs_at_once
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import BAD_ID, NIL, NIL_ARRAY, NO_JOB
 
 Do = Callable[[bytes, Job | None], bool]  # something, with the job of that id, None = it is not here
-SHARED_AT_ONCE: Final = 32  # ids that a command sees to in one go where other nodes have to be told of each
 NOT_MOVED: Final = frozenset({ACKED, LET_GO, BORROWED, LENT, WAIT_REPL})
 
 
@@ -32,7 +31,7 @@ def _each_id(handler: DisqueHandler, words: list[bytes], do: Do) -> None:
         handler.out.append(BAD_ID)
         return
     handler.depend_on_log()
-    if len(ids) <= (AT_ONCE if handler.jobs.copies is None else SHARED_AT_ONCE):
+    if len(ids) <= jobs_at_once(handler):
         find = handler.jobs.table.get
         handler.out.append(b":%d\r\n" % sum([do(job_id, find(job_id)) for job_id in ids]))
     else:

@@ -23,7 +23,8 @@ SPAN_S_MAX: Final = 36_500 * 86_400  # a century: longer than that nothing lives
 TTL_S_DEFAULT: Final = 86_400
 RETRY_S_DEFAULT: Final = 300
 REPLICATE_MAX: Final = 65_535
-AT_ONCE: Final = 256  # jobs that a command sees to in one go
+AT_ONCE: Final = 256  # jobs that a command sees to in one go,
+SHARED_AT_ONCE: Final = 32  # and where other nodes have to be told of each
 QUEUES_MAX: Final = 4096  # of a GETJOB
 PIECE_BYTES: Final = 1 << 16
 LARGE_BYTES: Final = 1 << 18  # bodies that are not put into one reply in one go
@@ -304,9 +305,15 @@ def _fetch_like(handler: DisqueHandler, options: GetOptions) -> Iterator[None]:
         fetch(handler, options, [queue for queues in found for queue in queues if jobs.has(queue)], globs)
 
 
+def jobs_at_once(handler: DisqueHandler) -> int:
+    """So many a command hands out, or ends, in one go."""
+    return AT_ONCE if handler.jobs.copies is None else SHARED_AT_ONCE
+
+
 def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> None:
     """Answer with the jobs there are, or wait for one."""
-    if options.count > AT_ONCE and sum([queue.jobs.count for queue in queues]) > AT_ONCE:
+    at_once = jobs_at_once(handler)
+    if options.count > at_once and sum([queue.jobs.count for queue in queues]) > at_once:
         handler.answer_in_pieces(_many(handler, options, queues, globs))
         return
     taken: list[Job] = []
