@@ -155,8 +155,10 @@ class ClusterChecker:
         for number, one in enumerate(takes):
             if not number or self._troubles.was_trouble(created_us, one.at_us):
                 continue
-            retries = max(one.at_us - created_us - job.delay_s * SECOND_US, 0) // retry_us
             causes = self._acts(job, CAUSES, created_us, one.at_us)
+            # Clients may queue it before its delay is over, and its retry time counts from that.
+            queued_us = min([created_us + job.delay_s * SECOND_US, *[max(act.sent_us, created_us) for act in causes]])
+            retries = max(one.at_us - queued_us, 0) // retry_us
             if number > retries + len(causes):
                 times = [(take.host, take.at_us) for take in takes[: number + 1]]
                 self._violation(
