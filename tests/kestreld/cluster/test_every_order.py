@@ -90,6 +90,8 @@ def test_whatever_the_order_with_a_fault_in_the_other_scenarios(name: str) -> No
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(not SEARCHES, reason="it takes minutes for each: SEARCH=1 does it, as does make prove")
 @pytest.mark.parametrize("name", NARROW)
 def test_whatever_the_order_with_a_fault_and_the_passing_of_time(name: str) -> None:
     must_be_well(name, faults=1, ticks=1)
