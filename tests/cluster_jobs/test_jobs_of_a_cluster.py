@@ -175,7 +175,8 @@ def test_a_queue_is_deleted_here_or_everywhere(nodes: list[ClusterNode]) -> None
     until(lambda: "queued" in states([other, third], job_id), "a copy that is queued when its retry time is over")
     other("QDEL", "deleted", "BCAST")
     until(lambda: [node("QLEN", "deleted") for node in nodes] == [0, 0, 0], "an empty queue at all nodes")
-    assert states(nodes, job_id) == ["-"] * 3
+    # A node goes through the copies that wait elsewhere after those of its queue, a few parts of its table in a turn.
+    until(lambda: states(nodes, job_id) == ["-"] * 3, "the job to be gone from all nodes")
 
 
 def test_a_queue_is_paused_here_or_everywhere(nodes: list[ClusterNode]) -> None:

@@ -11,7 +11,7 @@ from kestreld.jobs.table import Table
 from kestreld.queues.reports import Pieces
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
-from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, are_large, in_pieces, let_go
+from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, are_large, in_pieces, jobs_at_once, let_go
 from kestreld.server.disque.numbers import cursor, integer
 from kestreld.server.disque.replies import NIL_ARRAY, NOT_AN_INTEGER, SYNTAX_ERROR, bulk
 
@@ -135,7 +135,7 @@ def qdel(handler: DisqueHandler, words: list[bytes]) -> None:
     if queue is None:
         handler.out.append(replies.integer(0))
         return
-    handler.carry_out(_delete_all(handler, queue), is_short=queue.jobs.count == queue.total <= AT_ONCE)
+    handler.carry_out(_delete_all(handler, queue), is_short=queue.jobs.count == queue.total <= jobs_at_once(handler))
 
 
 def _delete_all(handler: DisqueHandler, queue: JobQueue) -> Iterator[None]:
@@ -162,7 +162,9 @@ def redrive(handler: DisqueHandler, words: list[bytes]) -> None:
     if queue is None:
         handler.out.append(replies.integer(0))
     else:
-        handler.carry_out(_redriven(handler, queue, count), is_short=min(queue.jobs.count, count) <= AT_ONCE)
+        handler.carry_out(
+            _redriven(handler, queue, count), is_short=min(queue.jobs.count, count) <= jobs_at_once(handler)
+        )
 
 
 def _redriven(handler: DisqueHandler, queue: JobQueue, count: int) -> Iterator[None]:
