@@ -59,6 +59,7 @@ DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST
 test-all: test ## every test: after the quick ones the long ones, properties with more examples, the compiled build, Spark
 	@$(DRAW_FIRST) && $(BIN)/python -m pytest -n auto --dist loadfile -m 'long or property' \
 	    $(call AGAIN,$(BIN)/python,long or property)
+	@$(MAKE) -j2 setup $$(command -v cc >/dev/null && echo compiled) $$(command -v $(JAVA) >/dev/null && echo $(SPARK)/.installed)
 	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
 	    else echo "test-all: compiled build skipped, no C compiler found: apt install gcc libc6-dev" >&2; fi
 	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
@@ -124,16 +125,23 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@echo "prove: $(SOAK_SECONDS) s of work without growth"
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py
 
-compiled: ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
+compiled: $(COMPILED)/.installed ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
+	@:
+
+$(COMPILED)/.installed: pyproject.toml $(shell find kestreld kestrelctl kestrelspark tui packaging completions -type f -not -name '*.pyc')
 	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)
 	@KESTRELD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+	@touch $@
 	@echo "compiled: $(COMPILED)/bin/kestreld"
 
-test-compiled: compiled ## the quick tests on the compiled build, except those that check the source
+# Not what compiles nothing, nor what checks the source.
+NOT_COMPILED := $(addprefix --ignore tests/,test_house.py kestrelctl tui kestrelspark benchmarks)
+
+test-compiled: compiled ## the quick tests of kestreld on the compiled build
 	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
 	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
 	@cd $(COMPILED)/checkout && export KESTRELD_COMPILE=1 && ../bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' \
-	    --ignore tests/test_house.py $(call AGAIN,../bin/python,not long)
+	    $(NOT_COMPILED) $(call AGAIN,../bin/python,not long)
 
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
 	@$(BIN)/python packaging/wheels.py dist

@@ -74,7 +74,7 @@ def _wait_cell(row: Row, name: str) -> str:
 
 
 def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
-    filled = list(_filled(points, report))
+    filled = list(_filled(points, report, queue["backlog_items"]))
     per_s = 1 / report.bucket_s
     rates = {
         "puts/s": [(at_ms, row["puts"] * per_s if row else 0) for at_ms, row, _ in filled],
@@ -99,11 +99,14 @@ def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
     return f'<h2>{html.escape(name_of(queue))}</h2>\n<div class="plots">\n' + "\n".join(plots) + "\n</div>"
 
 
-def _filled(points: Sequence[Row], report: Report) -> Iterator[tuple[int, Row | None, float]]:
-    """Every whole bucket with its row, None if it has no events, and the backlog at its end."""
+def _filled(points: Sequence[Row], report: Report, last_backlog: int) -> Iterator[tuple[int, Row | None, float]]:
+    """Every whole bucket with its row, None if it has no events, and the backlog at its end.
+
+    `last_backlog` is the one at the end of the report.
+    """
     by_time = {row["bucket_ms"]: row for row in points}
     first = points[0] if points else None
-    backlog = float(first["backlog_items"] - first["change"]) if first else 0.0
+    backlog = float(first["backlog_items"] - first["change"] if first else last_backlog)
     shown = whole_buckets(report.first_ms, report.last_ms, report.bucket_s)
     for before in sorted(at_ms for at_ms in by_time if shown and at_ms < shown[0]):
         backlog = float(by_time[before]["backlog_items"])

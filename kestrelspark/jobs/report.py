@@ -291,13 +291,20 @@ select server, queue, reader, max_by(minute_ms, puts) as busiest_minute_ms, max(
     from kestrel_steps where is_shown group by server, queue, reader, minute_ms
 ) group by server, queue, reader
 """
+# A queue where items wait and nothing happened is stuck: it has a row, too.
 _QUEUES: Final = """
 select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
-    greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items, b.backlog_max_items
+    greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items,
+    coalesce(b.backlog_max_items, base.backlog_items) as backlog_max_items
 from (
     select server, queue, reader, sum(change) as change, {figures},
         count_if(event = 'got' and wait_ms is null) as got_without_wait
-    from kestrel_steps where is_shown group by server, queue, reader
+    from (
+        select server, queue, reader, event, items, size, wait_ms, longest_wait_ms, change
+        from kestrel_steps where is_shown
+        union all
+        select server, queue, reader, null, 0, 0, null, null, 0 from kestrel_base where backlog_items > 0
+    ) group by server, queue, reader
 ) q
 left join kestrel_minutes m on q.server = m.server and q.queue = m.queue and q.reader = m.reader
 left join kestrel_base base on q.server = base.server and q.queue = base.queue and q.reader = base.reader

@@ -249,6 +249,29 @@ def test_waits_in_kestrels_journals_are_intervals(spark: Any, tmp_path: Path) ->
     assert "intervals" in page(found)
 
 
+def test_a_queue_where_items_wait_and_nothing_happens_in_the_period_is_in_the_report(
+    spark: Any, tmp_path: Path
+) -> None:
+    hour_ms = 3_600_000
+    busy = [*puts(1, 9, every_ms=hour_ms), got(1, 9, BEGIN_MS + 10 * hour_ms)]
+    write_segment(tmp_path / "stuck" / "1700000000000", 1, 1, puts(1, 9), queue="stuck")
+    write_segment(tmp_path / "busy" / "1700000000000", 1, 1, busy, queue="busy")
+    found = report(spark, [str(tmp_path)], Choice(since=str(BEGIN_MS + 5 * hour_ms)))
+    assert found is not None
+    figures = {
+        (row["queue"], row["reader"]): (row["puts"], row["got"], row["backlog_items"], row["backlog_max_items"])
+        for row in rows(found.queues)
+    }
+    assert figures == {
+        ("busy", ""): (5, 9, 0, 9),
+        ("busy", "audit"): (5, 0, 9, 9),
+        ("stuck", ""): (0, 0, 9, 9),
+        ("stuck", "audit"): (0, 0, 9, 9),
+    }
+    backlog = page(found).partition("<h2>stuck</h2>")[2].partition("Backlog, items")[2].partition("</figure>")[0]
+    assert ">10</text>" in backlog  # the top of the scale
+
+
 def test_nothing_to_report_is_said(spark: Any, tmp_path: Path) -> None:
     assert report(spark, [str(tmp_path)], Choice()) is None
 
