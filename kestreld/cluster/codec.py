@@ -4,6 +4,7 @@ A message of an unknown type is ignored, as nodes are upgraded one by one. One t
 is whole, so its sender speaks another protocol.
 """
 
+import re
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -45,13 +46,15 @@ from kestreld.cluster.messages import Failed, GossipEntry, Meet, NodeMessage, Pi
 from kestreld.cluster.nodes import NODE_ID_BYTES, Flag, checked_address, is_node_id
 from kestreld.cluster.reactions import Word
 from kestreld.jobs.job import CREATED_UNITS
-from kestreld.jobs.job_id import ID_BYTES
+from kestreld.jobs.job_id import ID_BYTES, is_job_id
 
 Message = NodeMessage | JobMessage
 
 NODES_MAX: Final = 1_000
 JOBS_MAX: Final = 10_000
 TIME_MS_MAX: Final = 1 << 52  # of spans and instants
+TIMES_MAX: Final = 1 << 31  # that a job may have been put back: it is counted on from there
+_WORD: Final = re.compile(rb"[!-~]{1,100}")  # is shown to clients as it is
 _WORDS: Final = (Word.WILL_QUEUE, Word.HAS_QUEUED, Word.WORKING, Word.ENQUEUE)
 _SIZE: Final = struct.Struct("<I")
 _FLAGS: Final = struct.Struct("<H")
@@ -117,6 +120,32 @@ def _time(time_ms: int) -> int:
     return time_ms
 
 
+def _times(times: int) -> int:
+    if times > TIMES_MAX:
+        raise Unreadable(f"a job that was put back {times} times")
+    return times
+
+
+def _checked_id(job_id: bytes) -> bytes:
+    if not is_job_id(job_id):
+        raise Unreadable("invalid id of a job")
+    return job_id
+
+
+def _word(source: _Input) -> bytes:
+    word = source.some()
+    if _WORD.fullmatch(word) is None:
+        raise Unreadable("something else in the place of a word")
+    return word
+
+
+def _owners(source: _Input) -> tuple[bytes, ...]:
+    owners = source.ids(NODE_ID_BYTES, NODES_MAX)
+    if not all(map(is_node_id, owners)):
+        raise Unreadable("invalid id of a node")
+    return owners
+
+
 # Of nodes
 
 
@@ -167,7 +196,7 @@ def _read_death(source: _Input, *, is_dead: bool) -> Death | None:
     if not is_dead:
         return None
     dead_at_ms = _time(source.fields(_DEATH)[0])
-    origin, reason = source.some(), source.some()
+    origin, reason = source.some(), _word(source)
     return Death(origin, reason, dead_at_ms)
 
 
@@ -186,11 +215,11 @@ def _read_copy(source: _Input) -> JobCopy:
     ) = source.fields(_COPY)  # fmt: skip
     for time_ms in (created // CREATED_UNITS, ttl_ms, retry_ms, delay_ms, due_at_ms):
         _time(time_ms)
-    queue, key, owners = source.some(), source.some(), source.ids(NODE_ID_BYTES, NODES_MAX)
+    queue, key, owners = source.some(), source.some(), _owners(source)
     death = _read_death(source, is_dead=bool(is_dead))
     return JobCopy(
-        job_id, queue, source.some(), created, ttl_ms, retry_ms, delay_ms, due_at_ms, replicate, nacks, deliveries,
-        owners, key, retries_max, death,
+        _checked_id(job_id), queue, source.some(), created, ttl_ms, retry_ms, delay_ms, due_at_ms, replicate,
+        _times(nacks), _times(deliveries), owners, key, retries_max, death,
     )  # fmt: skip
 
 
@@ -213,7 +242,7 @@ def _read_notice(source: _Input) -> Notice:
     word, job_id, nacks, deliveries, after_ms = source.fields(_NOTICE)
     if word >= len(_WORDS):
         raise Unreadable(f"word {word} about a job")
-    return Notice(_WORDS[word], job_id, nacks, deliveries, _time(after_ms))
+    return Notice(_WORDS[word], _checked_id(job_id), _times(nacks), _times(deliveries), _time(after_ms))
 
 
 def _pack_moved(message: Moved) -> bytes:
@@ -224,7 +253,8 @@ def _pack_moved(message: Moved) -> bytes:
 def _read_moved(source: _Input) -> Moved:
     job_id, nacks, deliveries, is_dead = source.fields(_MOVED)
     queue = source.some()
-    return Moved(job_id, queue, _read_death(source, is_dead=bool(is_dead)), nacks, deliveries)
+    death = _read_death(source, is_dead=bool(is_dead))
+    return Moved(_checked_id(job_id), queue, death, _times(nacks), _times(deliveries))
 
 
 def _read_need_jobs(source: _Input) -> NeedJobs:
@@ -235,13 +265,11 @@ def _read_need_jobs(source: _Input) -> NeedJobs:
 def _read_found_key(source: _Input) -> FoundKey:
     job_id, is_pending = _job_id(source), source.take(1) != b"\0"
     known_id = source.some()
-    if known_id and len(known_id) != ID_BYTES:
-        raise Unreadable("an id that is cut short")
-    return FoundKey(job_id, known_id, is_pending)
+    return FoundKey(job_id, _checked_id(known_id) if known_id else b"", is_pending)
 
 
 def _job_id(source: _Input) -> bytes:
-    return source.take(ID_BYTES)
+    return _checked_id(source.take(ID_BYTES))
 
 
 def _pack_id(message: Any) -> bytes:
@@ -270,18 +298,18 @@ _TYPES: Final[tuple[_Row, ...]] = (
     (
         Owners,
         lambda message: message.job_id + _ids(message.owners),
-        lambda source: Owners(_job_id(source), source.ids(NODE_ID_BYTES, NODES_MAX)),
+        lambda source: Owners(_job_id(source), _owners(source)),
     ),
     (Notice, _pack_notice, _read_notice),
     (
         SetAck,
         lambda message: message.job_id + _ids(message.owners),
-        lambda source: SetAck(_job_id(source), source.ids(NODE_ID_BYTES, NODES_MAX)),
+        lambda source: SetAck(_job_id(source), _owners(source)),
     ),
     (
         GotAck,
         lambda message: message.job_id + bytes((message.is_known,)) + _ids(message.owners),
-        lambda source: GotAck(_job_id(source), source.take(1) != b"\0", source.ids(NODE_ID_BYTES, NODES_MAX)),
+        lambda source: GotAck(_job_id(source), source.take(1) != b"\0", _owners(source)),
     ),
     (DelJob, lambda message: _ids(message.job_ids), lambda source: DelJob(source.ids(ID_BYTES, JOBS_MAX))),
     (
@@ -324,7 +352,7 @@ _TYPES: Final[tuple[_Row, ...]] = (
     (
         JobEnded,
         lambda message: message.job_id + _some(message.end),
-        lambda source: JobEnded(_job_id(source), source.some()),
+        lambda source: JobEnded(_job_id(source), _word(source)),
     ),
     (NeedNothing, lambda message: b"", lambda source: NeedNothing()),
     (

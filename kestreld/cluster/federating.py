@@ -47,19 +47,6 @@ class _Look(Scheduled):
         self.due_at_ms = due_at_ms
 
 
-class _Wanted:
-    """A queue whose jobs are wanted here, which the other nodes know."""
-
-    __slots__ = ("queue", "waited_at_ms")
-
-    def __init__(self, queue: JobQueue, now_ms: int) -> None:
-        self.queue = queue
-        self.waited_at_ms = now_ms  # somebody did, at the latest
-
-    def note_wait(self, now_ms: int) -> None:
-        self.waited_at_ms = now_ms
-
-
 class Federating:
     """What is imported, who is interested in what comes here, and what is on its way to other nodes.
 
@@ -74,10 +61,11 @@ class Federating:
         self._lending = lending
         self._tombstones = tombstones
         self._say_acked = say_acked
-        self._imports: dict[bytes, Imports] = {}  # by the queue's name, as the three that follow:
+        self._imports: dict[bytes, Imports] = {}  # by the name of a queue, as all that follow:
         self._interest: dict[bytes, Interest] = {}
-        self._wanted: dict[bytes, _Wanted] = {}
-        self._to_announce: dict[bytes, JobQueue] = {}
+        # When somebody waited at the latest, of queues whose jobs are wanted here, which the other nodes know.
+        self._waited_at_ms: dict[bytes, int] = {}
+        self._to_announce: dict[bytes, None] = {}
         self._on_the_way: dict[bytes, dict[int, list[bytes]]] = {}  # by node and message, the ids of jobs
         self._number = 0  # of YourJobs
         self._announcing = _Look(self._announce_some)
@@ -105,12 +93,11 @@ class Federating:
         """Somebody begins to wait for a job of a queue for which nobody has waited."""
         if self._peers.is_leaving or not self._peers.has_members():
             return
-        wanted = self._wanted.get(queue.name)
-        if wanted is None:
-            self._to_announce[queue.name] = queue
+        if queue.name not in self._waited_at_ms:
+            self._to_announce[queue.name] = None
             self._plan(self._announcing, 0)
             return
-        wanted.note_wait(self._now_ms)
+        self._waited_at_ms[queue.name] = self._now_ms
         imports = self._imports.get(queue.name)
         if imports is not None:  # those that have given a job do not know that another one is wanted
             for node in self._nodes(imports.sources(self._now_ms)):
@@ -150,7 +137,7 @@ class Federating:
         if peers.is_leaving or not peers.has_members():
             return
         imports = self._imports.setdefault(queue.name, Imports())
-        now_ms, is_waiting = self._now_ms, bool(queue.waiters) and queue.name in self._wanted
+        now_ms, is_waiting = self._now_ms, bool(queue.waiters) and queue.name in self._waited_at_ms
         if not is_just_empty and imports.ask_all(now_ms):
             peers.tell_each(peers.up(), NeedJobs(queue.name, max(len(queue.waiters), 1), is_waiting=is_waiting))
         count = imports.ask_sources(now_ms, is_just_empty=is_just_empty)
@@ -167,9 +154,10 @@ class Federating:
         """Tell the other nodes which queues clients wait for now."""
         now_ms, up = self._now_ms, self._peers.up()
         for _ in range(min(LOOKED_AT_ONCE, len(self._to_announce))):
-            name, queue = self._to_announce.popitem()
-            if queue.waiters:
-                self._wanted[name] = _Wanted(queue, now_ms)
+            name, _ = self._to_announce.popitem()
+            queue = self._jobs.queues.get(name)
+            if queue is not None and queue.waiters:
+                self._waited_at_ms[name] = now_ms
                 self._imports.setdefault(name, Imports()).ask_all(now_ms)
                 self._peers.tell_each(up, NeedJobs(name, len(queue.waiters), is_waiting=True))
         if self._to_announce:
@@ -191,22 +179,22 @@ class Federating:
             self._looked_at = list(self._imports)
         for _ in range(min(LOOKED_AT_ONCE, len(self._looked_at))):
             name = self._looked_at.pop()
-            wanted, imports = self._wanted.get(name), self._imports.get(name)
-            if wanted is not None:
-                self._look_after(name, wanted, now_ms)
+            imports = self._imports.get(name)
+            if name in self._waited_at_ms:
+                self._look_after(name, now_ms)
             elif imports is not None and imports.is_over(now_ms):
                 del self._imports[name]
         if self._imports:
             self._plan(self._look, 1 if self._looked_at else LOOK_MS)
 
-    def _look_after(self, name: bytes, wanted: _Wanted, now_ms: int) -> None:
-        queue = wanted.queue
-        if queue.waiters:
-            wanted.note_wait(now_ms)
+    def _look_after(self, name: bytes, now_ms: int) -> None:
+        queue = self._jobs.queues.get(name)  # none of them is kept: an idle one is collected, and made anew
+        if queue is not None and queue.waiters:
+            self._waited_at_ms[name] = now_ms
             if not queue.jobs.count:
                 self._ask(queue, is_just_empty=False)
-        elif now_ms - wanted.waited_at_ms >= KEPT_ANNOUNCED_MS:
-            del self._wanted[name]
+        elif now_ms - self._waited_at_ms[name] >= KEPT_ANNOUNCED_MS:
+            del self._waited_at_ms[name]
             self._peers.tell_each(self._peers.up(), NeedJobs(name, 0))
 
     # Giving
@@ -345,8 +333,8 @@ class Federating:
         """There are other nodes: somebody may have begun to wait while there were none."""
         queues = self._jobs.queues
         for number, queue in enumerate(queues, 1):
-            if queue.waiters and queue.name not in self._wanted and queues is self._jobs.queues:
-                self._to_announce[queue.name] = queue
+            if queue.waiters and queue.name not in self._waited_at_ms and queues is self._jobs.queues:
+                self._to_announce[queue.name] = None
                 self._plan(self._announcing, 0)
             if number % LOOKED_AT_ONCE == 0:
                 yield None
@@ -354,8 +342,8 @@ class Federating:
     def came_up(self, node: Node) -> None:
         """It is to know what is wanted here, and no longer."""
         self._peers.bus.send(node, NeedNothing())
-        if self._wanted:
-            self._to_announce |= {name: wanted.queue for name, wanted in self._wanted.items()}
+        if self._waited_at_ms:
+            self._to_announce |= dict.fromkeys(self._waited_at_ms)
             self._plan(self._announcing, 0)
 
     def imported(self, sender: Node, queue: JobQueue) -> None:
@@ -367,8 +355,8 @@ class Federating:
 
     def clear(self) -> None:
         """All jobs have gone, and who waited was sent away."""
-        if self._wanted:
+        if self._waited_at_ms:
             self._peers.tell_each(self._peers.up(), NeedNothing())
-        self._imports, self._wanted, self._to_announce, self._on_the_way = {}, {}, {}, {}
+        self._imports, self._waited_at_ms, self._to_announce, self._on_the_way = {}, {}, {}, {}
         self._interest = {}
         self._looked_at = []

@@ -40,12 +40,21 @@ def _comes_back(job: Job) -> bool:
 class Lending:
     """The jobs on their way from this node or to it, by their ids."""
 
-    def __init__(self, peers: Peers, tombstones: Tombstones, moves_away: Callable[[bytes], None]) -> None:
-        """`moves_away` is told of a job that this node is about to forget, as another one has it."""
+    def __init__(
+        self,
+        peers: Peers,
+        tombstones: Tombstones,
+        moves_away: Callable[[bytes], None],
+        is_held_back: Callable[[], bool],
+    ) -> None:
+        """`moves_away` is told of a job that this node is about to forget, as another one has it. `is_held_back` says
+        whether nodes may yet come that were there before this one started.
+        """
         self._peers = peers
         self._jobs = peers.jobs
         self._tombstones = tombstones
         self._moves_away = moves_away
+        self._is_held_back = is_held_back
         self._lent: dict[bytes, bytes] = {}  # to that node, as the two that follow
         self._let_go: dict[bytes, bytes] = {}
         # From these nodes: should one have lent a job and taken it back, another one may be lending it again.
@@ -90,6 +99,9 @@ class Lending:
     def woken(self, job: Job) -> None:
         """It is time to say again what has yet to be answered."""
         self._jobs.wake_at_end(job)
+        if self._is_taker_away(job):
+            self._take_back(job.id)
+            return
         for on_their_way, say in ((self._lent, self._send), (self._let_go, self._say_let_go)):
             node = self._peers.table.get(on_their_way.get(job.id, b""))
             if node is not None:
@@ -98,6 +110,14 @@ class Lending:
             node = self._peers.table.get(giver)
             if node is not None:
                 self._say_stored(job, node)
+
+    def _is_taker_away(self, job: Job) -> bool:
+        """Nothing says that a node went down which has not come since this one started."""
+        taker = self._lent.get(job.id)
+        if taker is None or self._is_held_back():
+            return False
+        node = self._peers.table.get(taker)
+        return node is None or not node.is_up
 
     def stored(self, sender: Node, message: Stored) -> None:
         """The sender has stored a job, and asks what becomes of it."""
@@ -224,6 +244,7 @@ class Lending:
             self._borrowed[job.id] = others
         elif others:
             (self._lent if job.state == LENT else self._let_go)[job.id] = others[0]
+            self._remind(job)
 
     def gone(self, job: Job) -> None:
         """A job has ended."""

@@ -66,9 +66,11 @@ class Replicating:
 
     def default_copies(self) -> int:
         """How many copies there are to be where ADDJOB does not say so."""
-        copies = max(min(DEFAULT_COPIES, self.copies_possible()), 1)
+        return max(min(DEFAULT_COPIES, self.copies_possible()), 1)
+
+    def note_default(self, copies: int) -> None:
+        """A job is added that is to have so many, as ADDJOB did not say."""
         self.default_below_three += copies < DEFAULT_COPIES
-        return copies
 
     def is_pending(self, job_id: bytes) -> bool:
         """Whether that job is being added."""

@@ -100,10 +100,17 @@ class Requeueing:
             return
         if message.word is not Word.ENQUEUE:  # who says that may be a node that takes no copies
             self._know(job, sender)
-        self._jobs.count(job, message.nacks, message.deliveries)
+        if message.word is not Word.WILL_QUEUE or not self._has_missed_redrive(job, message):
+            self._jobs.count(job, message.nacks, message.deliveries)
+        elif reaction is not Do.KNOW_OWNER:
+            self._peers.bus.send(sender, self._moved(job))
         if message.word is Word.WILL_QUEUE and job.id in self._announced:
             self._leave_it_to_the_greater(sender, job)
         self._carry_out(reaction, sender, job, message)
+
+    def _has_missed_redrive(self, job: Job, message: Notice) -> bool:
+        """To its sender the job is a dead letter; here it is none, with counters that begin at 0 again."""
+        return job.terms.dead is None and self._jobs.is_too_often(job, message.nacks + message.deliveries)
 
     def _leave_it_to_the_greater(self, sender: Node, job: Job) -> None:
         """Two nodes have said at once that they will queue a job. The lesser one waits whether the other has."""

@@ -71,7 +71,7 @@ class SharedJobs(Copies, JobsSide):
         self._tombstones = Tombstones(peers.jobs.clock)
         self.returning = Returning(peers)
         self.watches = JobWatches(peers, self._tombstones)
-        self.lending = Lending(peers, self._tombstones, self.watches.moves_away)
+        self.lending = Lending(peers, self._tombstones, self.watches.moves_away, self.returning.is_held_back)
         self.replicating = Replicating(peers, self.lending, self._tombstones)
         self.acks = AckCollector(peers, self._tombstones)
         self.federating = Federating(peers, self.lending, self._tombstones, self.acks.say_acked)

@@ -1,5 +1,6 @@
 """Ids of jobs: D-, 8 hex digits of the node's id, 24 characters that are different each time, the TTL in minutes."""
 
+import re
 from binascii import b2a_base64
 from hashlib import shake_128
 from typing import Final
@@ -9,11 +10,14 @@ NODE_ID_BYTES: Final = 40
 TTL_MINUTES_MAX: Final = 0xFFFF
 RANDOM_BYTES: Final = 24  # of an id, in characters
 MADE_AT_ONCE: Final = 256
+_FORM: Final = re.compile(rb"D-[!-~]{8}-[!-~]{24}-[!-~]{4}")
 
 
 def is_job_id(word: bytes) -> bool:
-    """Whether it has the form of one. As in Disque, what is between the dashes is not checked."""
-    return len(word) == ID_BYTES and word[0:2] == b"D-" and word[10] == 45 and word[35] == 45
+    """Whether it has the form of one. As in Disque, other characters count as digits; here they must be visible ones:
+    ids are lines of replies, and go to other nodes.
+    """
+    return _FORM.fullmatch(word) is not None
 
 
 def ttl_field(ttl_s: int, retry_s: int) -> bytes:

@@ -234,9 +234,13 @@ class Jobs(JobStore):
 
     def _is_spent(self, job: Job) -> bool:
         """Whether it has been put back as often as it may be."""
+        return job.terms.dead is None and self.is_too_often(job, job.nacks + job.deliveries)
+
+    def is_too_often(self, job: Job, times: int) -> bool:
+        """Whether it would be a dead letter if it had been put back so many times."""
         terms = job.terms
         most = terms.retries_max if terms.retries_max >= 0 else self.rules.retries_max(terms.queue.name)
-        return 0 <= most < job.nacks + job.deliveries and terms.dead is None
+        return 0 <= most < times
 
     def bury(self, job: Job, reason: bytes) -> bool:
         """Move it to the dead-letter queue of its queue, and queue it there; False where there may be no such queue."""

@@ -107,6 +107,7 @@ def test_a_node_that_is_down_and_what_waits_for_it_are_counted(tmp_path: Path) -
         until(lambda: info(one, "jobs")["acked_jobs"] == "1", "an acknowledgement that one node does not know")
         assert info(one, "jobs")["default_copies"] == "2"
         one("ADDJOB", "q", "x", 1000)
+        assert one("ADDJOB", "q", "x", 1000, "DELAY", 9, "TTL", 5).startswith(b"ERR The specified DELAY")
         found = info(one, "jobs")
         assert (found["default_copies_below_three"], found["async_copies_missed"]) == ("1", "0")
         gone.start()

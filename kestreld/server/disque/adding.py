@@ -19,7 +19,7 @@ NOBODY: Final = b""
 class Adding(TimedWait):
     """One job on its way into the cluster. The reply comes at once or later; a client that leaves gives up."""
 
-    __slots__ = ("_answered", "_body", "_job_id", "_key", "_options", "_queue", "_replicate", "_search", "_shared")
+    __slots__ = ("_answered", "_body", "_job_id", "_key", "_options", "_queue_name", "_replicate", "_search", "_shared")
 
     def __init__(
         self, answered: Callable[["Adding", bytes], None], shared: SharedJobs, due_at_ms: int, queue: JobQueue,
@@ -28,7 +28,7 @@ class Adding(TimedWait):
         super().__init__(due_at_ms)
         self._answered = answered
         self._shared = shared
-        self._queue = queue
+        self._queue_name = queue.name
         self._body = body
         self._options = options
         self._key = key
@@ -41,10 +41,12 @@ class Adding(TimedWait):
         keys, jobs = self._shared.keys, self._shared.jobs
         if not self._key or not self._shared.peers.has_members():
             self._add(NOBODY, waits=waits)
+        elif (queue := jobs.queue(self._queue_name)) is None:
+            self._answer(replies.TOO_MANY_QUEUES)
         else:
-            new_id = jobs.new_id(self._queue.terms_of(self._options))
+            new_id = jobs.new_id(queue.terms_of(self._options))
             search = keys.find(
-                key_in(self._queue.name, self._key), new_id, lambda known: self._found(known, new_id, waits=waits)
+                key_in(self._queue_name, self._key), new_id, lambda known: self._found(known, new_id, waits=waits)
             )
             if not self.over and not self._job_id:
                 self._search = search
@@ -58,17 +60,19 @@ class Adding(TimedWait):
 
     def _add(self, job_id: bytes, *, waits: bool) -> None:
         replicating = self._shared.replicating
-        if not waits:
+        # While the key was looked for, the queue may have been flushed or collected.
+        queue = self._shared.jobs.queue(self._queue_name)
+        if queue is None:
+            self._answer(replies.TOO_MANY_QUEUES)
+        elif not waits:
             added = replicating.add_without_waiting(
-                self._queue, self._body, self._options, self._key, self._replicate, job_id
+                queue, self._body, self._options, self._key, self._replicate, job_id
             )
             self._answer(replies.status(added))
         elif replicating.copies_possible() < self._replicate:  # nodes were lost while the key was looked for
             self._answer(NOT_IN_TIME)
         else:
-            job = replicating.add(
-                self._queue, self._body, self._options, self._key, self._replicate, self._added, job_id
-            )
+            job = replicating.add(queue, self._body, self._options, self._key, self._replicate, self._added, job_id)
             if job is not None:
                 self._job_id = job.id
         self._body = b""

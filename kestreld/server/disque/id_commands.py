@@ -11,7 +11,7 @@ from kestreld.jobs.job_id import is_job_id, is_retried, ttl_ms_of
 from kestreld.journal.disque_aof import read_saved_job
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
-from kestreld.server.disque.job_commands import SPAN_S_MAX, TOO_MANY_QUEUES, jobs_at_once
+from kestreld.server.disque.job_commands import SPAN_S_MAX, jobs_at_once
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import BAD_ID, NIL, NIL_ARRAY, NO_JOB
 
@@ -168,7 +168,7 @@ def importjob(handler: DisqueHandler, words: list[bytes]) -> None:
         handler.out.append(replies.error(b"ERR " + str(error).encode()))
         return
     if jobs.queues.get(saved.queue) is None and jobs.has_all_queues:
-        handler.out.append(TOO_MANY_QUEUES)
+        handler.out.append(replies.TOO_MANY_QUEUES)
         return
     handler.out.append(replies.integer(JobImporter(jobs).take_over(saved)))
     handler.depend_on_log()

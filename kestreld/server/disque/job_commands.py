@@ -32,7 +32,6 @@ FIRST: Final = 1 << 62
 
 NO_REPLICAS: Final = b"NOREPL Not enough reachable nodes for the requested replication level"
 NO_OWN_COPY: Final = NO_REPLICAS + b", since I'm unable to hold a copy of the message for the following reason: "
-TOO_MANY_QUEUES: Final = b"-ERR too many queues\r\n"
 
 
 class AddOptions:
@@ -123,8 +122,10 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
     if queue is None:
         queue = jobs.queue(words[1])
     if queue is None:
-        handler.out.append(TOO_MANY_QUEUES)
+        handler.out.append(replies.TOO_MANY_QUEUES)
         return
+    if shared is not None and not options.replicate:
+        shared.replicating.note_default(replicate)
     if shared is not None and (replicate > 1 or options.key or not shared.peers.keeps_copies):
         _add_to_cluster(handler, shared, queue, words, options, replicate)
         return
@@ -281,7 +282,7 @@ def getjob(handler: DisqueHandler, words: list[bytes]) -> None:
     for name in options.names:
         queue = jobs.queue(name)
         if queue is None:
-            handler.out.append(TOO_MANY_QUEUES)
+            handler.out.append(replies.TOO_MANY_QUEUES)
             return
         queues[queue] = None
     fetch(handler, options, list(queues), [])

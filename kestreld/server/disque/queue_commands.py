@@ -11,7 +11,7 @@ from kestreld.jobs.table import Table
 from kestreld.queues.reports import Pieces
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
-from kestreld.server.disque.job_commands import AT_ONCE, TOO_MANY_QUEUES, are_large, in_pieces, jobs_at_once, let_go
+from kestreld.server.disque.job_commands import AT_ONCE, are_large, in_pieces, jobs_at_once, let_go
 from kestreld.server.disque.numbers import cursor, integer
 from kestreld.server.disque.replies import NIL_ARRAY, NOT_AN_INTEGER, SYNTAX_ERROR, bulk
 
@@ -113,7 +113,7 @@ def pause(handler: DisqueHandler, words: list[bytes]) -> None:
             return
     queue = jobs.queue(name) if is_set and state else jobs.find_queue(name)
     if is_set and state and queue is None:
-        handler.out.append(TOO_MANY_QUEUES)
+        handler.out.append(replies.TOO_MANY_QUEUES)
         return
     if is_set and queue is not None:
         jobs.pause(queue, state)

@@ -8,6 +8,7 @@ from kestreld.jobs.job import ACKED, DELAYED, NAMES, Job, created_of
 OK: Final = b"+OK\r\n"
 NIL: Final = b"$-1\r\n"
 NIL_ARRAY: Final = b"*-1\r\n"
+TOO_MANY_QUEUES: Final = b"-ERR too many queues\r\n"
 SYNTAX_ERROR: Final = b"-ERR syntax error\r\n"
 NOT_AN_INTEGER: Final = b"-ERR value is not an integer or out of range\r\n"
 BAD_ID: Final = b"-BADID Invalid Job ID format.\r\n"

@@ -37,7 +37,7 @@ def cool(net: JobNet) -> None:
     net.run(COOLED_MS)
     for node in net.nodes:  # tombstones go as others come
         for number in range(2 * JOBS):
-            node.shared.delete_everywhere(b"D-%038d" % number)
+            node.shared.delete_everywhere(b"D-00000000-%024d-05a1" % number)
     net.run(COOLED_MS)
     for node in net.nodes:
         for _ in range(JOBS):

@@ -9,6 +9,7 @@ from kestreld.cluster.client_keys import ANSWER_MS
 from kestreld.cluster.job_messages import FoundKey
 from kestreld.jobs.job import COPY, QUEUED
 from kestreld.jobs.keys import KEY_TIME_MS, key_in
+from kestreld.server.disque.adding import Adding
 from tests.support.job_net import RETRY_MS, TTL_MS, JobNet, JobNode, Q
 
 OPTIONS: Final = (TTL_MS, RETRY_MS, 0, -1)
@@ -207,7 +208,7 @@ def test_each_queue_has_its_own_keys() -> None:
     first = Keyed(net.nodes[0])
     net.run(100)
     found: list[bytes] = []
-    net.nodes[1].shared.keys.find(key_in(b"other", b"key"), b"D-%038d" % 1, found.append)
+    net.nodes[1].shared.keys.find(key_in(b"other", b"key"), b"D-00000000-%024d-05a1" % 1, found.append)
     net.run(100)
     assert found == [b""]
     assert first.answer
@@ -324,7 +325,7 @@ def test_a_search_that_is_cancelled_keeps_nobody_waiting() -> None:
     net = JobNet(3)
     node = net.nodes[0]
     told: list[bytes] = []
-    search = node.shared.keys.find(key_in(Q, b"key"), b"D-" + b"0" * 38, told.append)
+    search = node.shared.keys.find(key_in(Q, b"key"), b"D-00000000-%024d-05a1" % 0, told.append)
     node.shared.keys.cancel(search)
     other = Keyed(net.nodes[1])
     net.run(1000)
@@ -335,8 +336,8 @@ def test_late_answers_change_nothing() -> None:
     net = JobNet(3)
     first = Keyed(net.nodes[0])
     net.run(100)
-    net.nodes[0].receive(net.nodes[1], FoundKey(first.new_id, b"D-%038d" % 1))
-    net.nodes[0].receive(net.nodes[1], FoundKey(b"D-%038d" % 2, b"D-%038d" % 1))
+    net.nodes[0].receive(net.nodes[1], FoundKey(first.new_id, b"D-00000000-%024d-05a1" % 1))
+    net.nodes[0].receive(net.nodes[1], FoundKey(b"D-00000000-%024d-05a1" % 2, b"D-00000000-%024d-05a1" % 1))
     assert first.answer == first.new_id
 
 
@@ -353,3 +354,30 @@ def test_keys_are_known_after_a_restart() -> None:
     again = Keyed(net.nodes[1])
     net.run(1000)
     assert again.answer == first.answer
+
+
+@pytest.mark.parametrize("what", ["flushed", "collected"])
+def test_a_job_is_in_its_queue_although_that_was_flushed_or_collected_while_others_were_asked_for_its_key(
+    what: str,
+) -> None:
+    net = JobNet(2)
+    here = net.nodes[0]
+    replies: list[bytes] = []
+    adding = Adding(
+        lambda _, reply: replies.append(reply), here.shared, net.now_ms + 5000, here.queue, b"body", OPTIONS, b"key", 1
+    )
+    adding.begin(waits=True)
+    assert replies == []
+    if what == "flushed":
+        ending = here.jobs.clear()
+    else:
+        here.jobs.unlist(here.queue)
+        here.wait(1)  # for the queue that is made anew
+        ending = iter(())
+    net.run(1000)
+    for _ in ending:
+        pass
+    (reply,) = replies
+    job_id = reply.strip(b"+\r\n")
+    assert here.get() == job_id
+    here.jobs.remove(here.job(job_id))

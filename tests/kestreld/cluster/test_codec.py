@@ -1,13 +1,13 @@
 """Messages of the bus as bytes, both ways, and bytes that are none."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestreld.cluster.codec import TIME_MS_MAX, Message, Unreadable, pack, read
+from kestreld.cluster.codec import TIME_MS_MAX, TIMES_MAX, Message, Unreadable, pack, read
 from kestreld.cluster.frames import FIRST_MESSAGE
 from kestreld.cluster.job_messages import (
     CaughtUp,
@@ -113,6 +113,28 @@ def test_a_message_that_is_cut_short_or_goes_on_is_refused(message: Message) -> 
             read(number, body[:end])
     with pytest.raises(Unreadable):
         read(number, body + b"\0")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        WatchJob(b"D-dcb833cf-8YL1NT17e9+wsA/09Nqx\r\nQI-05a1"),
+        FoundKey(JOB, b"\r\n" * 20),
+        ReplJob(replace(COPY, job_id=b"x" * 40)),
+        ReplJob(replace(COPY, owners=(A, b"\r\n" * 20))),
+        ReplJob(replace(COPY, nacks=TIMES_MAX + 1)),
+        ReplJob(replace(DEAD, death=replace(DEATH, reason=b"x" * 101))),
+        Moved(JOB, b"q", replace(DEATH, reason=b"one\r\ntwo"), 0, 0),
+        Moved(JOB, b"q", None, 0, TIMES_MAX + 1),
+        Notice(Word.WORKING, JOB, TIMES_MAX + 1, 0, 0),
+        JobEnded(JOB, b"acked\r\n+more"),
+        JobEnded(JOB, b""),
+    ],
+    ids=name,
+)
+def test_what_clients_would_be_shown_or_what_could_not_be_counted_on_is_refused(message: Message) -> None:
+    with pytest.raises(Unreadable):
+        read(*pack(message))
 
 
 def test_every_kind_of_message_is_tried_here() -> None:

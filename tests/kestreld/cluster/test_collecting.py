@@ -406,8 +406,8 @@ def test_what_is_said_of_acknowledgements_that_nobody_has_changes_nothing(net: J
     node, job_id = net.nodes[0], net.nodes[0].add(1)
     node.receive(net.nodes[1], GotAck(job_id, is_known=True, owners=(net.nodes[1].id,)))
     assert node.state_of(job_id) == QUEUED
-    node.receive(net.nodes[1], GotAck(b"D-%038d" % 1, is_known=True, owners=()))
-    node.receive(net.nodes[1], DelJob((b"D-%038d" % 1,)))
+    node.receive(net.nodes[1], GotAck(b"D-00000000-%024d-05a1" % 1, is_known=True, owners=()))
+    node.receive(net.nodes[1], DelJob((b"D-00000000-%024d-05a1" % 1,)))
     assert net.sent == []
 
 

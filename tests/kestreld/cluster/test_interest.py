@@ -1,7 +1,7 @@
 """Which nodes a node remembers as wanting jobs, although what they say is lost now and then."""
 
 from kestreld.jobs.job import NEVER, Job
-from tests.support.job_net import JobNet
+from tests.support.job_net import JobNet, Q
 
 
 def test_a_job_stays_where_it_is_if_nobody_waits_elsewhere_any_longer_be_that_lost_with_its_link() -> None:
@@ -109,3 +109,17 @@ def test_each_record_of_a_copy_says_when_it_is_queued_again() -> None:
     net.run(50)
     assert len(times) >= 2
     assert NEVER not in times
+
+
+def test_who_waits_for_a_queue_that_was_collected_and_made_anew_gets_jobs() -> None:
+    net = JobNet(2)
+    here, there = net.nodes
+    there.wait(2000)
+    net.run(2500)
+    there.jobs.unlist(there.queue)
+    assert there.jobs.queues.get(Q) is None
+    there.wait()
+    net.run(5000)
+    job_id = here.add(1)
+    net.run(100)
+    assert there.fetched == [job_id]

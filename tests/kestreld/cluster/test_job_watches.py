@@ -154,7 +154,7 @@ def test_a_job_of_which_an_acknowledgement_is_remembered_is_answered_for_at_once
 
 
 def test_a_job_that_nobody_knows_is_unknown_once_all_have_said_so(net: JobNet) -> None:
-    waiting = Waiting(net.nodes[0], b"D-%038d" % 1)
+    waiting = Waiting(net.nodes[0], b"D-00000000-%024d-05a1" % 1)
     net.run(1)
     assert waiting.ends == []
     net.run(2)
@@ -163,7 +163,7 @@ def test_a_job_that_nobody_knows_is_unknown_once_all_have_said_so(net: JobNet) -
 
 
 def test_a_node_that_stands_alone_knows_no_job_of_others() -> None:
-    waiting = Waiting(JobNet(1).nodes[0], b"D-%038d" % 1)
+    waiting = Waiting(JobNet(1).nodes[0], b"D-00000000-%024d-05a1" % 1)
     assert waiting.ends == [UNKNOWN]
 
 
@@ -310,6 +310,6 @@ def test_so_many_jobs_are_watched_for_another_node_and_no_more(net: JobNet) -> N
 
 
 def test_a_word_that_is_no_end_counts_as_what_it_says_and_no_more(net: JobNet) -> None:
-    waiting = Waiting(net.nodes[0], b"D-%038d" % 1)
-    net.nodes[0].receive(net.nodes[1], JobEnded(b"D-%038d" % 2, b"acked"))
+    waiting = Waiting(net.nodes[0], b"D-00000000-%024d-05a1" % 1)
+    net.nodes[0].receive(net.nodes[1], JobEnded(b"D-00000000-%024d-05a1" % 2, b"acked"))
     assert waiting.ends == []

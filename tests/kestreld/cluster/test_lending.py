@@ -17,9 +17,10 @@ from kestreld.cluster.job_messages import (
     Stored,
     TookBack,
 )
+from kestreld.cluster.lending import REMIND_MS
 from kestreld.cluster.nodes import Flag
 from kestreld.jobs.job import BORROWED, DELAYED, LENT, LET_GO, QUEUED
-from tests.support.job_net import JobNet, Q
+from tests.support.job_net import TIMEOUT_MS, JobNet, Q
 
 
 def test_a_job_that_is_sent_back_at_once_is_not_lost() -> None:
@@ -252,6 +253,16 @@ def test_a_taker_that_never_comes_back_takes_the_job_along_only_if_it_was_let_go
     for node in (net.nodes[0], net.nodes[2]):
         node.forget(net.nodes[1])
     assert deliveries(net) == ([] if step is LetGo else [job_id]), step
+
+
+def test_a_job_that_was_lent_comes_back_when_giver_and_taker_stop_and_only_the_giver_starts_again() -> None:
+    net, job_id = on_its_way(LendJob)
+    for node in net.nodes[:2]:
+        node.crash()
+    net.is_manual = False
+    net.nodes[0].start()
+    net.run(TIMEOUT_MS + 2 * REMIND_MS)
+    assert net.queued_at(job_id) == [0]
 
 
 @pytest.mark.parametrize("step", STEPS)

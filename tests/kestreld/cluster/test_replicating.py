@@ -199,11 +199,9 @@ def test_a_late_answer_counts(net: JobNet) -> None:
 # Default copies
 
 
-@pytest.mark.parametrize(("nodes", "copies", "is_counted"), [(1, 1, True), (2, 2, True), (3, 3, False), (7, 3, False)])
-def test_a_job_has_three_copies_where_there_are_as_many_nodes(nodes: int, copies: int, is_counted: bool) -> None:
-    replicating = JobNet(nodes).nodes[0].shared.replicating
-    assert replicating.default_copies() == copies
-    assert replicating.default_below_three == is_counted
+@pytest.mark.parametrize(("nodes", "copies"), [(1, 1), (2, 2), (3, 3), (7, 3)])
+def test_a_job_has_three_copies_where_there_are_as_many_nodes(nodes: int, copies: int) -> None:
+    assert JobNet(nodes).nodes[0].shared.replicating.default_copies() == copies
 
 
 def test_nodes_that_are_down_leaving_or_slow_do_not_count() -> None:

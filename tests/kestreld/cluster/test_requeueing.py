@@ -461,6 +461,26 @@ def test_a_letter_that_is_put_back_is_in_its_queue_at_one_node_with_its_counters
     assert [node.job(job_id).nacks for node in net.nodes] == [0] * 3
 
 
+def test_a_holder_that_missed_that_a_letter_was_put_back_does_not_make_it_one_again() -> None:
+    net = JobNet(3)
+    job_id = net.nodes[0].add(3, retries=1)
+    net.run(10)
+    for _ in range(2):
+        fetch_what_is_queued(net)
+        assert net.nodes[1].jobs.nack(net.nodes[1].job(job_id))
+        net.run(10)
+    assert letters(net) == [(1, job_id)]
+    net.partition(2)
+    assert net.nodes[1].jobs.redrive(net.nodes[1].job(job_id))
+    net.run(10)
+    net.heal()
+    net.run(RETRY_MS + 2 * GAP_MS + LATE_MS)
+    assert letters(net) == []
+    assert net.queued_at(job_id) == [1]
+    jobs = [node.job(job_id) for node in net.nodes]
+    assert [(job.terms.queue.name, job.nacks + job.deliveries) for job in jobs] == [(b"q", 0)] * 3
+
+
 def test_queues_of_dead_letters_are_there_only_where_there_are_any(net: JobNet) -> None:
     job_id = fetched(net)
     bury(net.nodes[0], job_id)

@@ -196,7 +196,7 @@ def test_an_owner_that_has_let_a_job_go_is_told_nothing_more_about_it(net: JobNe
     net.nodes[2].jobs.remove(net.nodes[2].job(job_id))
     net.nodes[0].receive(net.nodes[2], LeftJob((job_id,)))
     assert net.nodes[0].owners(job_id) == {0, 1}
-    net.nodes[0].receive(net.nodes[2], LeftJob((b"D-%038d" % 1,)))
+    net.nodes[0].receive(net.nodes[2], LeftJob((b"D-00000000-%024d-05a1" % 1,)))
     net.sent.clear()
     net.nodes[0].get()
     net.run(RETRY_MS + 1000)
