@@ -58,10 +58,13 @@ class Keeping:
         return asked_for if len(job.tries) > 1 else one.replicate or asked_for
 
     def _may_be_of_another(self, job: Sent, one: Try) -> bool:
-        """Whether an ADDJOB before has made the job, which waits still, was given up, or whose node has died."""
+        """Whether an ADDJOB that came before the answer has made the job, which waits still, was given up, or whose
+        node has died. It may have been sent later: nodes may be asked for a key for long.
+        """
         return any(
-            other.act.sent_us < one.act.sent_us and (other.outcome != "ok" or other.act.served_us > one.act.served_us)
+            other.act.sent_us < one.act.served_us and (other.outcome != "ok" or other.act.served_us > one.act.served_us)
             for other in job.tries
+            if other is not one
         )
 
     def _takes_none(self, one: Try) -> bool:
