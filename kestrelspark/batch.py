@@ -199,9 +199,8 @@ class PushdownReader(JournalReader):
 
 
 def _literally(name: str) -> str:
-    """A pattern that matches only this name, in the form it has on disk."""
-    on_disk = name.encode().decode("latin-1")
-    return re.sub(r"([*?[])", r"[\1]", on_disk)
+    """A pattern that matches only this name."""
+    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def _floor_ms(at: datetime.datetime) -> int:

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from kestrelctl.shell.exit_codes import ExitCode
-from kestreld.journal.discovery import JournalFile
+from kestreld.journal.discovery import JournalFile, text_of
 from kestreld.journal.segment import parse_segment_name
 from kestrelspark.progress import ItemPosition, ReplayProgress
 from kestrelspark.rows import COLUMNS as KINDS
-from kestrelspark.rows import CORRUPT, VALUE, Mode, RowSelection, file_batches, text_of
+from kestrelspark.rows import CORRUPT, VALUE, Mode, RowSelection, file_batches
 from kestrelspark.storage import ENVIRONMENT
 
 COLUMNS: Final = (

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.discovery import JournalFile
+from kestreld.journal.discovery import JournalFile, text_of
 from kestreld.journal.records import Origin
 from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, DamagedStretch, Endings, Progress, Puts, contents
 from kestrelspark.scanning import blocks
@@ -285,11 +285,6 @@ def _batch(columns: dict[str, Column], count: int, file: JournalFile, selection:
 
 def schema(columns: Sequence[str]) -> Any:
     return pa.schema([(name, COLUMNS[name]) for name in columns])
-
-
-def text_of(name: str) -> str:
-    """Decode a queue's name: on disk each byte is a character."""
-    return name.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:

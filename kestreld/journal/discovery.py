@@ -108,7 +108,7 @@ def discover(
 ) -> Discovery:
     """The journal files under paths, which may be globs: spools, archives, folders of them, or single files.
 
-    `queues` are names or patterns of queues, none = all. Segments that ended before `since_ms` are left out. `files`
+    `queues` are names or patterns of queues as text, none = all. Segments that ended before `since_ms` are left out. `files`
     are those of this machine by default. Raises FileNotFoundError for a path where there is nothing, OSError.
     """
     files = files or FileLayer()
@@ -124,7 +124,7 @@ def discover(
         elif (queue := queue_of(name)) is not None and _is_wanted(*_family(queue), queues):
             kestrel_files.setdefault((folder, queue), []).append((name, named))
     for segment in files.at_once(partial(_look_at, files), segment_paths):
-        if segment is not None and _is_wanted(_queue_of(segment), "", queues):
+        if segment is not None and _is_wanted(text_of(_queue_of(segment)), "", queues):
             segments.setdefault(_journal_of(files, segment), []).append(segment)
     found = Discovery()
     for journal in sorted(segments):
@@ -163,6 +163,11 @@ def _is_wanted(family: str, reader: str, queues: Sequence[str]) -> bool:
 def _family(queue: str) -> tuple[str, str]:
     family, _, child = queue.partition("+")
     return family, child
+
+
+def text_of(name: str) -> str:
+    """Decode a queue's or reader's name: on disk each byte is a character."""
+    return name.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def server_of(path: str) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kestreld.journal.discovery import Discovery, JournalFile, KnownReader, discover
+from kestrelctl.journals.times import now_ms
+from kestreld.journal.discovery import Discovery, JournalFile, KnownReader, discover, text_of
 from kestreld.journal.records import FRAME_BYTES, Kind, Type, read_reader
 from kestrelspark.analysis import PERCENTILES, bucket_seconds
 from kestrelspark.batch import KestrelSource
@@ -43,7 +44,7 @@ class Report:
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
-    """Analyse all journals under paths; None if there are no events. `bucket_s` 0 = chosen for a plot.
+    """Analyse all journals under paths; None if there are no events and no items wait. `bucket_s` 0 = chosen for a plot.
 
     `state` is a folder with the rows of earlier runs, to which those of this run are added; "" = none. Raises
     FileNotFoundError for a missing path, Failure.
@@ -65,9 +66,10 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
         notes.append(f"Damaged stretches in the journals: {damaged}. Their content is not included.")
     shown = events.where(f"at_ms >= {since_ms or 0}")
     first_ms, last_ms = shown.selectExpr("min(at_ms)", "max(at_ms)").first()
-    if first_ms is None:
-        events.unpersist()
-        return None
+    has_events = first_ms is not None
+    if not has_events:
+        last_ms = now_ms() if until_ms is None else until_ms
+        first_ms = last_ms if since_ms is None else min(since_ms, last_ms)
     bucket_s = bucket_s or bucket_seconds(first_ms, last_ms)
     spark.createDataFrame([dataclasses.astuple(one) for one in readers], READER_SCHEMA).createOrReplaceTempView(
         "kestrel_readers"
@@ -77,7 +79,12 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     steps.createOrReplaceTempView("kestrel_steps_raw")
     steps = spark.sql(_BUCKETED.format(bucket_ms=bucket_s * 1000, since_ms=since_ms or 0)).persist()
     steps.createOrReplaceTempView("kestrel_steps")
-    spark.sql(_BASE).createOrReplaceTempView("kestrel_base")
+    base = spark.sql(_BASE)
+    if not has_events and base.where("backlog_items > 0").isEmpty():
+        steps.unpersist()
+        events.unpersist()
+        return None
+    base.createOrReplaceTempView("kestrel_base")
     buckets = spark.sql(_BUCKETS.format(figures=_figures())).persist()
     buckets.createOrReplaceTempView("kestrel_buckets")
     minutes = spark.sql(_MINUTES)
@@ -175,7 +182,7 @@ def _readers(
     spark: Any, found: Discovery, changed: Sequence[JournalFile], known: Sequence[KnownReader]
 ) -> list[KnownReader]:
     """The readers of every journal: `known` ones, those that CHECKPOINTs name, and those that came in `changed`."""
-    readers = {_key(one): one for one in found.readers}
+    readers = {_key(one): one for one in map(_named, found.readers)}
     for one in known:
         later = readers.get(_key(one))
         if later is None:
@@ -184,7 +191,7 @@ def _readers(
             readers[_key(one)] = dataclasses.replace(one, until_id=later.until_id)
     if changed:
         for changes in spark.sparkContext.parallelize(changed, min(len(changed), 64)).map(_new_readers).collect():
-            for one in changes:
+            for one in map(_named, changes):
                 if _key(one) in readers and one.until_id is not None:
                     readers[_key(one)] = dataclasses.replace(readers[_key(one)], until_id=one.until_id)
                 else:
@@ -194,6 +201,11 @@ def _readers(
             one = KnownReader(file.server, file.queue, 0, file.reader, 0, None, 0, 0)
             readers[_key(one)] = one
     return list(readers.values())
+
+
+def _named(reader: KnownReader) -> KnownReader:
+    """With names as they are in rows, in place of their form on disk."""
+    return dataclasses.replace(reader, queue=text_of(reader.queue), reader=text_of(reader.reader))
 
 
 def _key(reader: KnownReader) -> tuple[str, str, int, str]:
@@ -214,10 +226,9 @@ def _new_readers(file: JournalFile) -> list[KnownReader]:
         for record_type, start, end in block.others:
             if record_type == Type.READER:
                 change = read_reader(buffer[start + FRAME_BYTES : end])
-                name = change.name.encode("latin-1").decode("utf-8", "replace")
                 if change.kind == Kind.QUEUE or change.dropped:
                     until_id = max(next_id, change.at_id) if change.dropped else None
-                    changes.append(KnownReader(file.server, file.queue, journal_id, name, change.at_id, until_id, 0, 0))
+                    changes.append(KnownReader(file.server, file.queue, journal_id, change.name, change.at_id, until_id, 0, 0))
     return changes
 
 
@@ -295,7 +306,7 @@ select server, queue, reader, max_by(minute_ms, puts) as busiest_minute_ms, max(
 _QUEUES: Final = """
 select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
     greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items,
-    coalesce(b.backlog_max_items, base.backlog_items) as backlog_max_items
+    greatest(b.backlog_max_items, base.backlog_items, 0) as backlog_max_items
 from (
     select server, queue, reader, sum(change) as change, {figures},
         count_if(event = 'got' and wait_ms is null) as got_without_wait

@@ -289,17 +289,18 @@ def test_a_folder_without_journals_has_no_rows(spark: Any, tmp_path: Path) -> No
 def test_filters_that_are_pushed_down_give_the_same_rows(spark: Any, tmp_path: Path) -> None:
     from kestrelspark.batch import PUSHDOWN_SETTING, register
 
-    for name in ("work", "w*rk"):
+    for name in ("work", "w*rk", "caf\xc3\xa9"):
         write_segment(tmp_path / f"{name.replace('*', '%2A')}.journal", 1, 1, puts(1, 50, every_ms=1000), queue=name)
     wheres = [
         "queue = 'w*rk'",
         "queue in ('work', 'none') and event = 'put'",
+        "queue = 'café'",
         "at >= timestamp_millis(1700000010000) and at < timestamp_millis(1700000020000)",
         "at > timestamp_millis(1700000010000) and at <= timestamp_millis(1700000020000)",
         "at is null",
     ]
     expected = [rows(source(spark, tmp_path, includeValue="true").where(where)) for where in wheres]
-    assert [sum(one.values()) for one in expected] == [50, 50, 20, 20, 0]
+    assert [sum(one.values()) for one in expected] == [50, 50, 50, 30, 30, 0]
     spark.conf.set(PUSHDOWN_SETTING, "true")
     register(spark)
     try:

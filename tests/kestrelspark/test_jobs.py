@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel.ops import ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
-from kestreld.journal.records import Reason, put_record
+from kestreld.journal.records import Kind, ReaderChange, Reason, put_record, reader_record
 from kestreld.journal.verify import verify_spool
 from kestrelspark.__main__ import main
 from kestrelspark.analysis import PERCENTILES
@@ -270,6 +270,41 @@ def test_a_queue_where_items_wait_and_nothing_happens_in_the_period_is_in_the_re
     }
     backlog = page(found).partition("<h2>stuck</h2>")[2].partition("Backlog, items")[2].partition("</figure>")[0]
     assert ">10</text>" in backlog  # the top of the scale
+
+
+def test_items_that_wait_are_in_the_report_even_if_nothing_happened_in_any_queue(spark: Any, tmp_path: Path) -> None:
+    write_segment(tmp_path / "work.journal", 1, 1, [*puts(1, 9), got(1, 9, BEGIN_MS + 50, reader=2)])
+    since_ms = BEGIN_MS + 1_000_000
+    found = report(spark, [str(tmp_path)], Choice(since=str(since_ms), until=str(since_ms + 60_000)))
+    assert found is not None
+    assert (found.first_ms, found.last_ms) == (since_ms, since_ms + 60_000)
+    figures = [(row["reader"], row["puts"], row["backlog_items"], row["backlog_max_items"]) for row in rows(found.queues)]
+    assert figures == [("", 0, 9, 9)]
+    assert "<h2>work</h2>" in page(found)
+    write_segment(tmp_path / "work.journal", 2, 10, [got(1, 9, BEGIN_MS + 60)])
+    assert report(spark, [str(tmp_path)], Choice(since=str(since_ms))) is None
+
+
+def test_the_largest_backlog_may_be_the_one_at_the_beginning_of_the_period(spark: Any, tmp_path: Path) -> None:
+    write_segment(tmp_path / "work.journal", 1, 1, [*puts(1, 9), got(1, 7, BEGIN_MS + 1_000_000)])
+    found = report(spark, [str(tmp_path)], Choice(since=str(BEGIN_MS + 500_000)))
+    assert found is not None
+    (row,) = [one for one in rows(found.queues) if one["reader"] == ""]
+    assert (row["backlog_items"], row["backlog_max_items"]) == (2, 9)
+
+
+def test_queues_and_children_have_any_names_and_are_selected_by_them(spark: Any, tmp_path: Path) -> None:
+    on_disk = "café".encode().decode("latin-1")
+    created = reader_record(ReaderChange(3, False, Kind.QUEUE, BEGIN_MS, 1, on_disk))
+    records = [created, *puts(1, 9), got(1, 3, BEGIN_MS + 50), got(1, 5, BEGIN_MS + 50, reader=3)]
+    write_segment(tmp_path / "caf%C3%A9.journal", 1, 1, records, queue=on_disk)
+    write_segment(tmp_path / "work.journal", 1, 1, puts(1, 9))
+    found = report(spark, [str(tmp_path)], Choice(queues=["caf?"]))
+    assert found is not None
+    figures = {
+        (row["queue"], row["reader"]): (row["puts"], row["got"], row["backlog_items"]) for row in rows(found.queues)
+    }
+    assert figures == {("café", ""): (9, 3, 6), ("café", "audit"): (9, 0, 9), ("café", "café"): (9, 5, 4)}
 
 
 def test_nothing_to_report_is_said(spark: Any, tmp_path: Path) -> None:
