@@ -4,7 +4,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -17,7 +17,7 @@ from kestreld.journal.job_segments import parse_job_segment_name
 from kestreld.journal.kestrel.format import queue_of, replayed_files
 from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.marker import find_marker
-from kestreld.journal.records import ID_MAX, Checkpoint
+from kestreld.journal.records import ID_MAX, Checkpoint, Kind
 from kestreld.journal.segment import MAGIC, Header, parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX
 
@@ -84,7 +84,8 @@ class _Segment:
 class KnownReader:
     """A reader that a journal's CHECKPOINTs name. Items with ids from `from_id` to before `until_id` are its own.
 
-    `backlog_items` were not done when the first segment there is began; `until_id` None = it is still there.
+    `backlog_items` were not done when the first segment there is began; `until_id` None = it is still there. Others of
+    its name may have been before and after it: `number` tells them apart, 0 = not known.
     """
 
     server: str
@@ -95,6 +96,8 @@ class KnownReader:
     until_id: int | None
     backlog_items: int
     backlog_bytes: int
+    number: int = 0
+    ended_at_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -108,8 +111,8 @@ def discover(
 ) -> Discovery:
     """The journal files under paths, which may be globs: spools, archives, folders of them, or single files.
 
-    `queues` are names or patterns of queues as text, none = all. Segments that ended before `since_ms` are left out. `files`
-    are those of this machine by default. Raises FileNotFoundError for a path where there is nothing, OSError.
+    `queues` are names or patterns of queues as text, none = all. Segments that ended before `since_ms` are left out.
+    `files` are those of this machine by default. Raises FileNotFoundError for a path where there is nothing, OSError.
     """
     files = files or FileLayer()
     segments: dict[str, list[_Segment]] = {}
@@ -335,20 +338,15 @@ def _readers(by_number: dict[int, _Segment], journal_id: int) -> Iterator[KnownR
         states = {state.number: state for state in checkpoint.readers}
         for dropped in known.keys() - states.keys():
             reader = known.pop(dropped)
-            gone.append(
-                KnownReader(
-                    reader.server,
-                    reader.queue,
-                    journal_id,
-                    reader.reader,
-                    reader.from_id,
-                    checkpoint.next_id,
-                    reader.backlog_items,
-                    reader.backlog_bytes,
-                )
-            )
+            namesakes = [state.at_id for state in states.values() if state.name == reader.reader]
+            until_id = max(min([checkpoint.next_id, *namesakes]), reader.from_id)
+            ended_at_ms = None if segment.header is None else segment.header.created_at_ms
+            gone.append(replace(reader, until_id=until_id, ended_at_ms=ended_at_ms))
         for state in states.values():
             if state.number not in known:
+                backlog_items = state.items + state.held_items
+                if state.kind == Kind.STREAM:  # a position only
+                    backlog_items = max(checkpoint.next_id - state.head, 0)
                 known[state.number] = KnownReader(
                     segment.server,
                     _queue_of(segment),
@@ -356,8 +354,9 @@ def _readers(by_number: dict[int, _Segment], journal_id: int) -> Iterator[KnownR
                     state.name,
                     max(state.at_id, checkpoint.next_id) if is_first else state.at_id,
                     None,
-                    state.items + state.held_items if is_first else 0,
+                    backlog_items if is_first else 0,
                     state.data_bytes + state.held_bytes if is_first else 0,
+                    state.number,
                 )
         is_first = False
     yield from gone

@@ -47,7 +47,8 @@ class _Begun:
 def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
     """The events of Kestrel files, a row for each item, and the 1.x queues whose removes cannot be matched to items.
 
-    `at_ms` of a remove is its earliest time, `not_after_ms` its latest.
+    Those of each folder must have a journal id of their own: items are numbered from 0 in each. `at_ms` of a remove is
+    its earliest time, `not_after_ms` its latest.
     """
     tasks = spark.sparkContext.parallelize(files, len(files))
     summaries: list[Summary] = tasks.map(_summary).collect()
@@ -117,8 +118,9 @@ def _taken_batch(begun: _Begun, taken: list[Taken]) -> Any:
     items = [None if begun.is_counted else beginning.item(one.item) for one in taken]
     early = np.array([one.not_before_ms for one in taken], np.int64)
     late = np.array([one.not_after_ms for one in taken], np.int64)
-    early[early < 0] = max(beginning.previous_add_at_ms, 0)
     late[late < 0] = beginning.next_add_at_ms if beginning.next_add_at_ms >= 0 else begun.modified_at_ms
+    is_first = early < 0
+    early[is_first] = beginning.previous_add_at_ms if beginning.previous_add_at_ms >= 0 else late[is_first]
     # Items that a rewrite of the file added again keep their old times.
     late = np.maximum(early, late)
     return _batch(begun.file, [EVENTS[one.event] for one in taken], items, early, late, None)
@@ -129,7 +131,7 @@ def _batch(file: JournalFile, events: list[str], ids: Any, at_ms: Any, not_after
     arrays = [
         pa.repeat(file.server, count),
         pa.repeat(file.queue, count),
-        pa.repeat(pa.scalar(0, pa.int64()), count),
+        pa.repeat(pa.scalar(file.journal_id or 0, pa.int64()), count),
         pa.repeat(file.reader, count),
         pa.array(events),
         pa.array(ids, pa.int64()),

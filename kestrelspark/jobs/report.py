@@ -1,13 +1,14 @@
 """report: the load of queues and how long items waited, from the journals alone."""
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kestrelctl.journals.times import now_ms
 from kestreld.journal.discovery import Discovery, JournalFile, KnownReader, discover, text_of
-from kestreld.journal.records import FRAME_BYTES, Kind, Type, read_reader
+from kestreld.journal.records import FRAME_BYTES, ID_MAX, Type, read_reader
 from kestrelspark.analysis import PERCENTILES, bucket_seconds
 from kestrelspark.batch import KestrelSource
 from kestrelspark.jobs.convert import Choice, write_pending
@@ -22,12 +23,13 @@ GROUP: Final = ("server", "queue", "reader")
 COUNTED: Final = ("got", "expired", "moved", "discarded", "flushed", "retried")
 READER_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, from_id long, until_id long, "
-    "backlog_items long, backlog_bytes long"
+    "backlog_items long, backlog_bytes long, number long, ended_at_ms long"
 )
 SOURCE_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, event string, id long, at timestamp, size long, "
     "due_time timestamp"
 )
+Key = tuple[str, str, int, int, str]
 SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.split(", ")]
 
 
@@ -44,14 +46,15 @@ class Report:
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
-    """Analyse all journals under paths; None if there are no events and no items wait. `bucket_s` 0 = chosen for a plot.
+    """Analyse all journals under paths; None if there are no events and no items wait.
 
-    `state` is a folder with the rows of earlier runs, to which those of this run are added; "" = none. Raises
-    FileNotFoundError for a missing path, Failure.
+    `bucket_s` 0 = chosen for a plot. `state` is a folder with the rows of earlier runs, to which those of this run are
+    added; "" = none. Raises FileNotFoundError for a missing path, Failure.
     """
     since_ms, until_ms = instant_ms(choice.since, "since"), instant_ms(choice.until, "until")
     # A wait spans two rows, so rows before `since` are needed, too.
     found = discover(paths, choice.queues, files=ENVIRONMENT.files)
+    found.files = _by_folder(found.files)
     if state:
         native, readers = _kept(spark, choice, found, state)
     else:
@@ -71,12 +74,17 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
         last_ms = now_ms() if until_ms is None else until_ms
         first_ms = last_ms if since_ms is None else min(since_ms, last_ms)
     bucket_s = bucket_s or bucket_seconds(first_ms, last_ms)
+    readers = [*_until_replaced(readers, found), *_of_kestrels(found)]
     spark.createDataFrame([dataclasses.astuple(one) for one in readers], READER_SCHEMA).createOrReplaceTempView(
         "kestrel_readers"
     )
     events.createOrReplaceTempView("kestrel_events")
     steps = spark.sql(_STEPS)
     steps.createOrReplaceTempView("kestrel_steps_raw")
+    if any(_is_over(one) for one in readers):
+        ends = spark.sql(_ENDS)
+        ends = ends.where(f"at_ms < {until_ms}") if until_ms is not None else ends
+        steps.unionByName(ends).createOrReplaceTempView("kestrel_steps_raw")
     steps = spark.sql(_BUCKETED.format(bucket_ms=bucket_s * 1000, since_ms=since_ms or 0)).persist()
     steps.createOrReplaceTempView("kestrel_steps")
     base = spark.sql(_BASE)
@@ -110,7 +118,7 @@ def _kept(spark: Any, choice: Choice, found: Discovery, state: str) -> tuple[Any
         selection = RowSelection(tuple(SOURCE_COLUMNS), _mode(choice))
         count = write_pending(spark, runs, fresh, selection)
         changed = [file for file in fresh if not file.is_compacted]
-        readers = _readers(spark, found, changed, [KnownReader(*one) for one in runs.more])
+        readers = _readers(spark, found, changed, [_saved(one) for one in runs.more if one[2]])
         runs.commit([dataclasses.astuple(one) for one in readers], has_rows=count > 0)
     return spark.read.schema(SOURCE_SCHEMA).parquet(f"{state}/run=*") if runs.run else None, readers
 
@@ -178,29 +186,94 @@ def _newest(found: Discovery) -> list[JournalFile]:
     return [file for file in found.files if not file.is_kestrel and file.is_newest]
 
 
+def _by_folder(files: Iterable[JournalFile]) -> list[JournalFile]:
+    """Kestrel's files with a journal id for each folder: there may be a queue of the same name in each."""
+    folders: dict[str, int] = {}
+    return [
+        dataclasses.replace(file, journal_id=folders.setdefault(os.path.dirname(file.path), len(folders)))
+        if file.is_kestrel
+        else file
+        for file in files
+    ]
+
+
+def _of_kestrels(found: Discovery) -> set[KnownReader]:
+    return {
+        KnownReader(file.server, file.queue, file.journal_id or 0, file.reader, 0, None, 0, 0)
+        for file in found.files
+        if file.is_kestrel
+    }
+
+
 def _readers(
     spark: Any, found: Discovery, changed: Sequence[JournalFile], known: Sequence[KnownReader]
 ) -> list[KnownReader]:
     """The readers of every journal: `known` ones, those that CHECKPOINTs name, and those that came in `changed`."""
-    readers = {_key(one): one for one in map(_named, found.readers)}
-    for one in known:
-        later = readers.get(_key(one))
-        if later is None:
-            readers[_key(one)] = one
-        elif one.until_id is None or later.from_id < one.until_id:  # else it is another reader of that name
-            readers[_key(one)] = dataclasses.replace(one, until_id=later.until_id)
+    named = [_named(one) for one in found.readers]
+    changes: list[KnownReader] = []
     if changed:
-        for changes in spark.sparkContext.parallelize(changed, min(len(changed), 64)).map(_new_readers).collect():
-            for one in map(_named, changes):
-                if _key(one) in readers and one.until_id is not None:
-                    readers[_key(one)] = dataclasses.replace(readers[_key(one)], until_id=one.until_id)
-                else:
-                    readers.setdefault(_key(one), one)
-    for file in found.files:
-        if file.is_kestrel:
-            one = KnownReader(file.server, file.queue, 0, file.reader, 0, None, 0, 0)
-            readers[_key(one)] = one
+        for some in spark.sparkContext.parallelize(changed, min(len(changed), 64)).map(_new_readers).collect():
+            changes += map(_named, some)
+    readers: dict[Key, KnownReader] = {}
+    for one in [*(_numbered(one, [*named, *changes]) for one in known), *named]:
+        earlier = readers.setdefault(_key(one), one)
+        if earlier.until_id is None:
+            readers[_key(one)] = _ended(earlier, one)
+    for one in changes:
+        earlier = readers.setdefault(_key(one), one)
+        if one.until_id is not None:  # a CHECKPOINT knows it less exactly
+            readers[_key(one)] = _ended(earlier, one)
     return list(readers.values())
+
+
+def _ended(reader: KnownReader, end: KnownReader) -> KnownReader:
+    return dataclasses.replace(reader, until_id=end.until_id, ended_at_ms=end.ended_at_ms)
+
+
+def _until_replaced(readers: Sequence[KnownReader], found: Discovery) -> list[KnownReader]:
+    """The readers of a journal end where a newer one of its queue begins, whose id is when that was."""
+    live = {(file.server, text_of(file.queue), file.journal_id) for file in found.files if file.is_live}
+    journals: dict[tuple[str, str], set[int]] = {}
+    for one in readers:
+        journals.setdefault((one.server, one.queue), set()).add(one.journal_id)
+    ended = []
+    for one in readers:
+        newer = [other for other in journals[one.server, one.queue] if other > one.journal_id]
+        # With several servers in one folder there may be two that go on.
+        if newer and not _is_over(one) and (one.server, one.queue, one.journal_id) not in live:
+            one = dataclasses.replace(one, ended_at_ms=min(newer))
+        ended.append(one)
+    return ended
+
+
+def _is_over(reader: KnownReader) -> bool:
+    return reader.until_id is not None or reader.ended_at_ms is not None
+
+
+def _saved(values: Sequence[Any]) -> KnownReader:
+    """Of a state file. Without numbers some names were saved in their form on disk."""
+    one = KnownReader(*values)
+    if one.number:
+        return one
+    try:
+        return dataclasses.replace(one, queue=one.queue.encode("latin-1").decode())
+    except UnicodeError:
+        return one
+
+
+def _numbered(reader: KnownReader, found: Iterable[KnownReader]) -> KnownReader:
+    """With its number, if it was saved without and is there still."""
+    if reader.number:
+        return reader
+    numbers = [
+        one.number
+        for one in found
+        if (one.server, one.queue, one.journal_id, one.reader)
+        == (reader.server, reader.queue, reader.journal_id, reader.reader)
+        and (reader.until_id is None or one.from_id < reader.until_id)
+        and (one.until_id is None or one.until_id > reader.from_id)
+    ]
+    return dataclasses.replace(reader, number=min(numbers, default=0))
 
 
 def _named(reader: KnownReader) -> KnownReader:
@@ -208,8 +281,8 @@ def _named(reader: KnownReader) -> KnownReader:
     return dataclasses.replace(reader, queue=text_of(reader.queue), reader=text_of(reader.reader))
 
 
-def _key(reader: KnownReader) -> tuple[str, str, int, str]:
-    return reader.server, reader.queue, reader.journal_id, reader.reader
+def _key(reader: KnownReader) -> Key:
+    return reader.server, reader.queue, reader.journal_id, reader.number, "" if reader.number else reader.reader
 
 
 def _new_readers(file: JournalFile) -> list[KnownReader]:
@@ -219,16 +292,25 @@ def _new_readers(file: JournalFile) -> list[KnownReader]:
     except FileNotFoundError:
         return []
     changes: list[KnownReader] = []
-    journal_id = file.journal_id or 0
-    next_id = 0
     for block in blocks(buffer, int.from_bytes(buffer[12:16], "little"), len(buffer)):
-        next_id = max(next_id, int(block.puts["id"].max()) + 1 if len(block.puts) else 0)
         for record_type, start, end in block.others:
             if record_type == Type.READER:
                 change = read_reader(buffer[start + FRAME_BYTES : end])
-                if change.kind == Kind.QUEUE or change.dropped:
-                    until_id = max(next_id, change.at_id) if change.dropped else None
-                    changes.append(KnownReader(file.server, file.queue, journal_id, change.name, change.at_id, until_id, 0, 0))
+                until_id, ended_at_ms = (change.at_id, change.at_ms) if change.dropped else (None, None)
+                changes.append(
+                    KnownReader(
+                        file.server,
+                        file.queue,
+                        file.journal_id or 0,
+                        change.name,
+                        change.at_id,
+                        until_id,
+                        0,
+                        0,
+                        change.reader,
+                        ended_at_ms,
+                    )
+                )
     return changes
 
 
@@ -261,24 +343,42 @@ def percentile_names() -> list[str]:
 # The range of a DONE may include ids of items that its reader never had.
 _STEPS: Final = """
 with puts as (select * from kestrel_events where event = 'put')
-select p.server, p.queue, r.reader, 'put' as event, p.at_ms, p.size, cast(null as long) as wait_ms,
-    cast(null as long) as longest_wait_ms, p.size as bytes
+select p.server, p.queue, p.journal_id, r.reader, 'put' as event, p.id, p.at_ms, p.size,
+    cast(null as long) as wait_ms, cast(null as long) as longest_wait_ms, 1L as change
 from puts p join kestrel_readers r
     on p.server = r.server and p.queue = r.queue and p.journal_id = r.journal_id
     and (p.reader is null or p.reader = r.reader) and p.id >= r.from_id and (r.until_id is null or p.id < r.until_id)
 union all
-select e.server, e.queue, e.reader,
-    case e.event when 'confirmed' then 'got' when 'aborted' then 'retried' else e.event end, e.at_ms, p.size,
+select e.server, e.queue, e.journal_id, e.reader,
+    case e.event when 'confirmed' then 'got' when 'aborted' then 'retried' else e.event end, e.id, e.at_ms, p.size,
     if(e.at_ms < greatest(p.at_ms, p.due_at_ms), 0, e.at_ms - greatest(p.at_ms, p.due_at_ms)),
     if(e.not_after_ms < greatest(p.at_ms, p.due_at_ms), 0, e.not_after_ms - greatest(p.at_ms, p.due_at_ms)),
-    p.size as bytes
+    if(e.event = 'aborted', 0L, -1L)
 from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
 where e.event not in ('put', 'delayed', 'leased') and (p.id is null or p.reader is null or p.reader = e.reader)
 """
+# What was left when a reader was dropped, or its journal replaced, waits no longer. When is not always known.
+_ENDS: Final = f"""
+with ended as (
+    select *, lag(end_id, 1, 0L) over (partition by server, queue, journal_id, reader order by end_id) as begin_id
+    from (
+        select *, coalesce(until_id, {ID_MAX}L) as end_id from kestrel_readers
+        where until_id is not null or ended_at_ms is not null
+    )
+)
+select r.server, r.queue, r.journal_id, r.reader, 'dropped' as event, cast(null as long) as id,
+    coalesce(r.ended_at_ms, max(s.at_ms), 0L) as at_ms, cast(null as long) as size, cast(null as long) as wait_ms,
+    cast(null as long) as longest_wait_ms, -r.backlog_items - coalesce(sum(s.change), 0L) as change
+from ended r left join kestrel_steps_raw s
+    on s.server = r.server and s.queue = r.queue and s.journal_id = r.journal_id and s.reader = r.reader
+    and s.id >= r.begin_id and s.id < r.end_id
+group by r.server, r.queue, r.journal_id, r.reader, r.backlog_items, r.ended_at_ms, r.end_id
+having change != 0
+"""
 _BUCKETED: Final = """
-select *, 1 as items, at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown,
-    case event when 'put' then 1 when 'retried' then 0 else -1 end as change
+select server, queue, reader, event, at_ms, size, wait_ms, longest_wait_ms, change, 1 as items,
+    at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown
 from kestrel_steps_raw
 """
 _BASE: Final = """

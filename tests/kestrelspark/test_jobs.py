@@ -1,5 +1,6 @@
 """The jobs: verify beside journal-verify, report beside counting by hand, convert, and what they say without Spark."""
 
+import json
 import os
 import random
 import re
@@ -16,20 +17,20 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel.ops import ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
-from kestreld.journal.records import Kind, ReaderChange, Reason, put_record, reader_record
+from kestreld.journal.records import Kind, ReaderChange, ReaderState, Reason, put_record, reader_record
 from kestreld.journal.verify import verify_spool
 from kestrelspark.__main__ import main
 from kestrelspark.analysis import PERCENTILES
 from kestrelspark.jobs.convert import Choice, convert
 from kestrelspark.jobs.page import page
 from kestrelspark.jobs.plots import plot, whole_buckets
-from kestrelspark.jobs.report import report, rows, write_tables
+from kestrelspark.jobs.report import Report, report, rows, write_tables
 from kestrelspark.jobs.verify import CORRUPT, OK, TRUNCATED, verify
 from kestrelspark.session import java_version
 from tests.support.daemon import running_daemon
 from tests.support.damage import Sample
 from tests.support.queue_client import QueueClient
-from tests.support.segments import BEGIN_MS, got, puts, write_segment
+from tests.support.segments import BEGIN_MS, JOURNAL_ID, got, puts, write_segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 SEGMENTS: Final = 1000
@@ -278,7 +279,9 @@ def test_items_that_wait_are_in_the_report_even_if_nothing_happened_in_any_queue
     found = report(spark, [str(tmp_path)], Choice(since=str(since_ms), until=str(since_ms + 60_000)))
     assert found is not None
     assert (found.first_ms, found.last_ms) == (since_ms, since_ms + 60_000)
-    figures = [(row["reader"], row["puts"], row["backlog_items"], row["backlog_max_items"]) for row in rows(found.queues)]
+    figures = [
+        (row["reader"], row["puts"], row["backlog_items"], row["backlog_max_items"]) for row in rows(found.queues)
+    ]
     assert figures == [("", 0, 9, 9)]
     assert "<h2>work</h2>" in page(found)
     write_segment(tmp_path / "work.journal", 2, 10, [got(1, 9, BEGIN_MS + 60)])
@@ -305,6 +308,90 @@ def test_queues_and_children_have_any_names_and_are_selected_by_them(spark: Any,
         (row["queue"], row["reader"]): (row["puts"], row["got"], row["backlog_items"]) for row in rows(found.queues)
     }
     assert figures == {("café", ""): (9, 3, 6), ("café", "audit"): (9, 0, 9), ("café", "café"): (9, 5, 4)}
+
+
+def test_kestrels_queues_of_one_name_in_two_folders_do_not_mix(spark: Any, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        ops = [*(Op(ADDX, 0, BEGIN_MS + number, 0, b"item") for number in range(5)), Op(REMOVE), Op(REMOVE)]
+        (tmp_path / folder / "work").write_bytes(b"".join(map(encode, ops)))
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    (row,) = rows(found.queues)
+    assert (row["puts"], row["got"], row["backlog_items"]) == (10, 4, 6)
+
+
+def test_a_kestrel_file_that_begins_with_a_remove_does_not_begin_in_1970(spark: Any, tmp_path: Path) -> None:
+    ops = [Op(REMOVE), Op(ADDX, 0, BEGIN_MS, 0, b"a"), Op(ADDX, 0, BEGIN_MS + 10, 0, b"b")]
+    (tmp_path / "work").write_bytes(b"".join(map(encode, ops)))
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    assert (found.first_ms, found.last_ms) == (BEGIN_MS, BEGIN_MS + 10)
+
+
+def figures_of(found: Report | None) -> dict[str, tuple[int, int, int]]:
+    """Puts, gets and the backlog at the end, by reader."""
+    assert found is not None
+    return {row["reader"]: (row["puts"], row["got"], row["backlog_items"]) for row in rows(found.queues)}
+
+
+def reader_change(number: int, name: str, at_id: int, *, dropped: bool = False, kind: Kind = Kind.QUEUE) -> bytes:
+    return reader_record(ReaderChange(number, dropped, kind, BEGIN_MS + at_id, at_id, name))
+
+
+def test_a_reader_that_is_dropped_and_created_again_has_the_items_of_both_times(spark: Any, tmp_path: Path) -> None:
+    queue = "café".encode().decode("latin-1")
+    records = [
+        reader_change(3, "tail", 1), *puts(1, 4), got(1, 1, BEGIN_MS + 4, reader=3),
+        reader_change(3, "tail", 5, dropped=True), *puts(5, 3), reader_change(4, "tail", 8), *puts(8, 2),
+    ]  # fmt: skip
+    live = write_segment(tmp_path / "spool" / "work.journal", 1, 1, records, queue=queue)
+    spool, state = [str(tmp_path / "spool")], str(tmp_path / "state")
+    expected = {"": (9, 0, 9), "audit": (9, 0, 9), "tail": (6, 1, 2)}
+    assert figures_of(report(spark, spool, Choice())) == expected
+    assert figures_of(report(spark, spool, Choice(), 0, state)) == expected
+    # As a state was saved when readers had no numbers.
+    saved = json.loads((tmp_path / "state" / "state.json").read_text())
+    saved["more"] = [[one[0], queue, *one[2:8]] for one in saved["more"] if one[3] != "tail" or one[4] == 1]
+    (tmp_path / "state" / "state.json").write_text(json.dumps(saved))
+    with live.open("ab") as file:
+        file.write(b"".join([*puts(10, 1), got(8, 8, BEGIN_MS + 20, reader=4)]))
+    expected = {"": (10, 0, 10), "audit": (10, 0, 10), "tail": (7, 2, 2)}
+    assert figures_of(report(spark, spool, Choice(), 0, state)) == expected
+
+
+def test_what_a_dropped_reader_had_left_does_not_wait_any_more(spark: Any, tmp_path: Path) -> None:
+    folder, dropped_at_ms = tmp_path / "work.journal", BEGIN_MS + 100_000
+    write_segment(folder, 1, 1, [*puts(1, 9), got(1, 2, BEGIN_MS + 50, reader=2)], backlog_items=3)
+    alone = [ReaderState(1, Kind.QUEUE, "", items=12)]
+    write_segment(folder, 2, 10, puts(10, 1), created_at_ms=dropped_at_ms, readers=alone)
+    assert figures_of(report(spark, [str(tmp_path)], Choice())) == {"": (10, 0, 13), "audit": (9, 2, 0)}
+    assert figures_of(report(spark, [str(tmp_path)], Choice(until=str(dropped_at_ms))))["audit"] == (9, 2, 10)
+    assert figures_of(report(spark, [str(tmp_path)], Choice(since=str(dropped_at_ms + 1)))) == {"": (0, 0, 13)}
+
+
+def test_what_a_replaced_journal_had_left_does_not_wait_but_that_of_another_server_does(
+    spark: Any, tmp_path: Path
+) -> None:
+    newer_id = JOURNAL_ID + 100_000
+    write_segment(tmp_path / "archive" / "work" / str(JOURNAL_ID), 1, 1, puts(1, 9))
+    write_segment(tmp_path / "spool" / "work.journal", 1, 1, puts(1, 2), journal_id=newer_id)
+    found = figures_of(report(spark, [str(tmp_path)], Choice()))
+    assert found == {"": (11, 0, 2), "audit": (11, 0, 2)}
+    (tmp_path / "archive" / "work" / str(JOURNAL_ID)).rename(tmp_path / "work.journal")
+    found = figures_of(report(spark, [str(tmp_path)], Choice()))
+    assert found == {"": (11, 0, 11), "audit": (11, 0, 11)}
+
+
+def test_the_backlog_of_a_stream_is_what_it_has_not_reached(spark: Any, tmp_path: Path) -> None:
+    readers = [ReaderState(1, Kind.QUEUE, ""), ReaderState(2, Kind.STREAM, "lake", 1, 4)]
+    records = [
+        reader_change(3, "late", 10, kind=Kind.STREAM), *puts(10, 5), got(4, 11, BEGIN_MS + 50, reader=2),
+        got(10, 10, BEGIN_MS + 50, reader=3),
+    ]  # fmt: skip
+    write_segment(tmp_path / "work.journal", 2, 10, records, readers=readers)
+    found = figures_of(report(spark, [str(tmp_path)], Choice()))
+    assert found == {"": (5, 0, 5), "lake": (5, 8, 3), "late": (5, 1, 4)}
 
 
 def test_nothing_to_report_is_said(spark: Any, tmp_path: Path) -> None:

@@ -57,19 +57,22 @@ def write_segment(
     previous_bytes: int | None = None,
     backlog_items: int = 0,
     created_at_ms: int = BEGIN_MS,
+    journal_id: int = JOURNAL_ID,
+    readers: Sequence[ReaderState] | None = None,
 ) -> Path:
-    """A segment whose CHECKPOINT knows the queue's own reader, number 1, and the child `audit`, number 2.
+    """A segment whose CHECKPOINT knows `readers`: None = the queue's own, number 1, and the child `audit`, number 2.
 
     `previous_bytes` None = all of the segment before it, where that is in the folder.
     """
     if previous_bytes is None:
         previous_bytes = sum(path.stat().st_size for path in folder.glob(f"{number - 1:010d}-*.seg"))
-    readers = [
-        ReaderState(1, Kind.QUEUE, "", items=backlog_items),
-        ReaderState(2, Kind.QUEUE, "audit", items=backlog_items),
-    ]
-    header = Header(JOURNAL_ID, number, first_id, created_at_ms, queue, replaced)
-    checkpoint = Checkpoint(number, previous_bytes, first_id, 3, readers=readers)
+    if readers is None:
+        readers = [
+            ReaderState(1, Kind.QUEUE, "", items=backlog_items),
+            ReaderState(2, Kind.QUEUE, "audit", items=backlog_items),
+        ]
+    header = Header(journal_id, number, first_id, created_at_ms, queue, replaced)
+    checkpoint = Checkpoint(number, previous_bytes, first_id, 3, readers=list(readers))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / segment_name(number, first_id)
     path.write_bytes(encode_header(header) + checkpoint_record(checkpoint) + b"".join(records))
