@@ -50,6 +50,11 @@ class Boundary:
             item_id = family.first_id
         return Position(family.journal_id, item_id)
 
+    def names_id(self, remote: RemoteQueue) -> bool:
+        """Whether the position is an id that was given, not one that a server found."""
+        name = f"{remote.server}/{remote.queue}"
+        return self.at_ms is None and name not in self.times_ms and self.ids.get(name, LATEST_ID) >= 0
+
 
 def start_in(options: Mapping[str, str], words: tuple[str, ...]) -> Boundary:
     """Where reading begins; the first of `words` is the default. Raises BadOption."""

@@ -70,7 +70,7 @@ class LiveReader(DataSourceReader):
                 break
             except Failure as failure:
                 patience.spend(failure)
-        if end.next_id > family.next_id:
+        if end.next_id > family.next_id and self._end.names_id(remote):
             words = f"{remote}: items {max(start.next_id, family.next_id)} to {end.next_id - 1} do not exist yet"
             lose(words, self._range_options)
         # What has been put since does not count.

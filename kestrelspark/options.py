@@ -62,12 +62,15 @@ def words(text: str) -> list[str]:
     return [name for name in re.split(r"[,\s]+", text) if name]
 
 
-def instant_ms(text: str, name: str) -> int | None:
-    """Parse a time as kestrelctl does, in UTC by default: milliseconds since 1970, None = not given."""
+def instant_ms(text: str, name: str, at_ms: int | None = None) -> int | None:
+    """Parse a time as kestrelctl does, in UTC by default: milliseconds since 1970, None = not given.
+
+    `at_ms` is what `24h` and `now` start from, None = now.
+    """
     if not text:
         return None
     try:
-        return parse_instant_ms(text, now_ms())
+        return parse_instant_ms(text, now_ms() if at_ms is None else at_ms)
     except ValueError:
         hint = "2025-01-31T12:00, 24h for a day ago, or milliseconds since 1970"
         raise BadOption(f"{spelled(name)} must be a time such as {hint}, not {text}") from None

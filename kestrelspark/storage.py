@@ -209,7 +209,11 @@ def split_url(url: str) -> tuple[str, str]:
         raise BadOption(f"{url}: not a URL such as s3://bucket/folder")
     scheme = found[1].lower()
     authority = found[2].partition("/")[0]
-    if "@" in authority and (scheme not in ("abfs", "abfss", "hdfs") or ":" in authority.partition("@")[0]):
+    # A secret may have a slash, before the "@".
+    is_bucket = AS_S3.get(scheme, scheme) in ("s3", "gs")
+    if (is_bucket and ":" in authority) or (
+        "@" in authority and (scheme not in ("abfs", "abfss", "hdfs") or ":" in authority.partition("@")[0])
+    ):
         raise BadOption(
             f"a URL of {scheme} must not have credentials in it: give them in the environment or a credentialsFile"
         )

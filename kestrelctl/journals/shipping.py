@@ -89,7 +89,7 @@ def open_target(url: str) -> Target:
     """`url` is s3://BUCKET or s3://BUCKET/PREFIX. Raises Failure."""
     scheme, separator, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
-    if "@" in bucket:
+    if "@" in bucket or ":" in bucket:  # a secret may have a slash, before the "@"
         raise Failure(ExitCode.USAGE, "the URL must not have credentials in it: give them in the environment (AWS_…)")
     if scheme not in ("s3", "s3a") or not separator or not bucket:
         raise Failure(ExitCode.USAGE, f"{url}: must be s3://BUCKET/PREFIX: only object storage that speaks S3 is known")

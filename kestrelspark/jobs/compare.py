@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kestrelctl.journals.times import now_ms
 from kestrelspark.jobs.convert import Choice
 from kestrelspark.jobs.report import GROUP, percentile_names, report, rows
-from kestrelspark.options import BadOption
+from kestrelspark.options import BadOption, instant_ms
 
 COUNTS: Final = ("puts", "put_bytes", "got", "expired", "discarded", "retried", "backlog_items", "backlog_max_items")
 WAITS: Final = (*(f"wait_{name}_ms" for name in percentile_names()), "wait_max_ms")
@@ -33,21 +34,35 @@ def compare(spark: Any, paths: Sequence[str], choice: Choice, before: str, after
 
     None if there are no events in either. Raises BadOption, and FileNotFoundError for what is not there.
     """
-    sides = [_side(spark, paths, choice, given, name) for given, name in ((before, "before"), (after, "after"))]
+    at_ms = now_ms()  # where one period ends the other may begin
+    choices = [_chosen(paths, choice, given, name, at_ms) for given, name in ((before, "before"), (after, "after"))]
+    sides = [_side(spark, paths, one, given) for one, given in zip(choices, (before, after), strict=True)]
     return Compared(before, after, side_by_side(*sides)) if any(sides) else None
 
 
-def _side(spark: Any, paths: Sequence[str], choice: Choice, given: str, name: str) -> list[Row]:
-    since, dots, until = given.partition("..")
+def _chosen(paths: Sequence[str], choice: Choice, given: str, name: str, at_ms: int) -> Choice | None:
+    """A period, with times in milliseconds since 1970; None for the folder of a report."""
     if os.path.isdir(given):
         if not os.path.isdir(f"{given}/queues"):
             raise FileNotFoundError(f"{given}/queues: no such table; create it with report --to {given}")
-        return list(rows(spark.read.parquet(f"{given}/queues")))
+        return None
+    since, dots, until = given.partition("..")
     if not dots:
         raise BadOption(f"--{name} must be SINCE..UNTIL or the folder of a report, not {given}")
     if not paths:
         raise BadOption(f"--{name} {given} is a period and requires paths of journals")
-    found = report(spark, paths, replace(choice, since=since, until=until))
+    return replace(choice, since=_resolved(since, "since", at_ms), until=_resolved(until, "until", at_ms))
+
+
+def _resolved(text: str, name: str, at_ms: int) -> str:
+    found = instant_ms(text, name, at_ms)
+    return "" if found is None else str(max(found, 0))
+
+
+def _side(spark: Any, paths: Sequence[str], choice: Choice | None, given: str) -> list[Row]:
+    if choice is None:
+        return list(rows(spark.read.parquet(f"{given}/queues")))
+    found = report(spark, paths, choice)
     return [] if found is None else list(rows(found.queues))
 
 

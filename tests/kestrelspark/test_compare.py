@@ -1,5 +1,7 @@
 """Two periods side by side."""
 
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +9,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
+from kestrelspark import options
 from kestrelspark.__main__ import main
+from kestrelspark.jobs import compare
 from kestrelspark.jobs.compare import change_in_words, side_by_side
 from kestrelspark.jobs.convert import Choice
 from kestrelspark.jobs.report import report, write_tables
+from kestrelspark.options import instant_ms
 from tests.support.segments import BEGIN_MS, got, puts, write_segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -68,6 +73,21 @@ def test_what_cannot_be_compared_is_named(
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *arguments]) == code
     assert words in capsys.readouterr().err
+
+
+def test_one_period_ends_where_the_other_begins_however_late_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, periods = count(BEGIN_MS, 1000), []
+
+    def looked_at(spark: Any, paths: Sequence[str], choice: Choice) -> None:
+        periods.append((instant_ms(choice.since, "since"), instant_ms(choice.until, "until")))
+
+    for module in (options, compare):
+        monkeypatch.setattr(module, "now_ms", lambda: next(clock), raising=False)
+    monkeypatch.setattr(compare, "report", looked_at)
+    assert compare.compare(None, ["/srv/archive"], Choice(), "48h..24h", "24h..now") is None
+    (before_ms, middle_ms), (middle_too_ms, after_ms) = periods
+    assert middle_ms == middle_too_ms
+    assert after_ms - middle_ms == middle_ms - before_ms == 24 * 3_600_000
 
 
 def test_a_queue_of_one_side_only_is_there_with_nothing_on_the_other() -> None:

@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
+from kestrelspark.live import LiveReader
+from kestrelspark.readers import Family, Fleet, RemoteQueue
+from kestrelspark.streaming import RangePartition, item_schema
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
 from tests.support.queue_client import QueueClient
@@ -116,6 +119,27 @@ def test_items_that_are_gone_fail_a_table_unless_losses_are_allowed(spark: Any, 
             table(spark, [daemon], endingOffsets=end).count()
         rows = table(spark, [daemon], endingOffsets=end, failOnDataLoss="false")
         assert at_most >= rows.count() >= 211 - first_of_all(daemon)
+
+
+def test_a_table_that_ends_in_the_future_has_what_was_there_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_at_all = Fleet.look_at_all
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon, QueueClient(daemon.port) as client:
+
+        def look_and_put(fleet: Fleet) -> dict[RemoteQueue, Family]:
+            found = look_at_all(fleet)
+            client.put("orders", b"later")
+            return found
+
+        client.put("orders", *(b"%d" % number for number in range(10)))
+        monkeypatch.setattr(Fleet, "look_at_all", look_and_put)
+        named = {"servers": daemon.address, "subscribe": "orders"}
+        by_queue = f'{{"{daemon.address}/orders": "2999-01-01"}}'
+        for at, end in enumerate(({"endingtimestamp": "2999-01-01"}, {"endingoffsetsbytimestamp": by_queue})):
+            (partition,) = LiveReader(item_schema(), named | end).partitions()
+            assert isinstance(partition, RangePartition)
+            assert (partition.what.first, partition.what.end) == (1, 11 + at)
 
 
 def test_tables_of_a_catalog_are_journals_or_live_queues(spark: Any, fleet: list[Daemon]) -> None:

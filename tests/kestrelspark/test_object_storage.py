@@ -232,6 +232,7 @@ def test_errors_say_what_a_url_is_and_never_what_is_secret(storage: ObjectStorag
         "s3a://lake/nothing": "no such file or folder",
         "gopher://lake/x": "gopher",
         f"s3://{os.path.basename(tmp_path)}:{SECRET}@lake/x": "must not have credentials in it",
+        f"s3a://key:a/{SECRET}@lake/x": "must not have credentials in it",
         "hdfs://name-node/x": "libhdfs",
     }.items():
         with pytest.raises((BadOption, OSError), match=words) as raised:
@@ -242,8 +243,9 @@ def test_errors_say_what_a_url_is_and_never_what_is_secret(storage: ObjectStorag
     with pytest.raises(BadOption) as bad:
         discover(["s3://lake/x"], files=Storage(storage.endpoint, REGION, str(unreadable)).files)
     assert SECRET not in str(bad.value)
-    refused = ship(storage, tmp_path, f"s3://key:{SECRET}@lake/x")
-    assert (refused.returncode, "must not have credentials" in refused.stderr) == (2, True)
+    for key in (SECRET, f"a/{SECRET}"):
+        refused = ship(storage, tmp_path, f"s3://key:{key}@lake/x")
+        assert (refused.returncode, "must not have credentials" in refused.stderr) == (2, True)
     assert ship(storage, tmp_path, "gs://lake/x").returncode == 2
     write_archive(tmp_path, 1)
     assert ship(storage, tmp_path, "s3://no-such-bucket/x").returncode == 66
