@@ -255,10 +255,14 @@ def _saved(values: Sequence[Any]) -> KnownReader:
     one = KnownReader(*values)
     if one.number:
         return one
+    return dataclasses.replace(one, queue=_decoded(one.queue), reader=_decoded(one.reader))
+
+
+def _decoded(name: str) -> str:
     try:
-        return dataclasses.replace(one, queue=one.queue.encode("latin-1").decode())
+        return name.encode("latin-1").decode()
     except UnicodeError:
-        return one
+        return name
 
 
 def _numbered(reader: KnownReader, found: Iterable[KnownReader]) -> KnownReader:
