@@ -101,7 +101,7 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@SEARCH=1 $(BIN)/python -m pytest -s -p no:xdist tests/simulation/test_planted.py tests/simulation/test_crash_states.py \
 	    tests/simulation/test_failing_calls.py
 	@echo "prove: journals cut at every byte, every bit flipped"
-	@BITS_OF_EACH_BYTE=8 $(BIN)/python -m pytest -n auto tests/kestreld/journal/test_recovery.py \
+	@EVERY_CHANGE=1 BITS_OF_EACH_BYTE=8 $(BIN)/python -m pytest -n auto tests/kestreld/journal/test_recovery.py \
 	    tests/kestreld/journal/test_repair.py tests/kestreld/queues/test_repairing.py
 	@FLIPS=$(FLIPS) $(BIN)/python -m pytest -s -p no:xdist tests/kestreld/journal/test_many_flips.py
 	@echo "prove: an exception at every place"

@@ -171,7 +171,7 @@ def _argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def _path(text: str) -> str:
     """A path for what is written without Spark: only Spark handles URLs."""
     if URL.match(text):
-        raise argparse.ArgumentTypeError(f"must be a path, not a URL such as {text}")
+        raise argparse.ArgumentTypeError("must be a path, not a URL")  # which may have a secret in it
     return text
 
 
@@ -265,7 +265,7 @@ def _convert(spark: Any, chosen: argparse.Namespace) -> int:
         if chosen.overwrite or chosen.since or chosen.until:
             raise BadOption("--state cannot be combined with --overwrite, --since or --until")
         if URL.match(chosen.to):
-            raise BadOption(f"with --state, --to must be a path, not a URL such as {chosen.to}")
+            raise BadOption("with --state, --to must be a path, not a URL")
         added = convert_new(spark, chosen.paths, chosen.to, chosen.state, _choice(chosen), with_values=chosen.values)
         if added.left_out:
             _say(f"{added.left_out} Kestrel files skipped: convert them without --state")

@@ -142,7 +142,7 @@ def test_what_a_task_fails_with_is_said_in_a_line_with_its_exit_code(
     assert main([*arguments, f"--state={tmp_path}/state", "--since=24h"]) == 2
     assert "cannot be combined with --overwrite, --since or --until" in capsys.readouterr().err
     assert main([*arguments[:2], "--to=s3a://lake/out", f"--state={tmp_path}/state"]) == 2
-    assert "with --state, --to must be a path, not a URL such as s3a://lake/out" in capsys.readouterr().err
+    assert "with --state, --to must be a path, not a URL" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_what_a_task_fails_with_is_said_in_a_line_with_its_exit_code(
 def test_a_url_is_refused_where_a_path_is_needed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(arguments)
-    assert "must be a path, not a URL such as" in capsys.readouterr().err
+    assert "must be a path, not a URL" in capsys.readouterr().err
 
 
 def test_the_report_counts_as_counting_by_hand_does(spark: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from kestreld.journal.segment import decode_header
 from tests.support.engine import Engine
 from tests.support.memory_files import MemoryFiles
 
+EVERY_CHANGE: Final = int(os.environ.get("EVERY_CHANGE", "3"))  # one in so many the longest tests try
 BITS_OF_EACH_BYTE: Final = int(os.environ.get("BITS_OF_EACH_BYTE", "1"))  # how many the longest tests flip, of 8
 SPOOL: Final = Path("/spool")
 FAMILY: Final = "work"
@@ -53,6 +55,11 @@ class Place:
     end: int
     record_type: int
     record: bytes
+
+
+def some_of(changes: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """One in `EVERY_CHANGE` of flipped bits or cuts."""
+    return islice(changes, 0, None, EVERY_CHANGE)
 
 
 def of_each_byte(bits: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:

@@ -23,7 +23,7 @@ from tests.support.library import LONG_MS, LONG_S, at_ms
 
 FIRST: Final = [b"a", b"b", b"c"]
 QUICK: Final = 5  # every so many places are tried by the quick tests
-EVERY: Final = int(os.environ.get("EVERY_PLACE", "3"))  # one in so many, of the long tests' places
+EVERY: Final = int(os.environ.get("EVERY_PLACE", "6"))  # one in so many, of the long tests' places
 
 
 @dataclass(frozen=True)
