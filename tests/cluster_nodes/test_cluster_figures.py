@@ -112,7 +112,7 @@ def test_a_node_that_is_down_and_what_waits_for_it_are_counted(tmp_path: Path) -
         assert (found["default_copies_below_three"], found["async_copies_missed"]) == ("1", "0")
         gone.start()
         until(lambda: info(one, "jobs")["acked_jobs"] == "0", "the acknowledgement at all nodes")
-        assert info(one, "cluster")["cluster_down"] == "0"
+        until(lambda: info(one, "cluster")["cluster_down"] == "0", "a node that is up")
 
 
 def test_a_copied_spool_and_a_node_that_was_forgotten_by_one_are_counted(tmp_path: Path) -> None:
