@@ -106,8 +106,8 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@FLIPS=$(FLIPS) $(BIN)/python -m pytest -s -p no:xdist tests/kestreld/journal/test_many_flips.py
 	@echo "prove: an exception at every place"
 	@EVERY_PLACE=1 $(BIN)/python -m pytest -n auto -m long tests/kestreld/library/test_interruptions.py
-	@echo "prove: a wheel for each Python"
-	@SEARCH=1 $(BIN)/python -m pytest tests/packaging/test_wheels.py
+	@echo "prove: a wheel for each Python, a compiled Debian package"
+	@SEARCH=1 $(BIN)/python -m pytest -m 'long or not long' tests/packaging/test_wheels.py tests/packaging/test_debian.py
 	@echo "prove: properties"
 	@$(BIN)/python -m pytest -n auto --hypothesis-profile search --timeout 3600 $(PROPERTY_TESTS)
 	@echo "prove: $(KILL_CYCLES) times kill -9"
@@ -146,7 +146,7 @@ test-compiled: compiled ## the quick tests of kestreld on the compiled build
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
 	@$(BIN)/python packaging/wheels.py dist
 
-# BITS_OF_EACH_BYTE=8 flips every bit of the closed segments that Spark reads, which takes much longer.
+# EVERY_CHANGE=1 flips a bit of each byte of the closed segments that Spark reads, BITS_OF_EACH_BYTE=8 every bit.
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark (half a gigabyte); requires Java 17
 	@$(SPARK)/bin/python -m pytest -n 2 --dist loadfile tests/kestrelspark --durations 10 \
 	    $(call AGAIN,$(SPARK)/bin/python,long or not long)

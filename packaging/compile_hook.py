@@ -110,11 +110,9 @@ class CompileHook(BuildHookInterface[Any]):
         built = Path(self.work.name) / "built"
         # What happens to be installed makes no difference: the types of xxhash would make a put 3 % slower.
         options = ["--config-file=", "--cache-dir=/dev/null", "--ignore-missing-imports", "--no-site-packages"]
-        # 0 is for tests of packages: it takes half as long.
-        optimization = os.environ.get("KESTRELD_COMPILE_OPTIMIZATION", "3")
         with chdir(self.root):
             # Debug information would double the size of the wheel and contain the paths it was built in.
-            modules = mypycify([*options, *MODULES], opt_level=optimization, debug_level="0", target_dir=self.work.name)
+            modules = mypycify([*options, *MODULES], opt_level="3", debug_level="0", target_dir=self.work.name)
             build = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
             build.build_lib, build.build_temp = str(built), self.work.name
             build.ensure_finalized()
