@@ -33,6 +33,12 @@ def test_ids_have_40_characters(client: RespClient) -> None:
     assert len(client.job("q")) == 40
 
 
+def test_ids_with_characters_that_are_not_visible_are_none(client: RespClient) -> None:
+    for odd in (" ", "\r", "\n", "\x7f"):
+        assert client("ACKJOB", UNKNOWN.replace("AA", f"A{odd}", 1)) == b"BADID Invalid Job ID format."
+    assert client("ACKJOB", UNKNOWN.replace("AA", "A!", 1)) == 0
+
+
 def test_the_state_of_an_acknowledged_job_is_called_acked(client: RespClient) -> None:
     assert client("JSCAN", "STATE", "acked") == [b"0", []]
     assert client("JSCAN", "STATE", "acknowledged") == b"ERR Invalid job state name"
