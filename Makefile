@@ -107,7 +107,7 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@echo "prove: an exception at every place"
 	@EVERY_PLACE=1 $(BIN)/python -m pytest -n auto -m long tests/kestreld/library/test_interruptions.py
 	@echo "prove: a wheel for each Python, a compiled Debian package"
-	@SEARCH=1 $(BIN)/python -m pytest -m 'long or not long' tests/packaging/test_wheels.py tests/packaging/test_debian.py
+	@SEARCH=1 $(BIN)/python -m pytest tests/packaging/test_wheels.py tests/packaging/test_debian.py
 	@echo "prove: properties"
 	@$(BIN)/python -m pytest -n auto --hypothesis-profile search --timeout 3600 $(PROPERTY_TESTS)
 	@echo "prove: $(KILL_CYCLES) times kill -9"

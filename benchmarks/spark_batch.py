@@ -65,7 +65,7 @@ def _measure(folder: Path, megabytes: int) -> None:
     print(f"{'':44}{'MB':>5}{'s':>7}{'MB/s':>7}{'M rows/s':>10}{'JVM CPU s':>11}{'Python CPU s':>14}")
     for shape, size in ((16, megabytes // 2), (16, megabytes), (1, megabytes // 2), (0, megabytes // 2)):
         path = folder / f"{shape}-{size}"
-        size_bytes, rows = _write(path, size, shape)
+        size_bytes, rows = write_journal(path, size, shape)
         cpu_s: dict[str, float] = {}
         for name, run in _best(_jobs(spark, path)).items():
             megabytes_read, million = size_bytes / 1e6, rows / 1e6
@@ -105,28 +105,28 @@ def _jobs(spark: Any, path: Path) -> dict[str, Callable[[], None]]:
     read().write.parquet(parquet)
     read().write.json(json)
     rows = {"floor": read(), "floor, event, size": read("event string, size int")}
-    floors = {name: _from_memory(spark, path, frame.schema) for name, frame in rows.items()}
+    floors = {name: from_memory(spark, path, frame.schema) for name, frame in rows.items()}
     as_json = spark.read.schema(rows["floor"].schema)
     return {
-        "all columns": lambda: _drain(read()),
-        "event, size": lambda: _drain(read("event string, size int")),
+        "all columns": lambda: drain(read()),
+        "event, size": lambda: drain(read("event string, size int")),
         "count by event": lambda: read("event string").groupBy("event").count().collect(),
         "count()": lambda: read().count(),
         "count() of event": lambda: read("event string").count(),
         "verify": verify_all,
-        "floor": lambda: _drain(floors["floor"]),
-        "floor, event, size": lambda: _drain(floors["floor, event, size"]),
-        "Parquet": lambda: _drain(spark.read.parquet(parquet)),
-        "Parquet, event, size": lambda: _drain(spark.read.parquet(parquet).select("event", "size")),
-        "JSON": lambda: _drain(as_json.json(json)),
+        "floor": lambda: drain(floors["floor"]),
+        "floor, event, size": lambda: drain(floors["floor, event, size"]),
+        "Parquet": lambda: drain(spark.read.parquet(parquet)),
+        "Parquet, event, size": lambda: drain(spark.read.parquet(parquet).select("event", "size")),
+        "JSON": lambda: drain(as_json.json(json)),
     }
 
 
-def _drain(frame: Any) -> None:
+def drain(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _from_memory(spark: Any, path: Path, schema: Any) -> Any:
+def from_memory(spark: Any, path: Path, schema: Any) -> Any:
     """The rows from finished Arrow batches, a partition for each segment, by a source that does nothing else."""
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -201,7 +201,7 @@ def _cpu_seconds() -> tuple[float, float]:
     return jvm_ticks / TICKS_PER_S, other_ticks / TICKS_PER_S
 
 
-def _write(folder: Path, megabytes: int, items_per_done: int) -> tuple[int, int]:
+def write_journal(folder: Path, megabytes: int, items_per_done: int) -> tuple[int, int]:
     """So many megabytes of segments, with a DONE for every so many items, 0 = none; their size in bytes, and rows."""
     folder = folder / JOURNAL
     folder.mkdir(parents=True)

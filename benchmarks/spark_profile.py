@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.spark_batch import JOURNAL, TICKS_PER_S, _drain, _from_memory, _write
+from benchmarks.spark_batch import JOURNAL, TICKS_PER_S, drain, from_memory, write_journal
 
 WARM_UPS: Final = 15
 ROUNDS: Final = 5
@@ -60,12 +60,12 @@ def _profile(folder: Path, megabytes: int) -> None:
 
     spark = session("spark_profile", "local[1]")
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    _, rows = _write(folder, megabytes, 16)
+    _, rows = write_journal(folder, megabytes, 16)
     _jcmd(java, "JFR.start", "settings=profile")  # the first recording of all has Java compile much anew
     journals = spark.read.format("kestrel").option("mode", "FAILFAST").load(str(folder / JOURNAL))
-    for name, frame in ("floor", _from_memory(spark, folder, journals.schema)), ("journals", journals):
+    for name, frame in ("floor", from_memory(spark, folder, journals.schema)), ("journals", journals):
         for _ in range(WARM_UPS):
-            _drain(frame)
+            drain(frame)
         recording = folder / f"{name}.jfr"
         _jcmd(java, "JFR.start", f"name={name}", "settings=profile", f"filename={recording}")
         spent = _of_threads(java, partial(_repeat, frame))
@@ -81,7 +81,7 @@ def _profile(folder: Path, megabytes: int) -> None:
 
 def _repeat(frame: Any) -> None:
     for _ in range(ROUNDS):
-        _drain(frame)
+        drain(frame)
 
 
 def _jcmd(java: int, *words: str) -> None:

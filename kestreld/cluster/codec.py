@@ -135,7 +135,7 @@ def _checked_id(job_id: bytes) -> bytes:
 def _word(source: _Input) -> bytes:
     word = source.some()
     if _WORD.fullmatch(word) is None:
-        raise Unreadable("something else in the place of a word")
+        raise Unreadable("invalid reason or end of a job")
     return word
 
 

@@ -85,7 +85,7 @@ def flip(path: Path, bit: int) -> None:
 
 
 def bits_of(path: Path) -> list[int]:
-    """Some of each byte."""
+    """Those to flip: of each byte, or of one in some."""
     return [bit for _, bit in some_of(of_each_byte((str(path), bit) for bit in range(path.stat().st_size * 8)))]
 
 

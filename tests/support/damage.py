@@ -27,7 +27,7 @@ from kestreld.journal.segment import decode_header
 from tests.support.engine import Engine
 from tests.support.memory_files import MemoryFiles
 
-EVERY_CHANGE: Final = int(os.environ.get("EVERY_CHANGE", "3"))  # one in so many the longest tests try
+EVERY_CHANGE: Final = int(os.environ.get("EVERY_CHANGE", "3"))  # the longest tests try one in so many
 BITS_OF_EACH_BYTE: Final = int(os.environ.get("BITS_OF_EACH_BYTE", "1"))  # how many the longest tests flip, of 8
 SPOOL: Final = Path("/spool")
 FAMILY: Final = "work"

@@ -53,13 +53,11 @@ class Answers:
                 continue
             if act.answered_us < 0 and self._has_ended(act, end_us):
                 continue
-            if act.kind == "add" and self._may_wait_for_a_pause(act, end_us):
-                continue
             machine = self._world.by_host[act.host]
             allowed_us = max(act.wait_ms, 0) * 1000 + LATE_US + machine.stopped_us(act.sent_us, end_us)
             if machine.was_disk_bad:
                 allowed_us += DISK_US
-            if end_us - began_us > allowed_us:
+            if end_us - began_us > allowed_us and not self._may_wait_for_a_pause(act, end_us):
                 took = f"took from {began_us} to {end_us}, with {act.wait_ms} ms to wait"
                 self._violation(f"{act.kind} {act.ids} at {act.host} {took}")
 
@@ -68,6 +66,7 @@ class Answers:
         job = self._books.by_id.get(act.ids[0]) if act.ids else None
         return (
             job is not None
+            and act.kind == "add"
             and act.wait_ms == PATIENCE_US // 1000
             and any(
                 one.word in (b"in", b"all") and one.queue == job.queue and one.sent_us < end_us
