@@ -13,11 +13,12 @@ JAVA := "$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
 # With PYTHONDONTWRITEBYTECODE set, keep bytecode in .venv instead: compiling it anew takes longer than the tests.
 ifdef PYTHONDONTWRITEBYTECODE
 unexport PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX := $(abspath $(VENV)/bytecode)
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 endif
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all screens fuzz prove compiled test-compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man test-spark test-delta report
+.PHONY: check help setup demo run lint test test-all test-long test-compiled test-spark test-clients test-delta screens fuzz simulate prove \
+    compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man spark report
 
 check: lint test ## format, lint, types, layers and the quick tests (default)
 
@@ -43,27 +44,49 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 
 # Two for each processor of a small machine: a third of the time they wait for servers, shells and disks.
 WORKERS = $$(n=$$(nproc); echo $$((n < 4 ? 2 * n : n)))
+# ORDER=1234 is a random order, the same one each time; AGAIN=1 runs what failed the last time, one after the other.
+RUN_TESTS = -m pytest $(if $(AGAIN),-p no:xdist --last-failed --last-failed-no-failures none,-n $(WORKERS) --dist loadfile) \
+    $(if $(ORDER),-p randomly --randomly-seed=$(ORDER))
 
-# Other tests and other users of a machine make a test late that measures time. What fails beside others is run once more
-# alone, and has failed if it fails then, too.
-AGAIN = || { test $$? = 1 && echo "$@: what failed is run once more, alone" && \
-    $(1) -m pytest -p no:xdist --last-failed --last-failed-no-failures none -m '$(2)'; }
-
+# test-all leaves properties to test-long.
+test: QUICK := not long
 test: $(INSTALLED) ## the quick tests
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' $(call AGAIN,$(BIN)/python,not long)
+	@exec $(BIN)/python $(RUN_TESTS) -m '$(QUICK)'
 
 # The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
 DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
     echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
-test-all: test ## every test: after the quick ones the long ones, properties with more examples, the compiled build, Spark
-	@$(DRAW_FIRST) && $(BIN)/python -m pytest -n auto --dist loadfile -m 'long or property' \
-	    $(call AGAIN,$(BIN)/python,long or property)
-	@$(MAKE) -j2 setup $$(command -v cc >/dev/null && echo compiled) $$(command -v $(JAVA) >/dev/null && echo $(SPARK)/.installed)
+test-all: test-quick test-long test-clients ## every test, an hour: the quick ones and test-long, -clients, -compiled, -spark
 	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
 	    else echo "test-all: compiled build skipped, no C compiler found: apt install gcc libc6-dev" >&2; fi
 	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
 	    else echo "test-all: Spark tests skipped, no Java found: apt install default-jre-headless" >&2; fi
+
+.PHONY: test-quick
+test-quick:
+	@$(MAKE) test QUICK='not long and not property'
+
+# Other people's clients, and their own tests where they have some.
+CLIENT_TESTS := tests/clients $(addprefix tests/,jobs/test_redis_clients.py cache/test_memccapable.py \
+    cache/test_pymemcache_suite.py cache/test_nginx.py functional/test_pymemcache_suite.py)
+
+test-clients: $(INSTALLED) ## the long tests with other people's clients
+	@exec $(BIN)/python $(RUN_TESTS) -m long $(CLIENT_TESTS)
+
+test-long: WORKERS := auto
+test-long: $(INSTALLED) ## the long tests, and properties with all their examples
+	@$(DRAW_FIRST) && exec $(BIN)/python $(RUN_TESTS) -m 'long or property' $(addprefix --ignore ,$(CLIENT_TESTS))
+
+# What a change is judged by: the same seeds each time. WORLD=jobs and WORLD=clusters are the other two.
+WORLD ?= queues
+WORLD_OF_queues := tests.simulation
+WORLD_OF_jobs := tests.simulation.jobs
+WORLD_OF_clusters := tests.simulation.cluster
+SIMULATE_SECONDS ?= 120
+
+simulate: $(INSTALLED) ## a simulation for two minutes, on fixed seeds: WORLD=queues, jobs or clusters
+	@exec $(BIN)/python -m $(WORLD_OF_$(WORLD)) --first 1000 --seeds 100000 --seconds $(SIMULATE_SECONDS)
 
 screens: $(INSTALLED) ## regenerate the console's screens (tests/tui/screens, docs/screens); review them before a commit
 	@REDRAW=1 $(BIN)/python -m pytest -n auto -q tests/tui/test_screens.py
@@ -138,18 +161,18 @@ $(COMPILED)/.installed: pyproject.toml $(shell find kestreld kestrelctl kestrels
 NOT_COMPILED := $(addprefix --ignore tests/,test_house.py kestrelctl tui kestrelspark benchmarks)
 
 test-compiled: compiled ## the quick tests of kestreld on the compiled build
-	@rm -rf $(COMPILED)/checkout && mkdir $(COMPILED)/checkout
+	@mkdir -p $(COMPILED)/checkout && find $(COMPILED)/checkout -mindepth 1 -maxdepth 1 ! -name .pytest_cache -exec rm -rf {} +
 	@cp -r tests docs packaging completions benchmarks pyproject.toml Makefile README.md CHANGELOG.md $(COMPILED)/checkout 2>/dev/null || true
-	@cd $(COMPILED)/checkout && export KESTRELD_COMPILE=1 && ../bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' \
-	    $(NOT_COMPILED) $(call AGAIN,../bin/python,not long)
+	@cd $(COMPILED)/checkout && export KESTRELD_COMPILE=1 && exec ../bin/python $(RUN_TESTS) -m 'not long' \
+	    $(NOT_COMPILED) $(ONLY)
 
 wheel: $(BIN)/python ## compiled wheels in dist/, one for each supported Python on this machine: needs a C compiler
 	@$(BIN)/python packaging/wheels.py dist
 
 # EVERY_CHANGE=1 flips a bit of each byte of the closed segments that Spark reads, BITS_OF_EACH_BYTE=8 every bit.
+test-spark: WORKERS := 2
 test-spark: $(SPARK)/.installed ## the tests that need Spark, in .venv-spark (half a gigabyte); requires Java 17
-	@$(SPARK)/bin/python -m pytest -n 2 --dist loadfile tests/kestrelspark --durations 10 \
-	    $(call AGAIN,$(SPARK)/bin/python,long or not long)
+	@exec $(SPARK)/bin/python $(RUN_TESTS) --durations 10 $(or $(ONLY),tests/kestrelspark)
 
 # Not in test-all: Delta's newest jars are for an older Spark, so this installs another one, of 450 MB, and fetches jars.
 DELTA_VERSION := 4.4.0
@@ -164,6 +187,9 @@ $(DELTA)/.installed: pyproject.toml
 	    'delta-spark==$(DELTA_VERSION)'
 	@if command -v mvn >/dev/null; then mvn -q -B dependency:get -Dartifact=io.delta:delta-spark_4.2_2.13:$(DELTA_VERSION); fi
 	@touch $@
+
+spark: $(SPARK)/.installed ## kestreld with Spark, in .venv-spark
+	@:
 
 report: $(SPARK)/.installed ## run kestreld under load for a few seconds and analyse it with Spark, as an HTML page
 	@$(SPARK)/bin/python docs/load_report.py

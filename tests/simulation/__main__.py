@@ -7,13 +7,16 @@ python -m tests.simulation --plant no-sync --seeds 100      with a bug planted i
 
 import argparse
 import contextlib
+import itertools
+import math
 import multiprocessing
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from multiprocessing.pool import AsyncResult
 from typing import Any
 
 from tests.simulation.planted import BUGS
@@ -33,13 +36,15 @@ def command(
     parser.add_argument("seed", type=int, nargs="?", help="the one to run with a trace")
     parser.add_argument("--seeds", type=int, default=100, help="how many to run (100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after so many (no limit)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes to run them in")
     parser.add_argument("--plant", choices=sorted(bugs), help="a bug to plant in the daemon")
     options = parser.parse_args()
     with bugs[options.plant]() if options.plant else contextlib.nullcontext():
         if options.seed is not None:
             return show(run(options.seed, print))
-        return show_all(run, program, range(options.first, options.first + options.seeds), options.jobs)
+        seeds = range(options.first, options.first + options.seeds)
+        return show_all(run, program, seeds, options.jobs, options.seconds)
 
 
 def show(outcome: Outcome) -> int:
@@ -50,12 +55,13 @@ def show(outcome: Outcome) -> int:
     return int(bool(outcome.violations))
 
 
-def show_all(run: Run, program: str, seeds: range, jobs: int) -> int:
+def show_all(run: Run, program: str, seeds: range, jobs: int, limit_s: float) -> int:
     """What failed, as it is found; then the sum of it all."""
     figures: Counter[str] = Counter()
-    failed = 0
+    done = failed = 0
     started_s = time.monotonic()
-    for outcome in outcomes(run, seeds, jobs):
+    for outcome in outcomes(run, seeds, jobs, limit_s):
+        done += 1
         figures.update(outcome.figures)
         if outcome.violations:
             failed += 1
@@ -63,17 +69,26 @@ def show_all(run: Run, program: str, seeds: range, jobs: int) -> int:
             print(f"seed {outcome.seed}: {outcome.violations[0]}{more}")
             print(f"    again, with a trace: python -m {program} {outcome.seed}", flush=True)
     took_s = time.monotonic() - started_s
-    print(f"seeds {len(seeds)}, failed {failed}, {took_s:.0f} s, {len(seeds) / took_s * 60:.0f} seeds a minute")
+    print(f"seeds {done} from {seeds[0]} on, failed {failed}, {took_s:.0f} s, {done / took_s * 60:.0f} seeds a minute")
     print(", ".join(f"{what} {count:,}" for what, count in sorted(figures.items())))
     return int(bool(failed))
 
 
-def outcomes(run: Run, seeds: range, jobs: int) -> Iterator[Outcome]:
+def outcomes(run: Run, seeds: range, jobs: int, limit_s: float = math.inf) -> Iterator[Outcome]:
+    """As they end. No seed is begun after the limit."""
+    until_s = time.monotonic() + limit_s
     if jobs <= 1:
-        yield from map(run, seeds)
+        yield from map(run, itertools.takewhile(lambda _: time.monotonic() < until_s, seeds))
         return
+    chunks = (seeds[start : start + CHUNK_SEEDS] for start in range(0, len(seeds), CHUNK_SEEDS))
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run, seeds, CHUNK_SEEDS)
+        running: deque[AsyncResult[list[Outcome]]] = deque()
+        for chunk in itertools.takewhile(lambda _: time.monotonic() < until_s, chunks):
+            running.append(pool.map_async(run, chunk, CHUNK_SEEDS))
+            while len(running) > 2 * jobs:
+                yield from running.popleft().get()
+        while running:
+            yield from running.popleft().get()
 
 
 if __name__ == "__main__":
