@@ -59,3 +59,17 @@ def descendants(pid: int) -> list[int]:
     for one in found:
         found += children.get(one, [])
     return found[1:]
+
+
+def with_variable(name: str, value: str) -> list[int]:
+    """The processes that have started with an environment variable, but for this one."""
+    wanted = f"{name}={value}".encode()
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = environ.read_bytes().split(b"\0")
+        except OSError:
+            continue  # ended meanwhile, or somebody else's
+        if wanted in variables and int(environ.parent.name) != os.getpid():
+            found.append(int(environ.parent.name))
+    return found
