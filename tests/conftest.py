@@ -119,6 +119,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.timeout(LONG_S))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _what_is_started_can_be_interrupted() -> None:
+    """A run in the background of a script has SIGINT ignored, one under nohup SIGHUP; and so would all it starts."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 @pytest.fixture(autouse=True)
 def _what_an_engine_has_open_is_closed_with_its_test() -> Iterator[None]:
     """A run of thousands of tests has the descriptors of one of them open."""
