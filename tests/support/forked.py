@@ -103,9 +103,11 @@ def _program(command: Sequence[str]) -> Sequence[str]:
 
 
 def _at_the_start(variables: Mapping[str, str]) -> dict[str, str]:
-    at_home = ("PYTHONPATH", str(ROOT))
+    paths = (str(ROOT), os.environ.get("PYTHONPATH"))  # where who forks has found what there is to import
     return {
-        name: value for name, value in variables.items() if name.startswith(AT_THE_START) and (name, value) != at_home
+        name: value
+        for name, value in variables.items()
+        if name.startswith(AT_THE_START) and not (name == "PYTHONPATH" and value in paths)
     }
 
 
