@@ -147,7 +147,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """What a phase of a test took, with the children that ended in it; the first one's, all that came before."""
     global _seen_s
     report = yield
-    seen_s, _seen_s = _seen_s, sum(os.times()[:4])
+    seen_s, _seen_s = _seen_s, sum(os.times()[:4]) + forked.spent_s()
     report.cpu_s = _seen_s - seen_s
     report.is_first = not seen_s
     return report

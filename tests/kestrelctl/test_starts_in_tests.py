@@ -1,10 +1,18 @@
 """Tests start kestrelctl in quicker ways than its users do: it is the same program."""
 
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tests.support.shell import Kestrelctl
+
+IN_A_SHELL = "kestrelctl get {queue} --all --wait 60s & echo $!; wait $! || echo ended $?"
 
 
 def is_forked(pid: int) -> bool:
@@ -20,3 +28,61 @@ def test_a_python_path_of_the_run_does_not_make_starts_slow(
     with run:
         assert is_forked(run.pid)
         run.kill()
+
+
+@pytest.mark.usefixtures("installed_programs")
+def test_where_installed_programs_are_wanted_nothing_is_forked(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "x")
+    with in_a_shell(kestrelctl, queue) as (out, _):
+        pid = int(out.readline())
+        assert out.readline() == b"x\n"
+        assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", b"kestrelctl"]
+        os.kill(pid, signal.SIGTERM)
+        assert out.read() == b"ended 143\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, 137)])
+def test_a_signal_to_what_a_shell_has_started_reaches_kestrelctl(
+    kestrelctl: Kestrelctl, queue: str, number: int, code: int
+) -> None:
+    kestrelctl("put", queue, "x")
+    with in_a_shell(kestrelctl, queue) as (out, err):
+        pid = int(out.readline())
+        assert out.readline() == b"x\n"
+        os.kill(pid, number)
+        assert out.read() == b"ended %d\n" % code  # to its end: kestrelctl holds it open as well
+        assert b"Traceback" not in err.read()
+
+
+def test_a_shell_in_a_folder_of_its_own_with_words_of_its_own(
+    kestrelctl: Kestrelctl, queue: str, tmp_path: Path
+) -> None:
+    script = """
+        cd "$HERE"; umask 027; export KESTRELCTL_SERVER="$A"
+        printf "it's\\n\\344" >item
+        kestrelctl put "$Q" @item
+        kestrelctl put "$Q" "" </dev/null
+        { kestrelctl ls "$Q" --no-headers -o name; kestrelctl ls "$Q" --no-headers -o name; } >listed
+        wc -l <listed
+        kestrelctl get "$Q" --all --lines
+        ls -l listed | cut -c 1-10
+    """
+    here = tmp_path / "a folder"
+    here.mkdir()
+    run = kestrelctl.script("sh", script, HERE=str(here), A=kestrelctl.address, Q=queue, KESTRELCTL_SERVER="nowhere:1")
+    assert (run.code, run.out, run.err) == (0, b"2\nit's\n\xe4\n\n-rw-r-----\n", "")
+
+
+@contextmanager
+def in_a_shell(kestrelctl: Kestrelctl, queue: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """What the shell and kestrelctl in its background print."""
+    with subprocess.Popen(
+        ["sh", "-c", IN_A_SHELL.format(queue=queue)],
+        env=kestrelctl.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as shell:
+        assert shell.stdout is not None
+        assert shell.stderr is not None
+        yield shell.stdout, shell.stderr

@@ -30,7 +30,7 @@ class Kestrelctl:
     def __init__(self, address: str, folder: Path, cache: str = "127.0.0.1:1", jobs: str = "127.0.0.1:1") -> None:
         self.address = address
         program = folder / "kestrelctl"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kestrelctl "$@"\n')
+        program.write_text(forked.program())
         program.chmod(0o755)
         self.environment = {
             **environment(),
