@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kestreld.config.config import Compat, QueueConfig
 from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart, queue_setting_lines
@@ -14,46 +13,21 @@ from kestreld.journal.disque_aof import AofReader, SavedJob
 from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
-from kestreld.server.memcache.commands import CommandCache
 from tests.fuzz.bus_target import cluster_bus
 from tests.fuzz.cache_target import cache_commands
 from tests.fuzz.forging import with_true_checksums
+from tests.fuzz.parser_target import memcache_parser
 from tests.support.clock import START_WALL_MS, FakeClock
 from tests.support.disque_here import DisqueHere
 from tests.support.engine import Engine
 from tests.support.memory_files import MemoryFiles
-from tests.support.parsing import parse
 from tests.support.resp import replies_in
 
 Target = Callable[[bytes], None]
 SPOOL: Final = Path("/spool")
 SOUND: Final = "sound"  # a queue beside those that are fuzzed
-LINE_BYTES_MAX: Final = 100
-ITEM_BYTES_MAX: Final = 20
 
 # Bytes to commands
-
-
-def _short(name: str) -> QueueConfig:
-    return QueueConfig(max_item_size_bytes=ITEM_BYTES_MAX if name.startswith("s") else None)
-
-
-def memcache_parser(data: bytes) -> None:
-    """A stream means the same in whatever pieces it comes, and the second time as the first.
-
-    The first byte chooses the dialect, the second in pieces of how many bytes it comes.
-    """
-    if len(data) < 3:
-        return
-    compat = Compat.KESTREL_1 if data[0] & 1 else Compat.NONE
-    short = _short if data[0] & 2 else None
-    size_bytes, stream = data[1] % 16 + 1, data[2:]
-    lines = CommandCache()
-    whole = parse([stream], compat, lines, short, LINE_BYTES_MAX)
-    pieces = [stream[at : at + size_bytes] for at in range(0, len(stream), size_bytes)]
-    assert parse(pieces, compat, CommandCache(), short, LINE_BYTES_MAX) == whole, "in pieces"
-    at = data[1] * len(stream) // 256
-    assert parse([stream[:at], stream[at:]], compat, lines, short, LINE_BYTES_MAX) == whole, "cut, and known already"
 
 
 def _of_any_turn(answers: bytes) -> list[object]:
