@@ -19,9 +19,11 @@ from kestreld.client import ClusterQueue, ConnectionLost, KestrelCluster, Server
 from kestreld.errors import BadQueueName
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
+from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 
 LONG_MS = 60_000  # no test waits so long
+LONG_S = LONG_MS / 1000
 NOBODY = "127.0.0.1:1"
 
 
@@ -229,8 +231,7 @@ def test_closing_ends_loops_and_waits(daemons: list[Daemon], patience_ms: int) -
     for thread in waiting:
         thread.start()
     with KestrelCluster([daemon.address for daemon in daemons]) as other:
-        while sum(figures(other.queue(queue.name), "waiters")) < 2:
-            pass
+        until(lambda: sum(figures(other.queue(queue.name), "waiters")) == 2, "both to wait", LONG_S)
     cluster.close()
     for thread in waiting:
         thread.join()
@@ -420,16 +421,19 @@ def test_threads_lose_nothing_and_confirm_nothing_twice_while_servers_are_killed
         for thread in writing + reading:
             thread.start()
         for kill in range(kills):
-            until = len(answered) + 100
-            while len(answered) < until:
-                time.sleep(0.001)
+            enough_answers = len(answered) + 100
+            until(lambda: len(answered) >= enough_answers, f"{enough_answers} answers", LONG_S)  # noqa: B023
             daemons[kill % 3].kill()
             daemons[kill % 3].start()
         enough.set()
         for thread in writing:
             thread.join()
-        while len(figures(queue, "items")) < 3 or sum(figures(queue, "items") + figures(queue, "open_transactions")):
-            time.sleep(0.01)
+
+        def is_drained() -> bool:
+            left = figures(queue, "items") + figures(queue, "open_transactions")
+            return len(left) == 6 and not sum(left)
+
+        until(is_drained, "the readers to have taken everything", LONG_S)
         cluster.close()
         for thread in reading:
             thread.join()

@@ -14,7 +14,6 @@ from kestreld.client.job_connection import KnownNode, NodeHello
 from kestreld.client.job_nodes import AWAY_MS_MAX, MOVE_EVERY_MS, NEVER_MET_MS_MAX, PRIORITY_MS, JobNodes
 from tests.support.cluster_nodes import ClusterNode, cluster_of, until
 
-SOON: Final = "cluster.node_timeout=300ms"
 IDS: Final = {name: name * 40 for name in "abcd"}
 
 
@@ -169,7 +168,7 @@ def test_it_moves_once_in_a_while_and_back_only_for_as_good_a_reason(nodes: JobN
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[list[ClusterNode]]:
-    with cluster_of(tmp_path, 3, SOON) as nodes:
+    with cluster_of(tmp_path, 3) as nodes:
         yield nodes
 
 
@@ -177,7 +176,7 @@ def test_where_the_node_that_was_given_is_killed_the_client_goes_to_one_that_it_
     cluster: list[ClusterNode],
 ) -> None:
     first, other, third = cluster
-    with JobClient([first.disque], patience=20) as client, JobClient([first.disque], discover=False, patience=0) as two:
+    with JobClient([first.disque], patience=60) as client, JobClient([first.disque], discover=False, patience=0) as two:
         job_id = client.add("q", b"x")
         assert two.qlen("q") == 1
         job = client.get("q")
@@ -201,13 +200,13 @@ def test_a_client_that_waits_at_a_node_that_leaves_gets_a_job_of_another_one(clu
         client.add("mine", b"x")
         mine = client.get("mine")
         assert mine is not None
-        waiting = threading.Thread(target=lambda: found.append(client.get("q", timeout=30)))
+        waiting = threading.Thread(target=lambda: found.append(client.get("q", timeout=60)))
         waiting.start()
         until(lambda: b"blocked_clients:1\r" in leaving("INFO", "clients"), "a client that waits")
         assert leaving("CLUSTER", "LEAVING", "yes") == b"OK"
         until(lambda: any(b"blocked_clients:1\r" in node("INFO", "clients") for node in (other, third)), "it elsewhere")
         other("ADDJOB", "q", "y", 1000)
-        waiting.join(30)
+        waiting.join(60)
         (job,) = found
         assert job is not None
         assert job.node != leaving.disque
@@ -224,11 +223,11 @@ def test_a_job_that_its_node_has_not_kept_is_given_back_where_it_came_from(clust
     assert leaving("CLUSTER", "LEAVING", "yes") == b"OK"
     job_id = leaving("ADDJOB", "q", "x", 5000, "REPLICATE", 1, "RETRY", 60).decode()
     with JobClient([node.disque for node in cluster], chance=Random(3)) as client:
-        with client.work("q", timeout=10) as job:
+        with client.work("q", timeout=60) as job:
             assert job is not None
             assert (job.id, job.node == leaving.disque) == (job_id, False)
             assert client.nack(job) == 1
-            again = client.get("q", timeout=10)
+            again = client.get("q", timeout=60)
             assert again is not None
             assert again.nacks == 1
         shown = client.show(again)
@@ -245,7 +244,7 @@ def test_a_client_moves_to_the_node_whose_jobs_it_gets(
             far("ADDJOB", "q", "x", 1000, "REPLICATE", 1)
         seen: list[str] = []
         while far.disque not in seen:
-            job = client.get("q", timeout=10)
+            job = client.get("q", timeout=60)
             assert job is not None
             seen.append(job.node)
             client.ack(job)
@@ -255,14 +254,14 @@ def test_a_client_moves_to_the_node_whose_jobs_it_gets(
 def test_the_client_for_asyncio_goes_on_where_nodes_are_killed_or_leave(cluster: list[ClusterNode]) -> None:
     async def use() -> None:
         first, leaving, last = cluster
-        async with AsyncJobClient([first.disque], patience=20) as client:
+        async with AsyncJobClient([first.disque], patience=60) as client:
             await client.add("q", b"x")
-            async with client.work("q", timeout=10) as job:
+            async with client.work("q", timeout=60) as job:
                 assert job is not None
                 assert job.node == first.disque
                 first.kill()
             assert leaving("CLUSTER", "LEAVING", "yes") == b"OK"
-            waiting = asyncio.create_task(client.get("other", timeout=30))
+            waiting = asyncio.create_task(client.get("other", timeout=60))
             await asyncio.sleep(0)
             last("ADDJOB", "other", "y", 1000, "REPLICATE", 1)
             found = await waiting

@@ -1,27 +1,36 @@
 """JobClient and AsyncJobClient, on real nodes: a job's way, heartbeats, and what goes wrong on the way."""
 
 import logging
+import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from kestreld.client import Job, JobClient, JobRefused, ServersAway
+from kestreld.client import Job, JobClient, JobRefused, ServersAway, job_nodes, jobs
 from kestreld.client.job_nodes import beat_after_s
 from kestreld.client.jobs import JobWork
 from kestreld.client.resp import request
-from kestreld.errors import ConnectionLost, InvalidArgument, LoginRefused, ServerRefused, UnexpectedReply
+from kestreld.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    KestrelError,
+    LoginRefused,
+    ServerRefused,
+    UnexpectedReply,
+)
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
+from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forking import in_child
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.resp import RespClient, resp_client
 
 HELLO = b"*3\r\n:1\r\n$40\r\n" + b"a" * 40 + b"\r\n*4\r\n$1\r\na\r\n$0\r\n\r\n$1\r\n1\r\n$1\r\n1\r\n"
+LONG_S = 60  # no test waits so long
 ANY_BYTES = bytes(range(256)) + b"\r\n$5\r\n"
 
 
@@ -46,8 +55,7 @@ def client(server: Daemon, wire: RespClient) -> Iterator[JobClient]:
 
 def until_blocked(wire: RespClient, clients: int) -> None:
     """So many clients wait."""
-    while b"blocked_clients:%d\r" % clients not in wire("INFO", "clients"):
-        time.sleep(0.005)
+    until(lambda: b"blocked_clients:%d\r" % clients in wire("INFO", "clients"), f"{clients} clients to wait", LONG_S)
 
 
 # A job's way
@@ -124,7 +132,7 @@ def test_whoever_adds_a_job_can_wait_for_its_end(client: JobClient, wire: RespCl
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert client.wait(job_id, timeout=30) == "acked"
+    assert client.wait(job_id, timeout=LONG_S) == "acked"
     worker.join()
     with pytest.raises(JobRefused, match="not known") as refused:
         client.wait(job_id)
@@ -189,16 +197,45 @@ def test_a_loop_acknowledges_each_job_when_it_asks_for_the_next(client: JobClien
     assert client.qlen("mail") == 1, "whoever leaves the loop gives the job back"
 
 
+@pytest.mark.long
 def test_a_heartbeat_keeps_a_job_that_takes_longer_than_its_retry_time(client: JobClient) -> None:
     client.add("slow", b"x", retry=1, ttl=60)
     with client.work("slow", heartbeat=False) as job:
-        again = client.get("slow", timeout=10)
+        again = client.get("slow", timeout=LONG_S)
         assert again is not None
         assert again.id == job.id
-    client.add("slow", b"x", retry=3, ttl=60)
+    client.add("slow", b"x", retry=6, ttl=600)
     with client.work("slow") as job:
-        assert client.get("slow", timeout=4) is None
+        assert client.get("slow", timeout=7) is None
     assert client.show(job) is None
+
+
+def beats(wire: RespClient) -> int:
+    """How often the server was told that somebody works."""
+    found = re.search(rb"cmdstat_working:calls=(\d+)", wire("INFO", "commandstats"))
+    return int(found[1]) if found else 0
+
+
+@pytest.fixture
+def quick_beats(wire: RespClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats come every few milliseconds, and are counted from now on."""
+    monkeypatch.setattr(job_nodes, "BEAT_SHARE", 0.0001)
+    monkeypatch.setattr(jobs, "BEAT_AGAIN_S", 0.01)
+    wire("CONFIG", "RESETSTAT")
+
+
+@pytest.mark.usefixtures("quick_beats")
+def test_a_heartbeat_says_again_and_again_that_somebody_works_until_the_block_ends(
+    client: JobClient, wire: RespClient
+) -> None:
+    client.add("slow", b"x", retry=60, ttl=600)
+    with client.work("slow") as job:
+        until(lambda: beats(wire) >= 3, "three heartbeats", LONG_S)
+        assert client.qlen("slow") == 0
+    assert client.show(job) is None
+    said = beats(wire)
+    assert [thread for thread in threading.enumerate() if job.id in thread.name] == []
+    assert beats(wire) == said
 
 
 @pytest.mark.parametrize(("retry_s", "after_s"), [(0, None), (1, 0.25), (2, 1.25), (60, 48)])
@@ -206,32 +243,49 @@ def test_working_is_said_at_80_percent_or_early_enough(retry_s: int, after_s: fl
     assert beat_after_s(retry_s) == after_s
 
 
+@pytest.mark.usefixtures("quick_beats")
 def test_a_heartbeat_that_is_refused_says_so_once(client: JobClient, caplog: pytest.LogCaptureFixture) -> None:
     client.add("q", b"x")
     with caplog.at_level(logging.WARNING, "kestreld.client"), client.work("q", heartbeat=False) as job:
         client.ack(job)
     assert "gone when it was acknowledged" in caplog.text
     caplog.clear()
-    client.add("q", b"x", retry=1, ttl=1)
+    client.add("q", b"x", retry=60, ttl=600)
     with caplog.at_level(logging.WARNING, "kestreld.client"), client.work("q") as job:
-        while client.show(job) is not None:
-            time.sleep(0.05)
-        time.sleep(0.5)
-    assert 1 <= caplog.text.count("may be delivered again") <= 1
+        client.ack(job)
+        until(lambda: not any(job.id in thread.name for thread in threading.enumerate()), "its last heartbeat", LONG_S)
+    assert caplog.text.count("may be delivered again") == 1
 
 
-def test_a_heartbeat_outlives_a_password_that_is_set_for_a_while(client: JobClient, wire: RespClient) -> None:
-    wire("CONFIG", "RESETSTAT")
-    client.add("q", b"x", retry=3, ttl=60)
-    with client.work("q") as job:
-        while b"cmdstat_working:" not in wire("INFO", "commandstats"):
-            time.sleep(0.01)
-        wire("CONFIG", "SET", "requirepass", "secret")
-        wire("AUTH", "secret")
-        time.sleep(2.6)  # one is said after 2.25 s
-        wire("CONFIG", "SET", "requirepass", "")
-        assert client.get("q", timeout=2) is None
-    assert client.show(job) is None
+class Noting(JobClient):
+    """A client that keeps what its heartbeats were answered instead of how long the job is theirs."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__([node])
+        self.refusals: list[KestrelError] = []
+
+    def working(self, job: Job | str | bytes) -> int:
+        try:
+            return super().working(job)
+        except KestrelError as problem:
+            self.refusals.append(problem)
+            raise
+
+
+@pytest.mark.usefixtures("quick_beats")
+def test_a_heartbeat_outlives_a_password_that_is_set_for_a_while(server: Daemon, wire: RespClient) -> None:
+    with Noting(server.disque) as client:
+        client.add("q", b"x", retry=60, ttl=600)
+        with client.work("q") as job:
+            until(lambda: beats(wire) > 0, "a heartbeat", LONG_S)
+            wire("CONFIG", "SET", "requirepass", "secret")
+            wire("AUTH", "secret")
+            until(lambda: bool(client.refusals), "a heartbeat that is refused", LONG_S)
+            wire("CONFIG", "SET", "requirepass", "")
+            said = beats(wire)
+            until(lambda: beats(wire) > said + 1, "heartbeats after that", LONG_S)
+            assert client.qlen("q") == 0
+        assert client.show(job) is None
 
 
 def test_closing_ends_the_waits_of_other_threads(server: Daemon, wire: RespClient) -> None:
@@ -254,7 +308,7 @@ def test_closing_ends_the_waits_of_other_threads(server: Daemon, wire: RespClien
     until_blocked(wire, 2)
     client.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(LONG_S)
     assert sorted(map(str, ends)) == ["loop", f"no kestreld at {server.disque} (the client is closed)"]
 
 
@@ -322,7 +376,7 @@ def test_a_restart_of_the_node_is_waited_for(tmp_path: Path) -> None:
         daemon.stop()
         starter = threading.Thread(target=daemon.start)
         starter.start()
-        with JobClient([daemon.disque], patience=30) as patient:
+        with JobClient([daemon.disque], patience=LONG_S) as patient:
             shown = patient.show(job_id)
         starter.join()
         assert shown is not None
