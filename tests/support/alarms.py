@@ -16,7 +16,7 @@ from typing import Any
 from kestreld.errors import JournalFailed
 from kestreld.library import PersistentQueue, QueueConfig
 
-HANGS_S = 30
+HANGS_S = 60
 
 
 class Alarm(Exception):
@@ -90,7 +90,7 @@ def run(folder: str, seconds: float, raised: type[BaseException], settings: dict
     consumer.start()
     signal.signal(signal.SIGALRM, storm.ring)
     number, ends_at = 0, time.monotonic() + seconds
-    while time.monotonic() < ends_at:
+    while time.monotonic() < ends_at or storm.alarms <= seconds:  # none may have come on a busy machine
         number += 1
         storm.one_round(b"%d" % number)
     storm.over.set()
@@ -110,7 +110,6 @@ def run(folder: str, seconds: float, raised: type[BaseException], settings: dict
     assert set(seen) <= storm.added | storm.unsure, "an item that nobody has added"
     lost = storm.added - set(seen)
     assert len(lost) <= storm.alarms, f"{len(lost)} items lost where {storm.alarms} operations were cut short"
-    assert storm.alarms > seconds, f"{storm.alarms} alarms only"
     return f"alarms={storm.alarms} added={len(storm.added)} cut short={len(storm.unsure)} seen={len(seen)}\n"
 
 

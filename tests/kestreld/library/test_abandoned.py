@@ -16,7 +16,7 @@ from kestreld.library.shared_queue import open_shared
 from tests.support.library import LONG_MS, LONG_S, at_ms, journaled
 from tests.support.shared_spools import new_spool
 
-SOON_S = 0.02
+SOON_S = 0.01
 
 
 class Queue:
@@ -66,11 +66,11 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue]:
             }[request.param]()
 
 
-def await_true(holds: Callable[[], bool]) -> None:
+def await_true(holds: Callable[[], bool], what: str) -> None:
     """Of what comes true soon."""
     ends_s = time.monotonic() + LONG_S
     while not holds():
-        assert time.monotonic() < ends_s
+        assert time.monotonic() < ends_s, f"waited for {what}"
         time.sleep(0.001)
 
 
@@ -100,7 +100,7 @@ def test_what_was_there_and_is_not_asked_for_is_the_head_again(queue: Queue) -> 
     answer = queue.get()
     assert answer.done()
     del answer
-    await_true(lambda: queue.open_items() == 0)
+    await_true(lambda: queue.open_items() == 0, "the item to be given back")
     assert [queue.next(), queue.next()] == ["1", "2"]
 
 
@@ -108,9 +108,9 @@ def test_what_has_come_and_is_not_asked_for_is_the_head_again(queue: Queue) -> N
     answer = queue.get()
     queue.put("1")
     queue.put("2")
-    await_true(answer.done)
+    await_true(answer.done, "the answer")
     del answer
-    await_true(lambda: queue.open_items() == 0)
+    await_true(lambda: queue.open_items() == 0, "the item to be given back")
     assert [queue.next(), queue.next()] == ["1", "2"]
 
 
@@ -172,7 +172,7 @@ def left_behind(queue: Queue, *, is_served: bool) -> Any:
     loop.run_until_complete(asyncio.sleep(0))
     if is_served:
         queue.put("1")
-        await_true(lambda: queue.waiters == 0)
+        await_true(lambda: queue.waiters == 0, "the task to be served")
     loop.close()
     return task
 
@@ -195,7 +195,7 @@ def test_what_came_for_one_whose_event_loop_was_closed_then_is_the_head_again(qu
     assert not task.done()
     del task
     gc.collect()
-    await_true(lambda: queue.open_items() == 0)
+    await_true(lambda: queue.open_items() == 0, "the item to be given back")
     assert sorted([queue.next(), queue.next()]) == ["1", "2"]
 
 
@@ -207,7 +207,7 @@ def test_an_item_comes_back_once_where_its_answer_is_finalized_before_the_corout
         waiting = answer.__await__()
         next(waiting)
         queue.put("1")
-        await_true(answer.done)
+        await_true(answer.done, "the answer")
         answer.__del__()
         waiting.close()
 
@@ -216,7 +216,7 @@ def test_an_item_comes_back_once_where_its_answer_is_finalized_before_the_corout
     afterwards.do(done.set)
     assert done.wait(LONG_S)
     queue.put("2")
-    await_true(lambda: queue.open_items() == 0)
+    await_true(lambda: queue.open_items() == 0, "the item to be given back")
     assert sorted([queue.next(), queue.next()]) == ["1", "2"]
 
 
@@ -226,7 +226,7 @@ def test_those_that_were_dropped_do_not_gather(queue: Queue) -> None:
     assert queue.waiters == 0
     if queue.journal is not None:
         reader = queue.journal.reader()
-        await_true(lambda: reader.figures.waiters == 0)
+        await_true(lambda: reader.figures.waiters == 0, "the waiters to leave")
     else:
         queue.get()
         assert len(queue.queue._line) < 200
