@@ -24,6 +24,7 @@ STRANGER_PING_MS: Final = 1_000  # between PINGs to a member for which this node
 GOSSIP_MIN: Final = 3  # entries in a message, besides those of nodes that are down
 REPORTS_TIMEOUTS: Final = 2  # how long another node's suspicion counts, in node timeouts
 _OWN_FLAGS: Final = Flag.LEAVING | Flag.LOADING
+_SAID_OF_OTHERS: Final = ~Flag.MEET
 
 
 class Membership(Joining):
@@ -110,7 +111,7 @@ class Membership(Joining):
         self._take_flags(sender, message, sent_at_ms)
         if not sender.is_linked:
             self._bus.connect(sender)
-        elif sender.flags & DOWN:
+        elif sender.is_down:
             self._ask(sender, now_ms)
         self._review(sender)
         if isinstance(message, Ping):
@@ -231,7 +232,7 @@ class Membership(Joining):
             self._bus.connect(node)
 
     def _suspect(self, node: Node, now_ms: int) -> None:
-        if not node.flags & DOWN:
+        if not node.is_down:
             node.flags |= Flag.SUSPECT
             self._tell_all(Suspected(node.id, is_down=True), about=node)
             self._review(node)
@@ -284,11 +285,11 @@ class Membership(Joining):
         if receiver is None:
             return ()
         members = [node for node in self.table.members() if node is not receiver]
-        down = [node for node in members if node.flags & DOWN]
-        others = [node for node in members if not node.flags & DOWN]
+        down = [node for node in members if node.is_down]
+        others = [node for node in members if not node.is_down]
         chosen = down + sample(others, max(GOSSIP_MIN, len(members) // 10), self._random_bytes)
         return tuple(map(self._entry, chosen))
 
     @staticmethod
     def _entry(node: Node) -> GossipEntry:
-        return GossipEntry(node.id, node.address, node.flags & ~Flag.MEET)
+        return GossipEntry(node.id, node.address, node.flags & _SAID_OF_OTHERS)

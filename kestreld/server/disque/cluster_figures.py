@@ -102,7 +102,7 @@ def _counted_nodes(node: DisqueNode) -> list[tuple[str, int]]:
     cluster = node.cluster
     members = cluster.table.members()
     return [
-        ("jobs_cluster_down", len([one for one in members if one.flags & DOWN])),
+        ("jobs_cluster_down", len([one for one in members if one.is_down])),
         ("jobs_cluster_strangers", len([one for one in members if is_stranger(one)])),
         ("jobs_cluster_copied_spools", len(cluster.copied_spools())),
         ("jobs_cluster_leaving", int(node.is_leaving)),
@@ -120,7 +120,7 @@ def default_copies(node: DisqueNode) -> int:
 
 def is_stranger(node: Node) -> bool:
     """Whether a node that answers does not count this one as a member: their tables disagree."""
-    return node.has_answered and not node.knows_us and not node.flags & DOWN
+    return node.has_answered and not node.knows_us and not node.is_down
 
 
 def _peers(node: DisqueNode) -> list[Peer]:

@@ -13,7 +13,7 @@ from kestreld.cluster.frames import Hello
 from kestreld.cluster.jobs_side import JobsSide
 from kestreld.cluster.membership import TIMEOUT_MS_MIN, Membership
 from kestreld.cluster.messages import OF_NODES, NodeMessage, Pong
-from kestreld.cluster.nodes import DOWN, Flag, Node, NodeAddress, NodeTable
+from kestreld.cluster.nodes import Flag, Node, NodeAddress, NodeTable
 from kestreld.jobs.jobs import Jobs
 from kestreld.jobs.store import RandomBytes
 from kestreld.queues.agenda import Agenda, Alarm
@@ -326,7 +326,7 @@ class Clustering(BusEvents):
             return "it was forgotten"
         if node.flags & Flag.LOADING:
             return "it is reading its job log"
-        if not node.flags & DOWN:
+        if not node.is_down:
             return "it does not know this node"
         peer = next((peer for peer in self.bus.peers() if peer.node is node), None) if self.bus is not None else None
         problem = f" ({peer.problem})" if peer is not None and peer.problem else ""
