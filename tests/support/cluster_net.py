@@ -75,7 +75,7 @@ class Net:
         """All meet the first one."""
         for node in self.nodes[1:]:
             node.membership.meet(self.nodes[0].address, node.clock.monotonic_ms)
-        self.run(3000)
+        self.run(500)
 
     def stop(self, node: "Member") -> None:
         """As kill -9: its links break."""
