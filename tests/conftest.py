@@ -63,12 +63,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _take_signals() -> None:
-    """A shell's background job ignores SIGINT and SIGQUIT, and so would every process that a test starts. SIGTERM ends
-    a run as Ctrl-C does: fixtures stop what they have started.
+    """A run in the background of a script ignores SIGINT, one under nohup SIGHUP, and so would all that it starts: a
+    signal that is caught has its default again in a new program. SIGTERM ends a run as Ctrl-C does, by way of fixtures.
     """
-    for number in (signal.SIGINT, signal.SIGQUIT):
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(number, handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -117,14 +117,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.property)
     if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
         item.add_marker(pytest.mark.timeout(LONG_S))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _what_is_started_can_be_interrupted() -> None:
-    """A run in the background of a script has SIGINT ignored, one under nohup SIGHUP; and so would all it starts."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
-        if signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
