@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.support.process import environment, with_variable
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 ROOT: Final = Path(__file__).parents[1]
 MARK: Final = "STARTED_BY"
@@ -55,9 +55,9 @@ def test_a_run_ended_by_sigterm_leaves_no_process_behind(tmp_path: Path, mark: s
         stderr=subprocess.STDOUT,
         text=True,
     ) as run:
-        wait_until("the test runs", lambda: (tmp_path / "is-running").exists() or run.poll() is not None)
+        until(lambda: (tmp_path / "is-running").exists() or run.poll() is not None, "the test to begin")
         assert len(with_variable(MARK, mark)) > 3
         run.terminate()
         told, _ = run.communicate(timeout=60)
     assert run.returncode == pytest.ExitCode.INTERRUPTED, told
-    wait_until("all of its processes are gone", lambda: not with_variable(MARK, mark))
+    until(lambda: not with_variable(MARK, mark), "the end of all its processes")

@@ -1,6 +1,5 @@
 """The reader API: ranges of ids that are read without taking them, and readers that remember how far they came."""
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +10,12 @@ from kestreld.journal.records import item_data, item_id, whole_records
 from tests.functional.conftest import Connect
 from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.http import PATIENCE_S, Answer, ask, asked, basic
+from tests.support.http import Answer, ask, asked, basic
 from tests.support.queue_client import QueueClient
 from tests.support.strace import injected
+from tests.support.waiting import PATIENCE_S, until
 
-LONG_MS = PATIENCE_S * 4 * 1000  # whoever waits to the end of it has failed
+LONG_MS = int(PATIENCE_S * 4000)  # whoever waits to the end of it has failed
 
 
 @pytest.fixture(scope="module")
@@ -209,14 +209,16 @@ def test_a_reader_holds_what_it_has_not_done_and_what_goes_is_410(tmp_path):
 
 def until_gone(daemon: Daemon, client: QueueClient, path: str) -> Answer:
     """Segments that nobody needs go within seconds, and not before the next one is on disk."""
-    for _ in range(400):
-        answer = ask(daemon, path)
-        if answer.status == 410:
-            return answer
+    answers: list[Answer] = []
+
+    def is_gone() -> bool:
         client.put("work", b"more")
         client.get("work")
-        threading.Event().wait(0.02)
-    raise AssertionError("it is still there")
+        answers.append(ask(daemon, path))
+        return answers[-1].status == 410
+
+    until(is_gone, "old segments to go")
+    return answers[-1]
 
 
 def test_ranges_and_limits_that_are_none_are_refused(daemon, connect: Connect, queue):
@@ -249,7 +251,7 @@ def test_answers_wait_for_the_disk_where_sync_journal_says_so(tmp_path):
             made = pool.submit(ask, daemon, "/queues/work/readers/spark", "POST")
             assert ask(daemon, "/healthz").status == 200
             assert not made.done()
-            assert made.result(20).status == 201
+            assert made.result(PATIENCE_S).status == 201
         with injected(daemon.pid, "fdatasync:error=EIO", "fsync:error=EIO"):
             failed = ask(daemon, "/queues/work/readers/spark/done?through=1", "POST")
         assert failed.status == 503

@@ -14,12 +14,13 @@ from typing import Final
 
 from tests.support import forked
 from tests.support.process import environment
+from tests.support.waiting import PATIENCE_S, PAUSE_S
 
 ROOT: Final = Path(__file__).parents[2]
 TIME: Final = re.compile(r"[0-9T:.-]+Z (?=kestreld: )")
 READY: Final = re.compile(r"ready .*memcache=(\S+)(?: admin=(\S+))?(?: cache=(\S+))?")
 DISQUE: Final = re.compile(r"ready .* disque=(\S+)")
-STOP_S: Final = 20
+STOP_S: Final = PATIENCE_S
 
 
 def without_time(line: str) -> str:
@@ -114,13 +115,20 @@ class Daemon:
         with process.stderr:
             self.log.extend(map(without_time, process.stderr))
 
-    def logged(self, text: str) -> str:
-        """The first line of the log with `text` in it, as soon as there is one."""
-        until = time.monotonic() + STOP_S
-        while (line := next((line for line in list(self.log) if text in line), None)) is None:
-            assert time.monotonic() < until, f"no {text!r} in the log:\n" + "\n".join(self.log)
-            time.sleep(0.01)
+    def logged(self, text: str, since: int = 0) -> str:
+        """The first line of the log with `text` in it, as soon as there is one; of the lines from `since` on."""
+        end = time.monotonic() + PATIENCE_S
+        while (line := next((line for line in self.log[since:] if text in line), None)) is None:
+            assert time.monotonic() < end, f"no {text!r} in the log:\n" + "\n".join(self.log)
+            time.sleep(PAUSE_S)
         return line
+
+    def reload(self, config: str) -> str:
+        """SIGHUP, with this for its YAML file; the line of the log that says what has come of it."""
+        self.config_path.write_text(config)
+        seen = len(self.log)
+        self.signal(signal.SIGHUP)
+        return self.logged("reload", seen)
 
     def disk_bytes(self) -> int:
         """What the spool takes now."""

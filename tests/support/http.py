@@ -13,8 +13,7 @@ from email.message import Message
 from typing import Any
 
 from tests.support.daemon import Daemon
-
-PATIENCE_S = 30
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass

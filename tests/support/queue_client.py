@@ -4,9 +4,11 @@ import socket
 from types import TracebackType
 from typing import Final
 
-from tests.support.wire import PATIENCE_S, HungUp, WireClient
+from tests.support.waiting import PATIENCE_S, until
+from tests.support.wire import HungUp, WireClient
 
 PUTS_AT_ONCE: Final = 100
+GETS_MAX: Final = 200
 
 
 class QueueClient(WireClient):
@@ -113,11 +115,16 @@ class QueueClient(WireClient):
         return data
 
     def drain(self, key: str) -> list[bytes]:
-        """GET a key until nothing comes."""
-        taken = []
-        while (data := self.get(key)) is not None:
-            taken.append(data)
-        return taken
+        """GET a key until nothing comes: one by one at first, and of many items some at once."""
+        taken: list[bytes] = []
+        line = b"get %b\r\n" % key.encode("latin-1")
+        while True:
+            gets = min(max(len(taken) // 10, 1), GETS_MAX)
+            self.send(line * gets)
+            got = [data for data in [self.read_value() for _ in range(gets)] if data is not None]
+            taken += got
+            if len(got) < gets:
+                return taken
 
     def stats(self) -> dict[str, str]:
         """STATS by name."""
@@ -128,8 +135,14 @@ class QueueClient(WireClient):
     def queue_stats(self, queue: str) -> dict[str, str]:
         """DUMP_STATS of one queue by name; empty when there is no such queue."""
         self.send(b"dump_stats %b\r\n" % queue.encode("latin-1"))
-        lines = self.read_until(b"}\r\nEND\r\n").decode("latin-1").splitlines()[1:-2]
-        return dict(line.strip().split("=", 1) for line in lines if line.strip())
+        blocks = self.read_until(b"\r\nEND\r\n").decode("latin-1")  # of all queues in Kestrel 1
+        block = blocks.partition(f"queue '{queue}' {{\r\n")[2].partition("}\r\n")[0]
+        return dict(line.strip().split("=", 1) for line in block.splitlines())
+
+    def until(self, queue: str, **figures: object) -> None:
+        """Go on once these are the queue's figures."""
+        wanted = {name: str(value) for name, value in figures.items()}
+        until(lambda: wanted.items() <= self.queue_stats(queue).items(), f"{queue} to have {wanted}")
 
     def items(self, queue: str) -> int:
         """How many items wait; a queue that does not exist has none."""

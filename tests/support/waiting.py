@@ -1,18 +1,16 @@
-"""Wait for an event elsewhere, with a limit that a busy machine does not reach and that says what was awaited."""
+"""Waits for what a test cannot be told of."""
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
-T = TypeVar("T")
-LIMIT_S: Final = 60.0
-STEP_S: Final = 0.005
+PATIENCE_S: Final = 60.0  # longer than a busy machine takes for anything
+PAUSE_S: Final = 0.002
 
 
-def wait_until(what: str, happened: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-    """The first true value of `happened`. `what` is a sentence that is true once it has."""
-    until_s = time.monotonic() + limit_s
-    while not (value := happened()):
-        assert time.monotonic() < until_s, f"after {limit_s:.0f} s it is still not so that {what}"
-        time.sleep(STEP_S)
-    return value
+def until(is_so: Callable[[], object], awaited: str) -> None:
+    """Go on once it is so; fails, with what was awaited, where that takes too long."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, f"waited {PATIENCE_S:.0f} s for {awaited}"
+        time.sleep(PAUSE_S)

@@ -3,9 +3,8 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
-PATIENCE_S: Final = 10.0
+from tests.support.waiting import PATIENCE_S
 
 
 class HungUp(AssertionError):
