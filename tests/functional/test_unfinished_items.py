@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.process import peak_bytes, resident_bytes
+from tests.support.process import cpu_ms, peak_bytes, resident_bytes
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import PATIENCE_S, until
 
 MIB: Final = 1 << 20
 QUIET: Final = "listen: {admin: null}\n"
@@ -30,20 +31,16 @@ def sending(client: QueueClient, data: bytes, pieces: int = 1, pause_s: float = 
             client.send(data[at * len(data) // pieces : (at + 1) * len(data) // pieces])
             time.sleep(pause_s)
 
-    client.socket.settimeout(60)
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
     yield
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
 def wait_for_input(client: QueueClient, least_bytes: int) -> None:
     """Until the server has read so much since its start."""
-    until = time.monotonic() + 30
-    while int(client.stats()["bytes_read"]) < least_bytes:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: int(client.stats()["bytes_read"]) >= least_bytes, f"{least_bytes} bytes to be read")
 
 
 @pytest.mark.long
@@ -57,13 +54,8 @@ def test_the_memory_of_unfinished_items_is_free_once_their_clients_have_left(tmp
                     client = clients.enter_context(QueueClient(daemon.port))
                     announce(client, "work", 1000 * MIB)
                     client.send(data)
-            while other.stats()["curr_connections"] != "1":
-                time.sleep(0.01)
-        until = time.monotonic() + 5
-        while (after_bytes := resident_bytes(daemon.pid)) - before_bytes > 24 * MIB and time.monotonic() < until:
-            time.sleep(0.1)
-        print(f"{before_bytes >> 20} MiB before, {after_bytes >> 20} MiB after")
-        assert after_bytes - before_bytes < 24 * MIB
+            until(lambda: other.stats()["curr_connections"] == "1", "those that have gone to be seen to go")
+        until(lambda: resident_bytes(daemon.pid) - before_bytes < 24 * MIB, f"the memory to be {before_bytes} again")
 
 
 def test_half_items_that_pass_the_bound_together_all_arrive(tmp_path: Path) -> None:
@@ -110,16 +102,15 @@ def test_items_larger_than_the_bound_arrive_too_and_whoever_sends_nothing_holds_
         for client in large:
             announce(client, "work", 3 * MIB)
             stack.enter_context(sending(client, b"y" * (3 * MIB) + b"\r\n"))
-        slowest_s = 0.0
+        slowest_ms = 0
         for _ in range(200):
-            started = time.monotonic()
+            begun_ms = cpu_ms(daemon.pid)  # the server's own time: the machine may be busy with other things
             small.put("small", b"z" * 60_000)
             assert small.get("small") == b"z" * 60_000
-            slowest_s = max(slowest_s, time.monotonic() - started)
+            slowest_ms = max(slowest_ms, cpu_ms(daemon.pid) - begun_ms)
         for client in large:
-            client.socket.settimeout(30)
             client.expect(b"STORED\r\n")
-        assert slowest_s < 0.5
+        assert slowest_ms < 200
         stalled[1].send(b"x" * MIB + b"\r\n")  # it goes on, and has missed nothing
         stalled[1].expect(b"STORED\r\n")
         assert small.items("work") == 5
