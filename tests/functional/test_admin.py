@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.support.certificates import Authority
 from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.http import ask, basic
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import PATIENCE_S, until
 
 HASH = quick_hash("pw")
 USERS = f"""
@@ -154,7 +156,7 @@ def test_the_process_has_the_metrics_that_prometheus_clients_give_every_process(
     assert found["process_start_time_seconds"] == theirs["process_start_time_seconds"]
     assert found["process_max_fds"] == theirs["process_max_fds"]
     assert 0 <= found["process_open_fds"] - theirs["process_open_fds"] < 5, "one more is that of the request"
-    assert 0 <= theirs["process_cpu_seconds_total"] - found["process_cpu_seconds_total"] < 5
+    assert -0.001 < theirs["process_cpu_seconds_total"] - found["process_cpu_seconds_total"] < 5
     for name in ("process_virtual_memory_bytes", "process_resident_memory_bytes"):
         assert found[name] == pytest.approx(theirs[name], rel=0.2), name
 
@@ -249,10 +251,18 @@ def test_who_has_no_name_or_a_wrong_password_is_asked_for_one(guarded):
         assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
     for header in ("Basic", "Basic !!!", "Basic YQ==", "Bearer x"):
         assert ask(guarded, "/metrics", headers={"Authorization": header}).status == 401
-    started = time.monotonic()
-    assert ask(guarded, "/metrics", headers=basic("shop", "wrong")).status == 401
-    assert ask(guarded, "/metrics", headers=basic("nobody", "pw")).status == 401
-    assert time.monotonic() - started >= 2  # each comes late: nobody tries many
+
+
+def test_a_refusal_of_a_wrong_password_or_name_comes_late(guarded):
+    """Nobody tries many."""
+
+    def took_s(*account: str) -> float:
+        started = time.monotonic()
+        assert ask(guarded, "/metrics", headers=basic(*account)).status == 401
+        return time.monotonic() - started
+
+    with ThreadPoolExecutor() as pool:
+        assert min(pool.map(took_s, ("shop", "nobody"), ("wrong", "pw"))) >= 1
     assert ask(guarded, "/metrics", headers=basic("shop", "pw")).status == 200
 
 
@@ -438,17 +448,17 @@ def test_bodies_long_lines_and_wrong_methods_are_refused(daemon):
 
 def test_connections_that_say_nothing_are_closed(tmp_path):
     with (
-        running_daemon(tmp_path, "request_timeout=1", admin="127.0.0.1:0") as daemon,
-        socket.create_connection(("127.0.0.1", int(daemon.admin.rpartition(":")[2])), timeout=20) as slow,
+        running_daemon(tmp_path, "request_timeout=50ms", admin="127.0.0.1:0") as daemon,
+        admin_connection(daemon, b"GET /metrics HTTP/1.1\r\nHost: loc") as slow,
     ):
-        slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: loc")
         with suppress(ConnectionError):
             assert slow.recv(1) == b""
+        daemon.reload("")
         assert ask(daemon, "/healthz").status == 200
 
 
 def admin_connection(daemon: Daemon, sent: bytes = b"") -> socket.socket:
-    one = socket.create_connection(("127.0.0.1", int(daemon.admin.rpartition(":")[2])), timeout=20)
+    one = socket.create_connection(("127.0.0.1", int(daemon.admin.rpartition(":")[2])), timeout=PATIENCE_S)
     one.sendall(sent)
     return one
 
@@ -482,8 +492,7 @@ def test_as_many_requests_as_there_may_be_leave_health_to_be_asked_for(tmp_path:
             client.put("work", b"x")
         wait = b"GET /queues/work/items?first=2&wait_ms=100000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         waiting = [stack.enter_context(admin_connection(daemon, wait)) for _ in range(100)]
-        while ask(daemon, "/metrics").status == 200:
-            time.sleep(0.01)
+        until(lambda: ask(daemon, "/metrics").status != 200, "so many requests to be under way")
         assert ask(daemon, "/metrics").status == 503
         for _ in range(30):
             assert ask(daemon, "/healthz").status == 200
@@ -499,7 +508,7 @@ def test_more_connections_than_there_is_room_for_are_closed_and_the_queues_serve
         assert client.get(queue) == b"x"
         refused = 0
         for one in crowd:
-            one.settimeout(20)
+            one.settimeout(PATIENCE_S)
             try:
                 one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 refused += not one.recv(64)
@@ -523,7 +532,7 @@ def test_garbage_on_the_admin_port_harms_nobody(daemon, connect: Connect, queue)
         b"\x16\x03\x01\x02\x00",
     ):
         # It may hang up before it has read all of it.
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as one, suppress(ConnectionError):
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as one, suppress(ConnectionError):
             one.sendall(garbage)
             with suppress(OSError):  # ENOTCONN is no ConnectionError
                 one.shutdown(socket.SHUT_WR)
@@ -543,10 +552,8 @@ def test_what_was_said_on_the_admin_port_is_json_that_parses(daemon):
 def test_stopping_ends_requests_that_wait(tmp_path: Path):
     with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon, QueueClient(daemon.port) as client:
         client.put("work", b"x")
-        with socket.create_connection(("127.0.0.1", int(daemon.admin.rpartition(":")[2])), timeout=20) as waiting:
-            waiting.sendall(b"GET /queues/work/items?first=2&wait_ms=100000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait = b"GET /queues/work/items?first=2&wait_ms=300000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with admin_connection(daemon, wait) as waiting:
             assert ask(daemon, "/healthz").status == 200  # the other is under way by now
-            started = time.monotonic()
             assert daemon.stop() == 0
-            assert time.monotonic() - started < 10
             assert waiting.recv(4096).startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ", b""))

@@ -17,6 +17,8 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.noise import make_noise
 from tests.support.process import cpu_ms, resident_bytes
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import until
+from tests.support.wire import HungUp
 
 LOG_LINES_MAX: Final = 10  # of a daemon through all of this: bad input is the client's business
 RUN_ME: Final = b"flush_all\r\nset smuggled 0 0 1\r\nx\r\n"  # must never be carried out
@@ -205,8 +207,7 @@ def test_thousands_of_garbled_streams_harm_nobody_else(tmp_path: Path) -> None:
     for seed in range(8):  # of a daemon each: they make queues without end, and STATS names every one
         with running_daemon(tmp_path / f"{seed}") as daemon, QueueClient(daemon.port) as other:
             make_noise(lambda daemon=daemon: QueueClient(daemon.port), other, seed, rounds=100)  # type: ignore[misc]
-            while int(other.stats()["curr_connections"]) > 1:
-                pass  # as soon as it has seen the last ones go
+            until(lambda other=other: other.stats()["curr_connections"] == "1", "the last ones to be seen to go")  # type: ignore[misc]
             assert daemon.stop() == 0
 
 
@@ -274,8 +275,8 @@ def test_a_client_that_reads_late_gets_everything(connect: Connect, queue: str) 
 
 
 def test_half_commands_and_idle_clients_are_cut_off_and_busy_ones_are_not(tmp_path: Path) -> None:
-    """All at once, for each takes seconds."""
-    with running_daemon(tmp_path, "request_timeout=1", "timeout=2") as daemon, ExitStack() as clients:
+    """All at once, for each takes a second or two."""
+    with running_daemon(tmp_path, config="listen: {admin: null}\n") as daemon, ExitStack() as clients:
 
         def connect() -> QueueClient:
             return clients.enter_context(QueueClient(daemon.port))
@@ -283,7 +284,6 @@ def test_half_commands_and_idle_clients_are_cut_off_and_busy_ones_are_not(tmp_pa
         waiting, holding, piping, steady, other = (connect() for _ in range(5))
         other.put("held", b"held")
         assert holding.get("held/open") == b"held"
-        started = time.monotonic()
         halves = [connect() for _ in range(100)]
         for number, half in enumerate(halves):
             half.send((b"ge", b"set q 0 0 5\r\n", b"set q 0 0 5\r\nhel", b"add q 0 0 5\r\nhello")[number % 4])
@@ -291,15 +291,25 @@ def test_half_commands_and_idle_clients_are_cut_off_and_busy_ones_are_not(tmp_pa
         spent.put("q2", b"x")
         waiting.send(b"get empty/t=60000\r\nget hal")  # the rest comes when the wait is over
         piping.send(b"get empty/t=60000\r\n" + b"set piped 0 0 100\r\n%b\r\n" % (b"x" * 100) * 3000)
-        while (left := int(steady.stats()["curr_connections"])) > 4:
-            waited_s = time.monotonic() - started
-            assert left == 107 or waited_s > 0.9, "not before its time"
-            assert waited_s < 10
-            time.sleep(0.1)
+        steady.until("empty", waiters=2)
+        asked_at_s = reloaded_at_s = time.monotonic()
+        daemon.reload("listen: {admin: null}\nrequest_timeout: 700ms\ntimeout: 900ms\n")
+        is_over = False
+        while not is_over:
+            time.sleep(0.01)
+            begun_s = time.monotonic()
+            try:
+                left = int(steady.stats()["curr_connections"])
+            except (ConnectionError, HungUp):  # on a machine so busy that it has said nothing for as long
+                assert time.monotonic() - asked_at_s > 0.9
+                break
+            asked_at_s = begun_s
+            assert left == 107 or time.monotonic() - reloaded_at_s > 0.7, "not before its time"
+            is_over = left == 4
         for gone in (*halves, idle, spent, other):
             gone.expect_end()
         with QueueClient(daemon.port) as fresh:
-            assert int(fresh.stats()["curr_connections"]) == 5
+            assert int(fresh.stats()["curr_connections"]) == 4 + is_over
             assert fresh.items("q") == 0
             fresh.put("empty", b"1", b"2")
         assert waiting.read_value() == b"1"
@@ -344,13 +354,16 @@ def test_more_clients_than_descriptors_are_turned_away_and_the_others_served(tmp
                 assert first.get(f"new-{number}") == b"x"
             assert int(first.stats()["rejected_connections"]) >= 100
             spent_ms = cpu_ms(daemon.pid)
-            time.sleep(0.5)
-            assert cpu_ms(daemon.pid) - spent_ms < 150
-        answer = b""
-        while not answer.startswith(b"VERSION"):  # as soon as the server has seen them go
-            with QueueClient(daemon.port) as client:
+            time.sleep(0.3)
+            assert cpu_ms(daemon.pid) - spent_ms < 90
+
+        def is_served() -> bool:
+            with QueueClient(daemon.port) as client, suppress(ConnectionError):
                 client.send(b"version\r\n")
-                answer = client.read_line()
+                return client.read_line().startswith(b"VERSION")
+            return False
+
+        until(is_served, "the server to have seen them go")
         assert len(daemon.log) <= 5, daemon.log
     finally:
         daemon.kill()
@@ -388,6 +401,5 @@ def test_clients_that_come_and_go_leave_nothing_behind(daemon: Daemon, connect: 
         with QueueClient(daemon.port) as client:
             if number % 2:
                 client.send(b"get nothing/t=1000\r\nset q 0 0 100\r\nx")
-    while int(other.stats()["curr_connections"]) > 5:
-        pass
+    until(lambda: int(other.stats()["curr_connections"]) <= 5, "those that have gone to be seen to go")
     assert len(list(Path(f"/proc/{daemon.pid}/fd").iterdir())) <= open_before + 3
