@@ -1,7 +1,6 @@
 """Fanout queues: what goes into `orders` goes into `orders+audit` too, and otherwise each is a queue of its own."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,9 @@ import pytest
 from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import PATIENCE_S, until
 
+ENOUGH = 500
 CONFIG = """
 listen: {admin: null}
 queues:
@@ -19,7 +20,7 @@ queues:
   small-child+three: {max_items: 3}
   small-child+latest: {max_items: 3, discard_old_when_full: true}
   short-child+short: {max_item_size: 10}
-  aging: {max_age: 100}
+  aging: {max_age: 50}
   aging+kept: {max_age: 0}
   discarding: {max_items: 3, discard_old_when_full: true}
   discarding+strict: {discard_old_when_full: false}
@@ -154,8 +155,7 @@ def test_the_last_of_a_family_takes_the_journal_with_it(daemon: Daemon, client: 
         assert f"{queue}.journal" in folders(daemon)
         client.do(b"delete " + name.encode(), b"DELETED\r\n")
     assert f"{queue}.journal" not in folders(daemon)
-    while list((daemon.spool / ".trash").iterdir()):
-        time.sleep(0.001)  # it goes in the background, once its name there is on disk
+    until(lambda: not list((daemon.spool / ".trash").iterdir()), "the deleted files to go, in the background")
 
 
 # Limits
@@ -215,7 +215,7 @@ def test_each_copy_expires_by_its_own_queues_rules(client: QueueClient) -> None:
     client.get("aging+kept")
     client.put("aging", b"forever")
     client.put("aging", b"over", expiry_s=-1)
-    assert client.get("nobody/t=150") is None  # time goes by
+    assert client.get("nobody/t=60") is None  # time goes by
     assert client.drain("aging") == client.drain("aging+heir") == []
     assert client.drain("aging+kept") == [b"forever"]
     assert client.queue_stats("aging")["expired_items"] == "2"
@@ -271,14 +271,14 @@ def test_a_stored_item_is_in_the_parent_and_every_child_after_a_crash(tmp_path: 
                     while True:
                         writer.put("orders", *[b"%d" % number for number in range(stored, stored + 10)])
                         stored += 10
-                        if stored == 1000:
+                        if stored == ENOUGH:
                             enough.set()
                 except (AssertionError, ConnectionError):
                     return  # killed
 
         thread = threading.Thread(target=write)
         thread.start()
-        assert enough.wait(20)
+        assert enough.wait(PATIENCE_S), f"{stored} stored, waited for {ENOUGH}"
         daemon.kill()
         thread.join()
         daemon.start()

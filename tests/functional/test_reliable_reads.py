@@ -80,10 +80,7 @@ def test_a_client_that_goes_leaves_its_item_at_the_head(connect: Connect, queue:
     else:
         worker.close()
     # Two clients' doings have no order of their own: wait until the server has seen the first.
-    assert other.get(f"{queue}/open/t=5000") in (b"1", b"2")
-    other.do(b"get %b/abort" % queue.encode(), b"END\r\n")
-    while other.items(queue) < 2:
-        pass
+    other.until(queue, items=2)
     assert other.drain(queue) == [b"1", b"2"]
 
 
@@ -94,8 +91,7 @@ def test_an_item_opened_by_a_client_that_can_say_no_more_is_back_before_its_answ
     other.put(queue, b"1", b"2")
     worker.send(b"get %b/open\r\n" % queue.encode())
     worker.end_input()
-    while other.items(queue) < 2 or other.queue_stats(queue)["canceled_transactions"] != "1":
-        pass
+    other.until(queue, items=2, canceled_transactions=1)
     assert other.drain(queue) == [b"1", b"2"]
     worker.expect_end(b"VALUE %b/open 0 1\r\n1\r\nEND\r\n" % queue.encode())
 
@@ -247,10 +243,10 @@ def test_flush_leaves_open_reads(connect: Connect, queue: str) -> None:
 
 def test_an_expired_open_read_can_be_confirmed_but_does_not_come_back(connect: Connect, queue: str) -> None:
     worker, other = connect(), connect()
-    worker.put(queue, b"short lived", expiry_s=1)
-    worker.put(f"{queue}-2", b"short lived", expiry_s=1)
-    assert worker.get(f"{queue}/open") == b"short lived"
-    assert other.get(f"{queue}-2/open") == b"short lived"
+    for client, name in ((worker, queue.encode()), (other, b"%b-2" % queue.encode())):
+        client.send(b"set %b 0 1 5\r\nshort\r\nget %b/open\r\n" % (name, name))  # at once
+        client.expect(b"STORED\r\n")
+        assert client.read_value() == b"short"
     assert worker.get(f"{queue}-3/t=1100") is None  # more than a second goes by
     worker.do(b"get %b/close" % queue.encode(), b"END\r\n")
     other.do(b"get %b-2/abort" % queue.encode(), b"END\r\n")
@@ -276,9 +272,8 @@ def test_of_items_that_come_back_together_a_waiter_gets_the_first(four: Daemon, 
     with QueueClient(four.port) as worker, QueueClient(four.port) as waiter:
         worker.put(queue, b"1", b"2", b"3")
         assert [worker.get(f"{queue}/open") for _ in range(3)] == [b"1", b"2", b"3"]
-        waiter.ask_for(f"{queue}/t=5000")
-        while worker.queue_stats(queue).get("waiters") != "1":
-            pass
+        waiter.ask_for(f"{queue}/t=600000")
+        worker.until(queue, waiters=1)
         closed_by_server(worker)
         assert waiter.read_value() == b"1"
         assert waiter.drain(queue) == [b"2", b"3"]
