@@ -13,6 +13,7 @@ from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask, basic
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import until
 
 LONG_WAIT = "t=600000"
 
@@ -75,8 +76,7 @@ def test_who_holds_open_reads_is_named_with_how_many_and_which_first_until_they_
     assert (found["open"], found["waiting"]) == (4, [])
     assert all(0 < one["since_at_ms"] <= found["now_ms"] for one in found["holding"])
     since_at_ms = found["holding"][0]["since_at_ms"]
-    while ask(daemon, "/stats.json").json["now_ms"] <= since_at_ms + 1:
-        pass
+    until(lambda: ask(daemon, "/stats.json").json["now_ms"] > since_at_ms + 1, "the clock to go on")
     first.get(f"{queue}/close/open")
     second.get(f"{queue}/close")
     found = consumers(daemon, queue)

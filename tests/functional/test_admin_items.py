@@ -12,6 +12,7 @@ from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import Answer, ask, basic
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import until
 
 CONFIG = """
 listen: {memcache: 127.0.0.1:0, admin: 127.0.0.1:0}
@@ -95,8 +96,8 @@ def test_an_item_says_when_it_is_due_and_how_often_it_failed(daemon: Daemon, con
     fail(client, "patient")
     put_later(client, "patient", b"later", 1_800_000)
     (failed,), (delayed,) = page(daemon, "patient", "retrying"), page(daemon, "patient", "delayed")
-    assert abs(failed["due_at_ms"] - now_ms - 3_600_000) < 30_000
-    assert abs(delayed["due_at_ms"] - now_ms - 1_800_000) < 30_000
+    assert abs(failed["due_at_ms"] - now_ms - 3_600_000) < 100_000
+    assert abs(delayed["due_at_ms"] - now_ms - 1_800_000) < 100_000
     assert (failed["attempts"], "attempts" in delayed) == (1, False)
 
 
@@ -107,7 +108,7 @@ def test_a_leased_item_says_who_has_it_since_when_and_until_when(daemon: Daemon,
     (leased,) = page(daemon, "work", "leased")
     host, port = client.socket.getsockname()[:2]
     assert leased["client"] == f"{host}:{port}"
-    assert abs(leased["since_at_ms"] - now_ms) < 30_000
+    assert abs(leased["since_at_ms"] - now_ms) < 100_000
     assert leased["until_at_ms"] - leased["since_at_ms"] == 60_000
     assert leased["is_open"]
 
@@ -136,8 +137,7 @@ def test_what_waits_is_paged_by_id_without_what_is_held_back(daemon: Daemon, con
     put_later(client, "work", b"3")
     client.put("work", b"4")
     put_later(client, "work", b"5", 1)
-    while 5 not in ids(daemon, "work", "waiting"):
-        pass
+    until(lambda: 5 in ids(daemon, "work", "waiting"), "item 5 to be due")
     assert ids(daemon, "work", "waiting") == [2, 4, 5]
     first = ask(daemon, "/queues/work/items?state=waiting&limit=2")
     assert [item["id"] for item in first.lines] == [2, 4]
@@ -239,7 +239,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_is_sent_back_there(daemon: D
     client.put("dead", b"3")
     found = page(daemon, "dead", "waiting")
     put_at_ms = found[0]["origin"].pop("put_at_ms")
-    assert abs(put_at_ms - now_ms) < 30_000
+    assert abs(put_at_ms - now_ms) < 100_000
     assert found[0]["origin"] == {"queue": "fragile", "reason": "failed", "attempts": 2}
     assert (found[1]["origin"]["queue"], "origin" in found[2]) == ("brittle", False)
     expected = {"queue": "dead", "moved": 2, "to": {"fragile": 1, "brittle": 1}, "without_origin": 1, "refused": {}}

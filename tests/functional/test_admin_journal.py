@@ -1,7 +1,6 @@
 """What the admin port says of journals: their segments, and who holds them."""
 
 import itertools
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask, basic
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import until
 
 SMALL_SEGMENTS = ("max_journal_size=1024", "max_journal_overflow=1000")
 
@@ -64,13 +64,13 @@ def test_what_nobody_needs_is_dead_and_goes(daemon: Daemon) -> None:
         states = [segment["state"] for segment in found["segments"]]
         assert set(states[:-1]) <= {"dead"}
         assert sum(segment["needed_ids"] for segment in found["segments"]) == 0
-        for _ in range(400):
-            if len(journal(daemon, "work")["segments"]) < before:
-                return
+
+        def is_fewer() -> bool:
             client.put("work", b"more")
             client.get("work")
-            threading.Event().wait(0.02)
-    raise AssertionError("no segment has gone")
+            return len(journal(daemon, "work")["segments"]) < before
+
+        until(is_fewer, "a segment to go")
 
 
 def test_queues_without_a_journal_and_queues_that_are_not_there(daemon: Daemon) -> None:

@@ -24,13 +24,11 @@ import pytest
 from tests.support.daemon import Daemon
 from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl
+from tests.support.waiting import PATIENCE_S
 from tests.support.wire import HungUp
-
-pytestmark = pytest.mark.usefixtures("installed_programs")
 
 WRITERS: Final = 4
 READERS: Final = 2
-PATIENCE_S: Final = 20
 
 SYNCS: Final = ("sync_journal=true", "sync_journal=20ms", "sync_journal=false")
 SIZES: Final = (

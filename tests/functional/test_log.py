@@ -16,6 +16,7 @@ import pytest
 
 from kestreld.config.config import LogFormat
 from kestreld.log import FromLibraries, Level, Log
+from tests.support import forked
 from tests.support.daemon import READY, ROOT, STOP_S
 from tests.support.process import environment
 from tests.support.queue_client import QueueClient
@@ -36,7 +37,7 @@ def said_to_a_pipe(command: list[str], *, is_journal: bool) -> Iterator[list[str
     variables = environment() | ({"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"} if is_journal else {})
     with (
         open(reading) as log,
-        subprocess.Popen(
+        forked.Launched(
             command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stderr=writing, text=True
         ) as process,
     ):
@@ -118,26 +119,13 @@ def test_journald_gets_json_where_that_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_stream_of_journald_that_stderr_is_not_says_nothing(tmp_path: Path) -> None:
     variables = environment() | {"JOURNAL_STREAM": "8:12345"}
-    done = subprocess.run(
-        command(tmp_path, "--set", "max_itms=1"),
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=STOP_S,
-    )
+    done = forked.run(command(tmp_path, "--set", "max_itms=1"), None, STOP_S, cwd=ROOT, env=variables, text=True)
     assert (done.returncode, done.stderr[:10]) == (78, "kestreld: ")
 
 
 def test_a_start_that_fails_says_why_in_the_format_of_the_log(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(tmp_path, "--log-format=json", "--set", "max_itms=1"),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=STOP_S,
-    )
+    words = command(tmp_path, "--log-format=json", "--set", "max_itms=1")
+    done = forked.run(words, None, STOP_S, cwd=ROOT, env=environment(), text=True)
     said = json.loads(done.stderr)
     assert (done.returncode, said["level"]) == (78, "error")
     assert said["message"].endswith("unknown setting 'max_itms'; did you mean max_items?")

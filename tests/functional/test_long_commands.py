@@ -23,8 +23,9 @@ def daemon_config() -> str:
 
 @pytest.fixture
 def client(connect: Connect) -> QueueClient:
-    """All queues hold an item."""
+    """All queues hold one item."""
     client = connect()
+    client.do(b"flush_all", b"OK\r\n")
     fill(client)
     return client
 
@@ -93,8 +94,7 @@ def test_who_leaves_behind_a_flush_all_has_had_it_done(client: QueueClient, conn
     leaver = connect()
     leaver.send(b"flush_all noreply\r\n")
     leaver.close()
-    while client.queue_stats("all599")["items"] != "0":
-        pass
+    client.until("all599", items=0)
     assert [client.queue_stats(name)["items"] for name in ("all0", "all300")] == ["0", "0"]
 
 

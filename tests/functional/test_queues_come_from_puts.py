@@ -9,6 +9,7 @@ import pytest
 from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import PATIENCE_S
 
 FULL = b"SERVER_ERROR too many queues\r\n"
 
@@ -166,7 +167,7 @@ def test_where_a_user_has_the_right_by_name_only_who_has_it_makes_queues(tmp_pat
 def created_by_reader(daemon: Daemon, user: str) -> int:
     """The status of making a reader on a queue that is not there."""
     host, _, port = daemon.admin.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     token = base64.b64encode(f"{user}:pw".encode()).decode()
     connection.request("POST", "/queues/new/readers/r", headers={"Authorization": f"Basic {token}"})
     status = connection.getresponse().status

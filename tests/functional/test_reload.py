@@ -10,7 +10,7 @@ import pytest
 
 from tests.functional.conftest import Connect
 from tests.support.accounts import login, quick_hash
-from tests.support.daemon import ROOT, Daemon, running_daemon
+from tests.support.daemon import ROOT, STOP_S, Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 
 CONFIG = """
@@ -93,7 +93,7 @@ def test_a_dumped_configuration_is_one_that_means_the_same(tmp_path: Path) -> No
     again.write_text(dumped.stdout)
     command = [sys.executable, "-m", "kestreld", "--dump-config"]
     environment = os.environ | {"KESTRELD_CONFIG": str(again)}
-    twice = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=20)
+    twice = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=STOP_S)
     first, _, rest = twice.stdout.partition("\n")
     assert first == f"# {again}, as $KESTRELD_CONFIG says"
     values = [[line.partition("  # ")[0] for line in each.splitlines()] for each in (rest, dumped.stdout)]
@@ -195,8 +195,7 @@ def test_settings_of_the_server_change_too(daemon: Daemon, reloaded: QueueClient
     assert reloaded.get("work/open") == b"1"
     assert reloaded.get("work/open") == b"2"
     reloaded.put("swept", b"x", expiry_s=-1)
-    while reloaded.items("swept"):
-        pass  # the timer is on
+    reloaded.until("swept", items=0)  # the timer is on
     for _ in range(2):
         reloaded.do(b"get work/close", b"END\r\n")
 
@@ -244,9 +243,8 @@ def test_a_reload_disturbs_no_waiter_and_no_open_read(daemon: Daemon, reloaded: 
     waiter, worker = connect(), connect()
     reloaded.put("work", b"held")
     assert worker.get("work/open") == b"held"
-    waiter.ask_for("quiet/t=20000")
-    while reloaded.queue_stats("quiet").get("waiters") != "1":
-        pass
+    waiter.ask_for("quiet/t=600000")
+    reloaded.until("quiet", waiters=1)
     configure(daemon, CONFIG + "max_age: 1h\n")
     reloaded.do(b"reload", b"Reloaded config.\r\n")
     waiter.expect_no_answer_yet()

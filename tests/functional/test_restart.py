@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.queue_client import QueueClient
+from tests.support.queue_client import QueueClient, slow_reader
+from tests.support.waiting import until
 from tests.support.wire import connected
 
 End = Callable[[Daemon], object]
+LARGE_BYTES = 12_000_000  # more than goes into the buffers of a connection
 STOP_OR_KILL = [pytest.param(Daemon.stop, id="stop"), pytest.param(Daemon.kill, id="kill")]
 
 
@@ -344,9 +346,8 @@ def test_a_signal_stops_it_with_every_answer_given(tmp_path: Path, number: int) 
         with QueueClient(daemon.port) as waiter, QueueClient(daemon.port) as worker, QueueClient(daemon.port) as other:
             other.put("q", b"open", b"waits")
             assert worker.get("q/open") == b"open"
-            waiter.ask_for("empty/t=60000")
-            while other.queue_stats("empty").get("waiters") != "1":
-                pass
+            waiter.ask_for("empty/t=600000")
+            other.until("empty", waiters=1)
             daemon.signal(number)
             waiter.expect_end(b"END\r\n")
             worker.expect_end()
@@ -386,8 +387,8 @@ def test_a_signal_that_comes_as_soon_as_it_is_ready_is_heard(tmp_path: Path) -> 
 def test_it_stops_at_once_when_told_twice(tmp_path: Path) -> None:
     """A client that does not read its answer holds the first up for a little."""
     with running_daemon(tmp_path) as daemon:
-        with QueueClient(daemon.port) as client:
-            client.put("q", b"x" * 30_000_000)
+        with slow_reader(daemon.port, 1 << 16) as client:
+            client.put("q", b"x" * LARGE_BYTES)
             client.ask_for("q/peek")
             client.read(1)
             daemon.signal(signal.SIGTERM)
@@ -400,16 +401,16 @@ def test_it_stops_at_once_when_told_twice(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_cannot_keep_it_from_stopping(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon, QueueClient(daemon.port) as client:
-        client.put("q", b"x" * 30_000_000)
+    with running_daemon(tmp_path) as daemon, slow_reader(daemon.port, 1 << 16) as client:
+        client.put("q", b"x" * LARGE_BYTES)
         client.ask_for("q/peek")
         client.read(1)
         assert daemon.stop() == 0
 
 
 def test_a_large_answer_is_finished_before_it_stops(tmp_path: Path) -> None:
-    data = b"0123456789abcdef" * 2_000_000
-    with running_daemon(tmp_path) as daemon, QueueClient(daemon.port) as client:
+    data = b"0123456789abcdef" * (LARGE_BYTES // 16)
+    with running_daemon(tmp_path) as daemon, slow_reader(daemon.port, 1 << 16) as client:
         client.put("q", data)
         client.ask_for("q/peek")
         client.read(1)
@@ -444,8 +445,7 @@ def test_segments_that_nobody_needs_go(tmp_path: Path) -> None:
             for _ in range(4):
                 client.put("q", *numbered(60, size=1000))
                 assert client.drain("q") == numbered(60, size=1000)
-            while daemon.disk_bytes() > 4 * 64 * 1024:
-                pass  # old segments go when the newest is on disk
+            until(lambda: daemon.disk_bytes() <= 4 * 64 * 1024, "old segments to go when the newest is on disk")
 
 
 def test_an_old_open_read_does_not_keep_every_segment_since(tmp_path: Path) -> None:
@@ -456,10 +456,10 @@ def test_an_old_open_read_does_not_keep_every_segment_since(tmp_path: Path) -> N
             assert holder.get("q/open") == b"held open"
             for _ in range(60):
                 client.put("q", *numbered(60, size=1000))
+                client.send(b"get q\r\n" * 60)
                 for _ in range(60):
-                    client.get("q")
-            while daemon.disk_bytes() > 8 * 64 * 1024:
-                pass  # compaction goes on between turns
+                    assert client.read_value() is not None
+            until(lambda: daemon.disk_bytes() <= 8 * 64 * 1024, "compaction, which goes on between turns")
         daemon.kill()
         daemon.start()
         with QueueClient(daemon.port) as client:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import forked
 from tests.support.accounts import quick_hash
-from tests.support.daemon import ROOT, Daemon
+from tests.support.daemon import ROOT, STOP_S, Daemon
 from tests.support.process import environment
 from tests.support.queue_client import QueueClient
 from tests.support.resp import resp_client
@@ -72,7 +72,7 @@ def started(daemon: Daemon) -> Iterator[Daemon]:
 def test_it_says_when_it_is_ready_reloads_lives_and_stops(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(10)
+        manager.settimeout(STOP_S)
         daemon = ServiceDaemon(tmp_path / "daemon")
         daemon.variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "2000000"}
         with started(daemon):
@@ -300,7 +300,7 @@ def test_nodes_of_the_unit_run_beside_each_other_and_meet(tmp_path):
 
 def free_ports(count):
     """Ports with which those 10000 above are free, too; below the range that clients' own ports are from."""
-    found, port = [], 20_000
+    found, port = [], 20_000 + os.getpid() % 2000  # not where others look at the same time
     while len(found) < count:
         port += 1
         with socket.socket() as own, socket.socket() as bus:

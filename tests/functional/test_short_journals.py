@@ -12,6 +12,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.probe import Probe
 from tests.support.queue_client import QueueClient
 from tests.support.shell import Kestrelctl
+from tests.support.waiting import until
 
 MIB: Final = 1 << 20
 PAUSE_MS_MAX: Final = 20  # beyond what the same traffic costs without a compaction
@@ -67,13 +68,13 @@ def let_flow(client: QueueClient, queue: str, size_bytes: int, item_bytes: int) 
 
 @pytest.mark.parametrize("sync", ["false", "true"])
 def test_an_item_held_open_pins_no_more_than_max_journal_overflow_allows(tmp_path: Path, sync: str) -> None:
-    """30 MB past it, or 10 with a sync before every answer; then kill -9."""
+    """12 MB past it, or 8 with a sync before every answer; then kill -9."""
     settings = ("max_journal_size=256KiB", "max_journal_overflow=10", f"sync_journal={sync}")
     with running_daemon(tmp_path, *settings) as daemon:
         with QueueClient(daemon.port) as holder, QueueClient(daemon.port) as client, Watch.of(daemon) as watch:
             client.put("q", b"held", b"." * 4096)
             assert holder.get("q/open") == b"held"
-            let_flow(client, "q", 30 * MIB if sync == "false" else 10 * MIB, 4096)
+            let_flow(client, "q", 12 * MIB if sync == "false" else 8 * MIB, 4096)
         assert watch.most_bytes < 11 * 256 * 1024
         daemon.kill()
         daemon.start()
@@ -91,7 +92,7 @@ def test_a_slow_child_with_an_open_read_pins_no_more_either(tmp_path: Path) -> N
             client.put("q", b"held by the child")
             assert holder.get("q+slow/open") == b"held by the child"
             assert client.get("q") == b"held by the child"
-            let_flow(client, "q", 15 * MIB, 4096)
+            let_flow(client, "q", 8 * MIB, 4096)
         assert watch.most_bytes < 11 * 256 * 1024
         daemon.kill()
         daemon.start()
@@ -110,8 +111,7 @@ def test_archived_segments_are_whole_and_have_all_that_ever_was(tmp_path: Path) 
             holder.do(b"get a:b/close", b"END\r\n")
             client.put("a:b", b"." * 65536)  # fills the segment that may have needed those before it
             assert client.get("a:b") is not None
-            while int(client.queue_stats("a:b")["segments"]) > 1:
-                pass
+            client.until("a:b", segments=1)
         daemon.stop()
     (folder,) = (tmp_path / "archive" / "a%3Ab").iterdir()
     done = Kestrelctl("127.0.0.1:1", tmp_path)("journal-verify", str(tmp_path / "archive"), "-o", "tsv", "--no-headers")
@@ -127,8 +127,7 @@ def test_an_archive_that_cannot_be_written_is_in_the_log_and_serving_goes_on(tmp
             daemon.logged("will be retried")
             assert disk_bytes(daemon) > MIB, "nothing goes before it is archived"
             (tmp_path / "archive").unlink()
-            while disk_bytes(daemon) > 256 * 1024:
-                client.expect_nothing_more()
+            until(lambda: disk_bytes(daemon) <= 256 * 1024, "what is archived to go")
         assert len([line for line in daemon.log if "will be retried" in line]) == 1
         (folder,) = (tmp_path / "archive" / "q").iterdir()
         assert len(list(folder.glob("*.seg"))) > 10
