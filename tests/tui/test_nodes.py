@@ -21,7 +21,7 @@ from tui.snapshots import NODE_KEYS, NodeFigures, Snapshot
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[list[ClusterNode]]:
-    with cluster_of(tmp_path, 3, "cluster.node_timeout=300ms", admin="127.0.0.1:0") as nodes:
+    with cluster_of(tmp_path, 3, admin="127.0.0.1:0") as nodes:
         yield nodes
 
 
@@ -63,7 +63,7 @@ def places(nodes: list[ClusterNode]) -> list[str]:
 
 
 def test_without_an_admin_port_it_says_so_and_without_other_nodes_there_is_no_page(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster", 2, "cluster.node_timeout=300ms") as (one, other):
+    with cluster_of(tmp_path / "cluster", 2) as (one, other):
 
         async def driving(pilot: Pilot[None]) -> None:
             await until(pilot, "nodes (n) 2 of 2 up")

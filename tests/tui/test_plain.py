@@ -115,7 +115,7 @@ def test_a_recording_without_a_terminal_ends_when_it_is_told_to(
     with kestrelctl.start("top", "--record", str(path), "-i", "20ms") as process:
         end = time.monotonic() + PATIENCE_S
         while not path.exists() or path.read_bytes().count(b"\n") < 4:
-            assert time.monotonic() < end
+            assert time.monotonic() < end, "waited for four lines of the recording"
             time.sleep(0.01)
         process.terminate()
         assert process.wait(PATIENCE_S) == 143

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,10 +27,20 @@ Talk = Callable[[aiohttp.ClientSession], Awaitable[None]]
 
 @contextmanager
 def served(daemon: Daemon, *options: str, code: int = 130) -> Iterator[tuple[str, int]]:
-    """Address and process id of a `kestrelctl web`."""
+    """Address and process id of a `kestrelctl web`. SIGINT ends it, also where the tests are run in the background."""
+
+    def heed_interrupts() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     command = [sys.executable, "-m", "kestrelctl", "web", "--listen", "127.0.0.1:0", "-s", daemon.address, *options]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     ) as process:
         assert process.stdout is not None
         try:
@@ -73,7 +84,10 @@ async def seen(socket: aiohttp.ClientWebSocketResponse, *texts: str) -> str:
     """What was drawn until all of the texts were among it."""
     drawn = ""
     while not all(text in drawn for text in texts):
-        message = await socket.receive()
+        try:
+            message = await socket.receive(PATIENCE_S)
+        except TimeoutError:
+            raise AssertionError(f"waited for {texts}:\n{drawn}") from None
         assert message.type is aiohttp.WSMsgType.BINARY, (message, drawn)
         drawn += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", message.data.decode("utf-8", "replace"))
     return drawn
@@ -89,9 +103,10 @@ def consoles(word: str) -> int:
 
 
 async def none_left(word: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while consoles(word):
-            await asyncio.sleep(0.1)
+    end = time.monotonic() + PATIENCE_S
+    while count := consoles(word):
+        assert time.monotonic() < end, f"waited for the end of {count} consoles"
+        await asyncio.sleep(0.1)
 
 
 def test_the_page_and_all_that_is_with_it_name_no_other_host(url: str) -> None:
