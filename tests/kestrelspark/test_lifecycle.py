@@ -2,7 +2,8 @@
 
 import random
 from collections import deque
-from typing import Final
+
+import pytest
 
 from kestreld.journal.kestrel.ops import (
     ADDX,
@@ -16,7 +17,6 @@ from kestreld.journal.kestrel.ops import (
 from kestrelspark.lifecycle import beginnings, walk
 
 GOT, CONFIRMED = 1, 2
-HISTORIES: Final = 20_000
 Left = tuple[int, int, int, int]  # item, event, not before, not after; -1 = no add on that side
 
 
@@ -88,17 +88,18 @@ def matched(files: list[list[Op]]) -> list[Left]:
     return left
 
 
-def test_removes_are_matched_as_a_queue_that_does_what_the_ops_say_however_the_files_are_cut() -> None:
+@pytest.mark.parametrize("histories", [2000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_removes_are_matched_as_a_queue_that_does_what_the_ops_say_however_the_files_are_cut(histories: int) -> None:
     chance = random.Random(1)
     returned_over_a_cut = 0
-    for _ in range(HISTORIES):
+    for _ in range(histories):
         history = History(chance)
         cuts = sorted(chance.choices(range(len(history.ops) + 1), k=chance.randrange(5)))
         files = [history.ops[start:end] for start, end in zip([0, *cuts], [*cuts, len(history.ops)], strict=True)]
         assert sorted(matched(files)) == sorted(history.left), (history.ops, cuts)
         summaries = [walk(ops, GOT, CONFIRMED)[0] for ops in files]
         returned_over_a_cut += any(beginning.returned for beginning in beginnings(summaries))
-    assert returned_over_a_cut > HISTORIES // 10
+    assert returned_over_a_cut > histories // 10
 
 
 def test_the_first_remove_after_an_abort_takes_the_item_that_came_back() -> None:
