@@ -65,6 +65,9 @@ def queue(tmp_path: Path) -> Iterator[PersistentQueue]:
     queue.close()
 
 
+FORKS: Final = 10  # in the middle of what other threads do
+
+
 def opened(spool: Path, **settings: Any) -> PersistentQueue:
     queue = PersistentQueue(str(spool), "work", QueueConfig(**settings))
     queue.setup()
@@ -225,11 +228,11 @@ def test_a_fork_while_threads_put_raises_at_once_and_loses_nothing(tmp_path: Pat
     for thread in threads:
         thread.start()
     tries: list[Callable[[], object]] = [lambda: queue.close(), lambda: queue.add(b"x"), lambda: memory.put(1)]
-    said = [in_child(lambda: " ".join(map(refused, tries))) for _ in range(30)]
+    said = [in_child(lambda: " ".join(map(refused, tries))) for _ in range(FORKS)]
     over.set()
     for thread in threads:
         thread.join()
-    assert [words.count("opened before a fork") for words in said] == [3] * 30
+    assert [words.count("opened before a fork") for words in said] == [3] * FORKS
     assert len(memory) == sum(added)
     queue.close()
     queue = opened(tmp_path)
@@ -329,7 +332,7 @@ def test_a_child_that_opens_a_queue_while_its_parent_did_so_is_not_held_up(tmp_p
 
     thread = threading.Thread(target=open_and_close)
     thread.start()
-    for _ in range(20):
+    for _ in range(FORKS):
 
         def use_own() -> bool:
             own = opened(tmp_path / "own")
