@@ -39,15 +39,14 @@ class ThreadLoad:
         self._readers = 0
 
     def flood(
-        self, *, writers: int, readers: int, run_ms: int, poll_percent: int = 25, target: int = 10_000
+        self, *, writers: int, readers: int, items: int, poll_percent: int = 25, target: int = 10_000
     ) -> DeliveryResult:
-        """As fast as it goes, with at most `target` items underway; so many readers in a hundred do not wait."""
+        """`items` of each writer, as fast as it goes, at most `target` underway; so many gets in 100 do not wait."""
 
         def wait_ms() -> int:
             return 0 if self._random.randrange(100) < poll_percent else FLOOD_WAIT_MS
 
-        end_s = time.monotonic() + run_ms / 1000
-        self._run(writers, lambda _: time.monotonic() < end_s, readers, wait_ms, target=target)
+        self._run(writers, lambda count: count < items, readers, wait_ms, target=target)
         return self._ledger.verdict()
 
     def put(self, *, threads: int, items: int, cycles: int) -> DeliveryResult:
