@@ -6,7 +6,7 @@ import pwd
 import re
 import resource
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,20 @@ from tests.support.shell import ROOT, Kestrelctl
 MACHINE = {"clock synchronised", "disk space", "disk latency"}  # as this one happens to be
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Daemon]:
-    """With an admin port and a queue; the doctor reads its command line."""
-    config = "queues: {work: {max_items: 7}}\n"
+@contextmanager
+def installed_daemon(folder: Path, **settings: str) -> Iterator[Daemon]:
+    """The doctor reads its command line."""
     with ExitStack() as stack:
         with no_forks():
-            daemon = stack.enter_context(running_daemon(tmp_path / "daemon", config=config, admin="127.0.0.1:0"))
+            daemon = stack.enter_context(running_daemon(folder, **settings))
+        yield daemon
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Daemon]:
+    """With an admin port and a queue."""
+    config = "queues: {work: {max_items: 7}}\n"
+    with installed_daemon(tmp_path / "daemon", config=config, admin="127.0.0.1:0") as daemon:
         yield daemon
 
 
@@ -80,7 +87,7 @@ def test_a_cache_is_looked_at_where_there_is_one_or_should_be(watched: Daemon, t
         "listen.cache is set, but the server has no cache",
         "restart the server",
     )
-    with no_forks(), running_daemon(tmp_path / "cache", config="listen: {cache: 127.0.0.1:0}\n") as daemon:
+    with installed_daemon(tmp_path / "cache", config="listen: {cache: 127.0.0.1:0}\n") as daemon:
         assert examined(daemon)[1]["cache"][:2] == ("ok", "0 values use 0 of 67108864 bytes")
         daemon.config_path.write_text("listen: {cache: 127.0.0.1:0}\ncache_memory: 1GiB\n")
         state, words, _ = examined(daemon)[1]["cache"]
@@ -139,7 +146,7 @@ def test_without_a_server_the_machine_is_looked_at_and_it_is_exit_69(watched: Da
 
 
 def test_a_server_on_a_unix_socket_is_found_by_it(tmp_path: Path) -> None:
-    with no_forks(), running_daemon(tmp_path, listen=f"unix:{tmp_path}/s") as daemon:
+    with installed_daemon(tmp_path, listen=f"unix:{tmp_path}/s") as daemon:
         _, found = examined(daemon)
     assert (found["descriptors"][0], found["spool"][0], found["admin port"][1]) == ("ok", "ok", "off")
 

@@ -1,8 +1,10 @@
 """Tests start kestrelctl in quicker ways than its users do: it is the same program."""
 
+import gc
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import IO
 
 import pytest
 
+from tests.support import forked
 from tests.support.shell import Kestrelctl
 
 IN_A_SHELL = "kestrelctl get {queue} --all --wait 60s & echo $!; wait $! || echo ended $?"
@@ -71,6 +74,46 @@ def test_a_shell_in_a_folder_of_its_own_with_words_of_its_own(
     here.mkdir()
     run = kestrelctl.script("sh", script, HERE=str(here), A=kestrelctl.address, Q=queue, KESTRELCTL_SERVER="nowhere:1")
     assert (run.code, run.out, run.err) == (0, b"2\nit's\n\xe4\n\n-rw-r-----\n", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--version"],
+        ["--help"],
+        ["put", "--help"],
+        ["stats", "--fields", "what"],
+        ["ls", "no-such-*", "-o", "json"],
+        ["check", "no-such-queue", "-o", "yaml"],
+        ["get", "q", "-s", "127.0.0.1:1"],
+        ["put", "q", "@/nowhere/file"],
+        ["jobs", "count", "none", "-o", "csv"],
+        ["cache", "get", "none"],
+        ["context", "ls"],
+        ["lss"],
+    ],
+    ids=" ".join,
+)
+def test_what_runs_in_the_process_of_the_tests_does_as_one_of_its_own_and_leaves_nothing(
+    kestrelctl: Kestrelctl, line: list[str], tmp_path: Path
+) -> None:
+    kestrelctl.environment["XDG_CONFIG_HOME"] = str(tmp_path)
+    try:
+        kestrelctl(*line)  # what is kept from the first time on
+        before = around()
+        here = kestrelctl(*line)
+        assert around() == before
+        with forked.no_forks():
+            assert kestrelctl(*line) == here
+    finally:
+        del kestrelctl.environment["XDG_CONFIG_HOME"]
+
+
+def around() -> list[object]:
+    streams = [sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__]
+    handlers = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)]
+    opened = len(os.listdir("/proc/self/fd"))
+    return [*map(id, streams), handlers, gc.get_threshold(), dict(os.environ), list(sys.argv), os.getcwd(), opened]
 
 
 @contextmanager

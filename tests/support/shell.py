@@ -1,4 +1,4 @@
-"""kestrelctl as its users run it: a process of its own, alone or in a shell script."""
+"""kestrelctl as its users run it: alone, to its end or to look at while it lasts, or in a shell script."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support import forked
+from tests.support import forked, in_process
 from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[2]
@@ -42,6 +42,9 @@ class Kestrelctl:
         }
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Outcome:
+        if in_process.can_run(arguments, self.environment):
+            code, out, err = in_process.run(arguments, stdin, self.environment)
+            return Outcome(code, out, err.decode())
         return self._run([sys.executable, "-m", "kestrelctl", *arguments], stdin, {})
 
     def script(self, shell: str, script: str, **variables: str) -> Outcome:
