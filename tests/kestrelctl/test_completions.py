@@ -6,6 +6,7 @@ import pty
 import re
 import resource
 import select
+import shlex
 import shutil
 import socket
 import subprocess
@@ -25,10 +26,12 @@ from tests.support.shell import Kestrelctl
 
 ROOT: Final = Path(__file__).parents[2]
 COMPLETIONS: Final = ROOT / "completions"
-# A machine that is busy with other tests may miss the deadline of 0.4 s: who presses Tab again gets an answer.
+HERE: Final = shlex.quote(str(COMPLETIONS))  # for shells
 PRESSES: Final = 10
-PATIENCE_S: Final = 60  # of presses that got no answer in time, on a busy machine
+# A busy machine may miss the deadline of an answer: who presses Tab again gets it.
+PATIENCE_S: Final = 60
 ANSWER_S: Final = 0.4
+ANSWER_CPU_S: Final = 0.3  # of kestrelctl, from its start to its end; no verb that imports all is as quick
 PRESS_CPU_S: Final = 0.04  # of the shell and what it starts, where the answer is in the script itself
 
 BASH: Final = r"""
@@ -56,8 +59,8 @@ print -r -- ${a//$'\r'/} | sed -n 's/^.*<C>//p' | sort -u
 
 # What an interactive shell is told first, so that it completes as a user's does.
 LOADS: Final = {
-    "bash": f"source {COMPLETIONS}/kestrelctl.bash; source {COMPLETIONS}/kestreld.bash",
-    "zsh": f"fpath=({COMPLETIONS} $fpath); autoload -Uz compinit; compinit -u -D",
+    "bash": f"source {HERE}/kestrelctl.bash; source {HERE}/kestreld.bash",
+    "zsh": f"fpath=({HERE} $fpath); autoload -Uz compinit; compinit -u -D",
 }
 
 Tab = Callable[[str], set[str]]
@@ -102,7 +105,7 @@ def tab(request: pytest.FixtureRequest, folder: Path, environment: dict[str, str
                 shell,
                 "--no-config",
                 "-c",
-                f"source {COMPLETIONS}/{program}.fish; complete -C $argv[1] | string replace -r '\\t.*' ''",
+                f"source {HERE}/{program}.fish; complete -C $argv[1] | string replace -r '\\t.*' ''",
                 line,
             ],
         }
@@ -113,7 +116,7 @@ def tab(request: pytest.FixtureRequest, folder: Path, environment: dict[str, str
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert run.stderr == ""
         return set(run.stdout.splitlines())
@@ -121,15 +124,15 @@ def tab(request: pytest.FixtureRequest, folder: Path, environment: dict[str, str
     return press
 
 
-def offered(tab: Tab, line: str) -> set[str]:
-    """What is offered in the end; what bash is told begins behind the last colon or equals sign."""
-    for _ in range(PRESSES):
-        found = tab(line)
-        if found:
-            break
+def offered(tab: Tab, line: str, awaited: Callable[[set[str]], object] = bool) -> set[str]:
+    """What is offered once that is as awaited; what bash is told begins behind the last colon or equals sign."""
     typed = line.rsplit(" ", 1)[-1]
     before = typed[: max(typed.rfind(":"), typed.rfind("=")) + 1]
-    return {each if each.startswith(before) else before + each for each in found}
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        found = {each if each.startswith(before) else before + each for each in tab(line)}
+        if awaited(found) or time.monotonic() > until_s:
+            return found
 
 
 def test_the_scripts_are_those_that_the_command_tree_gives() -> None:
@@ -153,7 +156,7 @@ def test_the_scripts_are_those_that_the_command_tree_gives() -> None:
     ],
 )
 def test_names_of_the_queues_there_are(tab: Tab, line: str, names: set[str]) -> None:
-    assert offered(tab, line) == names
+    assert offered(tab, line, names.__eq__) == names
 
 
 @pytest.mark.exhaustive("bash")
@@ -184,7 +187,8 @@ def test_readers_of_the_queue_before_them(tab: Tab, folder: Path) -> None:
         kestrelctl = Kestrelctl(daemon.address, folder)
         for reader in ("report", "replica"):
             kestrelctl("readers", "create", "ns:jobs", reader)
-        assert offered(tab, f"kestrelctl -s {daemon.address} readers drop ns:jobs rep") == {"report", "replica"}
+        both = {"report", "replica"}
+        assert offered(tab, f"kestrelctl -s {daemon.address} readers drop ns:jobs rep", both.__eq__) == both
         assert offered(tab, f"kestrelctl readers move -s {daemon.address} ns:jobs repo") == {"report"}
 
 
@@ -220,10 +224,12 @@ def test_commands_options_words_and_files(tab: Tab, line: str, words: set[str]) 
     assert {found.removeprefix("@") for found in tab(line)} == {word.removeprefix("@") for word in words}
 
 
+@pytest.mark.usefixtures("installed_programs")
 @pytest.mark.exhaustive("bash")
 def test_the_queues_of_a_spool_that_no_server_holds(tab: Tab, server: Daemon) -> None:
-    assert offered(tab, f"kestrelctl journal-verify {server.spool} ns:") == {"ns:jobs", "ns:mail"}
-    assert offered(tab, f"kestrelctl journal peek --spool {server.spool} ns:") == {"ns:jobs", "ns:mail"}
+    both = {"ns:jobs", "ns:mail"}
+    assert offered(tab, f"kestrelctl journal-verify {server.spool} ns:") == both
+    assert offered(tab, f"kestrelctl journal peek --spool {server.spool} ns:") == both
 
 
 @pytest.mark.exhaustive("bash")
@@ -256,28 +262,34 @@ def test_the_quick_way_imports_neither_the_command_tree_nor_the_client(environme
     assert not imported & {"typer", "pymemcache", "rich", "yaml", "asyncio", "textual", "pydantic", "ssl"}
 
 
-def test_names_come_within_the_deadline(environment: dict[str, str], folder: Path) -> None:
-    taken_s = []
-    for _ in range(PRESSES):
-        start_s = time.monotonic()
+@pytest.mark.usefixtures("installed_programs")
+def test_names_come_within_the_deadline(environment: dict[str, str]) -> None:
+    """A busy machine may take longer: kestrelctl takes less of its processor than the deadline is long."""
+    assert completing.ANSWER_S < ANSWER_S
+    answered_s = []
+    until_s = time.monotonic() + PATIENCE_S
+    while not answered_s or (min(answered_s) > ANSWER_CPU_S and time.monotonic() < until_s):
+        before_s = _children_s()
         run = subprocess.run(["kestrelctl", "__complete", "queues", "or", "get"], env=environment, capture_output=True)
-        taken_s.append(time.monotonic() - start_s)
-        assert (run.returncode, run.stdout, run.stderr) == (0, b"orders\t1 items\norders+audit\t1 items\n", b"")
-    assert min(taken_s) <= ANSWER_S
+        if run.stdout == b"orders\t1 items\norders+audit\t1 items\n":
+            answered_s.append(_children_s() - before_s)
+        assert run.stderr == b""
+        assert time.monotonic() < until_s, f"no answer in {PATIENCE_S} s, at last {run.stdout!r}"
+    assert min(answered_s) <= ANSWER_CPU_S
 
 
+@pytest.mark.usefixtures("installed_programs")
 def test_a_server_that_does_not_answer_is_not_waited_for(environment: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = "{}:{}".format(*silent.getsockname())
-        taken_s = []
-        for _ in range(3):
-            start_s = time.monotonic()
-            run = subprocess.run(
-                ["kestrelctl", "__complete", "queues", "", "get", "-s", address], env=environment, capture_output=True
-            )
-            taken_s.append(time.monotonic() - start_s)
-            assert (run.stdout, run.stderr) == (b"", b"")
-    assert min(taken_s) <= 2 * ANSWER_S
+        run = subprocess.run(
+            ["kestrelctl", "__complete", "queues", "", "get", "-s", address],
+            env=environment,
+            capture_output=True,
+            timeout=PATIENCE_S,  # nobody would answer for ever
+        )
+        assert (run.stdout, run.stderr) == (b"", b"")
+        assert silent.accept()[0].recv(100) == b"dump_stats\r\n"
 
 
 @pytest.fixture
@@ -354,19 +366,23 @@ def test_a_press_in_fish_that_asks_for_no_names_costs_little(environment: dict[s
         pytest.skip("fish is not installed")
 
     def cpu_s(presses: int) -> float:
-        line = f"source {COMPLETIONS}/kestrelctl.fish" + "; complete -C 'kestrelctl get --empt' >/dev/null" * presses
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before_s = _children_s()
+        line = f"source {HERE}/kestrelctl.fish" + "; complete -C 'kestrelctl get --empt' >/dev/null" * presses
         subprocess.run([fish, "--no-config", "-c", line], env=environment, stdin=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        return _children_s() - before_s
 
     assert min((cpu_s(1 + PRESSES) - cpu_s(1)) / PRESSES for _ in range(5)) <= PRESS_CPU_S
+
+
+def _children_s() -> float:
+    taken = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return taken.ru_utime + taken.ru_stime
 
 
 def _times_s(terminal: int) -> float:
     """What a shell and its children have taken, by its own builtin."""
     os.write(terminal, b"times; echo END''ED\n")
-    shown = _until(terminal, "ENDED", 10)
+    shown = _until(terminal, "ENDED", PATIENCE_S)
     return sum(int(minutes) * 60 + float(seconds) for minutes, seconds in re.findall(r"(\d+)m([\d.]+)s", shown))
 
 
@@ -377,7 +393,7 @@ def _tabbed(terminal: int, line: str, completed: str) -> bool:
         os.write(terminal, f"{line}\t".encode())
         shown = _until(terminal, completed, ANSWER_S * 3)
         os.write(terminal, b"\x15\n")
-        _until(terminal, "READY ", 5)
+        _until(terminal, "READY ", PATIENCE_S)
         if completed in shown:
             return True
     return False
@@ -385,7 +401,7 @@ def _tabbed(terminal: int, line: str, completed: str) -> bool:
 
 def _type(terminal: int, words: str, until: str) -> None:
     os.write(terminal, words.encode())
-    assert until in _until(terminal, until, 10)
+    assert until in _until(terminal, until, PATIENCE_S)
 
 
 def _until(terminal: int, words: str, limit_s: float) -> str:

@@ -7,6 +7,7 @@ from tests.support.shell import Kestrelctl
 pytestmark = [pytest.mark.parametrize("shell", ["dash", "bash"]), pytest.mark.exhaustive("dash")]
 
 
+@pytest.mark.usefixtures("installed_programs")
 def test_a_loop_drains_a_queue_and_goes_on_after_it(kestrelctl: Kestrelctl, queue: str, shell: str) -> None:
     script = """
         printf 'one\\ntwo\\n' | kestrelctl put "$Q" --lines
