@@ -1,4 +1,4 @@
-"""8 writers and 8 readers, each a process of its own: nothing lost, nothing twice, and the order that is promised."""
+"""Writers and readers, each a process of its own: nothing lost, nothing twice, and the order that is promised."""
 
 import random
 import time
@@ -11,19 +11,18 @@ import pytest
 from kestreld.recipes import LockingQueue, LogQueue, MessagesMissed, NumberedQueue, RingQueue, Servers
 from tests.support.forking import Child, Recording
 
-CROWD = 8
 WAIT_S = 60
 STOP = b"stop"
 
-each_size = pytest.mark.parametrize("messages", [12, pytest.param(400, marks=pytest.mark.long)])
+each_size = pytest.mark.parametrize(("crowd", "messages"), [(3, 12), pytest.param(8, 400, marks=pytest.mark.long)])
 
 
 def _named(writer: int, number: int) -> bytes:
     return b"%d %d" % (writer, number)
 
 
-def _all_of(messages: int) -> Counter[bytes]:
-    return Counter(_named(writer, number) for writer in range(CROWD) for number in range(messages))
+def _all_of(crowd: int, messages: int) -> Counter[bytes]:
+    return Counter(_named(writer, number) for writer in range(crowd) for number in range(messages))
 
 
 def _is_in_order(got: list[bytes]) -> bool:
@@ -40,44 +39,44 @@ def _put_all(queue: NumberedQueue | LockingQueue, writer: int, messages: int) ->
         queue.put(_named(writer, number))
 
 
-def _writers(make: Callable[[], NumberedQueue | LockingQueue], messages: int) -> list[Child]:
-    return [Child(lambda writer=writer: _put_all(make(), writer, messages)) for writer in range(CROWD)]
+def _writers(make: Callable[[], NumberedQueue | LockingQueue], crowd: int, messages: int) -> list[Child]:
+    return [Child(lambda writer=writer: _put_all(make(), writer, messages)) for writer in range(crowd)]
 
 
 @each_size
 @pytest.mark.parametrize("is_ring", [False, True])
 def test_each_reader_of_a_log_or_ring_gets_every_message_once_and_all_in_the_same_order(
-    servers: Servers, is_ring: bool, messages: int
+    servers: Servers, is_ring: bool, crowd: int, messages: int
 ) -> None:
     def make() -> NumberedQueue:
         if is_ring:
-            return RingQueue(servers, "events", CROWD * messages, hole_timeout=WAIT_S)
+            return RingQueue(servers, "events", crowd * messages, hole_timeout=WAIT_S)
         return LogQueue(servers, "events", hole_timeout=WAIT_S)
 
     def read() -> tuple[list[bytes], int, int]:
         reader = make().reader()
         got: list[bytes] = []
-        while len(got) < CROWD * messages and (more := reader.get_many(timeout=WAIT_S)):
+        while len(got) < crowd * messages and (more := reader.get_many(timeout=WAIT_S)):
             got += more
         return got, reader.holes, reader.missed
 
-    readers = [Child(read) for _ in range(CROWD)]
-    for writer in _writers(make, messages):
+    readers = [Child(read) for _ in range(crowd)]
+    for writer in _writers(make, crowd, messages):
         writer.result()
     first, *others = [reader.result() for reader in readers]
     assert all(other == first for other in others)
     got, holes, missed = first
-    assert Counter(got) == _all_of(messages)
+    assert Counter(got) == _all_of(crowd, messages)
     assert (holes, missed) == (0, 0)
     assert _is_in_order(got)
 
 
 @each_size
 def test_readers_of_a_small_ring_get_each_message_once_or_are_told_that_they_missed_it(
-    servers: Servers, messages: int
+    servers: Servers, crowd: int, messages: int
 ) -> None:
     def make() -> RingQueue:
-        return RingQueue(servers, "events", 80, hole_timeout=WAIT_S)
+        return RingQueue(servers, "events", 10 * crowd, hole_timeout=WAIT_S)
 
     def read() -> tuple[list[bytes], int]:
         missed: list[MessagesMissed] = []
@@ -88,8 +87,8 @@ def test_readers_of_a_small_ring_get_each_message_once_or_are_told_that_they_mis
         assert {one.reason for one in missed} <= {"lapped"}
         return got, sum(one.count for one in missed) + reader.holes
 
-    readers = [Child(read) for _ in range(CROWD)]
-    for writer in _writers(make, messages):
+    readers = [Child(read) for _ in range(crowd)]
+    for writer in _writers(make, crowd, messages):
         writer.result()
     ring = make()
     ring.put(STOP)
@@ -97,12 +96,14 @@ def test_readers_of_a_small_ring_get_each_message_once_or_are_told_that_they_mis
         got, missed = reader.result()
         assert len(got) + missed == ring.size()
         assert got.pop() == STOP
-        assert Counter(got) <= _all_of(messages)
+        assert Counter(got) <= _all_of(crowd, messages)
         assert _is_in_order(got)
 
 
 @each_size
-def test_each_message_of_a_locking_queue_goes_to_one_reader_in_order(servers: Servers, messages: int) -> None:
+def test_each_message_of_a_locking_queue_goes_to_one_reader_in_order(
+    servers: Servers, crowd: int, messages: int
+) -> None:
     def make() -> LockingQueue:
         return LockingQueue(servers, "jobs", lock_expiry=WAIT_S)
 
@@ -114,12 +115,12 @@ def test_each_message_of_a_locking_queue_goes_to_one_reader_in_order(servers: Se
             got.append(message)
         return got
 
-    readers = [Child(read) for _ in range(CROWD)]
-    for writer in _writers(make, messages):
+    readers = [Child(read) for _ in range(crowd)]
+    for writer in _writers(make, crowd, messages):
         writer.result()
-    make().put_many([STOP] * CROWD)
+    make().put_many([STOP] * crowd)
     got = [reader.result() for reader in readers]
-    assert sum(map(Counter, got), Counter[bytes]()) == _all_of(messages)
+    assert sum(map(Counter, got), Counter[bytes]()) == _all_of(crowd, messages)
     assert all(map(_is_in_order, got))
 
 

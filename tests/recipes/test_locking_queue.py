@@ -3,14 +3,15 @@
 import pytest
 from pymemcache import Client
 
-from kestreld.recipes import CacheRefused, LockingQueue, LockTimeout, MessagesMissed, Servers, TooManyWaiting
+from kestreld.recipes import CacheRefused, Lock, LockingQueue, LockTimeout, MessagesMissed, Servers, TooManyWaiting
 from kestreld.recipes.servers import CacheServer
 from kestreld.recipes.slots import Slots
-from tests.support.cache_server import CacheProcess
+from tests.support.cache_server import CacheProcess, expire
 from tests.support.forking import Child, before_first_call, kill_itself, stop_itself
 
-WAIT_S = 20
-EXPIRY_S = 2
+WAIT_S = 60
+EXPIRY_S = 60
+EXPIRY_S_MIN = 2
 
 
 def test_each_message_goes_to_one_reader_in_order(servers: Servers) -> None:
@@ -120,7 +121,7 @@ def test_counters_carry_into_the_next_epoch_without_a_gap(servers: Servers, cach
 
 
 def test_a_writer_killed_with_the_lock_blocks_writers_until_it_expires_and_leaves_a_number_behind(
-    servers: Servers,
+    servers: Servers, cache: CacheProcess
 ) -> None:
     queue = LockingQueue(servers, "jobs", lock_expiry=EXPIRY_S)
     queue.put(b"a")
@@ -131,7 +132,10 @@ def test_a_writer_killed_with_the_lock_blocks_writers_until_it_expires_and_leave
 
     Child(put).killed()
     assert queue.get() == b"a"
-    queue.put(b"c", timeout=WAIT_S)
+    with pytest.raises(LockTimeout):
+        queue.put(b"c", timeout=0)
+    expire(cache.address, b"lock:jobs:write_lock", EXPIRY_S)
+    queue.put(b"c", timeout=0)
     with pytest.raises(MessagesMissed, match="1 messages evicted, expired or never written"):
         queue.get(timeout=WAIT_S)
     assert queue.get() == b"c"
@@ -152,7 +156,9 @@ def test_readers_wait_for_the_message_of_a_writer_that_has_the_lock(servers: Ser
     child.result()
 
 
-def test_a_reader_killed_with_the_lock_blocks_readers_until_it_expires_and_takes_nothing(servers: Servers) -> None:
+def test_a_reader_killed_with_the_lock_blocks_readers_until_it_expires_and_takes_nothing(
+    servers: Servers, cache: CacheProcess
+) -> None:
     queue = LockingQueue(servers, "jobs", lock_expiry=EXPIRY_S)
     queue.put_many([b"a", b"b"])
 
@@ -161,11 +167,14 @@ def test_a_reader_killed_with_the_lock_blocks_readers_until_it_expires_and_takes
         queue.get()
 
     Child(get).killed()
+    assert not Lock(servers, b"lock:jobs:read_lock").acquire(timeout=0)
+    expire(cache.address, b"lock:jobs:read_lock", EXPIRY_S)
     assert queue.get_many(timeout=WAIT_S) == [b"a", b"b"]
 
 
 def test_a_writer_stopped_past_the_expiry_and_continued_overwrites_nothing_and_loses_nothing(servers: Servers) -> None:
-    queue = LockingQueue(servers, "jobs", lock_expiry=EXPIRY_S, on_missed=lambda missed: None)
+    """Time goes by: that it was stopped for so long the writer learns from its own clock."""
+    queue = LockingQueue(servers, "jobs", lock_expiry=EXPIRY_S_MIN, on_missed=lambda missed: None)
 
     def put() -> None:
         before_first_call(Slots, "write", stop_itself)
@@ -181,7 +190,9 @@ def test_a_writer_stopped_past_the_expiry_and_continued_overwrites_nothing_and_l
     assert queue.get_many() == [b"stopped"]
 
 
-def test_a_reader_stopped_past_the_expiry_and_continued_takes_nothing_twice(servers: Servers) -> None:
+def test_a_reader_stopped_past_the_expiry_and_continued_takes_nothing_twice(
+    servers: Servers, cache: CacheProcess
+) -> None:
     queue = LockingQueue(servers, "jobs", lock_expiry=EXPIRY_S)
     queue.put_many([b"a", b"b"])
 
@@ -191,6 +202,7 @@ def test_a_reader_stopped_past_the_expiry_and_continued_takes_nothing_twice(serv
 
     child = Child(get)
     child.stopped()
+    expire(cache.address, b"lock:jobs:read_lock", EXPIRY_S)
     assert queue.get(timeout=WAIT_S) == b"a"
     child.go_on()
     assert child.result() == b"b"

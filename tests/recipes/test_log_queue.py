@@ -7,13 +7,21 @@ import pytest
 from pymemcache import Client
 
 from kestreld.errors import InvalidValue
-from kestreld.recipes import CacheRefused, ClaimLost, LogQueue, MessagesMissed, Position, Servers
+from kestreld.recipes import CacheRefused, ClaimLost, LogQueue, LogReader, MessagesMissed, Position, Servers
 from kestreld.recipes.slots import Slots
-from tests.support.cache_server import CacheProcess, hits
+from tests.support.cache_server import CacheProcess, expire, hits
+from tests.support.clock import FakeClock
 from tests.support.forking import Child, before_first_call, kill_itself, stop_itself
 
-WAIT_S = 20
-HOLE_TIMEOUT_S = 3  # within which a reader looks again, on a busy machine too
+WAIT_S = 60
+HOLE_TIMEOUT_MS = 3000
+
+
+def watching(log: LogQueue) -> tuple[LogReader, FakeClock]:
+    """A reader, and the clock by which it waits for a number that was given out: it stands still."""
+    reader, clock = log.reader(), FakeClock()
+    reader._clock = clock
+    return reader, clock
 
 
 def test_the_first_number_is_0_and_readers_get_messages_in_the_order_of_their_numbers(servers: Servers) -> None:
@@ -164,8 +172,8 @@ def test_a_reader_that_catches_up_asks_again_only_for_what_is_missing(servers: S
 
 
 def test_a_writer_killed_between_incr_and_add_leaves_a_hole_that_is_skipped_after_a_deadline(servers: Servers) -> None:
-    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_S)
-    reader = log.reader()
+    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_MS / 1000)
+    reader, clock = watching(log)
     log.put(b"first")
     assert reader.get() == b"first"
 
@@ -175,7 +183,12 @@ def test_a_writer_killed_between_incr_and_add_leaves_a_hole_that_is_skipped_afte
 
     Child(put).killed()
     log.put(b"third")
-    assert reader.get(timeout=WAIT_S) == b"third"
+    clock.advance(HOLE_TIMEOUT_MS // 2)  # it has looked shortly before
+    assert reader.get() is None
+    clock.advance(HOLE_TIMEOUT_MS - 1)
+    assert reader.get() is None
+    clock.advance(1)
+    assert reader.get() == b"third"
     assert (reader.holes, reader.missed) == (1, 0)
     another = log.reader()
     assert another.get_many() == [b"first", b"third"]  # at once: the first reader has closed the number
@@ -183,8 +196,8 @@ def test_a_writer_killed_between_incr_and_add_leaves_a_hole_that_is_skipped_afte
 
 
 def test_a_writer_stopped_for_longer_than_readers_wait_is_refused_and_takes_another_number(servers: Servers) -> None:
-    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_S)
-    reader = log.reader()
+    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_MS / 1000)
+    reader, clock = watching(log)
     log.put(b"first")
     assert reader.get() == b"first"
 
@@ -195,7 +208,12 @@ def test_a_writer_stopped_for_longer_than_readers_wait_is_refused_and_takes_anot
     child = Child(put)
     child.stopped()
     log.put(b"third")
-    assert reader.get(timeout=WAIT_S) == b"third"
+    clock.advance(HOLE_TIMEOUT_MS // 2)  # it has looked shortly before
+    assert reader.get() is None
+    clock.advance(HOLE_TIMEOUT_MS - 1)
+    assert reader.get() is None
+    clock.advance(1)
+    assert reader.get() == b"third"
     child.go_on()
     assert child.result() == 3
     assert [reader.get(timeout=WAIT_S), reader.get()] == [b"late", None]
@@ -203,13 +221,16 @@ def test_a_writer_stopped_for_longer_than_readers_wait_is_refused_and_takes_anot
 
 
 def test_a_claim_written_too_late_is_refused(servers: Servers) -> None:
-    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_S)
-    reader = log.reader()
+    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_MS / 1000)
+    reader, clock = watching(log)
     log.put(b"a")
     reader.get()
     claim = log.claim()
     log.put(b"c")
-    assert reader.get(timeout=WAIT_S) == b"c"
+    clock.advance(HOLE_TIMEOUT_MS // 2)  # it has looked shortly before
+    assert reader.get() is None
+    clock.advance(HOLE_TIMEOUT_MS)
+    assert reader.get() == b"c"
     with pytest.raises(ClaimLost, match="closed before it was written"):
         claim.write(b"b")
     assert log.reader().get_many() == [b"a", b"c"]
@@ -298,13 +319,14 @@ def test_the_counter_carries_into_the_next_epoch_without_a_gap(servers: Servers,
     assert reader.missed == 0
 
 
-def test_messages_expire(servers: Servers) -> None:
-    log = LogQueue(servers, "events", message_expiry=1, hole_timeout=0.1)
-    log.put(b"short-lived")
-    missed: list[MessagesMissed] = []
-    while not missed:
-        assert log.reader(on_missed=missed.append).get(timeout=0.3) in (b"short-lived", None)
-    assert [(one.reason, one.count) for one in missed] == [("missing", 1)]
+def test_messages_expire(servers: Servers, cache: CacheProcess) -> None:
+    log = LogQueue(servers, "events", message_expiry=60, hole_timeout=0.1)
+    position = log.put(b"short-lived")
+    assert log.reader().get() == b"short-lived"
+    expire(cache.address, b"log:events:%08x:%d" % (position.epoch, position.number), within_s=60)
+    with pytest.raises(MessagesMissed) as told:
+        log.reader().get(timeout=WAIT_S)
+    assert (told.value.reason, told.value.count) == ("missing", 1)
 
 
 def test_small_messages_are_batched_and_compressed(servers: Servers, cache: CacheProcess) -> None:

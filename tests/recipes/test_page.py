@@ -40,7 +40,7 @@ def test_an_example_does_what_it_says(daemon: Daemon, number: int) -> None:
 
 
 def test_a_message_costs_as_many_commands_as_the_page_says(tmp_path: Path) -> None:
-    count, trips, found = 1000, Trips(), {}
+    count, trips, found = 400, Trips(), {}
     with running_memcached(tmp_path) as memcached, Servers(memcached.address) as servers, trips.of_recipes():
         for way in of_recipes(servers):
             before = trips.count

@@ -12,7 +12,7 @@ from tests.support.cache_server import CacheProcess
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forking import Child, before_first_call, kill_itself
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

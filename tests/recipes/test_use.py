@@ -15,7 +15,7 @@ from tests.support.cache_server import CacheProcess
 from tests.support.forking import Child
 from tests.support.process import stop
 
-WAIT_S = 20
+WAIT_S = 60
 
 PROGRAM = """
 from kestreld.recipes import LockingQueue, LogQueue, LogReader, MessagesMissed, Position, RingQueue, Servers, Sweeper
@@ -103,13 +103,17 @@ def test_a_server_that_is_away_is_named_and_used_again_when_it_is_back(servers: 
 
 
 def test_a_server_that_does_not_answer_is_told_after_the_timeout(servers: Servers, cache: CacheProcess) -> None:
-    with Servers(cache.address, timeout=3) as patient:
+    with Servers(cache.address, timeout=WAIT_S) as patient, Servers(cache.address, timeout=0.1) as impatient:
         log = LogQueue(patient, "events")
         log.put(b"a")
         stop(cache.pid)
+        (connection,) = patient.of(b"events")._idle
+        connection.sock.settimeout(0.1)  # not before it has stopped: a busy machine answers late
         try:
             with pytest.raises(ConnectionLost, match="whether it has done it is unknown"):
                 log.put(b"b")
+            with pytest.raises(CacheAway, match="timed out"):
+                LogQueue(impatient, "events").put(b"c")
         finally:
             os.kill(cache.pid, signal.SIGCONT)
 

@@ -13,8 +13,9 @@ import pytest
 from pymemcache import Client
 
 from tests.support.daemon import Daemon
+from tests.support.wire import connected
 
-READY_S: Final = 20
+READY_S: Final = 60
 MEMORY_MIB: Final = 64
 
 
@@ -79,7 +80,7 @@ class Memcached:
         until = time.monotonic() + READY_S
         while not ports.exists():  # renamed to this once it listens
             assert self._process.poll() is None, "memcached exited"
-            assert time.monotonic() < until
+            assert time.monotonic() < until, f"memcached does not listen after {READY_S} s"
             time.sleep(0.005)
         self._port = ports.read_text().partition("TCP INET: ")[2].split()[0]
         self.address = f"127.0.0.1:{self._port}"
@@ -145,6 +146,16 @@ def running_cache(kind: str, folder: Path, memory_mib: int = MEMORY_MIB) -> Iter
             yield cache
         finally:
             cache.stop()
+
+
+def expire(address: str, key: bytes, within_s: int) -> None:
+    """What is there for so many more seconds at most is gone now, as when these are over."""
+    with connected(address) as client:
+        client.send(b"mg %b t\r\n" % key)
+        left = client.read_line()
+        assert left.startswith(b"HD t"), left
+        assert 0 < int(left.removeprefix(b"HD t")) <= within_s
+        client.ask(b"touch %b -1\r\n" % key, b"TOUCHED\r\n")
 
 
 def hits(address: str) -> int:

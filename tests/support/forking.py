@@ -1,14 +1,17 @@
 """Forked children of the test's process: what they find, and that they end."""
 
+import ctypes
 import os
 import pickle
 import select
 import signal
+import sys
 from collections.abc import Callable
 from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PR_SET_PDEATHSIG = 1
 CHILD_S = 100  # no child takes so long unless it hangs
 
 
@@ -51,6 +54,8 @@ class Child:
         self._reading, writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # one that has stopped hears of no alarm
             signal.alarm(CHILD_S)
             with os.fdopen(writing, "wb") as pipe:
                 pickle.dump(_outcome(do), pipe)
