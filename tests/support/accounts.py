@@ -11,9 +11,9 @@ SALT = b"salt of the tests"
 
 
 def quick_hash(password: str) -> str:
-    """What `kestreld hash-password` prints, of a cost that tests can bear."""
-    digest = hashlib.scrypt(password.encode(), salt=SALT, n=1 << 10, r=8, p=1, dklen=32)
-    return str(PasswordHash(10, 8, 1, SALT, digest))
+    """What `kestreld hash-password` prints, of the least cost that is accepted."""
+    digest = hashlib.scrypt(password.encode(), salt=SALT, n=1 << 10, r=1, p=1, dklen=32)
+    return str(PasswordHash(10, 1, 1, SALT, digest))
 
 
 def login(name: str, password: str) -> bytes:
