@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,13 +57,17 @@ def world_can_be_made() -> bool:
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> tuple[Path, Path]:
-    """The configuration of the image, and a folder for its volume; ports are any that are free."""
-    config, volume = tmp_path / "kestreld.yaml", tmp_path / "volume"
-    volume.mkdir(mode=0o700)
-    text = re.sub(r"0\.0\.0\.0:\d+", "0.0.0.0:0", (FOLDER / "kestreld.yaml").read_text())
-    config.write_text(text.replace(VOLUME, str(volume)))
-    return config, volume
+def image() -> Iterator[tuple[Path, Path]]:
+    """The configuration of the image, and a folder for its volume; ports are any that are free.
+
+    Not in `tmp_path`: each pytest that starts closes the folder above those to other accounts.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        config, volume = Path(folder, "kestreld.yaml"), Path(folder, "volume")
+        volume.mkdir(mode=0o700)
+        text = re.sub(r"0\.0\.0\.0:\d+", "0.0.0.0:0", (FOLDER / "kestreld.yaml").read_text())
+        config.write_text(text.replace(VOLUME, str(volume)))
+        yield config, volume
 
 
 @contextmanager
@@ -86,7 +91,8 @@ def container(config: Path, volume: Path) -> Iterator[tuple["subprocess.Popen[st
 
 
 @pytest.mark.skipif(
-    not world_can_be_made(), reason="needs root, mount namespaces and a Python that all accounts can run"
+    "not world_can_be_made()",  # a text: asked where the test is run, not by each process that reads it
+    reason="needs root, mount namespaces and a Python that all accounts can run",
 )
 def test_it_is_process_1_without_rights_on_a_read_only_disk_with_one_volume(image: tuple[Path, Path]) -> None:
     config, volume = image

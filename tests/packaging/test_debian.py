@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -28,20 +29,31 @@ IN_ITS_PLACE: Final = (
     *("unshare", "--mount", "--fork", "--kill-child", "sh", "-euc"),
     'mount -t tmpfs none /opt; mkdir /opt/kestreld; mount --bind "$0" /opt/kestreld; exec "$@"',
 )
+
+
+@cache
+def can_build() -> bool:
+    return (
+        shutil.which("dpkg-deb") is not None
+        and subprocess.run([PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]).returncode == 0
+        and can_compile_for(PYTHON)
+    )
+
+
+@cache
+def is_let_install() -> bool:
+    return os.geteuid() == 0 and subprocess.run([*IN_ITS_PLACE, "/tmp", "true"], capture_output=True).returncode == 0
+
+
+# Texts: what they say is asked where a test is run, not by each process that reads the file.
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        shutil.which("dpkg-deb") is None
-        or subprocess.run([PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]).returncode != 0
-        or not can_compile_for(PYTHON),
-        reason="needs dpkg, a system Python of 3.11 or newer with its headers, and a C compiler",
+        "not can_build()", reason="needs dpkg, a system Python of 3.11 or newer with its headers, and a C compiler"
     ),
 ]
-can_install = pytest.mark.skipif(
-    os.geteuid() != 0 or subprocess.run([*IN_ITS_PLACE, "/tmp", "true"], capture_output=True).returncode != 0,
-    reason="needs root and mount namespaces",
-)
+can_install = pytest.mark.skipif("not is_let_install()", reason="needs root and mount namespaces")
 
 
 @pytest.fixture(scope="module")
