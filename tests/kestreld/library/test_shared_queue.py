@@ -26,6 +26,7 @@ from tests.support.queue_client import QueueClient
 from tests.support.shared_spools import end_server, new_spool, server_pid
 
 LONG_MS = 60_000  # no test waits so long
+BEFORE_A_KILL = 40  # of the items of each writer
 
 
 def at_ms(ms_from_now: int) -> int:
@@ -315,14 +316,14 @@ queue.confirm_remove(item.xid)
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_four_processes_lose_nothing_while_their_server_is_killed(spool: Path, kills: int) -> None:
-    each = 200 * kills + 100
+    each = 2 * BEFORE_A_KILL * (kills + 1)
     writers = [program(WRITER, spool, name, str(each)) for name in ("a", "b")]
     readers = [program(READER, spool) for _ in range(2)]
     first_lines = []
     for _ in range(kills):
         for process in writers:
             assert process.stdout is not None
-            first_lines += [process.stdout.readline() for _ in range(100)]
+            first_lines += [process.stdout.readline() for _ in range(BEFORE_A_KILL)]
         end_server(spool)
     written = "".join(first_lines + [process.communicate()[0] for process in writers]).splitlines()
     with opened(spool) as queue:
