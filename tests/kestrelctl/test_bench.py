@@ -106,7 +106,7 @@ def test_a_signal_ends_it_and_leaves_nothing_behind(own_kestrelctl: Kestrelctl) 
     while own_kestrelctl("stats", "spam").code == 1:
         pass
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
     assert own_kestrelctl("stats", "spam").code == 1
 

@@ -49,7 +49,7 @@ def test_an_interrupted_run_stops_all_the_command_started_and_gives_the_item_bac
     assert run.stdout is not None
     assert run.stdout.readline() == b"started\n"
     run.send_signal(number)
-    _, err = run.communicate(timeout=30)  # to the end of stdout, which every process of the command holds open
+    _, err = run.communicate(timeout=60)  # to the end of stdout, which every process of the command holds open
     assert (run.returncode, err) == (code, b"")
     assert kestrelctl("get", queue).out == b"job"
 

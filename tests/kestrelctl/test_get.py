@@ -33,7 +33,7 @@ def test_a_wait_in_vain_is_exit_124(kestrelctl: Kestrelctl, queue: str, verb: st
 
 
 def test_a_wait_ends_with_the_item_and_may_be_longer_than_the_time_out(kestrelctl: Kestrelctl, queue: str) -> None:
-    waiting = kestrelctl.start("get", queue, "--wait", "30s", "--timeout", "1s")
+    waiting = kestrelctl.start("get", queue, "--wait", "60s", "--timeout", "1s")
     assert kestrelctl("get", queue, "--wait", "1500ms").code == 124
     kestrelctl("put", queue, "at last")
     out, _ = waiting.communicate()

@@ -71,7 +71,7 @@ def test_who_follows_too_slowly_is_told_what_is_missing(
     server: Daemon, api: ReaderApi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     journal_id = int(api.describe("q")["journal_id"])
-    first_id = take(server, api, 2500)
-    pages = follow(api, "q", journal_id, 1)
-    assert next(pages)[0].id == first_id
+    gone_id = take(server, api, 2500) - 1
+    first_id = next(follow(api, "q", journal_id, 1))[0].id
+    assert first_id > gone_id > 0  # more of them may be gone by now
     assert capfd.readouterr().err == f"kestrelctl: q: items 1 to {first_id - 1} were gone before they could be read\n"

@@ -68,12 +68,12 @@ def test_on_a_terminal_each_look_replaces_the_one_before(kestrelctl: Kestrelctl,
     )
     os.close(terminal)
     shown = b""
-    while select.select([main], [], [], 30)[0]:
+    while select.select([main], [], [], 60)[0]:
         try:
             shown += os.read(main, 4096)
         except OSError:  # nobody has it open any more
             break
     os.close(main)
-    assert run.wait(30) == 0
+    assert run.wait(60) == 0
     assert shown.count(b"\x1b[H\x1b[2J") == 2
     assert shown.count(queue.encode() + b"\r\n\x1b") == 1

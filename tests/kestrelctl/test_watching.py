@@ -43,7 +43,7 @@ def test_wait_returns_when_the_queue_is_empty_and_nobody_holds_an_item(kestrelct
         worker.send(f"get {queue}/open\r\n".encode())
         worker.read_until(b"END\r\n")
         assert kestrelctl("stats", queue, "-o", "tsv", "--no-headers").out.split(b"\t")[1] == b"0"
-        waiting = kestrelctl.start("wait", queue, "--empty", "-i", "20ms", "--timeout", "30s")
+        waiting = kestrelctl.start("wait", queue, "--empty", "-i", "20ms", "--timeout", "60s")
         held = kestrelctl("wait", queue, "--empty", "-i", "20ms", "--timeout", "60ms")
         assert (held.code, held.out, held.err) == (124, b"", "")
         assert waiting.poll() is None
@@ -54,7 +54,7 @@ def test_wait_returns_when_the_queue_is_empty_and_nobody_holds_an_item(kestrelct
 
 
 def test_wait_for_items_waits_for_a_queue_that_is_not_there_yet(kestrelctl: Kestrelctl, queue: str) -> None:
-    waiting = kestrelctl.start("wait", queue, "--items", "2", "-i", "20ms", "--timeout", "30s")
+    waiting = kestrelctl.start("wait", queue, "--items", "2", "-i", "20ms", "--timeout", "60s")
     putting = threading.Timer(0.2, kestrelctl, ("put", queue, "--lines"), {"stdin": b"a\nb\n"})
     putting.start()
     waiting.communicate()
