@@ -1,13 +1,13 @@
 """What operators see of the cache: statistics, metrics and the console."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
 from tests.support.shell import Kestrelctl
@@ -61,10 +61,7 @@ def test_the_server_tells_of_its_cache_by_stats_json_and_metrics(used: Daemon) -
 def test_a_value_that_nobody_asks_for_any_more_expires_and_is_counted(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "listen.cache=127.0.0.1:0") as daemon, connected(daemon.cache) as client:
         client.ask(b"set gone 0 1 1\r\n1\r\n", b"STORED\r\n")
-        until_s = time.monotonic() + 20
-        while counters(daemon)["cache_expired"] == 0:
-            assert time.monotonic() < until_s
-            time.sleep(0.1)
+        until(lambda: counters(daemon)["cache_expired"] > 0, "the end of a value")
         assert counters(daemon)["cache_items"] == 0
 
 

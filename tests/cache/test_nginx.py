@@ -15,7 +15,7 @@ import pytest
 from kestreld.recipes import LogQueue, Servers
 from tests.support.wire import connected
 
-START_S: Final = 20
+START_S: Final = 60
 CONFIG: Final = """
 daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 16; }}

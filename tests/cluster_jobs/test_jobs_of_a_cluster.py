@@ -3,19 +3,17 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-from tests.support.cluster_nodes import ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import CALM, PATIENCE_S, ClusterNode, cluster_of, until
 from tests.support.resp import NIL_ARRAY
-
-SOON: Final = "cluster.node_timeout=300ms"
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ClusterNode]]:
-    with cluster_of(tmp_path_factory.mktemp("cluster"), 3, "cluster.node_timeout=2s") as nodes:
+    with cluster_of(tmp_path_factory.mktemp("cluster"), 3, CALM) as nodes:
         yield nodes
 
 
@@ -31,7 +29,7 @@ def states(nodes: list[ClusterNode], job_id: bytes) -> list[str]:
 
 def fetched(node: ClusterNode, queue: str) -> bytes:
     """The id of the next job."""
-    reply: Any = node("GETJOB", "TIMEOUT", 10_000, "FROM", queue)
+    reply: Any = node("GETJOB", "TIMEOUT", 50_000, "FROM", queue)
     job_id: bytes = reply[0][1]
     return job_id
 
@@ -52,9 +50,10 @@ def test_a_job_is_on_three_nodes_unless_its_producer_says_otherwise(nodes: list[
 
 
 def test_with_fewer_nodes_a_job_has_fewer_copies_or_is_refused(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, 2, SOON, "jobs.min_replicate=2") as (one, gone):
+    with cluster_of(tmp_path, 2, CALM, "jobs.min_replicate=2") as (one, gone):
         assert shown(one, one("ADDJOB", "q", "x", 5000))["repl"] == 2
         gone.kill()
+        one.notice_silence()
         until(lambda: "fail" in one.flags_of(gone), "a flag")
         assert one("ADDJOB", "q", "x", 5000).startswith(b"NOREPL ")
         assert shown(one, one("ADDJOB", "q", "x", 5000, "REPLICATE", 1))["repl"] == 1
@@ -80,7 +79,7 @@ def test_a_job_is_queued_at_one_node_and_active_at_the_others_until_all_know_tha
 def test_a_holder_that_was_down_learns_that_a_job_is_acknowledged_before_it_delivers_it(
     tmp_path: Path, then: str
 ) -> None:
-    with cluster_of(tmp_path, 2, SOON, "jobs.journal=true") as (one, gone):
+    with cluster_of(tmp_path, 2, CALM, "jobs.journal=true") as (one, gone):
         job_id = one("ADDJOB", "q", "x", 5000, "RETRY", 1)
         gone.kill()
         assert one("ACKJOB", job_id) == 1
@@ -94,7 +93,7 @@ def test_a_holder_that_was_down_learns_that_a_job_is_acknowledged_before_it_deli
 
 
 def test_nobody_waits_for_a_node_that_was_forgotten(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, 2, SOON) as (one, gone):
+    with cluster_of(tmp_path, 2, CALM) as (one, gone):
         job_id = one("ADDJOB", "q", "x", 5000)
         gone.kill()
         assert one("ACKJOB", job_id) == 1
@@ -106,7 +105,8 @@ def test_nobody_waits_for_a_node_that_was_forgotten(tmp_path: Path) -> None:
 # Where clients wait
 
 
-def test_a_job_reaches_a_client_that_waits_at_another_node_within_100_ms(nodes: list[ClusterNode]) -> None:
+@pytest.mark.parametrize("within_s", [PATIENCE_S, pytest.param(0.1, marks=pytest.mark.long)])
+def test_a_job_reaches_a_client_that_waits_at_another_node(nodes: list[ClusterNode], within_s: float) -> None:
     one, other, _ = nodes
     for number, queue in enumerate(("near", "nearer", "nearest")):
         client = other.client()
@@ -116,11 +116,11 @@ def test_a_job_reaches_a_client_that_waits_at_another_node_within_100_ms(nodes: 
         began_s = time.monotonic()
         job_id = one("ADDJOB", queue, "x", 5000, "REPLICATE", 1)
         assert client.reply()[0][1] == job_id
-        assert time.monotonic() - began_s < 0.1
+        assert time.monotonic() - began_s < within_s
 
 
 def test_a_job_that_has_come_from_another_node_is_in_the_log_where_it_is(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, 2, SOON, "jobs.journal=true") as (one, other):
+    with cluster_of(tmp_path, 2, CALM, "jobs.journal=true") as (one, other):
         job_id = one("ADDJOB", "q", "x", 5000, "REPLICATE", 1, "RETRY", 60)
         assert fetched(other, "q") == job_id
         one.kill()
@@ -169,10 +169,10 @@ def test_a_queue_is_deleted_here_or_everywhere(nodes: list[ClusterNode]) -> None
     one, other, third = nodes
     for node in nodes:
         node("ADDJOB", "deleted", "x", 5000, "REPLICATE", 1)
-    job_id = one("ADDJOB", "deleted", "x", 5000, "RETRY", 3)
+    job_id = one("ADDJOB", "deleted", "x", 5000, "RETRY", 3600)
     assert one("QDEL", "deleted", "LOCAL") == 2
     assert [node("QLEN", "deleted") for node in nodes] == [0, 1, 1]
-    until(lambda: "queued" in states([other, third], job_id), "a copy that is queued when its retry time is over")
+    assert third("ENQUEUE", job_id) == 1  # as when its retry time is over
     other("QDEL", "deleted", "BCAST")
     until(lambda: [node("QLEN", "deleted") for node in nodes] == [0, 0, 0], "an empty queue at all nodes")
     # A node goes through the copies that wait elsewhere after those of its queue, a few parts of its table in a turn.
@@ -193,7 +193,7 @@ def test_a_job_that_is_given_back_for_later_is_queued_then_and_not_before_by_ano
     nodes: list[ClusterNode],
 ) -> None:
     one, other, _ = nodes
-    job_id = one("ADDJOB", "later", "x", 5000, "RETRY", 1)
+    job_id = one("ADDJOB", "later", "x", 5000, "RETRY", 60)
     assert fetched(other, "later") == job_id
     assert other("NACK", job_id, "DELAY", 3600) == 1
     until(
@@ -204,7 +204,7 @@ def test_a_job_that_is_given_back_for_later_is_queued_then_and_not_before_by_ano
 
 
 def test_where_the_retry_time_counts_from_delivery_the_other_holders_are_told(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, 2, SOON, "jobs.retry_from=delivery") as nodes:
+    with cluster_of(tmp_path, 2, CALM, "jobs.retry_from=delivery") as nodes:
         one, other = nodes
         job_id = one("ADDJOB", "q", "x", 5000, "RETRY", 3)
         # They are told where less than half of it is left.

@@ -58,9 +58,8 @@ def test_a_node_with_another_secret_or_none_is_refused_and_both_say_why_once(
             text = "another cluster secret" if other_secret else "a cluster secret, "
             for node in (nodes[0], stranger):
                 assert "secret file" in node.logged(text)
-            time.sleep(1.5)
-            assert stranger.sees([]), "the handshake has ended"
-            assert nodes[0].sees([nodes[1]])
+            until(lambda: stranger.sees([]), "the end of the handshake")
+            until(lambda: nodes[0].sees([nodes[1]]), "the cluster as it was")
             for node in (nodes[0], stranger):
                 assert sum("cluster bus: link" in line for line in node.log) == 1
         finally:
@@ -105,7 +104,7 @@ def test_garbage_is_refused_and_logged_once_and_the_node_goes_on(tmp_path: Path)
     with cluster_of(tmp_path, 2, secret_of(tmp_path, "secret", "0123456789abcdef")) as (one, other):
         for data in GARBAGE * 3:
             with socket.create_connection(("127.0.0.1", one.bus_port)) as attacker:
-                attacker.settimeout(10)
+                attacker.settimeout(60)
                 attacker.sendall(data)
                 try:
                     while attacker.recv(4096):
@@ -126,7 +125,7 @@ def test_who_says_nothing_is_let_go_and_only_so_many_are_waited_for(tmp_path: Pa
             one.logged("too many connections")
             until(lambda: one.sees([other]), "the cluster as it was")
             for connection in silent:
-                connection.settimeout(10)
+                connection.settimeout(60)
                 assert connection.recv(1) == b""
         finally:
             for connection in silent:
@@ -137,7 +136,7 @@ def test_who_says_nothing_is_let_go_and_only_so_many_are_waited_for(tmp_path: Pa
 def linked(node: ClusterNode) -> tuple[socket.socket, LinkProtocol]:
     """A link of a process that is no member but knows the protocol."""
     connection = socket.create_connection(("127.0.0.1", node.bus_port))
-    connection.settimeout(10)
+    connection.settimeout(60)
     link = LinkProtocol(hello(7), os.urandom(32), lambda: 0, is_caller=True, secret=b"")
     connection.sendall(link.take_output())
     while not link.is_ready:
@@ -210,7 +209,7 @@ def test_a_node_demands_a_certificate_of_whoever_calls_and_of_whom_it_calls(tmp_
         for has_certificate in (False, True):
             if has_certificate:
                 careless.load_cert_chain(certificate, key)
-            plain = socket.create_connection(("127.0.0.1", one.bus_port), 10)
+            plain = socket.create_connection(("127.0.0.1", one.bus_port), 60)
             with plain, careless.wrap_socket(plain) as caller, pytest.raises(ssl.SSLError, match="alert"):
                 caller.recv(4096)
         pretender = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -218,8 +217,8 @@ def test_a_node_demands_a_certificate_of_whoever_calls_and_of_whom_it_calls(tmp_
         with socket.create_server(("127.0.0.1", 0)) as listener:
             assert one("CLUSTER", "MEET", "127.0.0.1", 7711, listener.getsockname()[1]) == b"OK"
             called, _ = listener.accept()
-            called.settimeout(10)
+            called.settimeout(60)
             with called, pytest.raises(ssl.SSLError, match="alert"):
                 greeted_by(pretender, called)
         assert is_up(one)
-        assert one.sees([]) or until(lambda: one.sees([]), "the end of the handshake")
+        until(lambda: one.sees([]), "the end of the handshake")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.cluster_nodes import ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import CALM, ClusterNode, cluster_of, until
 from tests.support.http import ask
 
 
@@ -50,12 +50,12 @@ def test_a_node_tells_of_the_links_to_the_others(nodes: list[ClusterNode]) -> No
         assert (line["link"], line["up"], line["knows_us"], line["problem"]) == ("up", "1", "1", "")
         assert (row["link"], row["up"], row["knows_us"], row["problem"]) == (1, 1, 1, "")
         assert line["address"] == row["address"] == f"127.0.0.1:{other.client_port}"
-        assert 0 < row["lag_us"] < 1_000_000
+        assert 0 < row["lag_us"] < 60_000_000
         assert row["jobs"] is None
         for name in ("messages_out", "messages_in", "bytes_out", "bytes_in", "links"):
             assert 0 < row[name] <= int(line[name])
         assert found["kestrel_jobs_node_up", other.id] == 1
-        assert 0 < found["kestrel_jobs_node_lag_seconds", other.id] < 1
+        assert 0 < found["kestrel_jobs_node_lag_seconds", other.id] < 60
         assert found["kestrel_jobs_node_links_total", other.id] == 1
         assert found["kestrel_jobs_node_sent_bytes_total", other.id] >= row["bytes_out"]
     assert ("kestrel_jobs_node_up", one.id) not in found
@@ -95,11 +95,12 @@ def test_jobs_that_go_to_where_clients_wait_are_counted_at_both_ends(nodes: list
 
 
 def test_a_node_that_is_down_and_what_waits_for_it_are_counted(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, 3, "cluster.node_timeout=300ms") as nodes:
+    with cluster_of(tmp_path, 3, CALM) as nodes:
         one, _, gone = nodes
         job_id = one("ADDJOB", "q", "x", 1000)
         assert info(one, "jobs")["default_copies_below_three"] == "0"
         gone.kill()
+        one.notice_silence()
         until(lambda: info(one, "cluster")["cluster_down"] == "1", "a node that is down")
         assert "Connection refused" in one.figures(gone)["problem"]
         assert (one.figures(gone)["link"], one.figures(gone)["up"]) == ("down", "0")

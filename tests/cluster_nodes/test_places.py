@@ -111,7 +111,7 @@ def test_nodes_and_clients_are_told_the_announced_address(tmp_path: Path) -> Non
 def test_disque_servers_are_a_cluster_by_redis_directives(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     ports = [free_port(), free_port()]
-    conf = f"cluster-node-timeout 1000\ncluster-secret-file {tmp_path}/secret\njobs-min-replicate 2\n"
+    conf = f"cluster-node-timeout 3600000\ncluster-secret-file {tmp_path}/secret\njobs-min-replicate 2\n"
     one_conf = f"port {ports[0]}\n{conf}"
     other_conf = f"port {ports[1]}\ncluster-port {ports[1] + 3}\ncluster-announce-ip 127.0.0.1\n{conf}"
     with (
@@ -120,14 +120,13 @@ def test_disque_servers_are_a_cluster_by_redis_directives(tmp_path: Path) -> Non
     ):
         clients = [one.client(), other.client()]
         assert f"cluster=127.0.0.1:{ports[1] + 3}" in other.log[-1]
-        assert clients[0]("CONFIG", "GET", "cluster-node-timeout") == [b"cluster-node-timeout", b"1000"]
+        assert clients[0]("CONFIG", "GET", "cluster-node-timeout") == [b"cluster-node-timeout", b"3600000"]
         assert clients[0]("CLUSTER", "MEET", "127.0.0.1", ports[1], ports[1] + 3) == b"OK"
         for client in clients:
             until(lambda client=client: client("CLUSTER", "NODES").count(b" connected") == 2, "a cluster")  # type: ignore[misc]
         assert clients[0]("CONFIG", "SET", "cluster-node-timeout", 300) == b"OK"
         other.kill()
-        spent_s = until(lambda: b"fail?" in clients[0]("CLUSTER", "NODES"), "a flag")
-        assert spent_s < 0.7
+        until(lambda: b"fail?" in clients[0]("CLUSTER", "NODES"), "a flag, not after an hour")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.cache.test_bad_input import busy_while
 from tests.support.crowd import Crowd
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.probe import Probe
@@ -36,9 +37,20 @@ def p99_ms_max(probe: Probe) -> float:
     return max(P99_MS_MAX, 20 * probe.p99_ms())
 
 
-@pytest.mark.parametrize(
-    "what", [pytest.param(name, marks=pytest.mark.long if number else ()) for number, name in enumerate(GREEDY)]
-)
+def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_little_memory_or_time_of_the_server(
+    tmp_path: Path,
+) -> None:
+    with running_daemon(tmp_path) as daemon, QueueClient(daemon.port) as deaf, QueueClient(daemon.port) as other:
+        other.put("q", b"x" * MIB)
+        before_bytes = resident_bytes(daemon.pid)
+        deaf.send(GREEDY["an item, two thousand times"])
+        slowest_ms, most_bytes = busy_while(daemon, other)
+    assert most_bytes - before_bytes <= NEVER_READER_BYTES_MAX
+    assert slowest_ms < 300
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", GREEDY)
 def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_little_and_delays_nobody(
     tmp_path: Path, what: str
 ) -> None:

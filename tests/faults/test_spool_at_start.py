@@ -4,12 +4,14 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.support import forked
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.small_disk import small_disk
@@ -113,16 +115,16 @@ def test_of_many_that_start_on_one_spool_at_once_one_serves(tmp_path: Path) -> N
     with running_daemon(tmp_path) as daemon, QueueClient(daemon.port) as client:
         client.put("q", b"x")
         while not list(daemon.spool.glob("q.journal/*.live")):  # the last that this server does by itself
-            pass
+            time.sleep(0.005)
         before = everything(daemon.spool)
         others = [
-            subprocess.Popen(
+            forked.Launched(
                 Daemon(tmp_path).command(), stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
             )
             for _ in range(4)
         ]
         for other in others:
-            said = other.communicate(timeout=20)[1]
+            said = other.communicate(timeout=60)[1]
             assert other.returncode == IN_USE
             assert f"pid {daemon.pid}" in said
             assert said.count("\n") == 1

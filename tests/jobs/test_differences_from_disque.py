@@ -97,9 +97,11 @@ def test_retry_from_is_a_setting(tmp_path: Path) -> None:
     settings = ("listen.disque=127.0.0.1:0", "jobs.retry_from=delivery")
     with running_daemon(tmp_path, *settings) as daemon, resp_client(daemon.disque) as client:
         job = client.job("q", "x", "RETRY", 100)
-        time.sleep(1.5)
+        time.sleep(1)
+        asked_s = time.monotonic()
         assert client("GETJOB", "FROM", "q")[0][1] == job
-        assert client.fields("SHOW", job)["next-requeue-within"] > 99_000
+        left_ms = client.fields("SHOW", job)["next-requeue-within"]
+        assert left_ms > 99_500 - (time.monotonic() - asked_s) * 1000
 
 
 def test_a_folder_is_no_matter_of_clients(client: RespClient) -> None:
@@ -132,12 +134,12 @@ def test_a_node_without_a_bus_joins_no_cluster(tmp_path: Path) -> None:
 
 
 def test_many_jobs_at_once_make_nobody_else_wait(server: Daemon, client: RespClient) -> None:
-    client.send_bytes(b"".join([b"ADDJOB many %d 0\r\n" % number for number in range(20_000)]))
-    for _ in range(20_000):
+    client.send_bytes(b"".join([b"ADDJOB many %d 0\r\n" % number for number in range(5_000)]))
+    for _ in range(5_000):
         client.reply()
     client.send("JSCAN", 0, "BUSYLOOP")
-    client.send("GETJOB", "COUNT", 20_000, "FROM", "many")
+    client.send("GETJOB", "COUNT", 5_000, "FROM", "many")
     with resp_client(server.disque) as other:
         assert other("PING") == b"PONG"
-    assert len(client.reply()[1]) == 20_000
-    assert len(client.reply()) == 20_000
+    assert len(client.reply()[1]) == 5_000
+    assert len(client.reply()) == 5_000

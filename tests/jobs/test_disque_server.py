@@ -31,9 +31,9 @@ def test_a_disque_conf_says_where_it_listens_works_and_logs(tmp_path: Path) -> N
     log = tmp_path / "data" / "disque.log"
     server.process = server.launch()
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not (log.exists() and " ready " in log.read_text()):
-            assert time.monotonic() < until
+            assert time.monotonic() < until, "no word of its start in its log"
             time.sleep(0.02)
         client = RespClient(f"127.0.0.1:{port}")
         assert client("CONFIG", "GET", "dir") == [b"dir", str(tmp_path / "data").encode()]
@@ -70,12 +70,12 @@ def test_options_alone_will_do_and_count_more_than_the_file(tmp_path: Path) -> N
 
 
 def _connected(port: int) -> RespClient:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while True:
         try:
             return RespClient(f"127.0.0.1:{port}")
         except ConnectionRefusedError:
-            assert time.monotonic() < until
+            assert time.monotonic() < until, f"it does not listen on {port}"
             time.sleep(0.02)
 
 

@@ -1,6 +1,5 @@
 """What operators see of jobs: statistics, metrics, pages of the admin port."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.accounts import quick_hash
+from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask, basic
 from tests.support.resp import RespClient, resp_client
@@ -205,9 +205,7 @@ def test_clients_that_wait_are_counted_by_queue_and_in_all(used: Daemon, client:
     with resp_client(used.disque) as other:
         client.send("GETJOB", "FROM", "wanted")
         other.send("GETJOB", "MATCH", "FROM", "want*")
-        until_s = time.monotonic() + 20
-        while counters(used)["jobs_blocked_clients"] < 2:
-            assert time.monotonic() < until_s
+        until(lambda: counters(used)["jobs_blocked_clients"] == 2, "two clients that wait")
         assert metrics(used)["kestrel_jobs_queue_blocked_clients", "wanted"] == 2
 
 

@@ -72,7 +72,7 @@ def test_a_delayed_job_can_be_queued_early_and_that_is_no_additional_delivery(cl
 def test_a_job_that_is_not_acknowledged_in_time_is_delivered_again(client: RespClient) -> None:
     job_id = client.job("q", "x", "RETRY", 1)
     assert take(client, "q") == job_id
-    (again,) = client("GETJOB", "TIMEOUT", 5000, "WITHCOUNTERS", "FROM", "q")
+    (again,) = client("GETJOB", "TIMEOUT", 50_000, "WITHCOUNTERS", "FROM", "q")
     assert again == [b"q", job_id, b"x", b"nacks", 0, b"additional-deliveries", 1]
 
 

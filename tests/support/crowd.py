@@ -46,7 +46,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     crowd, refused = [], 0
     for _ in range(connections):
-        client = socket.create_connection(("127.0.0.1", port), 20)
+        client = socket.create_connection(("127.0.0.1", port), 60)
         crowd.append(client)
         client.sendall(handshake.encode("latin-1"))
     if handshake.endswith("\r\n"):

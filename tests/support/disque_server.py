@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.support import forked
-from tests.support.daemon import ROOT, STOP_S, without_time
+from tests.support.daemon import ROOT, without_time
 from tests.support.process import environment
-from tests.support.resp import RespClient
+from tests.support.resp import PATIENCE_S, RespClient
 
 READY: Final = re.compile(r"ready .* disque=(\S+)")
 
@@ -73,7 +73,7 @@ class DisqueServer:
     def fail(self) -> tuple[int, str]:
         """Run it to its end: the exit code of a start that does not succeed, and what it has said."""
         with self.launch() as process:
-            _, said = process.communicate(timeout=STOP_S)
+            _, said = process.communicate(timeout=PATIENCE_S)
             return process.returncode, said
 
     def client(self) -> RespClient:
@@ -83,7 +83,7 @@ class DisqueServer:
     def wait(self) -> int:
         """The exit code, once it has exited; what it has said by then is in `log`."""
         assert self.process is not None
-        _, said = self.process.communicate(timeout=STOP_S)
+        _, said = self.process.communicate(timeout=PATIENCE_S)
         self.log += map(without_time, said.splitlines())
         code = self.process.returncode
         self.process = None

@@ -25,17 +25,17 @@ class Load:
         self._threads = [threading.Thread(target=task, args=(number,), daemon=True) for task, number in tasks]
         for thread in self._threads:
             thread.start()
-        self._begun.wait(20)
+        self._begun.wait(60)
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(20)
-            assert not thread.is_alive()
+            thread.join(60)
+            assert not thread.is_alive(), "a client has not ended 60 s after the server"
         assert self.problems == []
 
     def _write(self, writer: int) -> None:
         with QueueClient(self.port) as client:
-            self._begun.wait(20)
+            self._begun.wait(60)
             try:
                 for number in range(1_000_000):
                     data = b"%d-%06d" % (writer, number)
@@ -49,7 +49,7 @@ class Load:
 
     def _read(self, _: int) -> None:
         with QueueClient(self.port) as client:
-            self._begun.wait(20)
+            self._begun.wait(60)
             item: bytes | None = None
             try:
                 while True:

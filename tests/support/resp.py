@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-PATIENCE_S: Final = 15.0
+PATIENCE_S: Final = 60.0
 
 
 class Status(bytes):
@@ -130,7 +130,7 @@ class RespClient:
         """Returns once the server has loaded its jobs."""
         until_s = time.monotonic() + PATIENCE_S
         while self("PING").startswith(b"LOADING"):
-            assert time.monotonic() < until_s
+            assert time.monotonic() < until_s, f"its jobs are not loaded after {PATIENCE_S:g} s"
             time.sleep(0.01)
         return self
 
