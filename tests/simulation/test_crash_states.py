@@ -15,7 +15,7 @@ searching = pytest.mark.skipif("SEARCH" not in os.environ, reason="minutes more:
 SHORT = ("put", "done", "roll", "fanout", "import")
 
 
-@pytest.mark.exhaustive("put", "done")
+@pytest.mark.exhaustive("put")
 @pytest.mark.parametrize("name", SHORT)
 def test_after_a_crash_at_any_change_every_promise_holds(name: str) -> None:
     found = every_crash(BY_NAME[name], SYNCED)

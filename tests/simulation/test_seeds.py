@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.planted import SEEN_BY
 from tests.simulation.world import run
 
-QUICK = sorted({*range(20), *SEEN_BY.values()})
+QUICK = range(16)
 # What these had found is mended. The same seeds may play other parts by now: the tests named keep what they showed.
 FOUND = {
     18: "a compaction that could not open its segment tried forever (test_maintenance)",
@@ -73,7 +73,7 @@ FOUND = {
 
 
 def test_a_seed_is_a_history() -> None:
-    for seed in (1, 7, 22):
+    for seed in (1, 22):
         first: list[str] = []
         second: list[str] = []
         assert run(seed, first.append).figures == run(seed, second.append).figures
@@ -95,8 +95,13 @@ def violations(seeds: Sequence[int]) -> list[str]:
     return [f"seed {outcome.seed}: {outcome.violations[0]}" for outcome in outcomes if outcome.violations]
 
 
-def test_no_promise_is_broken_in_the_first_runs_and_those_that_see_planted_bugs() -> None:
+def test_no_promise_is_broken_in_the_first_runs() -> None:
     assert violations(QUICK) == []
+
+
+@pytest.mark.long
+def test_planted_bugs_do_not_only_seem_to_be_seen() -> None:
+    assert violations(sorted(set(SEEN_BY.values()))) == []
 
 
 @pytest.mark.long
@@ -108,4 +113,4 @@ def test_what_was_found_does_not_come_back(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_no_promise_is_broken_in_the_runs_that_follow() -> None:
-    assert violations(range(20, 550)) == []
+    assert violations(range(16, 550)) == []
