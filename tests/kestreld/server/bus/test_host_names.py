@@ -16,7 +16,7 @@ class SlowNetwork(Network):
         self.goes_on = Event()
 
     def resolve(self, host: str) -> str:
-        self.goes_on.wait(20)
+        self.goes_on.wait(60)
         return super().resolve(host)
 
 
@@ -45,7 +45,7 @@ def test_a_name_is_resolved_an_address_is_at_once_and_what_is_none_is_told() -> 
         for host in ("localhost", "no-such-host.invalid", ""):
             done = asyncio.get_running_loop().create_future()
             names.resolve(host, done.set_result)
-            found.append(await asyncio.wait_for(done, 5))
+            found.append(await asyncio.wait_for(done, 60))
         names.stop()
         return found
 
@@ -64,8 +64,8 @@ def test_a_resolver_that_hangs_is_waited_for_a_second_and_no_more_than_so_many_n
             names.resolve("localhost", found.append)
         assert found == [""] * 5, "too many"
         while len(found) < WAITING_MAX + 5:
+            assert loop.time() - began_s < WAITING_MAX / 2, f"one after the other: {len(found)} have been told"
             await asyncio.sleep(0.01)
-        assert loop.time() - began_s < 2
         assert set(found) == {""}
         network.goes_on.set()
         names.stop()
