@@ -19,7 +19,7 @@ def as_it_was() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
+    gc.freeze()  # as before each test: else those that follow have all of it looked through
     gc.enable()
 
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kestreld.cache.dictionary import ITEM_OVERHEAD_BYTES, Dictionary
@@ -82,7 +82,6 @@ class Model:
                 del self.items[key]
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_without_pressure_it_holds_what_a_dict_would(steps: list[tuple[object, ...]]) -> None:
     dictionary, clock = make()
@@ -124,7 +123,6 @@ def test_without_pressure_it_holds_what_a_dict_would(steps: list[tuple[object, .
     assert dictionary.used_bytes == sum(cost(key, data) for key, (data, _) in model.items.items())
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(KEYS, st.integers(0, 600), st.booleans()), max_size=80))
 def test_what_leaves_for_lack_of_memory_is_what_was_used_least_lately(steps: list[tuple[bytes, int, bool]]) -> None:
     memory_bytes = 3000
@@ -147,7 +145,7 @@ def test_what_leaves_for_lack_of_memory_is_what_was_used_least_lately(steps: lis
 def test_among_very_many_the_oldest_leave_first_but_for_a_few() -> None:
     dictionary, clock = make(40_000 * (ITEM_OVERHEAD_BYTES + 100))
     count = 0
-    while dictionary.counts.evictions < 20_000:
+    while dictionary.counts.evictions < 10_000:
         put(dictionary, b"key%07d" % count, b"x" * 64)
         count += 1
         if count % 100 == 0:
@@ -162,12 +160,12 @@ def test_among_very_many_the_oldest_leave_first_but_for_a_few() -> None:
 def test_what_is_read_often_stays_however_much_is_written() -> None:
     dictionary, clock = make(1 << 20)
     put(dictionary, b"hot", b"1")
-    for number in range(50_000):
+    for number in range(20_000):
         put(dictionary, b"cold%d" % number, b"x" * 64)
         clock.advance(1)
         if number % 50 == 0:
             assert get(dictionary, b"hot") == b"1"
-    assert dictionary.counts.evictions > 40_000
+    assert dictionary.counts.evictions > 10_000
 
 
 def test_a_few_large_values_leave_in_order_although_there_were_many_small_ones() -> None:

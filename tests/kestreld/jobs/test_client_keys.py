@@ -7,7 +7,7 @@ from kestreld.jobs.keys import BLOCK_KEYS_MAX, KEY_TIME_MS, ClientKeys, key_in
 from tests.support.job_engine import JobEngine
 from tests.support.step_times import timed_steps
 
-KEYS = 240 * BLOCK_KEYS_MAX
+KEYS = 80 * BLOCK_KEYS_MAX
 STEP_MS_MAX = 5
 
 

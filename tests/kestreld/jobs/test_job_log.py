@@ -425,14 +425,15 @@ def test_cut_anywhere_a_log_tells_of_the_records_before_the_cut(
     assert seen[-1] == states[-1]
 
 
-def test_a_flipped_bit_makes_no_job_that_nobody_added_and_changes_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flips", [100, pytest.param(400, marks=pytest.mark.long)])
+def test_a_flipped_bit_makes_no_job_that_nobody_added_and_changes_none(tmp_path: Path, flips: int) -> None:
     engine, _ = written(tmp_path, 12)
     path = engine.segments()[0]
     content = path.read_bytes()
     engine.storage.close()
     whole = {bytes(record) for record in jobs_in(content)}
     chance = Random(7)
-    for _ in range(400):
+    for _ in range(flips):
         flipped = bytearray(content)
         flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         found = read(bytes(flipped), path.parent)
@@ -737,7 +738,7 @@ def test_jobs_queued_again_and_again_do_not_make_the_log_grow_without_end(tmp_pa
     assert engine.said() == said
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 20))])
 def test_whatever_happens_the_log_says_what_memory_holds(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     engine = JobEngine(

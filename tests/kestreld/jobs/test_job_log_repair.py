@@ -64,6 +64,12 @@ def synced_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("synced"), sync_ms=0).spool / ".jobs"
 
 
+@pytest.fixture(scope="module")
+def small_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `sample`, for what is tried at every step of a repair."""
+    return written(tmp_path_factory.mktemp("small"), turns=25).spool / ".jobs"
+
+
 def contents(folder: Path) -> Contents:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.jobs"))}
 
@@ -405,13 +411,15 @@ def test_a_disk_that_is_full_keeps_nothing_of_the_attempt_and_the_damaged_log_as
     assert repaired(folder, files).kept_at
 
 
-def test_whichever_call_the_disk_refuses_the_old_log_is_there_or_the_new_one(sample: Path, tmp_path: Path) -> None:
-    before = contents(sample)
+def test_whichever_call_the_disk_refuses_the_old_log_is_there_or_the_new_one(
+    small_sample: Path, tmp_path: Path
+) -> None:
+    before = contents(small_sample)
     name = sorted(before)[1]
     damaged = {name: zeroed(before[name], 1)}
     wanted = expected(before, {**before, **damaged})
     for call in count(1):
-        folder = copied(sample, tmp_path, damaged)
+        folder = copied(small_sample, tmp_path, damaged)
         files = FaultyFiles()
         files.fail_from(call)
         with suppress(JournalFailed, OSError):
@@ -429,15 +437,15 @@ def test_whichever_call_the_disk_refuses_the_old_log_is_there_or_the_new_one(sam
 
 
 def test_a_repair_killed_at_any_step_leaves_the_one_log_or_the_other_and_a_second_completes_it(
-    sample: Path, tmp_path: Path
+    small_sample: Path, tmp_path: Path
 ) -> None:
-    before = contents(sample)
+    before = contents(small_sample)
     name = sorted(before)[1]
     damaged = {name: zeroed(before[name], 1)}
     wanted = expected(before, {**before, **damaged})
     starts = set()
     for dies_at in count(1):
-        folder = copied(sample, tmp_path, damaged)
+        folder = copied(small_sample, tmp_path, damaged)
         spool = folder.parent
         try:
             repaired(folder, MortalFiles(dies_at))

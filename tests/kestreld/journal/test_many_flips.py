@@ -74,6 +74,7 @@ def first_report(segments: list[Path], place: int, content: bytes) -> SegmentRep
     return verify_journal(Flipped(damaged, content, following), str(damaged.parent), "work")[0]
 
 
+@pytest.mark.long
 def test_without_a_flip_there_is_nothing_to_notice(segments: list[Path]) -> None:
     for place in range(0, len(segments) - 1, 50):
         assert first_report(segments, place, segments[place].read_bytes()).bad_offset is None

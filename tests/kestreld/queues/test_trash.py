@@ -516,5 +516,4 @@ def test_a_kill_at_any_moment_loses_nothing_and_repeats_nothing(
                 else:  # nobody was told: some of it may have been written
                     assert found in [list(range(first, end)) for first in (1, 2) for end in range(10)]
         engine.abandon()
-    gc.unfreeze()
     assert lives > 50

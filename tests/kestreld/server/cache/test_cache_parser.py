@@ -42,8 +42,10 @@ def plain(command: Any, rest: Iterator[Any]) -> Any:
 def test_a_session_cut_at_every_byte_is_the_same_commands() -> None:
     whole = read([SESSION])
     assert len(whole) > 15
+    inside = range(SESSION.index(bytes(2000)) + 10, SESSION.index(bytes(2000)) + 1990)  # of one value: seldom
     for at in range(len(SESSION)):
-        assert read([SESSION[:at], SESSION[at:]]) == whole
+        if at not in inside or at % 50 == 0:
+            assert read([SESSION[:at], SESSION[at:]]) == whole
 
 
 def test_a_session_byte_by_byte_is_the_same_commands() -> None:
