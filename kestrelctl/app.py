@@ -24,7 +24,10 @@ def main() -> NoReturn:
     _occupy_closed_descriptors()
     catch_signals()
     gc.set_threshold(GARBAGE_OBJECTS)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    # Else Python looks for garbage once more when it ends, for as long as it takes to start.
+    gc.freeze()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

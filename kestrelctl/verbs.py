@@ -1,68 +1,13 @@
 """The command tree: every verb and the options that may stand before it."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from copy import copy as copy_of
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
 import typer
 
-from kestrelctl.commands import (
-    bench,
-    cache,
-    cancel,
-    check,
-    cluster,
-    cluster_changes,
-    cluster_start,
-    consumers,
-    context,
-    copy,
-    delete,
-    doctor,
-    dump_config,
-    dump_stats,
-    export_items,
-    flush,
-    flush_all,
-    flush_all_expired,
-    flush_expired,
-    get,
-    history,
-    import_items,
-    items,
-    job_queues,
-    jobs,
-    jobs_import,
-    journal,
-    journal_diff,
-    journal_dump,
-    journal_explain_space,
-    journal_peek,
-    journal_replay,
-    journal_ship,
-    journal_verify,
-    ls,
-    move,
-    peek,
-    put,
-    readers,
-    redrive,
-    reload,
-    repair,
-    retention,
-    run_now,
-    shutdown,
-    spark,
-    stats,
-    tail,
-    top,
-    undo,
-    version,
-    wait,
-    watch,
-    web,
-)
 from kestrelctl.commands.declared import MAY_BE_EMPTY
 from kestrelctl.commands.groups import ungrouped
 from kestrelctl.commands.options import TIMEOUT_DEFAULT, line_options
@@ -73,6 +18,119 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import __version__
 
 EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
+# Where each verb is: a module of kestrelctl.commands and its function. Imported is only what is asked for.
+VERBS: Final = {
+    "put": "put.put",
+    "get": "get.get",
+    "peek": "peek.peek",
+    "items": "items.items",
+    "tail": "tail.tail",
+    "cancel": "cancel.cancel",
+    "run-now": "run_now.run_now",
+    "consumers": "consumers.consumers",
+    "move": "move.move",
+    "copy": "copy.copy",
+    "redrive": "redrive.redrive",
+    "export": "export_items.export_items",
+    "import": "import_items.import_items",
+    "ls": "ls.ls",
+    "stats": "stats.stats",
+    "top": "top.top",
+    "web": "web.web",
+    "watch": "watch.watch",
+    "wait": "wait.wait",
+    "check": "check.check",
+    "history": "history.history",
+    "doctor": "doctor.doctor",
+    "flush": "flush.flush",
+    "flush-all": "flush_all.flush_all",
+    "flush-expired": "flush_expired.flush_expired",
+    "flush-all-expired": "flush_all_expired.flush_all_expired",
+    "delete": "delete.delete",
+    "undo": "undo.undo",
+    "dump-config": "dump_config.dump_config",
+    "dump-stats": "dump_stats.dump_stats",
+    "reload": "reload.reload",
+    "version": "version.version",
+    "shutdown": "shutdown.shutdown",
+    "journal-verify": "journal_verify.journal_verify",
+    "repair": "repair.repair",
+    "readers ls": "readers.readers_ls",
+    "readers create": "readers.readers_create",
+    "readers move": "readers.readers_move",
+    "readers drop": "readers.readers_drop",
+    "cache get": "cache.cache_get",
+    "cache set": "cache.cache_set",
+    "cache add": "cache.cache_add",
+    "cache incr": "cache.cache_incr",
+    "cache delete": "cache.cache_delete",
+    "cache stats": "cache.cache_stats",
+    "jobs add": "jobs.jobs_add",
+    "jobs get": "jobs.jobs_get",
+    "jobs ack": "jobs.jobs_ack",
+    "jobs fastack": "jobs.jobs_fastack",
+    "jobs nack": "jobs.jobs_nack",
+    "jobs enqueue": "jobs.jobs_enqueue",
+    "jobs dequeue": "jobs.jobs_dequeue",
+    "jobs delete": "jobs.jobs_delete",
+    "jobs working": "jobs.jobs_working",
+    "jobs show": "jobs.jobs_show",
+    "jobs wait": "jobs.jobs_wait",
+    "jobs ls": "job_queues.jobs_ls",
+    "jobs scan": "job_queues.jobs_scan",
+    "jobs peek": "job_queues.jobs_peek",
+    "jobs stat": "job_queues.jobs_stat",
+    "jobs count": "job_queues.jobs_count",
+    "jobs pause": "job_queues.jobs_pause",
+    "jobs redrive": "job_queues.jobs_redrive",
+    "jobs qdel": "job_queues.jobs_qdel",
+    "jobs restart": "job_queues.jobs_restart",
+    "jobs import": "jobs_import.jobs_import",
+    "cluster status": "cluster.cluster_status",
+    "cluster nodes": "cluster.cluster_nodes",
+    "cluster meet": "cluster_changes.cluster_meet",
+    "cluster forget": "cluster_changes.cluster_forget",
+    "cluster leaving": "cluster_changes.cluster_leaving",
+    "cluster start": "cluster_start.cluster_start",
+    "context add": "context.context_add",
+    "context select": "context.context_select",
+    "context show": "context.context_show",
+    "context ls": "context.context_ls",
+    "context rm": "context.context_rm",
+    "journal import": "journal.journal_import",
+    "journal export": "journal.journal_export",
+    "journal dump": "journal_dump.journal_dump",
+    "journal diff": "journal_diff.journal_diff",
+    "journal explain-space": "journal_explain_space.journal_explain_space",
+    "journal peek": "journal_peek.journal_peek",
+    "journal replay": "journal_replay.journal_replay",
+    "journal ship": "journal_ship.journal_ship",
+    "retention simulate": "retention.retention_simulate",
+    "bench flood": "bench.flood",
+    "bench many-clients": "bench.many_clients",
+    "bench put-many": "bench.put_many",
+    "bench packing": "bench.packing",
+    "bench timeout": "bench.timeout_test",
+    "bench fanout": "bench.fanout",
+    "spark verify": "spark.verify",
+    "spark report": "spark.report",
+    "spark convert": "spark.convert",
+    "spark compare": "spark.compare",
+    "spark ingest": "spark.ingest",
+    "spark replay": "spark.replay",
+}
+TAKES_ALL_BEHIND_IT: Final = "watch"  # options of another verb, too
+GROUPS: Final = {
+    "readers": "Persistent read positions in a queue's journal (docs/admin.md).",
+    "cache": "Look into a cache: that of kestreld (listen.cache), or a memcached.",
+    "jobs": "Use jobs and their queues: those of kestreld (listen.disque), or a Disque's.",
+    "cluster": "Nodes of jobs that know each other: see whether they are well, let them meet, take one out.",
+    "context": "Named servers or clusters, with the credentials to use.",
+    "journal": "Look into journals on disk, and move queues between Kestrel's and kestreld's.",
+    "retention": "Simulate limits on recorded traffic.",
+    "bench": "Load tests. They check that every item arrives exactly once and intact; if not, exit 86.",
+    "spark": "Process journals with Spark: requires pip install 'kestreld[spark]' and Java 17.",
+}
 # The help shows the verbs in these groups.
 TOPICS: Final = {
     "Items": (
@@ -177,88 +235,60 @@ def before_the_verb(
             line_options[name] = value
 
 
-app.command("put")(put.put)
-app.command("get")(get.get)
-app.command("peek")(peek.peek)
-app.command("items")(items.items)
-app.command("tail")(tail.tail)
-app.command("cancel")(cancel.cancel)
-app.command("run-now")(run_now.run_now)
-app.command("consumers")(consumers.consumers)
-app.command("move")(move.move)
-app.command("copy")(copy.copy)
-app.command("redrive")(redrive.redrive)
-app.command("export")(export_items.export_items)
-app.command("import")(import_items.import_items)
-app.command("ls")(ls.ls)
-app.command("stats")(stats.stats)
-app.command("top")(top.top)
-app.command("web")(web.web)
-app.command("watch", context_settings={"allow_interspersed_args": False})(watch.watch)
-app.command("wait")(wait.wait)
-app.command("check")(check.check)
-app.command("history")(history.history)
-app.command("doctor")(doctor.doctor)
-app.command("flush")(flush.flush)
-app.command("flush-all")(flush_all.flush_all)
-app.command("flush-expired")(flush_expired.flush_expired)
-app.command("flush-all-expired")(flush_all_expired.flush_all_expired)
-app.command("delete")(delete.delete)
-app.command("undo")(undo.undo)
-app.command("dump-config")(dump_config.dump_config)
-app.command("dump-stats")(dump_stats.dump_stats)
-app.command("reload")(reload.reload)
-app.command("version")(version.version)
-app.command("shutdown")(shutdown.shutdown)
-app.command("journal-verify")(journal_verify.journal_verify)
-app.command("repair")(repair.repair)
-journal.journal.command("dump")(journal_dump.journal_dump)
-journal.journal.command("diff")(journal_diff.journal_diff)
-journal.journal.command("explain-space")(journal_explain_space.journal_explain_space)
-journal.journal.command("peek")(journal_peek.journal_peek)
-journal.journal.command("replay")(journal_replay.journal_replay)
-journal.journal.command("ship")(journal_ship.journal_ship)
-jobs.jobs.command("ls")(job_queues.jobs_ls)
-jobs.jobs.command("scan")(job_queues.jobs_scan)
-jobs.jobs.command("peek")(job_queues.jobs_peek)
-jobs.jobs.command("stat")(job_queues.jobs_stat)
-jobs.jobs.command("count")(job_queues.jobs_count)
-jobs.jobs.command("pause")(job_queues.jobs_pause)
-jobs.jobs.command("redrive")(job_queues.jobs_redrive)
-jobs.jobs.command("qdel")(job_queues.jobs_qdel)
-jobs.jobs.command("restart")(job_queues.jobs_restart)
-jobs.jobs.command("import")(jobs_import.jobs_import)
-cluster.cluster.command("meet")(cluster_changes.cluster_meet)
-cluster.cluster.command("forget")(cluster_changes.cluster_forget)
-cluster.cluster.command("leaving")(cluster_changes.cluster_leaving)
-cluster.cluster.command("start")(cluster_start.cluster_start)
-app.add_typer(readers.readers, name="readers")
-app.add_typer(cache.cache, name="cache")
-app.add_typer(jobs.jobs, name="jobs")
-app.add_typer(cluster.cluster, name="cluster")
-app.add_typer(context.context, name="context")
-app.add_typer(journal.journal, name="journal")
-app.add_typer(retention.retention, name="retention")
-app.add_typer(bench.bench, name="bench")
-app.add_typer(spark.spark, name="spark")
-
-
-def command_tree(verbs: Set[str] | None = None) -> Any:
-    """The commands as they are run: with their examples, and the options of the whole program behind every verb.
-
-    All of them takes half of the time that a short command may take; `verbs` are those that are wanted.
-    """
-    chosen = copy_of(app)
-    if verbs is not None:
-        chosen.registered_commands = [each for each in app.registered_commands if each.name in verbs]
-        chosen.registered_groups = [each for each in app.registered_groups if each.name in verbs]
-    _ungroup(chosen)
-    program: Any = typer.main.get_command(chosen)
-    shared = [option for option in program.params if option.name in (*WAY_IN, "named")]
-    _furnish(program, shared, "")
+def command_tree() -> Any:
+    """The commands as they are run: with their examples, and the options of the whole program behind every verb."""
+    program: Any = typer.main.get_command(app)
+    shared = [copy_of(option) for option in program.params if option.name in (*WAY_IN, "named")]
+    program.commands = _Commands("", shared)
     program.format_commands = partial(_format_topics, program)
     _take_no_nothing(program)
     return program
+
+
+class _Commands(Mapping[str, Any]):
+    """Those of the program or of a group, by name, in the order of the table.
+
+    A verb is made when it is asked for: to import them all takes longer than a short command.
+    """
+
+    def __init__(self, group: str, shared: list[Any]) -> None:
+        """`shared` are options of the whole program."""
+        paths = (*VERBS, *GROUPS)
+        self._paths = {name: path for path in paths for parent, _, name in [path.rpartition(" ")] if parent == group}
+        self._shared = shared
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            path = self._paths[name]
+            self._made[name] = _group(path, self._shared) if path in GROUPS else _verb(path, name, self._shared)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+def _group(name: str, shared: list[Any]) -> Any:
+    group: Any = typer.main.get_group(typer.Typer(name=name, help=GROUPS[name], rich_markup_mode=None))
+    group.commands = _Commands(name, shared)
+    return group
+
+
+def _verb(path: str, name: str, shared: list[Any]) -> Any:
+    module, _, function = VERBS[path].partition(".")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = {"allow_interspersed_args": False} if path == TAKES_ALL_BEHIND_IT else None
+    verb = getattr(import_module(f"kestrelctl.commands.{module}"), function)
+    alone.command(name, context_settings=settings)(ungrouped(verb))
+    command: Any = typer.main.get_command(alone)
+    taken = {word for parameter in command.params for word in parameter.opts}
+    command.params += [_said_behind_the_verb(option, taken) for option in shared if taken.isdisjoint(_long(option))]
+    command.epilog = epilog(path)
+    _take_no_nothing(command)
+    return command
 
 
 def _format_topics(program: Any, context: typer.Context, formatter: Any) -> None:
@@ -266,28 +296,6 @@ def _format_topics(program: Any, context: typer.Context, formatter: Any) -> None
         limit = formatter.width - 6 - max(map(len, verbs))
         with formatter.section(topic):
             formatter.write_dl([(verb, program.commands[verb].get_short_help_str(limit)) for verb in verbs])
-
-
-def _ungroup(tree: typer.Typer) -> None:
-    for command in tree.registered_commands:
-        if command.callback is not None:
-            command.callback = ungrouped(command.callback)
-    for group in tree.registered_groups:
-        if group.typer_instance is not None:
-            _ungroup(group.typer_instance)
-
-
-def _furnish(group: Any, shared: list[Any], path: str) -> None:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            _furnish(command, shared, f"{path}{name} ")
-        else:
-            taken = {word for parameter in command.params for word in parameter.opts}
-            command.params += [
-                _said_behind_the_verb(option, taken) for option in shared if taken.isdisjoint(_long(option))
-            ]
-            command.epilog = epilog(f"{path}{name}")
-            _take_no_nothing(command)
 
 
 def _take_no_nothing(command: Any) -> None:
@@ -323,18 +331,9 @@ def _note(context: typer.Context, parameter: typer.CallbackParam, value: str | b
         line_options["context" if parameter.name == "named" else str(parameter.name)] = value
 
 
-def _verbs_among(arguments: Sequence[str]) -> Set[str] | None:
-    """Words that may be the verb. None = the program itself is asked for help, or there is no such verb."""
-    names = {str(each.name) for each in app.registered_commands} | {str(each.name) for each in app.registered_groups}
-    first = next((place for place, word in enumerate(arguments) if word in names), None)
-    if first is None or not {"-h", "--help"}.isdisjoint(arguments[:first]):
-        return None
-    return names.intersection(arguments)
-
-
 def invoke(arguments: list[str]) -> int:
     """Run one command line; returns its exit code. No arguments show the help. Raises Failure."""
-    program = command_tree(_verbs_among(arguments))
+    program = command_tree()
     try:
         with program.make_context("kestrelctl", list(arguments) or ["--help"], obj=invoke) as context:
             program.invoke(context)

@@ -14,13 +14,7 @@ from kestrelctl.commands.options import ServerOption, duration_ms, span_ms
 
 KILOBYTE: Final = 1024
 
-bench = typer.Typer(
-    help="Load tests. They check that every item arrives exactly once and intact; if not, exit 86.",
-    rich_markup_mode=None,
-)
 
-
-@bench.command("flood")
 def flood(
     conditions: shared.BenchOptions,
     items: shared.FloodItemsOption = None,
@@ -83,7 +77,6 @@ def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
     return server, sleep_ms
 
 
-@bench.command("many-clients")
 def many_clients(
     conditions: shared.BenchOptions,
     server_or_sleep: Annotated[
@@ -133,7 +126,6 @@ def many_clients(
     conditions.conduct(test, server)
 
 
-@bench.command("put-many")
 def put_many(
     conditions: shared.BenchOptions,
     clients: Annotated[
@@ -170,7 +162,6 @@ def put_many(
     conditions.conduct(test, server)
 
 
-@bench.command("packing")
 def packing(
     conditions: shared.BenchOptions,
     queue: shared.QueueOption = "spam",
@@ -200,7 +191,6 @@ def packing(
     conditions.conduct(test, server)
 
 
-@bench.command("timeout")
 def timeout_test(
     conditions: shared.BenchOptions,
     writers: Annotated[int, typer.Option("--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")] = 1,
@@ -242,7 +232,6 @@ def timeout_test(
     conditions.conduct(test, server)
 
 
-@bench.command("fanout")
 def fanout(
     conditions: shared.BenchOptions,
     children: Annotated[

@@ -4,8 +4,6 @@ import os
 import re
 from typing import Annotated
 
-import typer
-
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.commands.dropping import MissingOkOption
 from kestrelctl.commands.options import Output, RemoteCache, duration_ms
@@ -13,8 +11,6 @@ from kestrelctl.items.putting import expiry_s, open_source
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark, write_data
 from kestreld.client.cache import KEY_BYTES_MAX
-
-cache = typer.Typer(help="Look into a cache: that of kestreld (listen.cache), or a memcached.", rich_markup_mode=None)
 
 
 def _key(value: str) -> str:
@@ -38,7 +34,6 @@ ExpireOption = Annotated[
 FlagsOption = Annotated[int, option(metavar="N", min=0, max=2**32 - 1, help="Flags of the value.")]
 
 
-@cache.command("get")
 def cache_get(name: KeyArgument, remote: RemoteCache) -> None:
     """Write the value of a key to stdout, its bytes and nothing else.
 
@@ -50,7 +45,6 @@ def cache_get(name: KeyArgument, remote: RemoteCache) -> None:
     write_data(data)
 
 
-@cache.command("set")
 def cache_set(
     name: KeyArgument,
     remote: RemoteCache,
@@ -66,7 +60,6 @@ def cache_set(
     remark(f"stored {name}")
 
 
-@cache.command("add")
 def cache_add(
     name: KeyArgument,
     remote: RemoteCache,
@@ -83,7 +76,6 @@ def cache_add(
     remark(f"stored {name}")
 
 
-@cache.command("incr")
 def cache_incr(
     name: KeyArgument,
     remote: RemoteCache,
@@ -101,7 +93,6 @@ def cache_incr(
     write_data(b"%d\n" % number)
 
 
-@cache.command("delete")
 def cache_delete(name: KeyArgument, remote: RemoteCache, missing_ok: MissingOkOption = False) -> None:
     """Delete the value of a key.
 
@@ -113,7 +104,6 @@ def cache_delete(name: KeyArgument, remote: RemoteCache, missing_ok: MissingOkOp
         raise _no_value(name)
 
 
-@cache.command("stats")
 def cache_stats(
     output: Output,
     remote: RemoteCache,

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 NODE_COLUMNS = ["id", "address", "flags", "link", "ping_age_ms", "lag_ms", "version"]
 
-cluster = typer.Typer(
-    help="Nodes of jobs that know each other: see whether they are well, let them meet, take one out.",
-    rich_markup_mode=None,
-)
-
 
 class StatusFormat(StrEnum):
     TABLE = "table"
@@ -29,7 +24,6 @@ class StatusFormat(StrEnum):
     PROMETHEUS = "prometheus"
 
 
-@cluster.command("status")
 def cluster_status(
     remote: RemoteJobs,
     form: Annotated[StatusFormat, option("--output", "-o", help="Output format.")] = StatusFormat.TABLE,
@@ -70,7 +64,6 @@ def cluster_status(
     raise typer.Exit(report.state)
 
 
-@cluster.command("nodes")
 def cluster_nodes(output: Output, remote: RemoteJobs) -> None:
     """Print a row for each node that a node knows, as it sees them.
 

@@ -16,7 +16,7 @@ from kestreld.client.job_commands import JobCommand
 from kestreld.client.resp import RespValue
 
 if TYPE_CHECKING:
-    from kestrelctl.remote.job_cluster import ClusterView, JobCluster, Member, NodeView
+    from kestrelctl.remote.job_cluster import JobCluster, Member, NodeView
     from kestrelctl.remote.jobs import JobsClient
 
 ROUND_S: Final = 0.1
@@ -49,6 +49,8 @@ def cluster_meet(
     Exit 124 when --wait is over, and not all nodes know each other; it says why. 69 when a node that is to be added
     cannot be reached from here, and nothing was done.
     """
+    from kestrelctl.remote.agreeing import until_agreed
+
     nodes, wait_ms = remote.cluster(), duration_ms(wait)
     known = nodes.look()
     first = known.nodes[0]
@@ -86,45 +88,6 @@ def _to_be_met(nodes: "JobCluster", first: "NodeView", address: str) -> tuple["N
     return view, [place.host, place.port, view.number("cluster_bus_port") or place.port + BUS_PORT_OFFSET]
 
 
-def until_agreed(nodes: "JobCluster", addresses: list[str], new: frozenset[str], wait_ms: int) -> None:
-    """Return once all nodes that can be asked know and reach each other, and those of these ids. Raises Failure."""
-    until_s, reason = monotonic() + wait_ms / 1000, ""
-    while disagreement := _disagreement(view := nodes.look(addresses), new):
-        problem, why = disagreement
-        reason = why or reason  # that of a handshake is known as long as that is tried
-        if monotonic() >= until_s:
-            raise Failure(ExitCode.WAIT_EXPIRED, f"{problem}{reason and f': {reason}'}", is_quiet=False)
-        sleep(ROUND_S)
-    _save(nodes, view)
-    remark(f"{len(view.nodes[0].ids)} nodes know each other: {', '.join(sorted(one.place for one in view.nodes))}")
-
-
-def _save(nodes: "JobCluster", view: "ClusterView") -> None:
-    """Return once the nodes that could be asked have on disk whom they know."""
-    saved = nodes.ask_each(
-        [one.address for one in view.nodes], lambda client: client.ask(commands.done(["CLUSTER", "SAVECONFIG"]))
-    )
-    for answer in saved.values():
-        if isinstance(answer, Failure):
-            say(f"not saved: {answer.words}")
-
-
-def _disagreement(view: "ClusterView", new: frozenset[str]) -> tuple[str, str] | None:
-    """What keeps the nodes that can be asked from being one cluster, and why that is, "" = nobody says."""
-    wanted = frozenset(view.members) | new
-    for one in view.nodes:
-        if missing := wanted - one.ids:
-            other = min(missing)
-            known = view.members.get(other)
-            problems = [link["problem"] for link in one.links.values() if link.get("problem")]
-            words = f"{one.place} does not know {known.address if known is not None else other}"
-            return words, problems[0] if problems else ""
-        for node_id, member in one.members.items():
-            if view.view(node_id) is not None and not member.is_myself and (member.is_down or not member.is_linked):
-                return f"{one.place} has no link to {member.address}", one.links.get(node_id, {}).get("problem", "")
-    return None
-
-
 # Forgetting
 
 
@@ -145,6 +108,8 @@ def cluster_forget(
 
     Exit 66 when no node knows it, 69 when some could not be told.
     """
+    from kestrelctl.remote.agreeing import save
+
     nodes = remote.cluster()
     view = nodes.look()
     member = view.find(words)
@@ -158,7 +123,7 @@ def cluster_forget(
             failures[address] = answer
         else:
             told += 1
-    _save(nodes, view)
+    save(nodes, view)
     failures.pop(nodes.way_to(member), None)
     for failure in failures.values():
         say(f"not told: {failure.words}")

@@ -7,7 +7,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Final
 
-from kestrelctl.commands.cluster_changes import until_agreed
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.shell.endings import at_end
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -88,6 +87,7 @@ def cluster_start(
 
 def _meet(nodes: "list[StartedNode]") -> None:
     from kestrelctl.remote.access import login_of
+    from kestrelctl.remote.agreeing import until_agreed
     from kestrelctl.remote.job_cluster import JobCluster
 
     first, *others = nodes

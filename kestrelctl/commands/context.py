@@ -14,12 +14,9 @@ from kestrelctl.shell.output import remark
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["context", "selected", "servers", "user", "tls", "admin_port"]
-
-context = typer.Typer(help="Named servers or clusters, with the credentials to use.", rich_markup_mode=None)
 ContextArgument = Annotated[str, typer.Argument(metavar="CONTEXT", help="Its name.", show_default=False)]
 
 
-@context.command("add")
 def context_add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
     servers: Annotated[
@@ -69,7 +66,6 @@ def context_add(
     remark(f"context {name}: {', '.join(made.servers)}")
 
 
-@context.command("select")
 def context_select(
     name: Annotated[
         str | None, typer.Argument(metavar="CONTEXT", help="The context; leave out with --none.", show_default=False)
@@ -89,7 +85,6 @@ def context_select(
     save(contexts)
 
 
-@context.command("show")
 def context_show(
     output: Output,
     name: Annotated[
@@ -114,7 +109,6 @@ def context_show(
     output.write_record(record)
 
 
-@context.command("ls")
 def context_ls(output: Output) -> None:
     """Print a row for each context. The selected one has a star."""
     contexts = load()
@@ -132,7 +126,6 @@ def context_ls(output: Output) -> None:
     output.write_rows(rows, COLUMNS)
 
 
-@context.command("rm")
 def context_rm(name: ContextArgument) -> None:
     """Delete a context. Its servers are not affected.
 

@@ -12,8 +12,6 @@ from kestrelctl.commands.declared import Declared, groups_of, regrouped
 
 def ungrouped(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb as typer takes it: the fields of its groups are options, behind the verb's own."""
-    if hasattr(verb, "__signature__"):
-        return verb  # it is already
     groups = groups_of(verb)
     own = [each for each in signature(verb).parameters.values() if each.name not in groups]
     theirs = [each for group in groups.values() for each in signature(group).parameters.values()]

@@ -9,8 +9,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from kestrelctl.commands.declared import argument, option
-from kestrelctl.commands.jobs import JobQueueArgument
-from kestrelctl.commands.options import Output, RemoteJobs, YesOption, duration_ms
+from kestrelctl.commands.options import JobQueueArgument, Output, RemoteJobs, YesOption, duration_ms
 from kestrelctl.items.job_rows import (
     DEAD_COLUMNS,
     PEEK_COLUMNS,

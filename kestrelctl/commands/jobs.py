@@ -4,11 +4,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.commands.options import (
     EmptyOkOption,
+    JobQueueArgument,
     LengthOption,
     NullOption,
     Output,
@@ -20,23 +19,15 @@ from kestrelctl.commands.options import (
 )
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.items.job_rows import JOB_COLUMNS, fetched_row, shown_record
-from kestrelctl.items.job_work import work_on
 from kestrelctl.items.putting import open_source, to_batches
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import STDIN, read_chunks, remark, wait_until_read, write_data
 from kestreld.client import job_commands as commands
 from kestreld.client.job_commands import Job, JobCommand
-from kestreld.client.job_nodes import turns
 
 if TYPE_CHECKING:
     from kestrelctl.remote.jobs import JobsClient
 
-jobs = typer.Typer(
-    help="Use jobs and their queues: those of kestreld (listen.disque), or a Disque's.", rich_markup_mode=None
-)
-
-# Not QUEUE, which is one of the memcache port: Tab would offer those.
-JobQueueArgument = Annotated[str, argument(metavar="NAME", help="The queue of jobs.", show_default=False)]
 IdArgument = Annotated[str, argument(metavar="ID", help="The id of the job.", show_default=False)]
 IdsArgument = Annotated[
     list[str],
@@ -44,7 +35,6 @@ IdsArgument = Annotated[
 ]
 
 
-@jobs.command("add")
 def jobs_add(
     name: JobQueueArgument,
     remote: RemoteJobs,
@@ -109,7 +99,6 @@ def jobs_add(
         raise
 
 
-@jobs.command("get")
 def jobs_get(
     names: Annotated[
         list[str], argument(metavar="NAME...", help="The queues of jobs, the first goes first.", show_default=False)
@@ -166,6 +155,8 @@ def jobs_get(
 
 
 def _work(client: "JobsClient", fetch: JobCommand[list[Job]], command: str, number: int, *, empty_ok: bool) -> None:
+    from kestrelctl.items.job_work import work_on
+
     for done in range(number):
         found = client.ask_on_any(fetch)
         if not found:
@@ -179,7 +170,6 @@ def _no_job(*, waited: bool) -> Failure:
     return Failure(ExitCode.WAIT_EXPIRED if waited else ExitCode.NEGATIVE, "there is no job")
 
 
-@jobs.command("ack")
 def jobs_ack(ids: IdsArgument, remote: RemoteJobs) -> None:
     """Acknowledge jobs: they are done.
 
@@ -188,7 +178,6 @@ def jobs_ack(ids: IdsArgument, remote: RemoteJobs) -> None:
     _end_each(remote, ids, commands.ack, "acknowledged")
 
 
-@jobs.command("fastack")
 def jobs_fastack(ids: IdsArgument, remote: RemoteJobs) -> None:
     """Acknowledge jobs without the nodes of a cluster making sure of it.
 
@@ -197,7 +186,6 @@ def jobs_fastack(ids: IdsArgument, remote: RemoteJobs) -> None:
     _end_each(remote, ids, commands.fastack, "acknowledged")
 
 
-@jobs.command("nack")
 def jobs_nack(
     ids: IdsArgument,
     remote: RemoteJobs,
@@ -212,7 +200,6 @@ def jobs_nack(
     _end_each(remote, ids, lambda some: commands.nack(some, delay), "given back")
 
 
-@jobs.command("enqueue")
 def jobs_enqueue(ids: IdsArgument, remote: RemoteJobs) -> None:
     """Queue jobs now, which does not count as a failure.
 
@@ -221,7 +208,6 @@ def jobs_enqueue(ids: IdsArgument, remote: RemoteJobs) -> None:
     _end_each(remote, ids, commands.enqueue, "queued", "were not there, or were queued already")
 
 
-@jobs.command("dequeue")
 def jobs_dequeue(ids: IdsArgument, remote: RemoteJobs) -> None:
     """Take jobs out of their queues. Those with a retry time are queued again after it.
 
@@ -230,7 +216,6 @@ def jobs_dequeue(ids: IdsArgument, remote: RemoteJobs) -> None:
     _end_each(remote, ids, commands.dequeue, "taken out", "were not there, or were not queued")
 
 
-@jobs.command("delete")
 def jobs_delete(ids: IdsArgument, remote: RemoteJobs) -> None:
     """Delete jobs, whatever their states.
 
@@ -264,7 +249,6 @@ def _ids(words: Sequence[str]) -> list[str]:
     return [os.fsdecode(job_id) for job_id in found]
 
 
-@jobs.command("working")
 def jobs_working(job_id: IdArgument, remote: RemoteJobs) -> None:
     """Say that a job takes longer: its retry time begins again, whose seconds are printed.
 
@@ -273,7 +257,6 @@ def jobs_working(job_id: IdArgument, remote: RemoteJobs) -> None:
     write_data(b"%d\n" % remote.client().ask(commands.working(job_id)))
 
 
-@jobs.command("show")
 def jobs_show(job_id: IdArgument, output: Output, remote: RemoteJobs) -> None:
     """Print all that is known of a job, and where a dead letter comes from.
 
@@ -287,7 +270,6 @@ def jobs_show(job_id: IdArgument, output: Output, remote: RemoteJobs) -> None:
     output.write_record(shown_record(shown | dead, output.layout))
 
 
-@jobs.command("wait")
 def jobs_wait(
     job_id: IdArgument,
     remote: RemoteJobs,
@@ -299,6 +281,8 @@ def jobs_wait(
 
     Exit 1 when there is no such job, 124 when --wait is over.
     """
+    from kestreld.client.job_nodes import turns
+
     client = remote.client()
     for wait_ms in turns(None if wait is None else wait / 1000):
         if (end := client.ask(commands.wait(job_id, wait_ms))) is not None:

@@ -1,4 +1,4 @@
-"""kestrelctl journal import, kestrelctl journal export, and the group of all that looks into journals"""
+"""kestrelctl journal import, kestrelctl journal export"""
 
 from enum import StrEnum
 from typing import Annotated
@@ -12,12 +12,6 @@ class JournalFormat(StrEnum):
     KESTREL = "kestrel"
 
 
-journal = typer.Typer(
-    help="Look into journals on disk, and move queues between Kestrel's and kestreld's.", rich_markup_mode=None
-)
-
-
-@journal.command("import")
 def journal_import(
     source: Annotated[
         str,
@@ -59,7 +53,6 @@ def journal_import(
     raise typer.Exit(code)
 
 
-@journal.command("export")
 def journal_export(
     spool: Annotated[
         str, typer.Argument(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)

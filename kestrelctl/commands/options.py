@@ -129,6 +129,8 @@ def queue_name(value: str) -> str:
 
 
 QueueArgument = Annotated[str, argument(metavar="QUEUE", help="The queue.", show_default=False, callback=queue_name)]
+# Not QUEUE, which is one of the memcache port: Tab would offer those.
+JobQueueArgument = Annotated[str, argument(metavar="NAME", help="The queue of jobs.", show_default=False)]
 IdArgument = Annotated[int, argument(metavar="ID", min=1, help="The id of the item.", show_default=False)]
 ServerOption = Annotated[
     str,

@@ -10,8 +10,6 @@ from kestrelctl.shell.output import remark
 
 COLUMNS: Final = ["reader", "kind", "head", "behind", "items", "bytes", "open"]
 
-readers = typer.Typer(help="Persistent read positions in a queue's journal (docs/admin.md).", rich_markup_mode=None)
-
 
 def reader_name(value: str) -> str:
     if not value or any(letter in "/+" or letter.isspace() for letter in value):
@@ -24,7 +22,6 @@ ReaderArgument = Annotated[
 ]
 
 
-@readers.command("ls")
 def readers_ls(queue: QueueArgument, output: Output, remote: Remote) -> None:
     """Print a row for each reader of a queue: the queue itself, its children, and streams.
 
@@ -41,7 +38,6 @@ def readers_ls(queue: QueueArgument, output: Output, remote: Remote) -> None:
     output.write_rows(rows, COLUMNS)
 
 
-@readers.command("create")
 def readers_create(
     queue: QueueArgument,
     reader: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False, callback=reader_name)],
@@ -66,7 +62,6 @@ def readers_create(
     remark(f"{reader} is at item {made['head']}")
 
 
-@readers.command("move")
 def readers_move(
     queue: QueueArgument,
     reader: ReaderArgument,
@@ -89,7 +84,6 @@ def readers_move(
     remark(f"{reader} is at item {head}")
 
 
-@readers.command("drop")
 def readers_drop(queue: QueueArgument, reader: ReaderArgument, remote: Remote) -> None:
     """Drop a reader. Items that only it had not read may be deleted from disk.
 

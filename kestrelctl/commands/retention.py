@@ -16,10 +16,7 @@ from kestrelctl.commands.options import (
 )
 from kestrelctl.shell.output import remark
 
-retention = typer.Typer(help="Simulate limits on recorded traffic.", rich_markup_mode=None)
 
-
-@retention.command("simulate")
 def retention_simulate(
     queue: QueueArgument,
     output: Output,

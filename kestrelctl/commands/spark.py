@@ -9,9 +9,6 @@ from kestrelctl.commands.options import whole_seconds
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 PROGRAM: Final = "kestrelctl spark"
-spark = typer.Typer(
-    help="Process journals with Spark: requires pip install 'kestreld[spark]' and Java 17.", rich_markup_mode=None
-)
 
 
 class FileFormat(StrEnum):
@@ -67,7 +64,6 @@ class SparkSession(NamedTuple):
         raise typer.Exit(main([job, *options, *own, "--", *paths], PROGRAM))
 
 
-@spark.command("verify")
 def verify(
     session: SparkSession,
     paths: PathsArgument,
@@ -85,7 +81,6 @@ def verify(
     session.run("verify", paths, [*_options(state=state), *_each("queue", queue)])
 
 
-@spark.command("report")
 def report(
     session: SparkSession,
     paths: PathsArgument,
@@ -110,7 +105,6 @@ def report(
     session.run("report", paths, [*options, *_each("queue", queue)])
 
 
-@spark.command("convert")
 def convert(
     session: SparkSession,
     paths: PathsArgument,
@@ -136,7 +130,6 @@ def convert(
     session.run("convert", paths, [*options, *_each("queue", queue)])
 
 
-@spark.command("compare")
 def compare(
     session: SparkSession,
     before: Annotated[
@@ -158,7 +151,6 @@ def compare(
     session.run("compare", paths or [], [*options, *_each("queue", queue)])
 
 
-@spark.command("ingest")
 def ingest(
     session: SparkSession,
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
@@ -187,7 +179,6 @@ def ingest(
     session.run("ingest", queues, [*options, *_options(reader=reader), *_each("option", option)])
 
 
-@spark.command("replay")
 def replay(
     session: SparkSession,
     paths: PathsArgument,

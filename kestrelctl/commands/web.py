@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from kestrelctl.commands.top import Watched
+from kestrelctl.commands.watched import Watched
 
 
 def web(

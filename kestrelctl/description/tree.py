@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -91,9 +91,8 @@ _QUEUES: Final = {"QUEUE", "[QUEUE]...", "SRC", "DST"}
 _WORDS: Final = {"--theme": tuple(NAMES), "--sort": (*COLUMNS, *(f"-{column}" for column in COLUMNS))}
 
 
-def kestrelctl_tree(verbs: Set[str] | None = None) -> Command:
-    """Of all verbs, or only of these."""
-    return _command(command_tree(verbs), (), "kestrelctl")
+def kestrelctl_tree() -> Command:
+    return _command(command_tree(), (), "kestrelctl")
 
 
 def _command(command: Any, path: tuple[str, ...], program: str) -> Command:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import OutputFormat
 from kestreld.client.blocks import Cell
 
 
@@ -21,6 +22,7 @@ class Framing(StrEnum):
 
 # length-prefixed:  | length u32 | data (length) |  big-endian
 LENGTH: Final = struct.Struct(">I")
+TEXT_LETTERS_MAX: Final = 60
 SEPARATORS: Final = {Framing.LINES: b"\n", Framing.NULL: b"\0"}
 
 
@@ -43,6 +45,15 @@ def data_fields(item: bytes) -> dict[str, Cell]:
         return {"data": item.decode()}
     except UnicodeDecodeError:
         return {"data_base64": base64.b64encode(item).decode()}
+
+
+def readable(data: bytes, form: OutputFormat) -> str:
+    """Bytes as a cell; of a table that a person reads, their beginning."""
+    text = data.decode("utf-8", "backslashreplace")
+    if form == OutputFormat.TABLE:
+        text = "".join(letter if letter.isprintable() else "·" for letter in text[: TEXT_LETTERS_MAX + 1])
+        text = text if len(text) <= TEXT_LETTERS_MAX else f"{text[:TEXT_LETTERS_MAX]}…"
+    return text
 
 
 def _json_line(fields: Mapping[str, object]) -> bytes:

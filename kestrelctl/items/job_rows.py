@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from kestrelctl.items.framing import data_fields
-from kestrelctl.items.listing import readable
+from kestrelctl.items.framing import data_fields, readable
 from kestrelctl.shell.output import OBJECTS, Layout, OutputFormat, default_format
 from kestreld.client.blocks import Cell
 from kestreld.client.job_commands import Job, Shown

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kestrelctl.items.framing import Framing, data_fields, frame
+from kestrelctl.items.framing import Framing, data_fields, frame, readable
 from kestrelctl.remote.reader_api import Gone, Item, ReaderApi
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import (
@@ -27,7 +27,6 @@ COLUMNS_OF: Final = {
     "retrying": ["id", "add_ms", "due_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
     "leased": ["id", "client", "since_at_ms", "until_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
 }
-TEXT_LETTERS_MAX: Final = 60
 # How often to look whether anybody still reads what we write.
 LOOK_MS: Final = 2000
 
@@ -69,15 +68,6 @@ def _as_object(item: Item, now_ms: int) -> Row:
 def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
     text = readable(item.data, form)
     return {**details(item), **_ages(item, now_ms), "is_open": "open" if item.is_open else "", "text": text}
-
-
-def readable(data: bytes, form: OutputFormat) -> str:
-    """Bytes as a cell; of a table that a person reads, their beginning."""
-    text = data.decode("utf-8", "backslashreplace")
-    if form == OutputFormat.TABLE:
-        text = "".join(letter if letter.isprintable() else "·" for letter in text[: TEXT_LETTERS_MAX + 1])
-        text = text if len(text) <= TEXT_LETTERS_MAX else f"{text[:TEXT_LETTERS_MAX]}…"
-    return text
 
 
 # As they come

@@ -115,11 +115,6 @@ def test_every_help_ends_with_examples_that_kestrelctl_understands() -> None:
                 context = node.make_context(name, list(rest), parent=context)
 
 
-def test_the_part_of_the_command_tree_that_a_line_needs_is_as_in_the_whole() -> None:
-    for command in kestrelctl_tree().commands:
-        assert kestrelctl_tree({command.words}).commands == (command,)
-
-
 @pytest.mark.exhaustive("put", "readers-move", "journal-dump", "bench")
 @each(COMMANDS)
 def test_help_shows_the_examples(kestrelctl: Kestrelctl, command: Command) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -58,21 +57,12 @@ class Recorded(Exception):
 
 @pytest.fixture(scope="module")
 def meaning_to_typer() -> Iterator[Callable[[list[str]], Meaning | None]]:
-    app = typer.Typer(
-        add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
-    )
-    app.callback()(verbs.before_the_verb)
-
     def recording(verb: Any) -> Any:
         @wraps(verb)
         def record(**values: Any) -> None:
             raise Recorded(verb.__name__, values)
 
         return record
-
-    for name in plain.VERBS:
-        app.command(name)(recording(getattr(import_module(f"kestrelctl.commands.{name}"), name)))
-    before, verbs.app = verbs.app, app
 
     def meaning(line: list[str]) -> Meaning | None:
         try:
@@ -83,8 +73,11 @@ def meaning_to_typer() -> Iterator[Callable[[list[str]], Meaning | None]]:
             pass
         return None
 
-    yield meaning
-    verbs.app = before
+    with pytest.MonkeyPatch.context() as patch:
+        for name in plain.VERBS:
+            module = import_module(f"kestrelctl.commands.{name}")
+            patch.setattr(module, name, recording(getattr(module, name)))
+        yield meaning
 
 
 @pytest.mark.parametrize("line", PLAIN)
@@ -111,7 +104,7 @@ def test_any_line_is_left_to_typer_or_means_the_same(
 
 
 def test_the_options_of_the_whole_program_are_all_known() -> None:
-    words = {word for option in verbs.command_tree(frozenset()).params for word in option.opts}
+    words = {word for option in verbs.command_tree().params for word in option.opts}
     assert set(plain.PROGRAM_OPTIONS) == words - {"--version", "-h", "--help"}
 
 

@@ -1,0 +1,50 @@
+"""What `top` and `web` show: servers, queues and their order."""
+
+from dataclasses import replace
+from typing import Annotated, NamedTuple
+
+import typer
+
+from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to
+from kestrelctl.remote.contexts import Way
+
+
+class Watched(NamedTuple):
+    """Which queues are shown, and how."""
+
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server",
+            "-s",
+            metavar="HOST:PORT|unix:PATH",
+            help="A server; may be repeated, figures are summed up, as for a context.",
+            show_default=False,
+        ),
+    ] = None
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Refresh interval.")] = "1s"
+    filter: Annotated[str, typer.Option("--filter", metavar="WORDS", help="Filter the queues, as with /.")] = ""
+    sort: Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")] = "queue"
+    theme: Annotated[str | None, typer.Option(metavar="NAME", help="dark, light or colour-blind.")] = None
+    timeout: TimeoutOption = ""
+
+    def way(self) -> Way:
+        """The servers, each once: those of the line, or of the context. The login is the same for all."""
+        way = way_to((self.server or [""])[0])
+        return replace(way, servers=tuple(dict.fromkeys(self.server or way.servers)))
+
+    def order(self) -> tuple[str, bool]:
+        """The column, and whether the largest come first."""
+        from tui.figures import COLUMNS
+
+        column = self.sort.removeprefix("-")
+        if column not in COLUMNS:
+            raise typer.BadParameter(f"no column {column!r}; columns are {', '.join(COLUMNS)}")
+        return column, self.sort.startswith("-")
+
+    def spans_ms(self) -> tuple[int, int]:
+        """Interval and timeout, in milliseconds."""
+        interval_ms, timeout_ms = duration_ms(self.interval), duration_ms(self.timeout)
+        if interval_ms == 0 or timeout_ms == 0:
+            raise typer.BadParameter("--interval and --timeout must be greater than 0")
+        return interval_ms, timeout_ms

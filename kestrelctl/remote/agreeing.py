@@ -1,0 +1,50 @@
+"""Nodes that become one cluster: when all of them know and reach each other."""
+
+from time import monotonic, sleep
+from typing import Final
+
+from kestrelctl.remote.job_cluster import ClusterView, JobCluster
+from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import remark, say
+from kestreld.client import job_commands as commands
+
+ROUND_S: Final = 0.1
+
+
+def until_agreed(nodes: JobCluster, addresses: list[str], new: frozenset[str], wait_ms: int) -> None:
+    """Return once all nodes that can be asked know and reach each other, and those of these ids. Raises Failure."""
+    until_s, reason = monotonic() + wait_ms / 1000, ""
+    while disagreement := _disagreement(view := nodes.look(addresses), new):
+        problem, why = disagreement
+        reason = why or reason  # that of a handshake is known as long as that is tried
+        if monotonic() >= until_s:
+            raise Failure(ExitCode.WAIT_EXPIRED, f"{problem}{reason and f': {reason}'}", is_quiet=False)
+        sleep(ROUND_S)
+    save(nodes, view)
+    remark(f"{len(view.nodes[0].ids)} nodes know each other: {', '.join(sorted(one.place for one in view.nodes))}")
+
+
+def save(nodes: JobCluster, view: ClusterView) -> None:
+    """Return once the nodes that could be asked have on disk whom they know."""
+    saved = nodes.ask_each(
+        [one.address for one in view.nodes], lambda client: client.ask(commands.done(["CLUSTER", "SAVECONFIG"]))
+    )
+    for answer in saved.values():
+        if isinstance(answer, Failure):
+            say(f"not saved: {answer.words}")
+
+
+def _disagreement(view: ClusterView, new: frozenset[str]) -> tuple[str, str] | None:
+    """What keeps the nodes that can be asked from being one cluster, and why that is, "" = nobody says."""
+    wanted = frozenset(view.members) | new
+    for one in view.nodes:
+        if missing := wanted - one.ids:
+            other = min(missing)
+            known = view.members.get(other)
+            problems = [link["problem"] for link in one.links.values() if link.get("problem")]
+            words = f"{one.place} does not know {known.address if known is not None else other}"
+            return words, problems[0] if problems else ""
+        for node_id, member in one.members.items():
+            if view.view(node_id) is not None and not member.is_myself and (member.is_down or not member.is_linked):
+                return f"{one.place} has no link to {member.address}", one.links.get(node_id, {}).get("problem", "")
+    return None
