@@ -17,7 +17,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 endif
 
 MAKEFLAGS += --no-print-directory
-.PHONY: check help setup demo run lint test test-all test-long test-compiled test-spark test-clients test-delta screens fuzz simulate prove \
+.PHONY: check help setup demo run lint test test-all test-long test-compiled test-spark test-clients test-delta screens fuzz simulate fresh-seeds prove \
     compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man spark report
 
 check: lint test ## format, lint, types, layers and the quick tests (default)
@@ -53,11 +53,7 @@ test: QUICK := not long
 test: $(INSTALLED) ## the quick tests
 	@exec $(BIN)/python $(RUN_TESTS) -m '$(QUICK)'
 
-# The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
-DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
-    echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
-
-test-all: test-quick test-long test-clients ## every test, an hour: the quick ones and test-long, -clients, -compiled, -spark
+test-all: test-quick test-long test-clients fresh-seeds ## every test: quick, long, clients, fresh seeds, compiled, Spark
 	@if command -v cc >/dev/null; then $(MAKE) test-compiled; \
 	    else echo "test-all: compiled build skipped, no C compiler found: apt install gcc libc6-dev" >&2; fi
 	@if command -v $(JAVA) >/dev/null; then $(MAKE) test-spark; \
@@ -76,7 +72,11 @@ test-clients: $(INSTALLED) ## the long tests with other people's clients
 
 test-long: WORKERS := auto
 test-long: $(INSTALLED) ## the long tests, and properties with all their examples
-	@$(DRAW_FIRST) && exec $(BIN)/python $(RUN_TESTS) -m 'long or property' $(addprefix --ignore ,$(CLIENT_TESTS))
+	@exec $(BIN)/python $(RUN_TESTS) -m 'long or property' $(addprefix --ignore ,$(CLIENT_TESTS))
+
+# What they find fails nothing: it is told, and kept in .fresh-seeds. FIRST=1234567 repeats those of a run.
+fresh-seeds: $(INSTALLED) ## seeds of the simulations that nobody has run before
+	@exec $(BIN)/python -m tests.simulation.fresh $(if $(FIRST),--first $(FIRST))
 
 # What a change is judged by: the same seeds each time. WORLD=jobs and WORLD=clusters are the other two.
 WORLD ?= queues
@@ -99,6 +99,10 @@ fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the
 	@for target in $(FUZZ_TARGETS); do \
 	    echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
 	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 || exit 1; done
+
+# The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
+DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
+    echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
 # SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs (JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS) and of
 # clusters (CLUSTER_SEEDS, CLUSTER_SECONDS).

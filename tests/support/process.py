@@ -10,6 +10,7 @@ from typing import Final
 from tests.support.waiting import PATIENCE_S
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def environment() -> dict[str, str]:
