@@ -12,9 +12,12 @@ ROUND_S: Final = 0.1
 
 
 def until_agreed(nodes: JobCluster, addresses: list[str], new: frozenset[str], wait_ms: int) -> None:
-    """Return once all nodes that can be asked know and reach each other, and those of these ids. Raises Failure."""
+    """Return once all nodes know and reach each other, and those of these ids. Raises Failure.
+
+    Those at `addresses` have to say so themselves; of others it is those that can be asked.
+    """
     until_s, reason = monotonic() + wait_ms / 1000, ""
-    while disagreement := _disagreement(view := nodes.look(addresses), new):
+    while disagreement := _disagreement(view := nodes.look(addresses), addresses, new):
         problem, why = disagreement
         reason = why or reason  # that of a handshake is known as long as that is tried
         if monotonic() >= until_s:
@@ -34,8 +37,11 @@ def save(nodes: JobCluster, view: ClusterView) -> None:
             say(f"not saved: {answer.words}")
 
 
-def _disagreement(view: ClusterView, new: frozenset[str]) -> tuple[str, str] | None:
-    """What keeps the nodes that can be asked from being one cluster, and why that is, "" = nobody says."""
+def _disagreement(view: ClusterView, addresses: list[str], new: frozenset[str]) -> tuple[str, str] | None:
+    """What keeps the nodes from being one cluster, and why that is, "" = nobody says."""
+    for address in addresses:
+        if address in view.failures:
+            return view.failures[address].words, ""
     wanted = frozenset(view.members) | new
     for one in view.nodes:
         if missing := wanted - one.ids:
