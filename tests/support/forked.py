@@ -37,6 +37,7 @@ from typing import Any, Final
 from tests.support.process import TICKS_PER_S, environment
 
 ROOT: Final = Path(__file__).parents[2]
+PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 LENGTH: Final = struct.Struct("<I")
 NEEDED: Final = {  # by each program: these, and all that is below them
@@ -219,10 +220,14 @@ class _Forking:
         tests = os.getppid()
         between = os.fork()
         if not between:
+            middle = os.getpid()
             if os.fork():
                 os._exit(0)
-            while os.getppid() != tests:
+            while os.getppid() == middle:
                 os.sched_yield()
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # nothing stays of tests that are killed
+            if os.getppid() != tests:
+                os._exit(1)  # they have been
             self._tests.sendall(LENGTH.pack(os.getpid()))
             self._leave()
             arguments, folder, variables = pickle.loads(request)
