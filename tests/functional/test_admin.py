@@ -514,7 +514,7 @@ def test_more_connections_than_there_is_room_for_are_closed_and_the_queues_serve
                 refused += not one.recv(64)
             except ConnectionError:
                 refused += 1
-        assert 20 <= refused < 80  # on a slow machine some have been idle for too long
+        assert refused >= 20  # more on a slow machine, where those that have been idle for too long make room
     finally:
         for one in crowd:
             one.close()

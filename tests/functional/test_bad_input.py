@@ -371,9 +371,12 @@ def test_more_clients_than_descriptors_are_turned_away_and_the_others_served(tmp
 
 def test_running_out_of_descriptors_is_no_reason_to_spin(tmp_path: Path) -> None:
     """They run out behind the server's back, so that even the connections it counts on cannot be had."""
-    with running_daemon(tmp_path) as daemon, ExitStack() as clients:
+    with (
+        running_daemon(tmp_path, "sync_journal=true") as daemon,
+        ExitStack() as clients,
+    ):
         first = clients.enter_context(QueueClient(daemon.port))
-        first.put("q", b"x")
+        first.put("q", b"x")  # on disk with the answer: what a new journal needs open for a moment is closed
         in_use = len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
         _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (in_use + 5, hard))

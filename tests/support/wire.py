@@ -34,7 +34,7 @@ class WireClient:
         """The next bytes are these. Fails as soon as they cannot be."""
         while len(self.received) < len(data) and data.startswith(self.received):
             self._hear(data)
-        assert self.received[: len(data)] == data
+        assert self.received.startswith(data), f"expected {data[:200]!r}, heard {self.received[:200]!r}"
         self.received = self.received[len(data) :]
 
     def ask(self, request: bytes, answer: bytes) -> None:
