@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 from tests.support import forked
-from tests.support.daemon import Daemon, running_daemon
+from tests.support.daemon import ROOT, Daemon, running_daemon
+from tests.support.process import environment
 from tests.support.queue_client import QueueClient
 from tests.support.small_disk import small_disk
 
@@ -118,9 +119,7 @@ def test_of_many_that_start_on_one_spool_at_once_one_serves(tmp_path: Path) -> N
             time.sleep(0.005)
         before = everything(daemon.spool)
         others = [
-            forked.Launched(
-                Daemon(tmp_path).command(), stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-            )
+            forked.Launched(Daemon(tmp_path).command(), stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
             for _ in range(4)
         ]
         for other in others:

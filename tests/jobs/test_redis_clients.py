@@ -18,7 +18,7 @@ def cli(server: Daemon) -> list[str]:
 
 
 def told(command: list[str], *words: str) -> list[str]:
-    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=20).stdout.splitlines()
+    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=60).stdout.splitlines()
 
 
 def test_redis_cli_adds_fetches_and_acknowledges(cli: list[str]) -> None:

@@ -36,7 +36,7 @@ class ServerHere:
 
     def run_until(self, is_so: Callable[[], bool]) -> None:
         async def wait() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not is_so():
                     await asyncio.sleep(0.005)
 
