@@ -94,9 +94,7 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
         consumer: Consumer[T] = Consumer(self._return, self._return_now, self._kept, self._count_miss)
         self._line.append(ref(consumer))
         self._bring_together()
-        if self._is_closed:
-            consumer.give_up()
-        elif end_at_ms is not None and not consumer.done():
+        if end_at_ms is not None and not consumer.done():
             wait_until(consumer, end_at_ms)
         return consumer
 
@@ -122,10 +120,12 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
             item = self._take()
             if item is None:  # somebody has polled it
                 consumer.let_go()
-                return
+                break
             self._line.popleft()
             self._release_slot()
             consumer.set_result(item)
+        if self._is_closed and not self._items:  # not before: what is there is still taken
+            self.evict_waiters()
 
     def _clear_out(self) -> None:
         # Only as many as there were: those who come meanwhile stay behind them.
@@ -176,4 +176,4 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
 
     def close(self) -> None:
         self._is_closed = self._takes_less = True
-        self.evict_waiters()
+        self._bring_together()

@@ -163,6 +163,19 @@ def test_a_flood_is_taken_once_each_and_in_each_writers_order(queue: BlockingQue
             assert numbers == sorted(numbers)
 
 
+def test_what_another_thread_is_about_to_hand_out_is_taken_although_the_queue_is_closed_meanwhile() -> None:
+    queue = ConcurrentBlockingQueue[str]()
+    with queue._bringing_together:
+        before = queue.get()
+        assert queue.put("first")
+        assert queue.put("second")
+        queue.close()
+        after = [queue.get(), queue.get()]
+        assert not before.done()
+    queue._bring_together()
+    assert [got(answer) for answer in (before, *after)] == ["first", "second", None]
+
+
 def cancelled_when_served(queue: BlockingQueue[str], *, waits: bool) -> None:
     """A coroutine that is cancelled when its item is there and it has not learnt of it. With `waits` it comes last."""
 
