@@ -59,12 +59,13 @@ def console(*addresses: str, words: str = "", is_read_only: bool = False) -> Con
 
 
 def drive(app: Console, driving: Driving, size: tuple[int, int] = (120, 30)) -> None:
-    """Run the console on a screen of memory until `driving` returns."""
+    """Run the console on a screen of memory until `driving` returns. What it has told the user stays there."""
 
     async def run() -> None:
         # Waiting for an idle process costs seconds while it polls; whoever waits here waits for what is on the screen.
         with (
             mock.patch.object(textual.app, "wait_for_idle", _do_not_wait),
+            mock.patch.object(Console, "NOTIFICATION_TIMEOUT", 2 * PATIENCE_S),
             mock.patch.object(Compositor, "render_update", _render_if_asked_for),
             mock.patch.object(Stylesheet, "_parse_rules", _parse_rules_once),
         ):

@@ -21,7 +21,8 @@ USERS = f"""
 users:
   alice: {{password: "{quick_hash("all of it")}", rights: {{"*": all}}}}
 """
-QUICK = ("--once", "-i", "20ms")
+PATIENT = ("--timeout", "60s")
+QUICK = ("--once", "-i", "20ms", *PATIENT)
 # As Kestrel 1.3 was seen to answer: no open reads, no flushes, nothing of ours.
 OLD_DUMP = (
     b"queue 'work' {\r\n  items=2\r\n  bytes=10\r\n  total_items=5\r\n  logsize=99\r\n  expired_items=0\r\n"
@@ -89,7 +90,7 @@ def test_an_old_kestrel_has_blanks_where_it_says_nothing(kestrelctl: Kestrelctl)
 
 def test_a_server_that_refuses_dump_stats_is_an_outage_with_its_words(kestrelctl: Kestrelctl) -> None:
     with scripted_peer([Exchange(b"dump_stats\r\n", b"CLIENT_ERROR not allowed\r\n")]) as peer:
-        run = kestrelctl("top", "-n", "1", "-i", "20ms", "--json", "-s", peer.address)
+        run = kestrelctl("top", "-n", "1", "-i", "20ms", *PATIENT, "--json", "-s", peer.address)
     (server,) = json.loads(run.out)["servers"]
     assert (run.code, server["answers"]) == (69, False)
     assert "refused: not allowed" in server["reason"]
