@@ -54,11 +54,11 @@ def test_verify_finds_bad_what_a_start_stops_and_nothing_else(name: str, sync_ms
 @pytest.mark.parametrize(
     ("bug", "script", "sync_ms", "since"),
     [
-        (planted.no_sync, "put", SYNCED, 1),
-        (planted.no_folder_sync, "put", SYNCED, 1),
-        (planted.answer_before_write, "put", SYNCED, 1),
+        (planted.no_sync, "put", SYNCED, 12),
+        (planted.no_folder_sync, "put", SYNCED, 12),
+        (planted.answer_before_write, "put", SYNCED, 12),
         (planted.marker_leads, "put", SYNCED, 1),
-        (planted.floor_not_synced, "roll", None, 30),
+        (planted.floor_not_synced, "roll", None, 34),
         (planted.stop_syncs_nothing, "stop", None, 20),
         pytest.param(planted.compacted_segment_not_synced, "compact", SYNCED, 1, marks=pytest.mark.long),
         pytest.param(planted.compaction_unlinks_first, "compact", SYNCED, 1, marks=pytest.mark.long),
@@ -67,6 +67,6 @@ def test_verify_finds_bad_what_a_start_stops_and_nothing_else(name: str, sync_ms
 def test_a_planted_bug_is_seen(
     bug: Callable[[], AbstractContextManager[Any]], script: str, sync_ms: int | None, since: int
 ) -> None:
-    """`since`: what the bug is about comes late in the script, after thousands of states that are sound."""
+    """`since`: what the bug is about comes late in the script, after hundreds of states that are sound."""
     with bug():
         assert a_crash_is_bad(BY_NAME[script], sync_ms, since)
