@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
@@ -18,10 +18,15 @@ def _skip_nothing(owner: object, name: str) -> bool:
 
 def attributes(value: object) -> Iterator[tuple[str, Any]]:
     """Of an object with a `__dict__`, with slots, or with both."""
-    for name in dict.fromkeys(chain.from_iterable(_slots(kind) for kind in reversed(type(value).__mro__))):
+    for name in _all_slots(type(value)):
         if hasattr(value, name):
             yield name, getattr(value, name)
     yield from getattr(value, "__dict__", {}).items()
+
+
+@cache
+def _all_slots(kind: type) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(map(_slots, reversed(kind.__mro__)))))
 
 
 def _slots(kind: type) -> Iterable[str]:

@@ -10,7 +10,7 @@ from tests.support.job_net import RETRY_MS, JobNet, JobNode
 from tests.support.job_sums import must_add_up, must_know_states
 from tests.support.object_graph import ObjectGraph
 
-JOBS: Final = 40
+JOBS: Final = 25
 BOUNDED: Final = ("agenda", "_random", "terms", "shared_terms", "_ranks", "given", "taken", "fetched_from")
 COOLED_MS: Final = 1_300_000  # by then tombstones, TTLs, timers and interest are over
 

@@ -248,7 +248,7 @@ def all_clients(fault: str, sync_ms: int | None, disk_takes_turns: int, folder: 
     raise AssertionError("there is no end to the calls")
 
 
-@pytest.mark.exhaustive("one error-", "a dead disk for a while-synced")
+@pytest.mark.exhaustive("one error-", "a dead disk for a while-synced now")
 @every_sync
 @every_fault
 def test_after_any_failed_call_memory_holds_exactly_what_was_acknowledged(fault, sync_ms, disk_takes_turns, tmp_path):
@@ -273,7 +273,7 @@ def must_be_kept(clients: Clients, fail_at: int) -> None:
         assert [data for data in found if data not in there and data not in allowed] == [], f"call {fail_at}"
 
 
-@pytest.mark.exhaustive("one error-", "a dead disk for a while-synced")
+@pytest.mark.exhaustive("one error-", "a dead disk for a while-synced now")
 @every_sync
 @every_fault
 def test_a_crash_right_after_any_failed_call_loses_nothing_acknowledged(fault, sync_ms, disk_takes_turns, tmp_path):
@@ -283,7 +283,7 @@ def test_a_crash_right_after_any_failed_call_loses_nothing_acknowledged(fault, s
         must_be_kept(clients, fail_at)
 
 
-@pytest.mark.exhaustive("one error-", "a dead disk for a while-synced")
+@pytest.mark.exhaustive("one error-synced", "a dead disk for a while-not synced")
 @every_sync
 @every_fault
 def test_a_crash_long_after_any_failed_call_loses_nothing_acknowledged(fault, sync_ms, disk_takes_turns, tmp_path):

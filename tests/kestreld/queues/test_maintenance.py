@@ -406,7 +406,7 @@ class LateMortalFiles(MortalFiles, LateFiles):
     """And its disk thread is slow."""
 
 
-@pytest.mark.exhaustive("archived", "a slow disk thread", "with a backlog")
+@pytest.mark.exhaustive("archived", "a slow disk thread")
 @pytest.mark.parametrize(
     ("files", "child", "archive", "backlog"),
     [
