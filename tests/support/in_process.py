@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], stdin: bytes, variables: Mapping[str, str]) ->
         files[0].write(stdin)
         files[0].seek(0)
         with _streams([file.fileno() for file in files]), _variables(variables), _arguments(arguments):
-            code = app.run(list(arguments))
+            code = int(app.run(list(arguments)))
             sys.stdout.flush()
         for file in files:
             file.seek(0)
