@@ -16,6 +16,9 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 endif
 
+# Three files of four that pip installs are never imported: those that are get compiled then.
+export PIP_COMPILE := 0
+
 MAKEFLAGS += --no-print-directory
 .PHONY: check help setup demo run lint test test-all test-long test-compiled test-spark test-clients test-delta screens fuzz simulate fresh-seeds prove \
     compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man spark report
