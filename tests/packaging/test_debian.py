@@ -23,7 +23,7 @@ from tests.support.queue_client import QueueClient
 
 FOLDER: Final = ROOT / "packaging" / "debian"
 PYTHON: Final = "/usr/bin/python3"
-IS_COMPILED: Final = "SEARCH" in os.environ  # which takes five minutes
+IS_COMPILED: Final = "SEARCH" in os.environ  # which takes some minutes
 # /opt is the package's there, and nobody else sees it.
 IN_ITS_PLACE: Final = (
     *("unshare", "--mount", "--fork", "--kill-child", "sh", "-euc"),
