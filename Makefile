@@ -158,9 +158,14 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 compiled: $(COMPILED)/.installed ## kestreld with its hot modules compiled by mypyc, in .venv-compiled: needs a C compiler
 	@:
 
+# What was compiled of the same sources by the same tools is used again, by other checkouts, too.
+KEPT_BUILDS := $${XDG_CACHE_HOME:-$${HOME:-$$PWD/$(COMPILED)}/.cache}/kestreld
+
 $(COMPILED)/.installed: pyproject.toml $(shell find kestreld kestrelctl kestrelspark tui packaging completions -type f -not -name '*.pyc')
 	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)
-	@KESTRELD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+	@echo "compiling kestreld into $(COMPILED): minutes, unless it has been compiled before"
+	@KESTRELD_COMPILE=1 KESTRELD_COMPILE_CACHE="$(KEPT_BUILDS)" \
+	    $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
 	@touch $@
 	@echo "compiled: $(COMPILED)/bin/kestreld"
 

@@ -2,17 +2,26 @@
 
 The Debian package and `make wheel` set it. Without it a build is pure Python, quick, and needs no compiler. The same
 source runs either way. What is compiled is what runs once a command or more often.
+
+With KESTRELD_COMPILE_CACHE=FOLDER, as `make compiled` has it, modules are kept in that folder and used again.
 """
 
 import os
+import platform
+import sys
+import sysconfig
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, suppress
+from importlib.metadata import version as version_of
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+sys.path.append(str(Path(__file__).parent))
+import kept_builds
 
 MODULES = [
     "kestreld/cache/entries.py",
@@ -159,8 +168,16 @@ class CompileHook(BuildHookInterface[Any]):
         self.work = TemporaryDirectory(prefix="kestreld-compile-")
         work = Path(self.work.name)
         built = work / "built"
-        with chdir(self.root):
-            compile_modules(work, built, self.app.display_waiting)
+
+        def build() -> None:
+            with chdir(self.root):
+                compile_modules(work, built, self.app.display_waiting)
+
+        if folder := os.environ.get("KESTRELD_COMPILE_CACHE"):
+            if kept_builds.kept_or_built(Path(folder), self._hash(), built, build):
+                self.app.display_info(f"the modules compiled before, of {folder}")
+        else:
+            build()
         extensions = {str(path.relative_to(built)): str(path) for path in built.rglob("*.so")}
         compiled = {name.partition(".")[0] + ".py" for name in extensions}
         if missing := [module for module in MODULES if module not in compiled]:
@@ -168,6 +185,16 @@ class CompileHook(BuildHookInterface[Any]):
         build_data["force_include"].update({path: name for name, path in extensions.items()})
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
+
+    def _hash(self) -> str:
+        """All of kestreld counts: a compiled module depends on the types of what it imports."""
+        root = Path(self.root)
+        tools = [(name, version_of(name)) for name in ("mypy", "setuptools")]
+        machine = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("EXT_SUFFIX"), platform.libc_ver()
+        compiler = [os.environ.get(name) for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED")]
+        return kept_builds.hash_of(
+            root, [*root.glob("kestreld/**/*.py"), Path(__file__)], [*tools, *machine, *compiler]
+        )
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self._wanted() and version != "editable":
