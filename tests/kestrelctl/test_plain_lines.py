@@ -4,7 +4,6 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -55,35 +54,30 @@ class Recorded(Exception):
     """What a verb was called with."""
 
 
-@pytest.fixture(scope="module")
-def meaning_to_typer() -> Iterator[Callable[[list[str]], Meaning | None]]:
-    def recording(verb: Any) -> Any:
-        @wraps(verb)
-        def record(**values: Any) -> None:
-            raise Recorded(verb.__name__, values)
+def recording(verb: Any) -> Any:
+    @wraps(verb)
+    def record(**values: Any) -> None:
+        raise Recorded(verb.__name__, values)
 
-        return record
+    return record
 
-    def meaning(line: list[str]) -> Meaning | None:
+
+def meaning_to_typer(line: list[str]) -> Meaning | None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in plain.VERBS:
+            module = import_module(f"kestrelctl.commands.{name}")
+            patch.setattr(module, name, recording(getattr(module, name)))
         try:
             verbs.invoke(line)
         except Recorded as recorded:
             return recorded.args[0], recorded.args[1], dict(line_options)
         except Failure:
             pass
-        return None
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in plain.VERBS:
-            module = import_module(f"kestrelctl.commands.{name}")
-            patch.setattr(module, name, recording(getattr(module, name)))
-        yield meaning
+    return None
 
 
 @pytest.mark.parametrize("line", PLAIN)
-def test_a_plain_line_means_what_it_means_to_typer(
-    meaning_to_typer: Callable[[list[str]], Meaning | None], line: str
-) -> None:
+def test_a_plain_line_means_what_it_means_to_typer(line: str) -> None:
     found = meaning_to_plain(line.split())
     assert found is not None
     assert found == meaning_to_typer(line.split())
@@ -96,9 +90,7 @@ def test_a_plain_line_means_what_it_means_to_typer(
 @example(line=["get", "q", "-n", "0"])
 @example(line=["stats", "-o", "xml"])
 @example(line=["--timeout", "0", "stats"])
-def test_any_line_is_left_to_typer_or_means_the_same(
-    meaning_to_typer: Callable[[list[str]], Meaning | None], line: list[str]
-) -> None:
+def test_any_line_is_left_to_typer_or_means_the_same(line: list[str]) -> None:
     found = meaning_to_plain(line)
     assert found is None or found == meaning_to_typer(line)
 
