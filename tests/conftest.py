@@ -43,7 +43,7 @@ COMPILED_AT_ONCE: Final = 20
 LONG_S: Final = 900  # what a long test may take on a busy machine
 BUDGET: Final = re.compile(r"^\| `(tests[\w/]*)` \| (\d+) \|", re.MULTILINE)
 LOOP: Final = 1_000_000
-LOOP_S: Final = 0.05  # what they take on the machine that the budgets are for
+LOOP_S: Final = 0.016  # what they take on the machine that the budgets are for
 _spent_s: Counter[str] = Counter()
 _seen_s = 0.0
 
@@ -146,9 +146,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Here and, of what workers did, in the process that they report to."""
-    folder = "collection" if report.is_first else "/".join(report.nodeid.split("::")[0].split("/")[:-1])
-    _spent_s[folder] += report.cpu_s
+    """Here and, of what workers did, in the process that they report to. A crash of a worker is reported without."""
+    folder = report.nodeid.split("::")[0].rpartition("/")[0]
+    if getattr(report, "is_first", False):
+        folder = "collection"
+    _spent_s[folder] += getattr(report, "cpu_s", 0.0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

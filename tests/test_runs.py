@@ -42,6 +42,7 @@ def mark() -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_run_ended_by_sigterm_leaves_no_process_behind(tmp_path: Path, mark: str) -> None:
     """With interrupts ignored, as in the background of a shell."""
     (tmp_path / "test_hanging.py").write_text(HANGING)

@@ -12,11 +12,11 @@ from typing import Final
 import pytest
 
 from tests.functional.test_bad_input import never_read
-from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.noise import make_noise
 from tests.support.process import cpu_ms, resident_bytes
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import until
 
 HERE: Final = "listen.cache=127.0.0.1:0"
 RUN_ME: Final = b"flush_all\r\nset smuggled 0 0 1\r\nx\r\n"  # must never be carried out

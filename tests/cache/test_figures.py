@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
 from tests.support.shell import Kestrelctl
+from tests.support.waiting import until
 from tests.support.wire import connected
 
 

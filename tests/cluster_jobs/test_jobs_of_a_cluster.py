@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster_nodes import CALM, PATIENCE_S, ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import CALM, ClusterNode, cluster_of
 from tests.support.resp import NIL_ARRAY
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import pytest
 from kestreld.cluster.frames import MESSAGES, LinkProtocol
 from tests.kestreld.cluster.test_frames import hello
 from tests.support.certificates import Authority
-from tests.support.cluster_nodes import TIMEOUT_S, ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import TIMEOUT_S, ClusterNode, cluster_of
 from tests.support.process import resident_bytes, stop
+from tests.support.waiting import until
 
 GARBAGE = (
     b"GET / HTTP/1.1\r\n\r\n",

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.cluster_nodes import CALM, ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import CALM, ClusterNode, cluster_of
 from tests.support.http import ask
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

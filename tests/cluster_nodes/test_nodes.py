@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_nodes import TIMEOUT_S, ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import TIMEOUT_S, ClusterNode, cluster_of
 from tests.support.process import stop
 from tests.support.resp import ErrorReply, Status
+from tests.support.waiting import until
 
 
 def test_seven_nodes_that_meet_one_know_each_other_and_are_shown_to_clients(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from kestreld.cluster.frames import HEAD_BYTES
 from kestreld.server.bus.bus import HANDSHAKE_MS, HANDSHAKES_MAX
 from kestreld.server.bus.link import PART_BYTES, QUEUED_BYTES_MAX
 from kestreld.server.disque.cluster_commands import _OF_CLUSTER
-from tests.support.cluster_nodes import ClusterNode, until
+from tests.support.cluster_nodes import ClusterNode
 from tests.support.daemon import ROOT
-from tests.support.disque_server import free_port
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_nodes import ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import ClusterNode, cluster_of
 from tests.support.daemon import Daemon
-from tests.support.disque_server import DisqueServer, disque_server, free_port
+from tests.support.disque_server import DisqueServer, disque_server
+from tests.support.ports import free_port
 from tests.support.resp import RespClient
+from tests.support.waiting import until
 
 SECRET = "0123456789abcdef"
 

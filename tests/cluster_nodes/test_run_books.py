@@ -12,9 +12,10 @@ from typing import Final
 import pytest
 
 from kestreld.server.admin import job_metrics
-from tests.support.cluster_nodes import ClusterNode, until
+from tests.support.cluster_nodes import ClusterNode
 from tests.support.daemon import ROOT
 from tests.support.shell import Kestrelctl
+from tests.support.waiting import until
 
 PAGE: Final = (
     (ROOT / "docs" / "operations.md").read_text().partition("\n## A cluster of jobs\n")[2].partition("\n## ")[0]

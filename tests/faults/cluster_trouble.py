@@ -13,12 +13,13 @@ from random import Random
 from typing import Final
 
 from tests.faults.cluster_load import Client, History, Judge, Trouble, add, finish, work
-from tests.support.cluster_nodes import ClusterNode, until
+from tests.support.cluster_nodes import ClusterNode
 from tests.support.daemon import ROOT
-from tests.support.disque_server import free_port
 from tests.support.forwarder import Forwarder
 from tests.support.namespaces import Host, hosts
+from tests.support.ports import free_port
 from tests.support.process import environment
+from tests.support.waiting import until
 
 NODES: Final = 7
 DOWN_MAX: Final = 2  # at a time: one less than there are copies

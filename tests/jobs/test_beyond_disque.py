@@ -9,9 +9,9 @@ from kestreld.config.config_file import load_file
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 from tests.jobs.test_job_commands import UNKNOWN, add_many, take
-from tests.support.cluster_nodes import until
 from tests.support.daemon import running_daemon
 from tests.support.resp import NIL_ARRAY, RespClient, resp_client
+from tests.support.waiting import until
 
 
 def test_a_job_given_back_with_a_delay_is_queued_when_that_is_over(client: RespClient) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from tests.support.clock import FakeClock
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.disque_server import disque_server, free_port
+from tests.support.disque_server import disque_server
 from tests.support.jobs import new_jobs, pass_time
+from tests.support.ports import free_port
 from tests.support.resp import NIL_ARRAY, RespClient, resp_client
 
 UNKNOWN = "D-00000000-AAAAAAAAAAAAAAAAAAAAAAAA-05a1"

@@ -12,7 +12,8 @@ from kestreld import __version__
 from kestreld.disque_server import HELP, main
 from tests.support.certificates import Authority
 from tests.support.disque_aof import job_id, load, saved_job
-from tests.support.disque_server import DisqueServer, disque_server, free_port
+from tests.support.disque_server import DisqueServer, disque_server
+from tests.support.ports import free_port
 from tests.support.process import descendants
 from tests.support.resp import RespClient
 

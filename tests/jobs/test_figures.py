@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.accounts import quick_hash
-from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask, basic
 from tests.support.resp import RespClient, resp_client
+from tests.support.waiting import until
 from tests.support.wire import connected
 
 COUNTERS = {

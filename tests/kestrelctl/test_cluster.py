@@ -16,10 +16,11 @@ from kestrelctl.remote.agreeing import until_agreed
 from kestrelctl.remote.job_cluster import JobCluster
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tests.support.accounts import quick_hash
-from tests.support.cluster_nodes import ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import ClusterNode, cluster_of
 from tests.support.daemon import running_daemon
 from tests.support.process import stop
 from tests.support.shell import Kestrelctl, Outcome
+from tests.support.waiting import until
 
 SOON: Final = "cluster.node_timeout=300ms"
 

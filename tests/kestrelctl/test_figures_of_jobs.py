@@ -8,11 +8,12 @@ import pytest
 
 from kestrelctl.doctor.server import cluster
 from kestrelctl.remote.checking import Limits, State, judge
-from tests.support.cluster_nodes import cluster_of, until
+from tests.support.cluster_nodes import cluster_of
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forked import no_forks
 from tests.support.resp import RespClient, resp_client
 from tests.support.shell import Kestrelctl
+from tests.support.waiting import until
 
 ODD = "odd\r\n'\\ käse"
 

@@ -10,7 +10,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 from kestrelspark.__main__ import main
 from kestrelspark.job_log import job_changes, jobs
 from kestrelspark.jobs.verify import OK, verify
-from tests.support.cluster_nodes import ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import ClusterNode, cluster_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

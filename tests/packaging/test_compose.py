@@ -12,10 +12,10 @@ from typing import Any, Final
 import yaml
 
 from tests.support import forked
-from tests.support.cluster_nodes import until
 from tests.support.daemon import DISQUE, ROOT
 from tests.support.process import environment
 from tests.support.resp import resp_client
+from tests.support.waiting import until
 
 FOLDER: Final = ROOT / "packaging" / "docker"
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_text())

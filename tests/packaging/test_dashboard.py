@@ -8,10 +8,11 @@ from typing import Any, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.cluster_nodes import cluster_of, until
+from tests.support.cluster_nodes import cluster_of
 from tests.support.daemon import ROOT
 from tests.support.http import ask
 from tests.support.queue_client import QueueClient
+from tests.support.waiting import until
 
 DASHBOARD: Final[dict[str, Any]] = json.loads((ROOT / "packaging" / "grafana" / "kestreld.json").read_text())
 PANELS: Final[list[dict[str, Any]]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]

@@ -1,26 +1,17 @@
 """Real nodes of a cluster for tests: a kestreld each, in folders of the test, on free ports of this machine."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from tests.support.daemon import Daemon
 from tests.support.resp import RespClient
+from tests.support.waiting import until
 
-PATIENCE_S: Final = 60.0
 TIMEOUT_S: Final = 1.0  # node timeout, if a test does not say otherwise
 CALM: Final = "cluster.node_timeout=60s"  # no node of a busy machine counts as down
 SHORT_MS: Final = 300
-
-
-def until(is_so: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-    """Wait until it is so."""
-    until_s = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < until_s, f"waited in vain for {what}, {within_s:g} s"
-        time.sleep(0.01)
 
 
 class ClusterNode(Daemon):

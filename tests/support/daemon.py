@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support import forked
+from tests.support.ports import with_port
 from tests.support.process import environment
 from tests.support.waiting import PATIENCE_S, PAUSE_S
 
@@ -42,9 +43,9 @@ class Daemon:
         self.folder = folder
         self.spool = folder / "spool"
         self.config_path = folder / "kestreld.yaml"
-        self.settings = list(settings)
-        self.listen = listen
-        self.admin = admin  # where it listens for HTTP; the place it chose once it is ready
+        self.settings = [with_port(setting) if "=127.0.0.1:" in setting else setting for setting in settings]
+        self.listen = with_port(listen)
+        self.admin = with_port(admin)  # where it listens for HTTP; the place it chose once it is ready
         self.address = ""  # HOST:PORT or unix:PATH, once it is ready
         self.cache = ""  # the same of its cache, "" where it has none
         self.disque = ""  # where it listens for Disque's clients, once it is ready; "" where it does not

@@ -3,11 +3,10 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,15 +16,6 @@ from tests.support.process import environment
 from tests.support.resp import PATIENCE_S, RespClient
 
 READY: Final = re.compile(r"ready .* disque=(\S+)")
-
-
-def free_port() -> int:
-    """One that nobody listens on now, nor on that of its bus, which is 10000 higher."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as probe, suppress(OSError, OverflowError):
-            port = int(probe.getsockname()[1])
-            socket.create_server(("127.0.0.1", port + 10_000)).close()
-            return port
 
 
 class DisqueServer:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 60
 
 
 @dataclass(slots=True)

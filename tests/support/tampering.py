@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 VALUE: Final = re.compile(rb"VALUE [^\r]* (\d+)\r\n")
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 60
 
 Tamper = Callable[[bytes], bytes]
 Admit = Callable[[bytes], bool]

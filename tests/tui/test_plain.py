@@ -133,6 +133,7 @@ def test_a_recording_goes_along_with_what_is_printed(
     assert len(load(str(path)).samples) == 2
 
 
+@pytest.mark.usefixtures("installed_programs")
 def test_a_recording_on_a_full_disk_is_exit_74(kestrelctl: Kestrelctl, tmp_path: Path) -> None:
     script = "ulimit -f 1; trap '' XFSZ; kestrelctl top --record \"$FILE\" -i 1ms"
     run = kestrelctl.script("bash", script, FILE=str(tmp_path / "seen.jsonl"))

@@ -19,8 +19,8 @@ from kestreld.client import ClusterQueue, ConnectionLost, KestrelCluster, Server
 from kestreld.errors import BadQueueName
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
-from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.waiting import until
 
 LONG_MS = 60_000  # no test waits so long
 LONG_S = LONG_MS / 1000

@@ -12,7 +12,8 @@ import pytest
 from kestreld.client import AsyncJobClient, Job, JobClient, ServersAway, job_nodes
 from kestreld.client.job_connection import KnownNode, NodeHello
 from kestreld.client.job_nodes import AWAY_MS_MAX, MOVE_EVERY_MS, NEVER_MET_MS_MAX, PRIORITY_MS, JobNodes
-from tests.support.cluster_nodes import ClusterNode, cluster_of, until
+from tests.support.cluster_nodes import ClusterNode, cluster_of
+from tests.support.waiting import until
 
 IDS: Final = {name: name * 40 for name in "abcd"}
 

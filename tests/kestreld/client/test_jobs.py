@@ -23,11 +23,11 @@ from kestreld.errors import (
 )
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
-from tests.support.cluster_nodes import until
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forking import in_child
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.resp import RespClient, resp_client
+from tests.support.waiting import until
 
 HELLO = b"*3\r\n:1\r\n$40\r\n" + b"a" * 40 + b"\r\n*4\r\n$1\r\na\r\n$0\r\n\r\n$1\r\n1\r\n$1\r\n1\r\n"
 LONG_S = 60  # no test waits so long

@@ -129,7 +129,8 @@ def test_quit_ends_the_connection_after_the_answers(tmp_path: Path) -> None:
 def test_stats_tell_what_has_been_done(tmp_path: Path) -> None:
     with cache_server(tmp_path) as cache:
         cache.ask(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\n", b"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nEND\r\n")
-        assert stats(cache) | {"get_hits": "1", "get_misses": "1", "cmd_set": "1", "curr_items": "1"} == stats(cache)
+        counted = {"get_hits": "1", "get_misses": "1", "cmd_set": "1", "curr_items": "1"}
+        assert counted.items() <= stats(cache).items()
         cache.ask(b"stats reset\r\n", b"RESET\r\n")
         assert stats(cache)["get_hits"] == "0"
 
