@@ -43,7 +43,7 @@ class Daemon:
         self.folder = folder
         self.spool = folder / "spool"
         self.config_path = folder / "kestreld.yaml"
-        self.settings = [with_port(setting) if "=127.0.0.1:" in setting else setting for setting in settings]
+        self.settings = [with_port(setting) for setting in settings]
         self.listen = with_port(listen)
         self.admin = with_port(admin)  # where it listens for HTTP; the place it chose once it is ready
         self.address = ""  # HOST:PORT or unix:PATH, once it is ready

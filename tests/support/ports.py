@@ -37,6 +37,5 @@ def free_port() -> int:
 
 
 def with_port(address: str) -> str:
-    """An address, or a setting that ends with one, with a free port in the place of 0."""
-    host, colon, port = address.rpartition(":")
-    return f"{host}:{free_port()}" if colon and port == "0" else address
+    """An address on this machine, or a setting that ends with one, with a free port in the place of 0."""
+    return f"{address[:-1]}{free_port()}" if address.endswith("127.0.0.1:0") else address

@@ -231,7 +231,7 @@ def test_closing_ends_loops_and_waits(daemons: list[Daemon], patience_ms: int) -
     for thread in waiting:
         thread.start()
     with KestrelCluster([daemon.address for daemon in daemons]) as other:
-        until(lambda: sum(figures(other.queue(queue.name), "waiters")) == 2, "both to wait", LONG_S)
+        until(lambda: sum(figures(other.queue(queue.name), "waiters")) == 2, "both to wait")
     cluster.close()
     for thread in waiting:
         thread.join()
@@ -422,7 +422,7 @@ def test_threads_lose_nothing_and_confirm_nothing_twice_while_servers_are_killed
             thread.start()
         for kill in range(kills):
             enough_answers = len(answered) + 100
-            until(lambda: len(answered) >= enough_answers, f"{enough_answers} answers", LONG_S)  # noqa: B023
+            until(lambda: len(answered) >= enough_answers, f"{enough_answers} answers")  # noqa: B023
             daemons[kill % 3].kill()
             daemons[kill % 3].start()
         enough.set()
@@ -433,7 +433,7 @@ def test_threads_lose_nothing_and_confirm_nothing_twice_while_servers_are_killed
             left = figures(queue, "items") + figures(queue, "open_transactions")
             return len(left) == 6 and not sum(left)
 
-        until(is_drained, "the readers to have taken everything", LONG_S)
+        until(is_drained, "the readers to have taken everything")
         cluster.close()
         for thread in reading:
             thread.join()

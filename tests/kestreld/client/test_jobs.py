@@ -55,7 +55,7 @@ def client(server: Daemon, wire: RespClient) -> Iterator[JobClient]:
 
 def until_blocked(wire: RespClient, clients: int) -> None:
     """So many clients wait."""
-    until(lambda: b"blocked_clients:%d\r" % clients in wire("INFO", "clients"), f"{clients} clients to wait", LONG_S)
+    until(lambda: b"blocked_clients:%d\r" % clients in wire("INFO", "clients"), f"{clients} clients to wait")
 
 
 # A job's way
@@ -230,7 +230,7 @@ def test_a_heartbeat_says_again_and_again_that_somebody_works_until_the_block_en
 ) -> None:
     client.add("slow", b"x", retry=60, ttl=600)
     with client.work("slow") as job:
-        until(lambda: beats(wire) >= 3, "three heartbeats", LONG_S)
+        until(lambda: beats(wire) >= 3, "three heartbeats")
         assert client.qlen("slow") == 0
     assert client.show(job) is None
     said = beats(wire)
@@ -253,7 +253,7 @@ def test_a_heartbeat_that_is_refused_says_so_once(client: JobClient, caplog: pyt
     client.add("q", b"x", retry=60, ttl=600)
     with caplog.at_level(logging.WARNING, "kestreld.client"), client.work("q") as job:
         client.ack(job)
-        until(lambda: not any(job.id in thread.name for thread in threading.enumerate()), "its last heartbeat", LONG_S)
+        until(lambda: not any(job.id in thread.name for thread in threading.enumerate()), "its last heartbeat")
     assert caplog.text.count("may be delivered again") == 1
 
 
@@ -277,13 +277,13 @@ def test_a_heartbeat_outlives_a_password_that_is_set_for_a_while(server: Daemon,
     with Noting(server.disque) as client:
         client.add("q", b"x", retry=60, ttl=600)
         with client.work("q") as job:
-            until(lambda: beats(wire) > 0, "a heartbeat", LONG_S)
+            until(lambda: beats(wire) > 0, "a heartbeat")
             wire("CONFIG", "SET", "requirepass", "secret")
             wire("AUTH", "secret")
-            until(lambda: bool(client.refusals), "a heartbeat that is refused", LONG_S)
+            until(lambda: bool(client.refusals), "a heartbeat that is refused")
             wire("CONFIG", "SET", "requirepass", "")
             said = beats(wire)
-            until(lambda: beats(wire) > said + 1, "heartbeats after that", LONG_S)
+            until(lambda: beats(wire) > said + 1, "heartbeats after that")
             assert client.qlen("q") == 0
         assert client.show(job) is None
 
