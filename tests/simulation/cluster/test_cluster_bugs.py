@@ -10,7 +10,7 @@ from tests.simulation.planted import CAN_BE_PLANTED, WHY_NOT
 
 pytestmark = pytest.mark.skipif(not CAN_BE_PLANTED, reason=WHY_NOT)
 
-QUICK = ("ack-before-n-copies", "deljob-before-gotack", "deljob-on-broken-link", "acks-not-logged")
+QUICK = ("ack-before-n-copies", "deljob-before-gotack", "deljob-on-broken-link", "acks-not-logged", "delay-forgotten")
 RUNS_MAX = 200
 SEARCHES = "SEARCH" in os.environ
 
