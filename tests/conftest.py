@@ -167,8 +167,8 @@ def _tell_budgets(terminalreporter: pytest.TerminalReporter) -> None:
     for _ in range(LOOP):
         pass
     slower = (time.process_time() - began_s) / LOOP_S
-    page = Path(terminalreporter.config.rootpath, "CONTRIBUTING.md").read_text()
-    for folder, budget_s in BUDGET.findall(page):
+    page = Path(terminalreporter.config.rootpath, "CONTRIBUTING.md")
+    for folder, budget_s in BUDGET.findall(page.read_text() if page.exists() else ""):  # test-compiled has none
         if _spent_s[folder] > int(budget_s) * slower:
             budget = f"{int(budget_s) * slower:.0f} s on this machine"
             terminalreporter.write(f"{folder} is over its budget: {_spent_s[folder]:.0f} s of {budget}\n")
