@@ -42,8 +42,8 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 LENGTH: Final = struct.Struct("<I")
 NEEDED: Final = {  # by each program: these, and all that is below them
     "kestrelctl": ("kestrelctl", "kestreld.client", "encodings.idna"),
-    "kestreld": ("kestreld.daemon", "kestreld.server", "encodings.idna"),
-    "kestreld.disque_server": ("kestreld.daemon", "kestreld.server", "encodings.idna"),
+    "kestreld": ("kestreld.daemon", "kestreld.server", "kestreld.config", "encodings.idna"),
+    "kestreld.disque_server": ("kestreld.daemon", "kestreld.server", "kestreld.config", "encodings.idna"),
 }
 AT_THE_START: Final = ("PYTHON", "LANG", "LC_")  # variables that a Python reads only then
 
