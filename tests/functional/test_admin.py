@@ -521,6 +521,15 @@ def test_more_connections_than_there_is_room_for_are_closed_and_the_queues_serve
     daemon.logged("connection limit of 80 reached")
 
 
+def test_connections_that_are_gone_take_no_room(tmp_path: Path):
+    """However many requests come one after the other: nobody is pushed out for those that have been answered."""
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:
+        for _ in range(170):
+            assert ask(daemon, "/healthz").status == 200
+        assert daemon.stop() == 0
+        assert not [line for line in daemon.log if "connection limit" in line]
+
+
 def test_garbage_on_the_admin_port_harms_nobody(daemon, connect: Connect, queue):
     client = connect()
     port = int(daemon.admin.rpartition(":")[2])

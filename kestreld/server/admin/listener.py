@@ -106,6 +106,8 @@ class AdminListener(BoundListener):
 
     def receive(self, connection: Any) -> None:
         if self.connections() >= self._connections_max():
+            self._forget_those_gone()
+        if self.connections() >= self._connections_max():
             self._make_room()
         task = self.service.loop.create_task(self._connect(connection))
         self._connecting[task] = self.clock.monotonic_ms
@@ -139,6 +141,11 @@ class AdminListener(BoundListener):
         if isinstance(transport, asyncio.WriteTransport):
             transport.abort()
 
+    def _forget_those_gone(self) -> None:
+        """They take no room: whoever comes would push out one that has come just before."""
+        for transport in [one for one in self._active_at_ms if one.is_closing()]:
+            self._forget(transport)
+
     def _forget(self, transport: asyncio.BaseTransport) -> None:
         del self._active_at_ms[transport]
         self._known.discard(transport)
@@ -158,11 +165,10 @@ class AdminListener(BoundListener):
     def resume(self) -> None:
         """Once a second: listen again, and let go of connections that are gone or say nothing."""
         super().resume()
+        self._forget_those_gone()
         patience_ms = self.collection.config.request_timeout_ms
         for transport, active_at_ms in list(self._active_at_ms.items()):
-            if transport.is_closing():
-                self._forget(transport)
-            elif transport not in self._busy and self.clock.monotonic_ms - active_at_ms >= patience_ms:
+            if transport not in self._busy and self.clock.monotonic_ms - active_at_ms >= patience_ms:
                 self._let_go(transport)
 
     def close(self) -> None:
