@@ -1,5 +1,6 @@
 """What tests over real sockets share: one daemon a module, a queue name a test, and clients as it asks for them."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -37,6 +38,23 @@ def connect(daemon: Daemon) -> Iterator[Connect]:
     """Makes clients of the module's daemon."""
     with ExitStack() as clients:
         yield lambda: clients.enter_context(QueueClient(daemon.port))
+
+
+def delete_all(client: QueueClient) -> None:
+    """The server has no queues."""
+    client.send(b"dump_stats\r\nversion\r\n")
+    names = re.findall(rb"^queue '(.+)' \{\r$", client.read_until(b"VERSION "), re.MULTILINE)
+    client.read_line()
+    client.send(b"".join([b"delete %b\r\n" % name for name in names]))
+    for _ in names:
+        client.read_line()
+
+
+@pytest.fixture
+def no_queues(daemon: Daemon) -> None:
+    """The module's daemon has none, whatever was tested before: for tests of names with settings, and of sums."""
+    with QueueClient(daemon.port) as client:
+        delete_all(client)
 
 
 @pytest.fixture

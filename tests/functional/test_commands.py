@@ -12,6 +12,8 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient, slow_reader
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.usefixtures("no_queues")
+
 # SET and GET
 
 

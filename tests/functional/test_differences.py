@@ -44,6 +44,12 @@ def daemon_config(compat: str) -> str:
     return f"compat: {compat}\n{CONFIG}"
 
 
+@pytest.fixture
+def connect(no_queues: None, connect: Connect) -> Connect:
+    """Of the tests with that daemon alone: the others run once."""
+    return connect
+
+
 def delete(client: QueueClient, queue: str) -> None:
     """There was such a queue, and now there is none."""
     client.send(b"delete %b\r\n" % queue.encode())

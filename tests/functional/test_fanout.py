@@ -10,6 +10,8 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.usefixtures("no_queues")
+
 ENOUGH = 500
 CONFIG = """
 listen: {admin: null}

@@ -10,6 +10,8 @@ from tests.functional.conftest import Connect
 from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
 
+pytestmark = pytest.mark.usefixtures("no_queues")
+
 SERVER_KEYS: Final = [
     "uptime",
     "time",

@@ -11,6 +11,8 @@ from tests.functional.conftest import Connect
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 
+pytestmark = pytest.mark.usefixtures("no_queues")
+
 CONFIG = """
 listen: {admin: null}
 max_open_reads: 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.functional.conftest import Connect
+from tests.functional.conftest import Connect, delete_all
 from tests.support.accounts import login, quick_hash
 from tests.support.daemon import ROOT, STOP_S, Daemon, running_daemon
 from tests.support.queue_client import QueueClient
@@ -126,10 +126,10 @@ def daemon_config() -> str:
 
 @pytest.fixture
 def reloaded(daemon: Daemon, client: QueueClient) -> QueueClient:
-    """A client of a daemon with CONFIG in force and nothing queued."""
+    """A client of a daemon with CONFIG in force and no queues."""
     configure(daemon, CONFIG)
     client.do(b"reload", b"Reloaded config.\r\n")
-    client.do(b"flush_all", b"OK\r\n")
+    delete_all(client)
     return client
 
 

@@ -1,10 +1,12 @@
 """What a user may do: rights by queue pattern, looked at before anything happens."""
 
+from collections.abc import Iterator
+
 import pytest
 from pymemcache import Client
 from pymemcache.exceptions import MemcacheClientError
 
-from tests.functional.conftest import Connect
+from tests.functional.conftest import Connect, delete_all
 from tests.support.accounts import LoggingInClient, login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
@@ -74,11 +76,13 @@ def daemon_config() -> str:
     return CONFIG
 
 
-@pytest.fixture(scope="module")
-def king(daemon: Daemon) -> QueueClient:
-    client = QueueClient(daemon.port)
-    client.ask(login("king", "pw"), b"STORED\r\n")
-    return client
+@pytest.fixture
+def king(daemon: Daemon) -> Iterator[QueueClient]:
+    """Who may do everything; there are no queues yet."""
+    with QueueClient(daemon.port) as client:
+        client.ask(login("king", "pw"), b"STORED\r\n")
+        delete_all(client)
+        yield client
 
 
 @pytest.mark.parametrize("user", MAY)
@@ -115,6 +119,7 @@ def test_all_patterns_that_match_count(connect):
     client.do(b"flush mail2", b"CLIENT_ERROR not allowed: flush on 'mail2'\r\n")
 
 
+@pytest.mark.usefixtures("king")
 def test_a_pattern_is_for_the_whole_name_and_a_child_is_a_queue_of_its_own(connect):
     client = logged_in(connect, "peeper")
     client.do(b"get orders/peek", b"END\r\n")
