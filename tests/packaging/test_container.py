@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +37,16 @@ def last(word: str) -> str:
     return [rest for found, rest in instructions() if found == word][-1]
 
 
+def installed(name: str, *words: str) -> list[str]:
+    """By the Python of the tests itself: pip starts a program in a folder with a blank by way of a shell, and only root
+    gets from there to a Python in a home of root's.
+    """
+    return [sys.executable, str(BIN / name), *words]
+
+
 def entrypoint(config: Path) -> list[str]:
     words: list[str] = json.loads(last("ENTRYPOINT"))
-    return [str(BIN / words[0]), *(word.replace("/etc/kestreld/kestreld.yaml", str(config)) for word in words[1:])]
+    return installed(*(word.replace("/etc/kestreld/kestreld.yaml", str(config)) for word in words))
 
 
 def variables(volume: Path) -> dict[str, str]:
@@ -81,13 +88,17 @@ def container(config: Path, volume: Path) -> Iterator[tuple["subprocess.Popen[st
     command = [*WORLD, READ_ONLY, str(volume), *ACCOUNT, *entrypoint(config), "--insecure"]
     with subprocess.Popen(command, env=variables(volume), cwd="/", stderr=subprocess.PIPE, text=True) as outer:
         assert outer.stderr is not None
-        said = outer.stderr.readline()
-        (first,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
         try:
+            said = outer.stderr.readline()
+            assert READY.search(said), said
+            (first,) = children.read_text().split()
             yield outer, int(first), said
         finally:
             if outer.poll() is None:  # --kill-child would not outlast the change of account
-                os.kill(int(first), signal.SIGKILL)
+                for child in children.read_text().split():
+                    with suppress(ProcessLookupError):  # it ends by itself
+                        os.kill(int(child), signal.SIGKILL)
 
 
 @pytest.mark.skipif(
@@ -106,9 +117,7 @@ def test_it_is_process_1_without_rights_on_a_read_only_disk_with_one_volume(imag
         with QueueClient(tcp.replace("0.0.0.0", "127.0.0.1")) as client:
             client.put("work", b"x")
         health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-        checked = subprocess.run(
-            [*ACCOUNT, str(BIN / health[0]), *health[1:]], env=variables(volume), capture_output=True, text=True
-        )
+        checked = subprocess.run([*ACCOUNT, *installed(*health)], env=variables(volume), capture_output=True, text=True)
         assert (checked.returncode, checked.stdout[:10]) == (0, "KESTREL OK"), checked
         with QueueClient(socket) as client:  # root is let in as well
             client.get("work/open")
@@ -121,7 +130,7 @@ def test_it_is_process_1_without_rights_on_a_read_only_disk_with_one_volume(imag
 
 def test_the_health_check_of_a_server_that_does_not_answer_fails(tmp_path: Path) -> None:
     health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-    checked = subprocess.run([str(BIN / health[0]), *health[1:]], env=variables(tmp_path), capture_output=True)
+    checked = subprocess.run(installed(*health), env=variables(tmp_path), capture_output=True)
     assert checked.returncode == 2
 
 
