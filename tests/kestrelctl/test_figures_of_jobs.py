@@ -11,6 +11,7 @@ from kestrelctl.remote.checking import Limits, State, judge
 from tests.support.cluster_nodes import cluster_of
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forked import no_forks
+from tests.support.queue_client import QueueClient
 from tests.support.resp import RespClient, resp_client
 from tests.support.shell import Kestrelctl
 from tests.support.waiting import until
@@ -22,12 +23,14 @@ ODD = "odd\r\n'\\ käse"
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     config = "listen: {disque: 127.0.0.1:0}\n"
     with running_daemon(tmp_path_factory.mktemp("daemon"), config=config, admin="127.0.0.1:0") as daemon:
+        with QueueClient(daemon.port) as client:
+            client.put("mail", b"an item")
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def client(daemon: Daemon) -> Iterator[RespClient]:
-    """Two queues of jobs."""
+    """Two queues of jobs, beside one of items."""
     with resp_client(daemon.disque) as client:
         for _ in range(3):
             client("ADDJOB", "mail", "x", 0)
@@ -39,11 +42,11 @@ def client(daemon: Daemon) -> Iterator[RespClient]:
 
 @pytest.fixture
 def kestrelctl(daemon: Daemon, client: RespClient, tmp_path: Path) -> Kestrelctl:
+    client("CONFIG", "SET", "maxmemory", "1gb")
     return Kestrelctl(daemon.address, tmp_path)
 
 
 def test_stats_in_json_have_the_queues_of_jobs_behind_the_others(kestrelctl: Kestrelctl) -> None:
-    kestrelctl("put", "mail", "an item")
     queue, mail, odd = json.loads(kestrelctl("stats", "-o", "json").out)
     assert (queue["queue"], queue["items"]) == ("mail", 1)
     assert [mail[name] for name in ("job_queue", "queued", "active", "delayed", "jobs_in", "jobs_out", "pause")] == [
@@ -81,7 +84,6 @@ def test_check_tells_of_memory_that_runs_short(kestrelctl: Kestrelctl, client: R
         (row,) = [row for row in json.loads(run.out) if row["check"] == "jobs"]
         assert (row["state"], words in row["words"]) == ("warning" if code == 1 else "critical", True)
     assert b"kestrel_check_jobs_memory_level{" in kestrelctl("check", "-o", "prometheus").out
-    client("CONFIG", "SET", "maxmemory", "1gb")
 
 
 def test_a_log_that_cannot_be_written_is_critical() -> None:

@@ -34,6 +34,7 @@ def client(daemon: Daemon) -> Iterator[RespClient]:
     """Queues of jobs: mail with one job queued, one active, one delayed; one that is paused."""
     with resp_client(daemon.disque) as client:
         client("DEBUG", "FLUSHALL")
+        client("CONFIG", "SET", "maxmemory", "1gb")
         client("ADDJOB", "mail", "first", 0, "RETRY", 60)
         client("ADDJOB", "mail", "second", 0, "RETRY", 60)
         client("GETJOB", "FROM", "mail")
@@ -95,7 +96,6 @@ def test_memory_that_runs_short_is_said_on_both_screens(daemon: Daemon, client: 
         await until(pilot, "ABOVE 95%", "commands that need memory are refused")
 
     drive(console(daemon.address), driving, (160, 40))
-    client("CONFIG", "SET", "maxmemory", "1gb")
 
 
 def test_both_ways_of_looking_say_the_same_of_jobs(daemon: Daemon, client: RespClient) -> None:
