@@ -197,7 +197,7 @@ def test_nothing_is_changed_by_looking(kestrelctl: Kestrelctl, past: Past) -> No
 
 
 def test_a_replay_puts_all_items_again_in_order_with_flags_and_what_they_had_to_live(
-    kestrelctl: Kestrelctl, target: Daemon, tmp_path: Path
+    kestrelctl: Kestrelctl, target: Daemon, queue: str, tmp_path: Path
 ) -> None:
     engine = Engine(tmp_path, clock=FakeClock())
     engine.put("work", b"flagged", flags=7)
@@ -205,11 +205,12 @@ def test_a_replay_puts_all_items_again_in_order_with_flags_and_what_they_had_to_
     engine.end_turn()
     engine.drain("work")
     engine.collection.close()
-    run = kestrelctl("journal", "replay", "work", "--spool", str(tmp_path), "--to", target.address, "-o", "ndjson")
+    command = ["journal", "replay", "work", "--spool", str(tmp_path), "--to", target.address, "--queue", queue]
+    run = kestrelctl(*command, "-o", "ndjson")
     assert (run.code, run.err) == (0, "")
     (row,) = ndjson(run.out)
-    assert (row["queue"], row["items"], row["bytes"], row["last_id"]) == ("work", 2, 10, 2)
-    dump = kestrelctl("journal", "dump", "work", "--spool", str(target.spool), "--values", "-o", "ndjson")
+    assert (row["queue"], row["items"], row["bytes"], row["last_id"]) == (queue, 2, 10, 2)
+    dump = kestrelctl("journal", "dump", queue, "--spool", str(target.spool), "--values", "-o", "ndjson")
     first, second = [row for row in ndjson(dump.out) if row["type"] == "PUT"]
     assert (first["data"], first["flags"]) == ("flagged", 7)
     left_ms = int(str(second["expire_at_ms"])) - time.time() * 1000
