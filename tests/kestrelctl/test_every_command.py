@@ -156,11 +156,13 @@ def test_with_standard_input_closed_and_no_terminal_it_does_its_work(
 
 @pytest.mark.exhaustive("get", "dump-stats", "items", "export", "top")
 @each(READING)
-def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command: Command, tmp_path: Path) -> None:
-    line = line_of(command, "manners", tmp_path)
+def test_a_reader_that_has_gone_is_no_traceback(
+    kestrelctl: Kestrelctl, command: Command, queue: str, tmp_path: Path
+) -> None:
+    line = line_of(command, queue, tmp_path)
     if command.words.startswith("flush-all") or command.words == "reload":
         pytest.skip("it would change what other tests see")
-    prepare(kestrelctl, command, "manners")
+    prepare(kestrelctl, command, queue)
     reading = subprocess.Popen(
         [sys.executable, "-m", "kestrelctl", *line],
         env=kestrelctl.environment,
@@ -173,7 +175,7 @@ def test_a_reader_that_has_gone_is_no_traceback(kestrelctl: Kestrelctl, command:
     reading.stdout.close()
     said = reading.stderr.read()
     reading.stderr.close()
-    assert said == (NOTHING_TO_UNDO % b"manners" if command.words == "undo" else b"")
+    assert said == (NOTHING_TO_UNDO % queue.encode() if command.words == "undo" else b"")
     assert reading.wait() in {0, 1, 141, *CODES.get(command.words, ())}
 
 
