@@ -40,3 +40,10 @@ def own_kestrelctl(own_daemon: Daemon, tmp_path: Path) -> Kestrelctl:
 def queue() -> str:
     """A queue that no other test uses."""
     return f"q{next(_numbers)}"
+
+
+@pytest.fixture
+def small(kestrelctl: Kestrelctl) -> str:
+    """A queue that takes three items, and is empty whatever other tests have left there."""
+    assert kestrelctl("flush", "small", "--yes", "--missing-ok").code == 0
+    return "small"

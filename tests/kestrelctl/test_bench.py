@@ -73,8 +73,8 @@ def test_figures_are_a_table_on_stdout_and_the_verdict_is_words_on_stderr(kestre
     assert run.err == "kestrelctl: flood: all good: 20 items put, 20 arrived, each once and intact\n"
 
 
-def test_items_that_a_full_queue_refuses_are_not_waited_for(kestrelctl: Kestrelctl) -> None:
-    run = kestrelctl("bench", "put-many", "-q", "small", "-c", "2", "-n", "10")
+def test_items_that_a_full_queue_refuses_are_not_waited_for(kestrelctl: Kestrelctl, small: str) -> None:
+    run = kestrelctl("bench", "put-many", "-q", small, "-c", "2", "-n", "10")
     assert run.code == 0
     assert "3 items put, 3 arrived, each once and intact (7 refused)" in run.err
 

@@ -155,21 +155,22 @@ def test_a_file_of_another_journal_is_not_gone_on_with(kestrelctl: Kestrelctl, q
     assert kestrelctl("export", f"{queue}-missing").code == 1
 
 
-def test_an_import_that_was_refused_goes_on_where_it_was(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
+def test_an_import_that_was_refused_goes_on_where_it_was(
+    kestrelctl: Kestrelctl, queue: str, small: str, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     fill(kestrelctl, queue, range(8))
     kestrelctl("export", queue, str(out))
-    kestrelctl("flush", "small")
     for expected, more in (([0, 1, 2], []), ([3, 4, 5], ["--resume"])):
-        run = kestrelctl("import", "small", str(out), *more)
+        run = kestrelctl("import", small, str(out), *more)
         assert (run.code, run.err.count("\n")) == (81, 1)
         assert "use --resume to continue from there" in run.err
-        assert kestrelctl("get", "small", "--all").out.split() == [b"%d" % number for number in expected]
-    refused = kestrelctl("import", "small", str(out))
+        assert kestrelctl("get", small, "--all").out.split() == [b"%d" % number for number in expected]
+    refused = kestrelctl("import", small, str(out))
     assert (refused.code, "stopped at item 6" in refused.err) == (73, True)
     assert kestrelctl("import", "another", str(out), "--resume").code == 2
-    assert kestrelctl("import", "small", str(out), "--resume").code == 0
-    assert kestrelctl("get", "small", "--all").out.split() == [b"6", b"7"]
+    assert kestrelctl("import", small, str(out), "--resume").code == 0
+    assert kestrelctl("get", small, "--all").out.split() == [b"6", b"7"]
     assert not (tmp_path / "out.importing").exists()
 
 

@@ -111,15 +111,14 @@ users:
 
 
 def test_a_context_says_where_the_admin_port_is(
-    kestrelctl: Kestrelctl, daemon: Daemon, queue: str, tmp_path: Path
+    kestrelctl: Kestrelctl, daemon: Daemon, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kestrelctl("put", queue, "x")
-    kestrelctl.environment["XDG_CONFIG_HOME"] = str(tmp_path)
+    monkeypatch.setitem(kestrelctl.environment, "XDG_CONFIG_HOME", str(tmp_path))
     for name, port in (("right", daemon.admin.rpartition(":")[2]), ("wrong", "1")):
         assert kestrelctl("context", "add", name, daemon.address, "--admin-port", port).code == 0
     assert kestrelctl("items", queue, "-c", "right").code == 0
     run = kestrelctl("items", queue, "-c", "wrong")
-    del kestrelctl.environment["XDG_CONFIG_HOME"]
     assert (run.code, run.err.count("\n")) == (69, 1)
 
 

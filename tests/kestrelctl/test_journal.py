@@ -141,12 +141,11 @@ def test_the_expiry_reaches_the_journal_rounded_up_to_seconds(
     assert struct.unpack_from("<q", content, 22 + 13) == (0,)
 
 
-def test_a_full_queue_is_exit_81_with_the_number_stored(kestrelctl: Kestrelctl, old: Path) -> None:
+def test_a_full_queue_is_exit_81_with_the_number_stored(kestrelctl: Kestrelctl, old: Path, small: str) -> None:
     (old / "mail").write_bytes(items(b"1", b"2", b"3", b"4", b"5"))
-    run = kestrelctl("journal", "import", str(old / "mail"), "--queue", "small")
+    run = kestrelctl("journal", "import", str(old / "mail"), "--queue", small)
     assert (run.code, run.out) == (81, b"")
     assert "stored 3 of the 5 items sent" in run.err
-    kestrelctl("flush", "small")
 
 
 def test_the_server_may_be_named_before_the_verb_and_behind_it(own_kestrelctl: Kestrelctl, old: Path) -> None:

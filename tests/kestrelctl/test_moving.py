@@ -107,14 +107,13 @@ def test_a_move_that_is_killed_loses_nothing(kestrelctl: Kestrelctl, own_daemon:
     assert numbers_in(kestrelctl, queue) == list(range(5))
 
 
-def test_what_the_other_queue_refuses_stays(kestrelctl: Kestrelctl, queue: str) -> None:
+def test_what_the_other_queue_refuses_stays(kestrelctl: Kestrelctl, queue: str, small: str) -> None:
     fill(kestrelctl, queue, range(5))
-    kestrelctl("flush", "small")  # it takes three
-    run = kestrelctl("move", queue, "small")
+    run = kestrelctl("move", queue, small)
     assert (run.code, run.err.count("\n")) == (81, 1)
     assert "moved items=3 before" in run.err
     assert numbers_in(kestrelctl, queue) == [3, 4]
-    assert numbers_in(kestrelctl, "small") == [0, 1, 2]
+    assert numbers_in(kestrelctl, small) == [0, 1, 2]
 
 
 def test_a_queue_cannot_be_moved_onto_itself(kestrelctl: Kestrelctl, queue: str) -> None:
@@ -143,14 +142,13 @@ def test_copy_takes_nothing_and_leaves_out_what_has_expired(kestrelctl: Kestrelc
 
 
 def test_on_the_servers_of_a_context_each_moves_its_own(
-    kestrelctl: Kestrelctl, other: Daemon, queue: str, tmp_path: Path
+    kestrelctl: Kestrelctl, other: Daemon, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kestrelctl.environment["XDG_CONFIG_HOME"] = str(tmp_path)
+    monkeypatch.setitem(kestrelctl.environment, "XDG_CONFIG_HOME", str(tmp_path))
     kestrelctl("context", "add", "both", kestrelctl.address, other.address)
     kestrelctl("put", queue, "1")
     kestrelctl("put", queue, "2", "-s", other.address)
     assert kestrelctl("move", queue, f"{queue}-to", "-c", "both").code == 0
-    del kestrelctl.environment["XDG_CONFIG_HOME"]
     assert numbers_in(kestrelctl, f"{queue}-to") == [1]
     assert numbers_in(kestrelctl, f"{queue}-to", "-s", other.address) == [2]
 

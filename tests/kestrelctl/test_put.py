@@ -85,9 +85,11 @@ def test_lines_are_stored_as_they_come_not_only_at_the_end_of_input(kestrelctl: 
     assert putting.wait() == 0
 
 
-def test_a_full_queue_refuses_with_exit_80_and_says_how_many_lines_it_took_with_81(kestrelctl: Kestrelctl) -> None:
-    some = kestrelctl("put", "small", "--lines", stdin=b"1\n2\n3\n4\n5\n")
-    none = kestrelctl("put", "small", "6")
+def test_a_full_queue_refuses_with_exit_80_and_says_how_many_lines_it_took_with_81(
+    kestrelctl: Kestrelctl, small: str
+) -> None:
+    some = kestrelctl("put", small, "--lines", stdin=b"1\n2\n3\n4\n5\n")
+    none = kestrelctl("put", small, "6")
     assert some.code == 81
     assert some.err == (
         "kestrelctl: item 4: small refused the item: the queue is full; max_items is 3; stored 3 of the 5 items sent\n"
@@ -96,7 +98,7 @@ def test_a_full_queue_refuses_with_exit_80_and_says_how_many_lines_it_took_with_
         80,
         "kestrelctl: small refused the item: the queue is full; max_items is 3\n",
     )
-    assert kestrelctl("get", "small", "--all").out == b"1\n2\n3\n"
+    assert kestrelctl("get", small, "--all").out == b"1\n2\n3\n"
 
 
 def test_an_item_that_is_too_large_is_told_from_a_full_queue(tmp_path: Path) -> None:
