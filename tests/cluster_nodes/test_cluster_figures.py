@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ClusterNode]]:
-    with cluster_of(tmp_path_factory.mktemp("cluster"), 3, admin="127.0.0.1:0") as nodes:
+    with cluster_of(tmp_path_factory.mktemp("cluster"), 3, CALM, admin="127.0.0.1:0") as nodes:
         yield nodes
 
 
@@ -42,9 +42,10 @@ def stats(node: ClusterNode) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
 def test_a_node_tells_of_the_links_to_the_others(nodes: list[ClusterNode]) -> None:
     one, *others = nodes
     until(lambda: all(one.figures(other)["lag_usec"] != "-1" for other in others), "a PONG of each")
-    _, rows = stats(one)
+    server, rows = stats(one)
     assert rows.keys() == {node.id for node in nodes}
-    assert (rows[one.id]["flags"], rows[one.id]["link"], rows[one.id]["jobs"]) == ("myself", None, 0)
+    of_itself = [rows[one.id][name] for name in ("flags", "link", "jobs")]
+    assert of_itself == ["myself", None, server["jobs_registered"]]
     found = metrics(one)
     for other in others:
         line, row = one.figures(other), rows[other.id]
