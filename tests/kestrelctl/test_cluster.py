@@ -324,7 +324,7 @@ def trial(ctl: Kestrelctl, tmp_path: Path) -> Iterator[tuple[list[str], Any]]:
     yield lines, process
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.wait(60)
 
 
 def test_a_trial_starts_nodes_that_know_each_other_and_ends_with_all_of_them(
@@ -345,7 +345,7 @@ def test_a_trial_starts_nodes_that_know_each_other_and_ends_with_all_of_them(
     assert f"listen.disque={second[0]}".encode() in process.stderr.readline()
     until(lambda: status(ctl)[0] == 2, "a node that is down")
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     for pid in (first[3], second[3]):
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)

@@ -145,7 +145,7 @@ def test_a_spool_that_a_server_writes_rolls_and_empties_meanwhile_is_sound_every
         flowing.start()
         try:
             for folder in ["spool", "archive"] * 2:
-                assert archived.wait(20)
+                assert archived.wait(60)
                 command = ["journal-verify", str(tmp_path / folder), "-q", "--state", str(tmp_path / "state")]
                 run = kestrelctl(*command)
                 assert (run.code, run.out, run.err) == (0, b"", "")
