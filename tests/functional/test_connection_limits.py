@@ -34,6 +34,7 @@ def test_one_connection_too_many_is_told_and_hung_up_on(tmp_path):
         for _ in range(20):
             with QueueClient(daemon.port) as late:
                 late.expect_end(TOO_MANY)
+        daemon.logged("connection limit of")
         assert sum("connection limit of" in line for line in daemon.log) == 1
         assert int(inside[0].stats()["rejected_connections"]) == 20
         inside[1].close()
