@@ -506,6 +506,7 @@ def test_more_connections_than_there_is_room_for_are_closed_and_the_queues_serve
     try:
         client.put(queue, b"x")
         assert client.get(queue) == b"x"
+        assert ask(daemon, "/healthz").status == 200  # on a later connection: it has accepted all of them
         refused = 0
         for one in crowd:
             one.settimeout(PATIENCE_S)
