@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,6 +108,16 @@ def test_what_runs_in_the_process_of_the_tests_does_as_one_of_its_own_and_leaves
             assert kestrelctl(*line) == here
     finally:
         del kestrelctl.environment["XDG_CONFIG_HOME"]
+
+
+@pytest.mark.parametrize("asked", [b"", b"\x0f", b"\x0f\0\0\0"])
+def test_who_is_ended_while_it_asks_leaves_the_others_alone(kestrelctl: Kestrelctl, asked: bytes) -> None:
+    """As by `timeout` in a completion on a busy machine."""
+    assert kestrelctl.script("sh", "kestrelctl --version").code == 0
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(forked._door()[1]))
+        asking.sendall(asked)
+    assert kestrelctl.script("sh", "kestrelctl --version").code == 0
 
 
 def around() -> list[object]:

@@ -182,6 +182,8 @@ def _forker(module: str) -> socket.socket:
     command += map(str, passed)
     process = subprocess.Popen(command, stdin=theirs, cwd=ROOT, env=environment(), pass_fds=passed)
     theirs.close()
+    if passed:
+        _door()[0].close()  # who asks when nobody listens any more starts as for users
     _forkers.append(process.pid)
     atexit.register(lambda: (ours.close(), process.wait()))
     return ours
@@ -238,10 +240,16 @@ class _Forking:
         return None
 
     def _fork_for_stand_in(self, asking: socket.socket) -> list[str] | None:
-        head, (folder, *descriptors), _, _ = socket.recv_fds(asking, LENGTH.size, 4)
-        numbers, words, given, session, umask, ignored = marshal.loads(
-            asking.recv(*LENGTH.unpack(head), socket.MSG_WAITALL)
-        )
+        head, passed, _, _ = socket.recv_fds(asking, LENGTH.size, 4)
+        length = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
+        request = asking.recv(length, socket.MSG_WAITALL) if length else b""
+        if not passed or not length or len(request) < length:  # it has been ended meanwhile
+            for descriptor in passed:
+                os.close(descriptor)
+            asking.close()
+            return None
+        folder, *descriptors = passed
+        numbers, words, given, session, umask, ignored = marshal.loads(request)
         arguments = [os.fsdecode(word) for word in words]
         variables = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
         # In a session of its own it has another terminal, which a completion does not care for.

@@ -34,14 +34,15 @@ def asked(path: bytes, arguments: list[bytes]) -> int:
         connection.connect(path)
     except OSError:
         return NOT_STARTED
-    for number in PASSED_ON:
-        if number not in ignored:
-            _signal.signal(number, lambda number, frame: connection.send(bytes((number,))) and None)
     folder = posix.open(".", posix.O_RDONLY)
     descriptors = b"".join(one.to_bytes(4, sys.byteorder) for one in (folder, *numbers))
     connection.sendmsg([len(request).to_bytes(4, "little")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
     posix.close(folder)
     connection.sendall(request)
+    # Not before: a signal that comes while it asks ends it, and is not taken for a part of what it asks.
+    for number in PASSED_ON:
+        if number not in ignored:
+            _signal.signal(number, lambda number, frame: connection.send(bytes((number,))) and None)
     status = connection.recv(STATUS_BYTES)
     return int.from_bytes(status, "little") if status else sys.exit("who forks kestrelctl has gone")
 
