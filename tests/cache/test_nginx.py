@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 import pytest
 
 from kestreld.recipes import LogQueue, Servers
+from tests.support.waiting import until
 from tests.support.wire import connected
 
 START_S: Final = 60
@@ -57,15 +57,18 @@ def nginx(cache_port: int, tmp_path: Path) -> Iterator[str]:
     command = [program, "-p", str(tmp_path), "-e", str(tmp_path / "error.log"), "-c", str(config)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        until = time.monotonic() + START_S
-        while not (tmp_path / "http.sock").exists():
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < until, f"nginx does not listen after {START_S} s"
-            time.sleep(0.01)
+        until(lambda: listens(tmp_path / "http.sock") or process.poll() is not None, "nginx to listen")
+        assert process.poll() is None, process.communicate()[1]
         yield str(tmp_path / "http.sock")
     finally:
         process.kill()
         process.communicate()
+
+
+def listens(path: Path) -> bool:
+    """The socket has its name before somebody listens there."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def fetched(path: str, key: str) -> tuple[int, bytes]:
