@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from pathlib import Path
 from queue import SimpleQueue
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Final
 
 from kestrelctl.commands.declared import argument, bad_value, option
@@ -15,13 +14,11 @@ from kestrelctl.shell.output import say, show, write_data
 from kestrelctl.shell.signals import signals_held
 
 if TYPE_CHECKING:
-    from kestrelctl.remote.job_cluster import JobCluster
     from kestrelctl.remote.started_nodes import StartedNode
 
 NODES_MAX: Final = 32
 ANSWER_MS: Final = 5_000
 AGREE_MS: Final = 30_000
-ROUND_S: Final = 0.1
 
 
 def cluster_start(
@@ -90,28 +87,16 @@ def cluster_start(
 
 def _meet(nodes: "list[StartedNode]") -> None:
     from kestrelctl.remote.access import login_of
-    from kestrelctl.remote.agreeing import until_agreed
+    from kestrelctl.remote.agreeing import tell_once_loaded, until_agreed
     from kestrelctl.remote.job_cluster import JobCluster
 
     first, *others = nodes
     cluster = JobCluster(first.places["disque"], ANSWER_MS, login_of())
     for node in others:
         host, _, port = node.places["disque"].rpartition(":")
-        _tell(cluster, ["CLUSTER", "MEET", host, port, node.places["cluster"].rpartition(":")[2]])
+        order = ["CLUSTER", "MEET", host, port, node.places["cluster"].rpartition(":")[2]]
+        tell_once_loaded(cluster, order, AGREE_MS)
     until_agreed(cluster, [node.places["disque"] for node in others], frozenset(), AGREE_MS)
-
-
-def _tell(cluster: "JobCluster", order: list[str]) -> None:
-    """Give an order once the node has read its job log: it listens before that."""
-    until_s = monotonic() + AGREE_MS / 1000
-    while True:
-        try:
-            cluster.tell(order)
-            return
-        except Failure as failure:
-            if failure.code != ExitCode.TRY_AGAIN or monotonic() >= until_s:
-                raise
-        sleep(ROUND_S)
 
 
 def _introduction(nodes: "list[StartedNode]", folder: Path, *, is_kept: bool) -> str:

@@ -11,6 +11,19 @@ from kestreld.client import job_commands as commands
 ROUND_S: Final = 0.1
 
 
+def tell_once_loaded(nodes: JobCluster, order: list[str], wait_ms: int) -> None:
+    """Give an order to a node that may still be reading its job log: it listens before that. Raises Failure."""
+    until_s = monotonic() + wait_ms / 1000
+    while True:
+        try:
+            nodes.tell(order)
+            return
+        except Failure as failure:
+            if failure.code != ExitCode.TRY_AGAIN or monotonic() >= until_s:
+                raise
+        sleep(ROUND_S)
+
+
 def until_agreed(nodes: JobCluster, addresses: list[str], new: frozenset[str], wait_ms: int) -> None:
     """Return once all nodes know and reach each other, and those of these ids. Raises Failure.
 

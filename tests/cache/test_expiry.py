@@ -1,7 +1,6 @@
 """Expiries of seconds and delays of flush_all, on a memcached and on kestreld's cache at once."""
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -9,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.cache.test_same_as_memcached import Side
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long  # for time goes by
 
-PATIENCE_S: Final = 20
 SHORT_S: Final = 3  # the longest expiry that is over in the end
 LANES: Final = 100  # whatever is done to one key is a lane: all of them share one wait
 
@@ -39,13 +38,6 @@ def stream(parts: list[list[bytes]]) -> bytes:
     return b"".join([b"".join(part).replace(b"@", b"lane%d" % number) for number, part in enumerate(parts)])
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def is_gone(sides: list[Side]) -> bool:
     return all(b"VALUE marker" not in side.answers(b"get marker\r\n", []) for side in sides)
 
@@ -62,7 +54,7 @@ def test_short_expiries_end_alike(
     answers = [side.answers(forget + before + b"set marker 0 %d 1\r\nx\r\n" % SHORT_S, []) for side in sides]
     assume(time.monotonic() < started + 0.8)  # else something may have expired already
     assert answers[1] == answers[0]
-    wait_until(lambda: is_gone(sides))
+    until(lambda: is_gone(sides), "the marker to expire")
     assert sides[1].answers(after, []) == sides[0].answers(after, [])
 
 
@@ -82,6 +74,6 @@ def test_a_delayed_flush_all_takes_what_was_stored_before_its_time(
     before = b"flush_all\r\nset a 0 0 1\r\na\r\n" + FLUSHES[flush] + b"get a\r\nset b 0 0 1\r\nb\r\nget b\r\n"
     answers = [side.answers(before + b"set marker 0 4 1\r\nx\r\n", []) for side in sides]
     assert answers[1] == answers[0]
-    wait_until(lambda: is_gone(sides))
+    until(lambda: is_gone(sides), "the marker to expire")
     after = b"get a b\r\nadd a 0 0 1\r\n1\r\nset c 0 0 1\r\nc\r\nget a b c\r\nflush_all\r\n"
     assert sides[1].answers(after, []) == sides[0].answers(after, [])

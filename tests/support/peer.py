@@ -8,9 +8,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
-PATIENCE_S: Final = 60
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass(slots=True)

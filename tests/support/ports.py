@@ -4,8 +4,6 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -15,17 +13,26 @@ BUS_OFFSET: Final = 10_000  # of a node's bus, above the port of its clients
 
 
 def _ports() -> Iterator[int]:
-    """Below those that the kernel gives to clients, and to who asks for any: nobody else has one while a server that
-    listened there is down. No two processes of a run have the same: each takes a file of that name.
+    """Ports below those that the kernel gives to clients and to sockets bound to port 0: nobody takes one while its
+    server is down. Each is reserved with a file, so no two processes of a run have the same.
     """
-    folder = Path(tempfile.gettempdir())
-    for number in count(os.getpid() * 100):
+    folder, first = Path(tempfile.gettempdir()), os.getpid() * 100
+    for number in range(first, first + PORTS):
         port = FIRST + number % PORTS
-        with suppress(FileExistsError, OSError):
-            os.close(os.open(folder / f"port-{port}", os.O_CREAT | os.O_EXCL))
-            for one in (port, port + BUS_OFFSET):
-                socket.create_server(("", one)).close()
+        try:
+            (folder / f"port-{port}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        if _is_free(port) and _is_free(port + BUS_OFFSET):
             yield port
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 _free: Final = _ports()

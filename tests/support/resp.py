@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-PATIENCE_S: Final = 60.0
+from tests.support.waiting import PATIENCE_S
 
 
 class Status(bytes):

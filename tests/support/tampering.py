@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from tests.support.waiting import PATIENCE_S
+
 VALUE: Final = re.compile(rb"VALUE [^\r]* (\d+)\r\n")
-PATIENCE_S: Final = 60
 
 Tamper = Callable[[bytes], bytes]
 Admit = Callable[[bytes], bool]

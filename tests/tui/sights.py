@@ -17,13 +17,13 @@ from textual.screen import Screen
 
 from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestreld.client.access import Login
+from tests.support.waiting import PATIENCE_S
 from tui.app import Console
 from tui.figures import FIGURES, QueueRow
 from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.snapshots import HELD_COUNT, KEYS, Figures, Snapshot
 
-PATIENCE_S: Final = 60.0
 INTERVAL_MS: Final = 100
 Driving = Callable[[Pilot[None]], Awaitable[None]]
 
