@@ -522,6 +522,16 @@ def test_more_connections_than_there_is_room_for_are_closed_and_the_queues_serve
     daemon.logged("connection limit of 80 reached")
 
 
+def test_no_more_connections_stay_open_than_there_is_room_for_however_many_come_at_once(tmp_path: Path):
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:
+        for _ in range(12):  # waves, of which every other one or so meets the bad moment
+            with ExitStack() as stack:
+                crowd = [stack.enter_context(admin_connection(daemon)) for _ in range(320)]
+                assert ask(daemon, "/healthz").status == 200  # on a later connection: it has accepted all of them
+                gone = select.select(crowd, [], [], 0)[0]
+                assert len(crowd) - len(gone) <= 80
+
+
 def test_connections_that_are_gone_take_no_room(tmp_path: Path):
     """However many requests come one after the other: nobody is pushed out for those that have been answered."""
     with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:

@@ -160,6 +160,9 @@ class AdminListener(BoundListener):
         except OSError:  # it has gone already, or cannot agree on TLS
             connection.close()
             return
+        # In the step in which it no longer is one that connects: one counted twice would let others in for it.
+        if (task := asyncio.current_task()) is not None:
+            self._connecting.pop(task, None)
         self._active_at_ms[transport] = self.clock.monotonic_ms
 
     def resume(self) -> None:
