@@ -18,6 +18,8 @@ endif
 
 # Three files of four that pip installs are never imported: those that are get compiled then.
 export PIP_COMPILE := 0
+# With the newest pip: one of 2023 takes twice as long to choose versions.
+MAKE_VENV = PIP_QUIET=1 $(PYTHON) -m venv --upgrade-deps
 
 MAKEFLAGS += --no-print-directory
 .PHONY: check help setup demo run lint test test-all test-long test-compiled test-spark test-clients test-delta screens fuzz simulate fresh-seeds prove \
@@ -162,7 +164,7 @@ compiled: $(COMPILED)/.installed ## kestreld with its hot modules compiled by my
 KEPT_BUILDS := $${XDG_CACHE_HOME:-$${HOME:-$$PWD/$(COMPILED)}/.cache}/kestreld
 
 $(COMPILED)/.installed: pyproject.toml $(shell find kestreld kestrelctl kestrelspark tui packaging completions -type f -not -name '*.pyc')
-	@test -x $(COMPILED)/bin/python || $(PYTHON) -m venv $(COMPILED)
+	@test -x $(COMPILED)/bin/python || $(MAKE_VENV) $(COMPILED)
 	@echo "compiling kestreld into $(COMPILED): minutes, unless it has been compiled before"
 	@KESTRELD_COMPILE=1 KESTRELD_COMPILE_CACHE="$(KEPT_BUILDS)" \
 	    $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
@@ -193,7 +195,7 @@ test-delta: $(DELTA)/.installed ## ingest into Delta tables, in .venv-delta with
 
 # Spark looks into Maven's folder before it asks a registry itself.
 $(DELTA)/.installed: pyproject.toml
-	@test -x $(DELTA)/bin/python || $(PYTHON) -m venv $(DELTA)
+	@test -x $(DELTA)/bin/python || $(MAKE_VENV) $(DELTA)
 	@echo "installing kestreld with Spark and Delta into $(DELTA)"
 	@$(DELTA)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,dev]' 'pyspark==4.2.0' \
 	    'delta-spark==$(DELTA_VERSION)'
@@ -209,7 +211,7 @@ report: $(SPARK)/.installed ## run kestreld under load for a few seconds and ana
 $(SPARK)/.installed: pyproject.toml
 	@command -v $(JAVA) >/dev/null || { \
 	    echo "Java 17 or newer not found: apt install default-jre-headless, or set JAVA_HOME" >&2; exit 1; }
-	@test -x $(SPARK)/bin/python || $(PYTHON) -m venv $(SPARK)
+	@test -x $(SPARK)/bin/python || $(MAKE_VENV) $(SPARK)
 	@echo "installing kestreld with Spark into $(SPARK)"
 	@$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark-fast,spark-test,dev]'
 	@touch $@
@@ -250,4 +252,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	    echo "kestreld needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1 | tail -1)" >&2; \
 	    echo "name another one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@$(MAKE_VENV) $(VENV) || { rm -rf $(VENV); exit 1; }
