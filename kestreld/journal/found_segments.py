@@ -1,7 +1,7 @@
 """The segment files of a damaged journal: what their headers and names say, and what of them can still be read."""
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld.errors import JournalCorrupt
@@ -10,6 +10,7 @@ from kestreld.journal.records import (
     FRAME_BYTES,
     TYPE_OFFSET,
     Checkpoint,
+    Range,
     Type,
     checked_end,
     find_whole_records,
@@ -23,6 +24,7 @@ READ_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4096
 HEADER_LOOK_BYTES: Final = 512
 CHECKPOINT_LOOK_BYTES: Final = 4096  # a longer one is not corrected
+UNREAD: Final = "the disk cannot read all of it"
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class FoundSegment:
     """A segment as it is found. `end` is what counts of the file, `missing_bytes` what it is too short by.
 
     `header` and `checkpoint` are None where they are not whole; `problem` is what is wrong with the header, or "".
+    `unread` is what the disk could not read of it the last time, as offsets from and to before.
     """
 
     path: str
@@ -41,6 +44,7 @@ class FoundSegment:
     checkpoint: Checkpoint | None = None
     missing_bytes: int = 0
     problem: str = ""
+    unread: list[Range] = field(default_factory=list)
 
     @property
     def is_compacted(self) -> bool:
@@ -72,23 +76,31 @@ def records_in(path: str, content: bytes, queue: str) -> int:
 
 def read_segment(files: FileLayer, segment: FoundSegment) -> Generator[None, None, bytes]:
     """What counts of a segment, read in steps. Raises OSError."""
-    return (yield from read_readable(files, segment.path, segment.end))
+    segment.unread.clear()
+    return (yield from read_readable(files, segment.path, segment.end, segment.unread))
 
 
-def read_readable(files: FileLayer, path: str, end: int) -> Generator[None, None, bytes]:
-    """A file up to `end`, read in steps; pages that the disk cannot read any more are zeros. Raises OSError."""
+def read_readable(files: FileLayer, path: str, end: int, unread: list[Range]) -> Generator[None, None, bytes]:
+    """A file up to `end`, read in steps. Pages that the disk cannot read any more are zeros; where they are is added to
+    `unread`. Raises OSError.
+    """
     fd = files.open_read(path)
     try:
         chunks = []
         for offset in range(0, end, READ_BYTES):
-            chunks.append(_read_at(files, fd, min(READ_BYTES, end - offset), offset))
+            chunks.append(_read_at(files, fd, min(READ_BYTES, end - offset), offset, unread))
             yield
     finally:
         files.close(fd)
     return b"".join(chunks)
 
 
-def _read_at(files: FileLayer, fd: int, size_bytes: int, offset: int) -> bytes:
+def is_unread(unread: list[Range], start: int, end: int) -> bool:
+    """Whether the disk could not read some of what lies from `start` to before `end`."""
+    return any(first < end and start < behind for first, behind in unread)
+
+
+def _read_at(files: FileLayer, fd: int, size_bytes: int, offset: int, unread: list[Range]) -> bytes:
     """As the disk gives it; pages that it cannot read any more are zeros."""
     try:
         return files.read_at(fd, size_bytes, offset)
@@ -96,19 +108,20 @@ def _read_at(files: FileLayer, fd: int, size_bytes: int, offset: int) -> bytes:
         if not files.is_bad_block(error):
             raise
     if size_bytes <= PAGE_BYTES:
+        unread.append((offset, offset + size_bytes))
         return bytes(size_bytes)
     half = -(-size_bytes // PAGE_BYTES // 2) * PAGE_BYTES
-    return _read_at(files, fd, half, offset) + _read_at(files, fd, size_bytes - half, offset + half)
+    return _read_at(files, fd, half, offset, unread) + _read_at(files, fd, size_bytes - half, offset + half, unread)
 
 
 def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
     fd = files.open_read(segment.path)
     try:
-        start = _read_at(files, fd, min(segment.end, READ_BYTES), 0)
+        start = _read_at(files, fd, min(segment.end, READ_BYTES), 0, segment.unread)
         _read_header(segment, start, queue)
         needed = record_end(start, segment.records_at)
         if len(start) < needed <= segment.end:
-            start = _read_at(files, fd, needed, 0)
+            start = _read_at(files, fd, needed, 0, segment.unread)
     finally:
         files.close(fd)
     record_type, end = checked_end(start, segment.records_at)
@@ -142,6 +155,8 @@ def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:
         if "version" in problem.reason:
             raise
         segment.problem = problem.reason
+        if is_unread(segment.unread, 0, HEADER_LOOK_BYTES):
+            segment.problem = "the disk cannot read the segment header"
         segment.header, segment.records_at = _corrected_header(start, segment.path)
     if segment.header is None:
         guess = len(encode_header(Header(0, segment.number, segment.first_id, 0, queue)))

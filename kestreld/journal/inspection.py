@@ -13,7 +13,7 @@ from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, RecordsDisagree
 from kestreld.files import FileLayer
 from kestreld.journal import records
-from kestreld.journal.found_segments import FoundSegment, find_segments, read_segment
+from kestreld.journal.found_segments import UNREAD, FoundSegment, find_segments, is_unread, read_segment
 from kestreld.journal.known_readers import KnownReaders, undone
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.recovery import missing_words, settle, survey
@@ -30,7 +30,8 @@ IDS_AT_MOST: Final = 1 << 32
 class Damage:
     """A stretch that holds no whole record, and the ids of the items that were lost with it.
 
-    `lost_from` is not 0 where nobody can tell how many items there were from that id on.
+    `may_hide`: it may have held any number of items. `lost_from` is not 0 where nobody can tell how many there were
+    from that id on.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Damage:
     size_bytes: int
     reason: str
     is_item: bool = False  # it has the looks of one
+    may_hide: bool = False
     lost: list[records.Range] = field(default_factory=list)
     lost_from: int = 0
 
@@ -213,7 +215,7 @@ class Inspection:
     ) -> Generator[None, None, bool]:
         """Take note of all that stands in a segment; whether whole records follow what is bad."""
         if part.problem:
-            self._suspect(Damage(part.path, 0, part.records_at, part.problem))
+            self._suspect(Damage(part.path, 0, part.records_at, part.problem, may_hide=part.header is None))
             found.append(self._suspects[-1])
         buffer = yield from read_segment(self._files, part)
         salvage = Salvage(buffer, part.records_at, part.first_id, end_id)
@@ -226,7 +228,7 @@ class Inspection:
             if record_type == records.Type.PUT:
                 self._meet_item(buffer, at, end, is_counted=is_counted, after_base=after_base)
             elif record_type == 0:
-                self._suspect(Damage(part.path, at, end - at, _what_is_bad(buffer, at), self._may_be_item(buffer, at)))
+                self._suspect(self._bad_stretch(part, buffer, at, end))
                 found.append(self._suspects[-1])
                 for record in salvage.readers:
                     self.known_readers.recall(record[records.FRAME_BYTES :])
@@ -245,6 +247,12 @@ class Inspection:
             self._suspect(Damage(part.path, len(buffer), 0, reason))
             found.append(self._suspects[-1])
         return goes_on
+
+    def _bad_stretch(self, part: FoundSegment, buffer: bytes, at: int, end: int) -> Damage:
+        is_item, is_bad = self._may_be_item(buffer, at), is_unread(part.unread, at, end)
+        # One record of which only the content is wrong, and zeros that nothing was written to, hide none.
+        may_hide = is_bad or (records.record_end(buffer, at) != end and bool(buffer[at:end].strip(b"\0")))
+        return Damage(part.path, at, end - at, UNREAD if is_bad else _what_is_bad(buffer, at), is_item, may_hide)
 
     def _may_be_item(self, buffer: bytes, at: int) -> bool:
         next_id = self._expected.to_bytes(8, "little")
@@ -303,7 +311,9 @@ class Inspection:
             self.damages.append(self._suspects[-1])
         suspects = list(self._suspects)
         self._reach(self.state.next_id)
+        hiding = [damage for damage in suspects if damage.may_hide and self._problem is not None]
         is_gone = self.last_number > self._last_found or (suspects and part.end <= part.records_at)
+        is_gone = is_gone or (part.header is None and bool(hiding))  # nor does its length say how many there were
         if self._server is None and is_gone:
             suspects[-1].lost_from = self.state.next_id
             self.state.next_id += IDS_AT_MOST
@@ -313,6 +323,8 @@ class Inspection:
             damage.lost.append((self.state.next_id, self.state.next_id))
             self.state.next_id += 1
             self._expected = self.state.next_id
+        if self._server is None and hiding and not is_gone:
+            hiding[-1].lost_from = self.state.next_id
         bad_bytes = sum(damage.size_bytes for damage in suspects)
         self.state.next_id += bad_bytes // records.PUT_HEADER_BYTES
 

@@ -12,7 +12,7 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion
 from kestreld.files import FileLayer
-from kestreld.journal.found_segments import read_readable
+from kestreld.journal.found_segments import UNREAD, is_unread, read_readable
 from kestreld.journal.inspection import MAY_BE_LOST
 from kestreld.journal.job_records import JobType, checked_job_end, needs_clusters, read_done, read_job
 from kestreld.journal.job_salvage import JobSalvage, result_of
@@ -31,12 +31,14 @@ from kestreld.journal.job_tails import cut_as_a_start_does
 from kestreld.journal.job_verify import verify_job_log
 from kestreld.journal.marker import find_marker
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import FRAME_BYTES, why_bad
+from kestreld.journal.records import FRAME_BYTES, Range, why_bad
 from kestreld.journal.replacement import Replacement, finish_repairs
 
 # What says how much is on disk, and what is queued, does not hold of a log with gaps.
 LEFT_OUT: Final = (JobType.SYNC, JobType.QUEUED, JobType.STOPPED)
 WRITE_BYTES: Final = 1 << 20
+LOST: Final = f"jobs in them {MAY_BE_LOST}"
+NONE_LOST: Final = "no job known to be lost"
 
 
 @dataclass(slots=True)
@@ -141,8 +143,9 @@ class _JobRepair:
         since_ms = 0
         for one in self._parts:
             end = min(one.used_bytes, one.size_bytes)
-            salvage = JobSalvage(result_of(read_readable(self._files, one.path, end)), since_ms)
-            for record_type, record in self._whole(one, salvage):
+            unread: list[Range] = []
+            salvage = JobSalvage(result_of(read_readable(self._files, one.path, end, unread)), since_ms)
+            for record_type, record in self._whole(one, salvage, unread):
                 body = record[FRAME_BYTES:]
                 if record_type == JobType.JOB:
                     live.add(read_job(body).job_id)
@@ -155,30 +158,33 @@ class _JobRepair:
             since_ms = salvage.first_ms or since_ms
         self.report.jobs = len(live)
 
-    def _whole(self, one: FoundJobSegment, salvage: JobSalvage) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, one: FoundJobSegment, salvage: JobSalvage, unread: list[Range]) -> Iterator[tuple[int, bytes]]:
         """Type and bytes of each record that counts; what is bad goes into the report."""
         buffer = salvage.buffer
         if one.problem is not None:
-            self._report(one, 0, one.problem.reason, min(HEADER_BYTES, len(buffer)))
+            loss = NONE_LOST if len(buffer) > HEADER_BYTES else LOST  # else the rest of it says what is
+            self._report(one, 0, one.problem.reason, min(HEADER_BYTES, len(buffer)), loss)
+        may_end_in_zeros = one is self._parts[-1] and one.problem is None
         for record_type, at, end in salvage.pieces():
             if not record_type:
-                if one is not self._parts[-1] or buffer[at:].strip(b"\0"):  # the last one may end in unused zeros
+                is_bad = is_unread(unread, at, end)
+                if is_bad or not may_end_in_zeros or buffer[at:].strip(b"\0"):
                     code = checked_job_end(buffer, at)[1]
-                    self._report(one, at, why_bad(code) if code < 0 else "it stands in a job's body", end - at)
+                    reason = UNREAD if is_bad else why_bad(code) if code < 0 else "it stands in a job's body"
+                    self._report(one, at, reason, end - at)
             elif record_type not in LEFT_OUT:
                 yield record_type, buffer[at:end]
         if one.size_bytes < one.used_bytes:
             self._report(one, one.size_bytes, "the file ends here", one.used_bytes - one.size_bytes)
 
-    def _report(self, one: FoundJobSegment, at: int, reason: str, size_bytes: int) -> None:
-        loss = f"jobs in them {MAY_BE_LOST}" if at else "no job known to be lost"
+    def _report(self, one: FoundJobSegment, at: int, reason: str, size_bytes: int, loss: str = LOST) -> None:
         self.report.damages.append(f"{one.path}: byte {at}: {reason}; {size_bytes} bytes left out, {loss}")
 
     def _version_of(self, one: FoundJobSegment) -> int:
         """That of its header, or one that its records need. Raises OSError."""
         if one.header is not None:
             return one.header.version
-        buffer = result_of(read_readable(self._files, one.path, min(one.used_bytes, one.size_bytes)))
+        buffer = result_of(read_readable(self._files, one.path, min(one.used_bytes, one.size_bytes), []))
         whole = [(kind, buffer[at + FRAME_BYTES : end]) for kind, at, end in JobSalvage(buffer, 0).pieces() if kind]
         return VERSION_OF_CLUSTERS if any(needs_clusters(kind, body) for kind, body in whole) else VERSION
 

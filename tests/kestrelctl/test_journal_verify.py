@@ -270,14 +270,23 @@ def test_the_folder_of_one_queue_that_still_ends_in_half_a_record_while_its_serv
     assert own_kestrelctl("journal-verify", "-q", str(_segment(filled, "work").parent)).code == 0
 
 
-def test_a_repair_of_an_empty_segment_says_what_may_be_lost(filled: Daemon, own_kestrelctl: Kestrelctl) -> None:
+@pytest.mark.parametrize(
+    ("is_zeroed", "reason"),
+    [(False, "the segment header is cut short"), (True, "a record of length zero")],
+    ids=["emptied", "zeros"],
+)
+def test_a_repair_of_an_empty_segment_says_what_may_be_lost(
+    filled: Daemon, own_kestrelctl: Kestrelctl, reason: str, *, is_zeroed: bool
+) -> None:
     filled.stop()
     segment = _segment(filled, "work")
+    size_bytes = segment.stat().st_size
     os.truncate(segment, 0)
+    os.truncate(segment, size_bytes * is_zeroed)
     assert own_kestrelctl("journal-verify", "-q", str(filled.spool)).code == 65
     run = own_kestrelctl("journal-verify", "--repair", str(filled.spool), "-q", "-o", "ndjson")
     assert (run.code, json.loads(run.out)["queue"]) == (1, "work")
-    assert "the segment header is cut short; items from 1 on may be lost\n" in run.err
+    assert f"{reason}; items from 1 on may be lost\n" in run.err
     filled.start()
     assert own_kestrelctl("put", "work", "more").code == 0
     assert own_kestrelctl("get", "work").out == b"more"

@@ -145,6 +145,8 @@ def is_mended(sample: Path, tmp_path: Path, damaged: Contents) -> JobRepairRepor
         assert (report.damages, report.kept_at) == ([], "")
         return report
     assert found == expected(before, {**dict.fromkeys(before, b""), **after})
+    gone = expected(before, before).keys() - found.keys()
+    assert any("may be lost" in damage for damage in report.damages) or not gone, "jobs are lost without a word"
     assert report.damages
     assert contents(Path(report.kept_at)) == after
     assert report.jobs == len(found)
@@ -175,12 +177,14 @@ def damaged_in_many_ways(before: Contents) -> Iterator[Contents]:
         content = before[name]
         yield {name: zeroed(content, 1)}
         yield {name: zeroed(content, 0)}
+        yield {name: bytes(len(content))}
         yield {name: flipped(content, len(content) * 4)}
         yield {name: b""}
         yield {name: content[:-300]}
         yield {name: flipped(content, 200)}
     yield {names[0]: b"", names[1]: flipped(before[names[1]], 30), names[3]: zeroed(before[names[3]], 2)}
     yield dict.fromkeys(names, b"")
+    yield {names[-1]: bytes(10)}
 
 
 def test_every_job_that_can_be_read_is_there_again_and_no_other(sample: Path, tmp_path: Path) -> None:
@@ -268,40 +272,65 @@ def test_what_looks_like_records_in_a_body_makes_no_job_and_ends_none(tmp_path: 
     assert not set(lost) & set(found)
 
 
+class BadDisk(QuickFiles):
+    """A page of a segment cannot be read, and nothing behind it."""
+
+    def __init__(self, name: str, page: int, pages: int = 1) -> None:
+        super().__init__()
+        self.name = f".jobs/{name}"
+        self.start, self.end = page * PAGE_BYTES, (page + pages) * PAGE_BYTES
+        self.bad = -1
+
+    def open_read(self, path: str) -> int:
+        fd = super().open_read(path)
+        if path.endswith(self.name):
+            self.bad = fd
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.bad = -1 if fd == self.bad else self.bad
+        super().close(fd)
+
+    def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        if fd == self.bad and max(offset, self.start) < min(offset + size_bytes, self.end, os.fstat(fd).st_size):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read_at(fd, size_bytes, offset)
+
+    def read_file(self, path: str) -> bytes:
+        fd = self.open_read(path)
+        try:
+            return self.read_at(fd, self.size_bytes(path), 0)
+        finally:
+            self.close(fd)
+
+
 def test_a_page_that_the_disk_cannot_read_costs_what_is_on_it(sample: Path, tmp_path: Path) -> None:
-    class BadDisk(QuickFiles):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bad = -1
-
-        def open_read(self, path: str) -> int:
-            fd = super().open_read(path)
-            if path.endswith(".jobs/0000000002.jobs"):
-                self.bad = fd
-            return fd
-
-        def close(self, fd: int) -> None:
-            self.bad = -1 if fd == self.bad else self.bad
-            super().close(fd)
-
-        def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
-            if fd == self.bad and offset < 2 * PAGE_BYTES and offset + size_bytes > PAGE_BYTES:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return super().read_at(fd, size_bytes, offset)
-
-        def read_file(self, path: str) -> bytes:
-            fd = self.open_read(path)
-            try:
-                return self.read_at(fd, self.size_bytes(path), 0)
-            finally:
-                self.close(fd)
-
     before = contents(sample)
     folder = copied(sample, tmp_path, {})
-    report = repaired(folder, BadDisk())
+    report = repaired(folder, BadDisk("0000000002.jobs", 1))
     lost = expected(before, {**before, "0000000002.jobs": zeroed(before["0000000002.jobs"], 1)})
     assert loaded(folder).keys() == lost.keys()
     assert [damage.partition(": byte ")[0] for damage in report.damages] == [f"{folder}/0000000002.jobs"]
+
+
+def test_where_the_last_pages_cannot_be_read_jobs_may_be_lost(tmp_path: Path) -> None:
+    """Also where the first of them begins with a record: zeros at the end of a log are no damage else."""
+    engine = JobEngine(tmp_path / "spool")
+    engine.add(body=b"kept")
+    engine.end_turn()
+    (path,) = engine.segments()
+    filler = PAGE_BYTES - 2 * path.stat().st_size + HEADER_BYTES
+    engine.add(body=bytes(filler + len(b"kept")))
+    engine.end_turn()
+    assert path.stat().st_size == PAGE_BYTES
+    engine.add(body=b"lost")
+    engine.end_turn()
+    engine.files.die()
+    report = repaired(path.parent, BadDisk(path.name, 1))
+    (damage,) = report.damages
+    assert damage.startswith(f"{path}: byte {PAGE_BYTES}: the disk cannot read all of it; ")
+    assert damage.endswith("jobs in them may be lost")
+    assert len(loaded(path.parent)) == report.jobs == 2
 
 
 # What a repair must not do

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.journal.inspection import IDS_AT_MOST
 from kestreld.journal.records import (
     FRAME_BYTES,
     Due,
@@ -150,6 +151,8 @@ def assert_all_that_is_whole_is_delivered(changes: Changes, spans: Spans, where:
     if report.kept_at:
         undone = {one for name in known for one in SAMPLE.undone[name]}
         assert all(report.is_lost(one) for one in lost & undone.intersection(known_to_have_been(changes, lost))), where
+        lost_from = min([damage.lost_from for damage in report.damages if damage.lost_from], default=1 << 64)
+        assert all(report.is_lost(one) or one >= lost_from for one in lost & undone), f"{where}: lost without a word"
         kept = {path.removeprefix(report.kept_at): bytes(data) for path, data in disk.files.items()}
         for path in SAMPLE.segments:
             original = changes.get(path, SAMPLE.files[path])
@@ -274,25 +277,74 @@ def test_a_missing_segment_is_named_with_the_items_that_went_with_it() -> None:
     assert report.lost == len(ids)
 
 
-def test_a_disk_that_cannot_read_a_page_costs_what_is_on_that_page() -> None:
-    class BadBlock(MemoryFiles):
-        def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
-            if self._open[fd] is self.files.get(bad) and offset < 12288 and offset + size_bytes > 8192:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return super().read_at(fd, size_bytes, offset)
+class BadBlocks(MemoryFiles):
+    """Some bytes of the file at `bad` cannot be read."""
 
     bad = ""
-    disk = BadBlock()
-    engine = Engine(SPOOL, disk)
-    engine.put("q", *[b"%0500d" % number for number in range(40)])
-    engine.end_turn()
-    bad = str(next(path for path in disk.files if path.startswith(f"{SPOOL}/q.journal/")))
+    start = 0
+    end = 1 << 30
+
+    def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        content = self._open[fd]
+        end = min(self.end, offset + size_bytes, len(content))
+        if content is self.files.get(self.bad) and max(offset, self.start) < end:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read_at(fd, size_bytes, offset)
+
+    def read_file(self, path: str) -> bytes:
+        fd = self.open_read(path)
+        try:
+            return self.read_at(fd, self.size_bytes(path), 0)
+        finally:
+            self.close(fd)
+
+
+def with_items(disk: MemoryFiles, segment_bytes_max: int = 16 << 20) -> str:
+    """A queue with 40 items, of which a page holds eight; its newest segment."""
+    engine = Engine(SPOOL, disk, max_journal_size_bytes=segment_bytes_max)
+    for first in range(0, 40, 8):
+        engine.put("q", *[b"%0500d" % number for number in range(first, first + 8)])
+        engine.end_turn()
+        engine.maintenance.after_turn()
+    return max(path for path in disk.files if path.startswith(f"{SPOOL}/q.journal/") and path.endswith(".seg"))
+
+
+def test_a_disk_that_cannot_read_a_page_costs_what_is_on_that_page() -> None:
+    disk = BadBlocks()
+    disk.bad, disk.start, disk.end = with_items(disk), 8192, 12288
     report = repair(disk, FakeClock(), f"{SPOOL}/q.journal")
-    assert [damage.path for damage in report.damages] == [bad]
+    assert [damage.path for damage in report.damages] == [disk.bad]
     assert report.lost in range(8, 11)
     delivered = [int(data) for data in Engine(SPOOL, disk).drain("q")]
     assert delivered == sorted(delivered)
     assert len(delivered) == 40 - report.lost
+
+
+@pytest.mark.parametrize("is_readable", [True, False], ids=["zeros", "unreadable"])
+def test_where_the_newest_segment_cannot_be_read_items_may_be_lost_whatever_its_length(*, is_readable: bool) -> None:
+    disk = BadBlocks()
+    newest = with_items(disk, 10_000)
+    first_id = int(newest[-24:-4])
+    assert first_id > 16
+    if is_readable:
+        disk.files[newest][:] = bytes(len(disk.files[newest]))
+    else:
+        disk.bad = newest
+    report = repair(disk, FakeClock(), f"{SPOOL}/q.journal")
+    assert str(report.damages[-1]).endswith(f"; items from {first_id} on may be lost")
+    again = Engine(SPOOL, disk)
+    assert again.reader("q").queue.next_id >= first_id + IDS_AT_MOST
+    assert len(again.drain("q")) == first_id - 1
+
+
+def test_where_the_last_pages_cannot_be_read_the_report_says_from_which_item_on() -> None:
+    disk = BadBlocks()
+    disk.bad, disk.start = with_items(disk), 8192
+    (damage,) = repair(disk, FakeClock(), f"{SPOOL}/q.journal").damages
+    assert str(damage).endswith("the disk cannot read all of it; lost: item 15; items from 16 on may be lost")
+    again = Engine(SPOOL, disk)
+    assert again.reader("q").queue.next_id > 41, "no id is given out again"
+    assert len(again.drain("q")) == 14
 
 
 def test_what_a_failed_commit_left_behind_is_no_part_of_the_journal() -> None:
