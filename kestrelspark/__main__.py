@@ -195,6 +195,8 @@ def _verify(spark: Any, chosen: argparse.Namespace) -> int:
     for problem in result.problems:
         print(problem)
     megabytes = result.size_bytes / 1e6
+    for path in result.removed:
+        _say(f"{path}: removed by its server in the meantime, not read")
     earlier = f"; {result.passed_over} unchanged files skipped" if result.passed_over else ""
     _say(
         f"{result.files} files, {megabytes:,.1f} MB, {result.records:,} records: "

@@ -152,8 +152,9 @@ class JournalReader(datasource.DataSourceReader):
 
     def partitions(self) -> list[datasource.InputPartition]:
         found = discover(self._paths, self._queues, self._selection.since_ms, self._storage.files)
-        bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in found.files))
-        return [FilePartition(files) for files in packed(found.files, bytes_max)]
+        files = [*found.files, *found.missing]
+        bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in files))
+        return [FilePartition(files) for files in packed(files, bytes_max)]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         if not isinstance(partition, FilePartition):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kestreld.errors import JournalCorrupt
+from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.found_segments import records_in
@@ -70,7 +70,8 @@ class Endings:
 @dataclass(slots=True)
 class DamagedStretch:
     """`size_bytes` that cannot be read. `is_torn`: it is the end of a live file that was cut short; whole records in it
-    are ignored (`left_out` is how many), as kestreld does when it starts.
+    are ignored (`left_out` is how many), as kestreld does when it starts. `is_missing`: segments have gone that belong
+    in its folder.
     """
 
     at: int
@@ -78,18 +79,26 @@ class DamagedStretch:
     size_bytes: int = 0
     is_torn: bool = False
     left_out: int = 0
+    is_missing: bool = False
+
+    def error(self, file: JournalFile) -> JournalCorrupt:
+        """What to raise, or to say, of it in a file."""
+        if self.is_missing:
+            return SegmentsMissing(file.path if file.missing else os.path.dirname(file.path), self.reason)
+        return JournalCorrupt(file.path, self.at, self.reason)
 
 
 @dataclass(slots=True)
 class Progress:
-    """What is known while a file is read: readers' names, how much was read, the next item's id, and what was said of
-    items before their PUTs.
+    """What is known while a file is read: readers' names, how much was read, the next item's id, how many items were
+    ever put in the journal, and what was said of items before their PUTs.
     """
 
     names: dict[int, str] = field(default_factory=dict)
     records: int = 0
     synced: bool = False
     next_id: int = 0
+    put_items: int = 0
     due: dict[int, Due] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)
 
@@ -98,11 +107,19 @@ Piece = Puts | Endings | DamagedStretch
 
 
 def contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
-    """The content of a file in order, including damaged stretches."""
+    """The content of a file in order, including damaged stretches, and what is missing behind it."""
+    if file.missing:
+        yield DamagedStretch(0, file.missing, is_missing=True)
+        return
     if file.is_kestrel:
         yield from _kestrel_contents(buffer, file, progress)
-    else:
-        yield from _segment_contents(buffer, file, progress)
+        return
+    is_whole = True
+    for piece in _segment_contents(buffer, file, progress):
+        is_whole = is_whole and not isinstance(piece, DamagedStretch)
+        yield piece
+    if is_whole and file.gap is not None and (words := file.gap.problem(progress.put_items)):
+        yield DamagedStretch(len(buffer), words, is_missing=True)
 
 
 # Segments
@@ -203,6 +220,7 @@ def _damaged_stretch(buffer: bytes, at: int, end: int, file: JournalFile, progre
 
 def _note_ids(block: Block, progress: Progress) -> None:
     if len(block.puts):
+        progress.put_items += len(block.puts)
         progress.next_id = int(block.puts["id"][-1]) + 1
 
 
@@ -334,7 +352,9 @@ def _other_endings(
             change = records.read_reader(body)
             progress.names[change.reader] = change.name
         elif record_type == records.Type.CHECKPOINT:
-            progress.names.update((state.number, state.name) for state in records.read_checkpoint(body).readers)
+            checkpoint = records.read_checkpoint(body)
+            progress.names.update((state.number, state.name) for state in checkpoint.readers)
+            progress.put_items += checkpoint.put_items
         elif record_type == records.Type.SYNC:
             progress.synced = True
     return endings

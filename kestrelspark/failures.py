@@ -8,6 +8,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 CODES: Final = {
     "FileNotFoundError": ExitCode.TRY_AGAIN,
     "JournalCorrupt": ExitCode.CORRUPT,
+    "SegmentsMissing": ExitCode.CORRUPT,
     "ServerTrouble": ExitCode.UNREACHABLE,
     "ItemsLost": ExitCode.IO,
     "BadOption": ExitCode.USAGE,

@@ -69,7 +69,7 @@ def source_batches(source: Source, selection: RowSelection, state: str) -> Itera
         if done_to is not None and follower is not None and _is_done(file, follower, done_to):
             continue
         try:
-            buffer = ENVIRONMENT.read(file.path)
+            buffer = ENVIRONMENT.content(file)
             for batch in file_batches(buffer, file, lasting):
                 if file.is_kestrel:
                     batch = _with_ids(batch, counted)

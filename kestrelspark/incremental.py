@@ -109,7 +109,7 @@ def _reached(spark: Any, files: Sequence[JournalFile]) -> list[Reached]:
 
 
 def _reached_in(file: JournalFile) -> Reached:
-    buffer = ENVIRONMENT.read(file.path)
+    buffer = ENVIRONMENT.content(file)
     try:
         header, at = decode_header(buffer, file.path)
     except JournalCorrupt:

@@ -11,6 +11,7 @@ import numpy as np
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
+from kestreld.journal.beginnings import missing_words
 from kestreld.journal.discovery import JournalFile, server_of
 from kestreld.journal.job_records import JOB_FIELDS_BYTES, JobState, JobType, checked_job_end
 from kestreld.journal.job_segments import (
@@ -56,6 +57,7 @@ CHANGE_DTYPE: Final = np.dtype(
         ("deliveries", "<u4"),
     ]
 )
+LOOKS: Final = 3  # at a folder from which a running server removes segments
 _CHECKSUM_DTYPE: Final = np.dtype([("body_bytes", "<u4"), ("checksum", "<u4")])
 _U32: Final = np.uint64(0xFFFFFFFF)
 _TYPE_SHIFT: Final = np.uint64(56)
@@ -92,18 +94,31 @@ def job_folders(paths: Iterable[str]) -> Iterator[str]:
 
 
 def job_files(folder: str) -> list[JournalFile]:
-    """The segments in a folder that count, in order, whatever is missing or damaged between them. Raises OSError."""
+    """The segments in a folder that count, in order, and what is missing between them. Raises OSError."""
+    for _ in range(LOOKS - 1):
+        with suppress(FileNotFoundError):  # a running server has let one go
+            return _job_files(folder)
+    return _job_files(folder)
+
+
+def _job_files(folder: str) -> list[JournalFile]:
     names = os.listdir(folder)
     marker = find_marker(names)
     floor = marker.floor if marker is not None else 0
-    found: list[tuple[int, int, JobHeader | None]] = []
-    for number in sorted(number for name in names if (number := parse_job_segment_name(name)) is not None):
-        if number >= floor:
-            with suppress(FileNotFoundError):  # a running server has let it go
-                found.append((number, *_look_at(f"{folder}/{job_segment_name(number)}")))
+    numbers = sorted(number for name in names if (number := parse_job_segment_name(name)) is not None)
+    found: list[tuple[int, int, JobHeader | None]] = [
+        (number, *_look_at(f"{folder}/{job_segment_name(number)}")) for number in numbers if number >= floor
+    ]
     log_id = next((header.log_id for _, _, header in found if header is not None), 0)
     found = [one for one in found if one[2] is None or one[2].log_id == log_id]
-    files = []
+    there = [one[0] for one in found]
+    first = floor or min(there, default=1)
+    last = max([*there, marker.number if marker is not None else 0])
+    files = [
+        JournalFile(folder, server_of(folder), FOLDER, "", 0, False, log_id, before + 1, missing=words)
+        for before, after in pairwise([first - 1, *there, last + 1])
+        if after > before + 1 and (words := missing_words(before + 1, after - 1))
+    ]
     for (number, size_bytes, _), (following, _, header) in pairwise([*found, (0, 0, None)]):
         end = header.previous_bytes if header is not None and following == number + 1 else None
         path, is_last = f"{folder}/{job_segment_name(number)}", not following
@@ -130,6 +145,9 @@ def _look_at(path: str) -> tuple[int, JobHeader | None]:
 
 def job_contents(buffer: bytes, file: JournalFile) -> Iterator[JobBlock | DamagedStretch]:
     """The content of a segment in order. After damage it goes on with the next whole record."""
+    if file.missing:
+        yield DamagedStretch(0, file.missing, is_missing=True)
+        return
     buffer = buffer[: file.end]  # what a failed write left behind that does not count
     at, is_synced = HEADER_BYTES, False
     try:

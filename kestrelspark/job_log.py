@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kestreld.errors import JournalCorrupt
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.job_records import (
     ENDS,
@@ -27,6 +26,7 @@ from kestrelspark.job_contents import CHANGE_DTYPE, JOB_DTYPE, JobBlock, job_con
 from kestrelspark.packing import packed
 from kestrelspark.rows import INSTANT, VALUE_BYTES_MAX, Mode, instants, numbers
 from kestrelspark.scanning import scans
+from kestrelspark.storage import ENVIRONMENT
 from kestrelspark.tables import table
 
 _NAMES: Final = pa.list_(pa.string())
@@ -132,8 +132,7 @@ def job_changes(spark: Any, *paths: str, mode: str = Mode.PERMISSIVE) -> Any:
 def _batches(files: Iterable[JournalFile], mode: Mode) -> Iterator[Any]:
     """The rows of some segments. Raises JournalCorrupt in FAILFAST, OSError."""
     for file in files:
-        with open(file.path, "rb") as opened:
-            buffer = opened.read()
+        buffer = ENVIRONMENT.content(file)
         for piece in job_contents(buffer, file):
             columns = _block_columns(buffer, piece) if isinstance(piece, JobBlock) else _corrupt(piece, file, mode)
             for some in columns:
@@ -152,12 +151,12 @@ def _batch(columns: Columns, file: JournalFile) -> Any:
 
 
 def _corrupt(damage: DamagedStretch, file: JournalFile, mode: Mode) -> Iterator[Columns]:
-    words = f"{file.path}: byte {damage.at}: {damage.reason}"
+    words = str(damage.error(file))
     if damage.is_torn:
         if damage.left_out:
             _log.warning("%s: torn tail, %d intact records left out", words, damage.left_out)
     elif mode == Mode.FAILFAST:
-        raise JournalCorrupt(file.path, damage.at, damage.reason)
+        raise damage.error(file)
     elif mode == Mode.PERMISSIVE:
         yield {"_corrupt": pa.array([words])}
     else:

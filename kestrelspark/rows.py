@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from kestreld.errors import JournalCorrupt
 from kestreld.journal.discovery import JournalFile, text_of
 from kestreld.journal.records import Origin
 from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, DamagedStretch, Endings, Progress, Puts, contents
@@ -77,7 +76,7 @@ def batches(
     """The rows of some files. Raises JournalCorrupt in FAILFAST, OSError."""
     for file in files:
         try:
-            buffer = storage.read(file.path)
+            buffer = storage.content(file)
         except FileNotFoundError:
             if missing_is_fine:
                 continue
@@ -104,7 +103,10 @@ def file_batches(
                 yield from _corrupt_batch(piece, file, selection)
                 if selection.mode == Mode.DROPMALFORMED:
                     dropped, dropped_bytes = dropped + 1, dropped_bytes + piece.size_bytes
-                    _log.warning("%s: byte %d: dropped: %s", file.path, piece.at, piece.reason)
+                    if piece.is_missing:
+                        _log.warning("%s", piece.error(file))
+                    else:
+                        _log.warning("%s: byte %d: dropped: %s", file.path, piece.at, piece.reason)
     if dropped:
         _log.warning("%s: %d damaged stretches of %d bytes dropped", file.path, dropped, dropped_bytes)
 
@@ -117,7 +119,9 @@ def _without(puts: Puts, file: JournalFile, storage: Storage) -> Puts:
     for original in file.originals:
         start, stop = np.searchsorted(puts.ids, (original.first_id, original.until_id))  # ids rise
         if which[start:stop].any():
-            which[start:stop] &= ~np.isin(puts.ids[start:stop], _ids_in(storage.read(original.path)))
+            which[start:stop] &= ~np.isin(
+                puts.ids[start:stop], _ids_in(storage.content(replace(file, path=original.path)))
+            )
     return _picked(puts, which)
 
 
@@ -268,9 +272,9 @@ def _origins(puts: Puts, kind: Any, cell: Callable[[Origin], int | str]) -> Any:
 
 def _corrupt_batch(damage: DamagedStretch, file: JournalFile, selection: RowSelection) -> Iterator[Any]:
     if selection.mode == Mode.FAILFAST:
-        raise JournalCorrupt(file.path, damage.at, damage.reason)
+        raise damage.error(file)
     if selection.mode == Mode.PERMISSIVE:
-        words = f"{file.path}: byte {damage.at}: {damage.reason}"
+        words = str(damage.error(file))
         yield _batch({CORRUPT: lambda: pa.array([words])}, 1, file, selection)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from kestreld.files import FileLayer
+from kestreld.journal.discovery import JournalFile, find_moved
 from kestrelspark.options import BadOption, option
 
 Found = TypeVar("Found")
@@ -52,6 +53,22 @@ class Storage:
             with open(path, "rb") as opened:
                 return opened.read()
         return _files(self).read_operators_file(path)
+
+    def content(self, file: JournalFile) -> bytes:
+        """Of a journal's file, also if it was archived since it was found. Raises OSError."""
+        if file.missing:
+            return b""
+        try:
+            return self.read(file.path)
+        except FileNotFoundError:
+            moved = find_moved(self.files, file)
+            if moved is None:
+                raise
+            return self.read(moved)
+
+    def is_there(self, file: JournalFile) -> bool:
+        """Whether a journal's file has not been deleted."""
+        return self.files.exists(file.path) or find_moved(self.files, file) is not None
 
 
 ENVIRONMENT: Final = Storage()

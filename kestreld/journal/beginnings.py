@@ -36,6 +36,26 @@ class Beginning:
         return self.content or files.read_file(self.segment.path)
 
 
+@dataclass(slots=True, frozen=True)
+class Gap:
+    """Numbers that no segment has, `first` to `last`. They were left free for compacted segments, unless fewer items
+    were put before them than `put_items`, as the CHECKPOINT behind them says.
+    """
+
+    first: int
+    last: int
+    put_items: int
+
+    def problem(self, put_items: int) -> str:
+        """What to say where so many items were put before it; "" where nothing is missing."""
+        return missing_words(self.first, self.last) if put_items < self.put_items else ""
+
+
+def missing_words(first: int, last: int) -> str:
+    """What to say of segments that have gone."""
+    return f"segment {first} is missing" if first == last else f"segments {first} to {last} are missing"
+
+
 def look(files: FileLayer, folder: str, names: Sequence[str]) -> list[Beginning]:
     """The beginnings of the segments among the `names` in a folder, in order. Raises OSError."""
     return [open_segment(files, f"{folder}/{name}") for name in names if parse_segment_name(name) is not None]

@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,16 +12,18 @@ from urllib.parse import unquote
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
-from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, read_beginning, take_unfinished
+from kestreld.journal.beginnings import Beginning, Gap, counted_bytes, is_empty, read_beginning, take_unfinished
 from kestreld.journal.job_segments import parse_job_segment_name
 from kestreld.journal.kestrel.format import queue_of, replayed_files
 from kestreld.journal.kestrel.ops import Unreadable, op_end
-from kestreld.journal.marker import find_marker
+from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
+from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.records import ID_MAX, Checkpoint, Kind
 from kestreld.journal.segment import MAGIC, Header, parse_segment_name
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.verify import FOLDER_SUFFIX, missing_at_a_start
 
 SLACK_MS: Final = 3_600_000  # clocks are set back now and then
+LOOKS: Final = 5  # at folders between which a running server moves segments
 _SERVER: Final = re.compile(r"server=([^/]+)")
 
 
@@ -42,6 +44,9 @@ class JournalFile:
     `end_id` follows its last item's id, None = not known. `originals` are segments that may hold some of a compacted
     one's items already. What an earlier run has read does not count: the bytes before `start`, and of a compacted one
     the items before `from_id`.
+
+    `gap` follows it. `missing` is what should be in the folder `path` and is not: then there is nothing to read.
+    `roots` are the paths that were searched, where it may be found again when it was archived.
     """
 
     path: str
@@ -60,6 +65,9 @@ class JournalFile:
     start: int = 0
     from_id: int = 0
     end_id: int | None = None
+    gap: Gap | None = None
+    missing: str = ""
+    roots: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,6 +78,15 @@ class _Segment:
     first_id: int
     size_bytes: int
     beginning: Beginning
+    is_named: bool = False  # itself, so that nothing is known of what is beside it
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
+    @property
+    def is_in_spool(self) -> bool:
+        return self.folder.endswith(FOLDER_SUFFIX)
 
     @property
     def header(self) -> Header | None:
@@ -102,8 +119,11 @@ class KnownReader:
 
 @dataclass(slots=True)
 class Discovery:
+    """`missing` is what the markers in spools say that should be there, beside what the `gap` of a file may be."""
+
     files: list[JournalFile] = field(default_factory=list)
     readers: list[KnownReader] = field(default_factory=list)
+    missing: list[JournalFile] = field(default_factory=list)
 
 
 def discover(
@@ -115,26 +135,44 @@ def discover(
     `files` are those of this machine by default. Raises FileNotFoundError for a path where there is nothing, OSError.
     """
     files = files or FileLayer()
+    roots = tuple(paths)
     segments: dict[str, list[_Segment]] = {}
-    segment_paths: list[str] = []
+    seen, is_settled = _look_at_all(files, roots)
     kestrel_files: dict[tuple[str, str], list[tuple[str, bool]]] = {}
-    for path, named in _walk(files, paths):
+    markers: dict[str, Marker] = {}
+    for path, named in seen.others:
         folder, _, name = path.rpartition("/")
-        if parse_segment_name(name) is not None:
-            segment_paths.append(path)
-        elif parse_job_segment_name(name) is not None:
-            continue  # of no queue
+        if name.endswith(MARKER_SUFFIX) and folder.endswith(FOLDER_SUFFIX):
+            if (marker := find_marker([name, *([markers[folder].name] if folder in markers else [])])) is not None:
+                markers[folder] = marker
         elif (queue := queue_of(name)) is not None and _is_wanted(*_family(queue), queues):
             kestrel_files.setdefault((folder, queue), []).append((name, named))
-    for segment in files.at_once(partial(_look_at, files), segment_paths):
-        if segment is not None and _is_wanted(text_of(_queue_of(segment)), "", queues):
+    for segment in seen.segments:
+        if _is_wanted(text_of(_queue_of(segment)), "", queues):
             segments.setdefault(_journal_of(files, segment), []).append(segment)
     found = Discovery()
     for journal in sorted(segments):
-        _add_journal(found, files, segments[journal], since_ms)
+        _FoundJournal(files, segments[journal], markers, roots, is_settled=is_settled).add_to(found, since_ms)
+    for folder in sorted(markers.keys() - {segment.folder for segment in seen.segments}):
+        queue = _queue_of_folder(folder)
+        if _is_wanted(text_of(queue), "", queues) and is_settled:
+            words = missing_at_a_start(files, folder, [], markers[folder])
+            found.missing += _missing(words, folder, server_of(folder), queue, None)
     for (folder, queue), names in sorted(kestrel_files.items()):
         found.files += _kestrel_files(files, folder, queue, names)
     return found
+
+
+def find_moved(files: FileLayer, file: JournalFile) -> str | None:
+    """Where a segment is that was archived since it was found; None = it was deleted. Raises OSError."""
+    name = file.path.rpartition("/")[2]
+    with suppress(FileNotFoundError):  # of what was searched
+        for path, _ in _walk(files, file.roots):
+            if path.endswith(f"/{name}") and path != file.path and server_of(path) == file.server:
+                segment = _look_at(files, path)
+                if segment is not None and (_queue_of(segment), _journal_id(segment)) == (file.queue, file.journal_id):
+                    return path
+    return None
 
 
 # Walking
@@ -182,6 +220,41 @@ def server_of(path: str) -> str:
 # Segments
 
 
+@dataclass(slots=True)
+class _Seen:
+    segments: list[_Segment] = field(default_factory=list)
+    others: list[tuple[str, bool]] = field(default_factory=list)
+
+
+def _look_at_all(files: FileLayer, paths: Sequence[str]) -> tuple[_Seen, bool]:
+    """The segments that are there, the other files, and whether nothing has moved at last.
+
+    A running server archives segments meanwhile: what has gone from one folder may be in another that was listed
+    before. So spools are looked at until there is nothing new.
+    """
+    looked: dict[str, _Segment | None] = {}
+    for _ in range(LOOKS):
+        names: list[str] = []
+        seen = _Seen()
+        is_named: dict[str, bool] = {}
+        for path, named in _walk(files, paths):
+            name = path.rpartition("/")[2]
+            if parse_segment_name(name) is not None:
+                names.append(path)
+                is_named[path] = named
+            elif parse_job_segment_name(name) is None:  # of no queue
+                seen.others.append((path, named))
+        new = [path for path in names if path not in looked]
+        looked.update(zip(new, files.at_once(partial(_look_at, files), new), strict=True))
+        for path in names:
+            if (segment := looked[path]) is not None:
+                segment.is_named = is_named[path]
+                seen.segments.append(segment)
+        if not new or not any(segment.is_in_spool for segment in seen.segments):
+            return seen, True
+    return seen, False
+
+
 def _look_at(files: FileLayer, path: str) -> _Segment | None:
     """None: it was removed meanwhile."""
     try:
@@ -194,10 +267,21 @@ def _look_at(files: FileLayer, path: str) -> _Segment | None:
 
 
 def _queue_of(segment: _Segment) -> str:
-    """The header's queue, or the folder's: <queue>.journal in a spool, <queue>/<journal_id> in an archive."""
+    """The header's queue, or the folder's."""
+    return segment.header.queue if segment.header is not None else _queue_of_folder(segment.folder)
+
+
+def _journal_id(segment: _Segment) -> int | None:
+    """The header's, or the folder's in an archive."""
     if segment.header is not None:
-        return segment.header.queue
-    *_, folder, name, _ = ("", *segment.path.split("/"))
+        return segment.header.journal_id
+    name = segment.folder.rpartition("/")[2]
+    return int(name) if name.isdecimal() else None
+
+
+def _queue_of_folder(path: str) -> str:
+    """<queue>.journal in a spool, <queue>/<journal_id> in an archive."""
+    *_, folder, name = ("", *path.split("/"))
     if name.isdecimal():
         name = folder
     return unquote(name.removesuffix(FOLDER_SUFFIX), "latin-1")
@@ -225,64 +309,159 @@ def _sibling_journal_id(files: FileLayer, path: str) -> str:
     return folder
 
 
-def _add_journal(found: Discovery, files: FileLayer, segments: list[_Segment], since_ms: int | None) -> None:
-    by_number: dict[int, _Segment] = {}
-    for segment in segments:  # one that is being archived may be in both places
-        other = by_number.get(segment.number)
-        if other is None or segment.size_bytes > other.size_bytes:
-            by_number[segment.number] = segment
-    replaced: set[int] = set()
-    for segment in by_number.values():
-        replaced.update(segment.header.replaced if segment.header is not None else ())
-    plain = {number: segment for number, segment in by_number.items() if not _is_compacted(segment)}
-    journal_id = next((one.header.journal_id for one in by_number.values() if one.header is not None), None)
-    newest = max(by_number)
-    live = _live_numbers(files, by_number[newest])
-    for number in sorted(by_number):
-        segment = by_number[number]
-        originals: tuple[Original, ...] = ()
-        if _is_compacted(segment):
-            assert segment.header is not None
-            if number in replaced or all(one in plain for one in segment.header.replaced):
-                continue  # all that it holds is elsewhere
-            originals = _originals(plain, segment)
-        follower = plain.get(number + 1) or plain.get(number + 2)  # one may be left free for a compacted segment
-        if since_ms is not None and _ended_before(follower, since_ms - SLACK_MS):
-            continue
-        end = None
-        if follower is not None and number not in live and not _is_compacted(segment):
-            if is_empty(segment.beginning, follower.beginning):
+class _FoundJournal:
+    """The segments of a journal in order, wherever they are, each number once."""
+
+    def __init__(
+        self,
+        files: FileLayer,
+        segments: list[_Segment],
+        markers: Mapping[str, Marker],
+        roots: tuple[str, ...],
+        *,
+        is_settled: bool,
+    ) -> None:
+        by_number: dict[int, _Segment] = {}
+        for segment in segments:  # one that is being archived may be in both places
+            other = by_number.get(segment.number)
+            if other is None or segment.size_bytes > other.size_bytes:
+                by_number[segment.number] = segment
+        self._files = files
+        self._by_number = dict(sorted(by_number.items()))
+        self._plain = {number: one for number, one in self._by_number.items() if not _is_compacted(one)}
+        self._newest = by_number[max(by_number)]
+        self._replaced: set[int] = set()
+        for segment in by_number.values():
+            self._replaced.update(segment.header.replaced if segment.header is not None else ())
+        self._journal_id = next((one.header.journal_id for one in by_number.values() if one.header is not None), None)
+        self._markers = markers
+        self._roots = roots
+        self._is_settled = is_settled
+
+    def add_to(self, found: Discovery, since_ms: int | None) -> None:
+        in_folder = self._names_in_spool()
+        live = _live_numbers(self._files, self._newest, in_folder)
+        gaps = self._gaps() if self._is_settled else {}
+        end_ids = self._end_ids()
+        for number, segment in self._by_number.items():
+            originals: tuple[Original, ...] = ()
+            if _is_compacted(segment):
+                assert segment.header is not None
+                if number in self._replaced or all(one in self._plain for one in segment.header.replaced):
+                    continue  # all that it holds is elsewhere
+                originals = _originals(self._plain, segment)
+            # One number may be left free for a compacted segment.
+            follower = self._plain.get(number + 1) or self._plain.get(number + 2)
+            if since_ms is not None and _ended_before(follower, since_ms - SLACK_MS):
                 continue
-            end = _counted_bytes(files, segment, follower)
-        found.files.append(
-            JournalFile(
-                segment.path,
-                segment.server,
-                _queue_of(segment),
-                "",
-                segment.size_bytes,
-                False,
-                journal_id,
-                number,
-                end,
-                number == newest,
-                number in live,
-                originals,
-                _is_compacted(segment),
-                end_id=min((one.first_id for after, one in plain.items() if after > number), default=None),
+            end = None
+            if follower is not None and number not in live and not _is_compacted(segment):
+                if is_empty(segment.beginning, follower.beginning):
+                    continue
+                end = _counted_bytes(self._files, segment, follower)
+            found.files.append(
+                JournalFile(
+                    segment.path,
+                    segment.server,
+                    _queue_of(segment),
+                    "",
+                    segment.size_bytes,
+                    False,
+                    self._journal_id,
+                    number,
+                    end,
+                    segment is self._newest,
+                    number in live,
+                    originals,
+                    _is_compacted(segment),
+                    end_id=end_ids[number],
+                    gap=gaps.get(number),
+                    roots=self._roots,
+                )
             )
+        if self._is_settled and in_folder:
+            words, folder = self._missing(in_folder, gaps.values()), self._newest.folder
+            found.missing += _missing(words, folder, self._newest.server, _queue_of(self._newest), self._journal_id)
+        if self._journal_id is not None:
+            found.readers += _readers(self._by_number, self._journal_id)
+
+    def _names_in_spool(self) -> list[str]:
+        """All names beside the newest segment, where that is in a spool."""
+        if self._newest.is_in_spool:
+            with suppress(FileNotFoundError):  # the queue was deleted meanwhile
+                return self._files.list_dir(self._newest.folder)
+        return []
+
+    def _end_ids(self) -> dict[int, int | None]:
+        """By number the id that no item of a segment has: the first one of those behind it."""
+        end_ids: dict[int, int | None] = {}
+        end_id: int | None = None
+        for number in sorted(self._by_number, reverse=True):
+            end_ids[number] = end_id
+            if number in self._plain:
+                first_id = self._plain[number].first_id
+                end_id = first_id if end_id is None else min(end_id, first_id)
+        return end_ids
+
+    def _gaps(self) -> dict[int, Gap]:
+        """By the number of the segment before it."""
+        gaps = {}
+        for (number, earlier), (following, later) in pairwise(self._plain.items()):
+            if following == number + 1 or later.checkpoint is None or earlier.is_named or later.is_named:
+                continue
+            marker = self._markers.get(later.folder)
+            if earlier.folder == later.folder and marker is not None and later.first_id <= marker.floor:
+                continue  # what nobody needs may be back after a power cut, and not all of it
+            # What stands in for others says all that is alive; the dead ones are in the archive, if there is one.
+            known = self._replaced | self._by_number.keys() if earlier.is_in_spool else self._by_number.keys()
+            free = [one for one in range(number + 1, following) if one not in known]
+            if free:
+                gaps[number] = Gap(free[0], free[-1], later.checkpoint.put_items)
+        return gaps
+
+    def _missing(self, in_folder: list[str], gaps: Iterable[Gap]) -> str:
+        """What the newest segment and the marker of its folder say that is not there, but for the gaps; "" = nothing.
+
+        As `journal-verify` says it. Only a start's own reading tells; it costs as much, so it is for what looks odd.
+        """
+        marker = self._markers.get(self._newest.folder)
+        names = [name for name in in_folder if parse_segment_name(name) is not None]
+        if marker is None or not names or self._newest.is_named:
+            return ""
+        first = next(one for one in self._by_number.values() if one.folder == self._newest.folder)
+        if (
+            first.first_id <= marker.floor
+            and self._newest.number >= marker.number
+            and not self._may_miss_what_is_held_back()
+        ):
+            return ""
+        words = missing_at_a_start(self._files, self._newest.folder, names, marker)
+        return "" if words in [gap.problem(-1) for gap in gaps] else words
+
+    def _may_miss_what_is_held_back(self) -> bool:
+        """Whether there is a gap between segments, and not only a number left free, while items are held back."""
+        if self._newest.checkpoint is None or not self._newest.checkpoint.held_from:
+            return False
+        return any(
+            following > number + 1
+            and later.checkpoint is not None
+            and later.checkpoint.previous_bytes != earlier.size_bytes
+            for (number, earlier), (following, later) in pairwise(self._plain.items())
+            if earlier.folder == self._newest.folder
         )
-    if journal_id is not None:
-        found.readers += _readers(by_number, journal_id)
 
 
-def _live_numbers(files: FileLayer, newest: _Segment) -> set[int]:
+def _missing(words: str, folder: str, server: str, queue: str, journal_id: int | None) -> list[JournalFile]:
+    return [JournalFile(folder, server, queue, "", 0, False, journal_id, missing=words)] if words else []
+
+
+def _live_numbers(files: FileLayer, newest: _Segment, in_folder: list[str]) -> set[int]:
     """Of the segment that its server goes on in, and of newer ones that were being made, which a start sets aside.
 
     Only these may end in a torn tail. A closed one was whole when the next was begun. None are live in an archive.
     """
     folder, _, name = newest.path.rpartition("/")
-    names = list(filter(parse_segment_name, files.list_dir(folder))) if folder.endswith(FOLDER_SUFFIX) else []
+    names = list(filter(parse_segment_name, in_folder))
     if not names or name != names[-1]:
         return set()
     if newest.beginning.problem is None:
@@ -292,8 +471,7 @@ def _live_numbers(files: FileLayer, newest: _Segment) -> set[int]:
     found = [segment.beginning for segment in segments]
     with suppress(JournalCorrupt):  # then the last one is damaged
         live.update(
-            one.segment.number
-            for one in take_unfinished(found, find_marker(files.list_dir(folder)), files.read_operators_file)
+            one.segment.number for one in take_unfinished(found, find_marker(in_folder), files.read_operators_file)
         )
         live.update(one.segment.number for one in found[-1:])
     return live
@@ -307,9 +485,9 @@ def _counted_bytes(files: FileLayer, segment: _Segment, follower: _Segment) -> i
         return None  # it was archived meanwhile
 
 
-def _originals(plain: dict[int, _Segment], compacted: _Segment) -> tuple[Original, ...]:
+def _originals(plain: Mapping[int, _Segment], compacted: _Segment) -> tuple[Original, ...]:
     """By ids: it may stand for another compacted one, which has gone and does not say any more what it stood for."""
-    before = [segment for number, segment in sorted(plain.items()) if number < compacted.number]
+    before = [segment for number, segment in plain.items() if number < compacted.number]
     first_ids = [*(segment.first_id for segment in before), ID_MAX]
     return tuple(
         Original(segment.path, first_id, until_id)
@@ -326,7 +504,7 @@ def _ended_before(follower: _Segment | None, at_ms: int) -> bool:
     return follower is not None and follower.header is not None and follower.header.created_at_ms < at_ms
 
 
-def _readers(by_number: dict[int, _Segment], journal_id: int) -> Iterator[KnownReader]:
+def _readers(by_number: Mapping[int, _Segment], journal_id: int) -> Iterator[KnownReader]:
     """What the CHECKPOINTs in order say of readers that come and go."""
     known: dict[int, KnownReader] = {}
     gone: list[KnownReader] = []

@@ -13,10 +13,11 @@ from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, RecordsDisagree
 from kestreld.files import FileLayer
 from kestreld.journal import records
+from kestreld.journal.beginnings import missing_words
 from kestreld.journal.found_segments import UNREAD, FoundSegment, find_segments, is_unread, read_segment
 from kestreld.journal.known_readers import KnownReaders, undone
 from kestreld.journal.marker import Marker, find_marker
-from kestreld.journal.recovery import missing_words, settle, survey
+from kestreld.journal.recovery import settle, survey
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.verify import common
 

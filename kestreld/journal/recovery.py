@@ -12,7 +12,15 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
 from kestreld.files import FileLayer
-from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, look, open_segment, take_unfinished
+from kestreld.journal.beginnings import (
+    Beginning,
+    counted_bytes,
+    is_empty,
+    look,
+    missing_words,
+    open_segment,
+    take_unfinished,
+)
 from kestreld.journal.due_items import DueItems
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
@@ -224,11 +232,6 @@ def _due_before(files: FileLayer, state: Checkpoint, segments: list[Segment], fl
     for segment in older:
         due.read(files.read_file(segment.path)[: segment.used_bytes], segment)
     return due
-
-
-def missing_words(first: int, last: int) -> str:
-    """What to say of segments that have gone."""
-    return f"segment {first} is missing" if first == last else f"segments {first} to {last} are missing"
 
 
 def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], marker: Marker | None) -> None:

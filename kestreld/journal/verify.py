@@ -10,10 +10,10 @@ from kestreld.config.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
 from kestreld.files import FileLayer
 from kestreld.journal import records
-from kestreld.journal.beginnings import Beginning, counted_bytes, is_empty, open_segment, take_unfinished
+from kestreld.journal.beginnings import Beginning, Gap, counted_bytes, is_empty, open_segment, take_unfinished
 from kestreld.journal.due_items import DueItems
 from kestreld.journal.marker import Marker, find_marker
-from kestreld.journal.recovery import missing_words, must_be_torn, survey
+from kestreld.journal.recovery import must_be_torn, survey
 from kestreld.journal.segment import parse_segment_name
 
 FOLDER_SUFFIX = ".journal"
@@ -175,8 +175,8 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
                 _read_segment(report, buffer, beginning, around, found, readers, is_first=previous is None)
                 previous, put_items = report, report.put_items
             is_needed = marker is None or found.first_id > marker.floor
-            if may_miss and is_needed and found.put_before > put_before:
-                missing.append((number, missing_words(before + 1, number - 1)))
+            if may_miss and is_needed and (words := Gap(before + 1, number - 1, found.put_before).problem(put_before)):
+                missing.append((number, words))
             if number == before:
                 report.bad_offset, report.torn, report.put_items = 0, False, CANNOT_TELL
                 report.reason = "another segment has the same number"
@@ -185,7 +185,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
     _count_live(reports, contents, readers)
     stood_in_for = {number for found in contents for number in found.replaced}
     gone = [reason for number, reason in missing if number - 1 not in stood_in_for]
-    if marker is not None and (reason := _missing_at_a_start(files, folder, names, marker)) not in ("", *gone):
+    if marker is not None and (reason := missing_at_a_start(files, folder, names, marker)) not in ("", *gone):
         gone.append(reason)
     return reports + [SegmentReport(queue, folder, reason=reason, missing=True) for reason in gone]
 
@@ -218,7 +218,7 @@ def _name_of(beginning: Beginning) -> str:
     return beginning.segment.path.rpartition("/")[2]
 
 
-def _missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: Marker) -> str:
+def missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: Marker) -> str:
     """What the marker and the heads of the readers say that is not there at either end, or between segments where it
     may say what is held back; "" where all is.
     """

@@ -68,8 +68,9 @@ def convert_new(
     what = {"queue": sorted(choice.queues), "values": with_values}
     with exclusive_run(target):
         runs = Runs(target, state, what)
-        files = discover(paths, choice.queues, files=ENVIRONMENT.files).files
-        fresh = runs.seen.fresh(spark, files)
+        found = discover(paths, choice.queues, files=ENVIRONMENT.files)
+        files = found.files
+        fresh = [*runs.seen.fresh(spark, files), *found.missing]
         columns = tuple(name for name in COLUMNS if name != VALUE or with_values)
         count = write_pending(spark, runs, fresh, RowSelection(columns, Mode((choice.mode or "PERMISSIVE").upper())))
         runs.commit([], has_rows=count > 0)
@@ -83,7 +84,7 @@ def write_pending(spark: Any, runs: Runs, fresh: Sequence[JournalFile], selectio
     packs = packed(fresh, partition_bytes(sum(file.size_bytes for file in fresh)))
     events(spark, packs, selection).write.mode("overwrite").option("compression", "zstd").parquet(runs.pending)
     for file in fresh:
-        if not ENVIRONMENT.files.exists(file.path):
+        if not ENVIRONMENT.is_there(file):
             # Whatever replaced it would count as read.
             raise Failure(ExitCode.TRY_AGAIN, f"{file.path}: removed by its server in the meantime; try again")
     return int(spark.read.parquet(runs.pending).count())

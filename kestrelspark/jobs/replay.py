@@ -87,7 +87,8 @@ def replay(spark: Any, paths: Sequence[str], choice: Choice, what: Replay) -> li
     selection = RowSelection(
         COLUMNS, what.mode, instant_ms(choice.since, "since"), instant_ms(choice.until, "until"), puts_only=True
     )
-    sources = sources_of(discover(paths, choice.queues, selection.since_ms, ENVIRONMENT.files).files)
+    found = discover(paths, choice.queues, selection.since_ms, ENVIRONMENT.files)
+    sources = sources_of([*found.files, *found.missing])
     if not sources:
         return []
     if what.state:

@@ -116,7 +116,7 @@ def _kept(spark: Any, choice: Choice, found: Discovery, state: str) -> tuple[Any
         runs = Runs(state, f"{state}/state.json", {"queue": sorted(choice.queues)})
         fresh = runs.seen.fresh(spark, found.files)
         selection = RowSelection(tuple(SOURCE_COLUMNS), _mode(choice))
-        count = write_pending(spark, runs, fresh, selection)
+        count = write_pending(spark, runs, [*fresh, *found.missing], selection)
         changed = [file for file in fresh if not file.is_compacted]
         readers = _readers(spark, found, changed, [_saved(one) for one in runs.more if one[2]])
         runs.commit([dataclasses.astuple(one) for one in readers], has_rows=count > 0)
@@ -292,7 +292,7 @@ def _key(reader: KnownReader) -> Key:
 def _new_readers(file: JournalFile) -> list[KnownReader]:
     """Readers that were created or dropped in a segment; `until_id` is set for dropped ones."""
     try:
-        buffer = ENVIRONMENT.read(file.path)
+        buffer = ENVIRONMENT.content(file)
     except FileNotFoundError:
         return []
     changes: list[KnownReader] = []

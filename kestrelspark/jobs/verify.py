@@ -10,6 +10,7 @@ from kestrelctl.journals.verified import Verified
 from kestreld.files import FileLayer
 from kestreld.journal.discovery import JournalFile, discover, server_of
 from kestreld.journal.job_verify import NAME, verify_job_log
+from kestreld.journal.verify import CANNOT_TELL
 from kestrelspark.batch import MIB
 from kestrelspark.contents import DamagedStretch, Progress, contents
 from kestrelspark.job_contents import job_folders
@@ -43,7 +44,9 @@ class VerifyResult:
     records: int = 0
     size_bytes: int = 0
     passed_over: int = 0  # known to be valid from an earlier run
+    removed: list[str] = field(default_factory=list)  # by their servers, since they were found
     problems: list[Problem] = field(default_factory=list)
+    put_items: dict[str, int] = field(default_factory=dict)  # ever, up to the ends of files that a gap follows
 
     @property
     def code(self) -> int:
@@ -59,29 +62,37 @@ def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: 
     """
     result = VerifyResult()
     with Verified(state) as verified:
-        files = [
-            file
-            for file in discover(paths, queues, files=ENVIRONMENT.files).files
-            if _is_cut(file) or verified(file.path) is None
+        found = discover(paths, queues, files=ENVIRONMENT.files)
+        files = [file for file in found.files if _needs_reading(file, verified)]
+        result.passed_over = len(found.files) - len(files)
+        work: list[list[JournalFile] | str] = [
+            *packed([*files, *found.missing], TASK_BYTES),
+            *([] if queues else job_folders(paths)),
         ]
-        result.passed_over = verified.passed_over
-        work: list[list[JournalFile] | str] = [*packed(files, TASK_BYTES), *([] if queues else job_folders(paths))]
         if work:
             for part in spark.sparkContext.parallelize(work, len(work)).map(_verify).collect():
                 result.files += part.files
                 result.records += part.records
                 result.size_bytes += part.size_bytes
+                result.removed += part.removed
+                result.put_items |= part.put_items
                 result.problems += part.problems
         bad = {problem.path for problem in result.problems}
         for file in files:
-            verified.note(file.path, is_whole=file.path not in bad)
+            put_items = result.put_items.get(file.path, CANNOT_TELL)
+            verified.note(file.path, put_items, is_whole=file.path not in bad)
     result.problems = [problem for problem in result.problems if not _is_being_written(problem)]
     return result
 
 
-def _is_cut(file: JournalFile) -> bool:
-    """Whether it is shorter than the next segment says: the file itself does not show this."""
-    return file.end is not None and file.end > file.size_bytes
+def _needs_reading(file: JournalFile, verified: Verified) -> bool:
+    """Whether it is not known to be valid, or is but for what it does not show: what the next segment says."""
+    if file.end is not None and file.end > file.size_bytes:
+        return True
+    put_items = verified(file.path)
+    if put_items is None or file.gap is None:
+        return put_items is None
+    return put_items == CANNOT_TELL or bool(file.gap.problem(put_items))
 
 
 def _verify(work: list[JournalFile] | str) -> VerifyResult:
@@ -112,14 +123,15 @@ def _verify_pack(pack: Iterable[JournalFile]) -> VerifyResult:
     result = VerifyResult()
     for file in pack:
         try:
-            buffer = ENVIRONMENT.read(file.path)
+            buffer = ENVIRONMENT.content(file)
         except FileNotFoundError:
-            continue  # removed by a running server in the meantime
+            result.removed.append(file.path)
+            continue
         except OSError as problem:
             reason = (problem.strerror or str(problem)).lower()
             result.problems.append(Problem(file.server, file.queue, file.path, -1, reason, IO))
             continue
-        result.files += 1
+        result.files += not file.missing
         result.size_bytes += len(buffer)
         result.problems += _problems(buffer, file, result)
     return result
@@ -130,8 +142,12 @@ def _problems(buffer: bytes, file: JournalFile, result: VerifyResult) -> Iterato
     for piece in contents(buffer, file, progress):
         if isinstance(piece, DamagedStretch):
             code = TRUNCATED if piece.is_torn else CORRUPT
-            yield Problem(file.server, file.queue, file.path, piece.at, piece.reason, code)
+            error = piece.error(file)
+            offset = -1 if piece.is_missing else error.offset
+            yield Problem(file.server, file.queue, error.path, offset, error.reason, code)
     result.records += progress.records
+    if file.gap is not None:
+        result.put_items[file.path] = progress.put_items
 
 
 def _is_being_written(problem: Problem) -> bool:

@@ -59,6 +59,7 @@ def write_segment(
     created_at_ms: int = BEGIN_MS,
     journal_id: int = JOURNAL_ID,
     readers: Sequence[ReaderState] | None = None,
+    put_items: int = 0,
 ) -> Path:
     """A segment whose CHECKPOINT knows `readers`: None = the queue's own, number 1, and the child `audit`, number 2.
 
@@ -72,7 +73,7 @@ def write_segment(
             ReaderState(2, Kind.QUEUE, "audit", items=backlog_items),
         ]
     header = Header(journal_id, number, first_id, created_at_ms, queue, replaced)
-    checkpoint = Checkpoint(number, previous_bytes, first_id, 3, readers=list(readers))
+    checkpoint = Checkpoint(number, previous_bytes, first_id, 3, put_items, readers=list(readers))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / segment_name(number, first_id)
     path.write_bytes(encode_header(header) + checkpoint_record(checkpoint) + b"".join(records))
