@@ -12,8 +12,17 @@ from kestreld.forks import restart_in_child
 from kestreld.recipes.batches import Batch
 from kestreld.recipes.locks import Lock
 from kestreld.recipes.numbered import checked_expiry
-from kestreld.recipes.packing import CLOSED, checked_messages, checked_name, pack, unpack
-from kestreld.recipes.positions import ATTEMPTS, NUMBERS, Counter, MessagesMissed, Reason, is_ahead, position_of
+from kestreld.recipes.packing import CLOSED, MISSED, checked_messages, checked_name, pack, unpack
+from kestreld.recipes.positions import (
+    ATTEMPTS,
+    NUMBERS,
+    Counter,
+    MessagesMissed,
+    Reason,
+    is_ahead,
+    is_same_run,
+    position_of,
+)
 from kestreld.recipes.servers import Servers, Value
 from kestreld.recipes.slots import Slots
 from kestreld.recipes.waiting import Retries
@@ -69,6 +78,10 @@ class LockingQueue:
         self._on_missed = on_missed
         self._taken: deque[bytes] = deque()  # by this object, and not returned yet
         self._awaited: tuple[int, bytes | None] | None = None  # a number without a message, and the writer at that time
+        # Numbers of the epochs that this object has written in and read from last, and been told of as new ones.
+        self._written: int | None = None
+        self._read: int | None = None
+        self._told: int | None = None
         restart_in_child(self)
 
     def after_fork(self) -> None:
@@ -135,7 +148,13 @@ class LockingQueue:
     def write(self, messages: Sequence[bytes], lock: Lock) -> bool:
         """Add a value under a lock. False = this process was stopped for so long that its number was closed."""
         lock.check()
-        count = self._head.reserve(1, lambda first: self._begin(first))
+        count = self._head.reserve(1, self._begin)
+        if self._read is None:
+            self._read = count
+        before, self._written = self._written, count
+        if before is not None and not is_same_run(before, count):  # readers may know nothing of the epoch before
+            self._slots.close(count, "epoch")
+            count = self._head.reserve(1, self._begin)
         value, flags = pack(messages, self._compress_from_bytes)
         try:
             return self._slots.write(count, value, flags)
@@ -147,11 +166,11 @@ class LockingQueue:
         """The tail is where the head begins, so that a tail that is not there has vanished."""
         self._server.add(self._tail.key, first)
 
-    def _close(self, counts: Sequence[int]) -> bool:
+    def _close(self, counts: Sequence[int], missed: Reason | None = None) -> bool:
         """Have late writers of these numbers refused. False = one has come before."""
         for count in counts:
             try:
-                if not self._slots.close(count):
+                if not self._slots.close(count, missed):
                     return False
             except (CacheAway, CacheRefused, ConnectionLost):
                 continue
@@ -215,7 +234,9 @@ class LockingQueue:
     def _has_something(self) -> bool:
         found = self._server.get_many([self._tail.key, self._head.key])
         head, tail = found.get(self._head.key), found.get(self._tail.key)
-        return head is not None and (tail is None or tail[0] != head[0])
+        if head is None or tail is None or tail[0] != head[0]:
+            return True
+        return self._read is None or not is_same_run(self._tail.parsed(tail), self._read)
 
     def _take_locked(self, count: int) -> bool:
         """Look, then move the tail by cas: a reader that lost its lock meanwhile takes nothing that another has taken.
@@ -224,12 +245,16 @@ class LockingQueue:
         """
         found = self._server.gets_many([self._tail.key, self._head.key])
         if self._head.key not in found:
-            return False
+            return self._begin_epoch()
         head = self._head.parsed(found[self._head.key][0])
         if self._tail.key not in found:
             return self._find_tail(head)
         value, unique = found[self._tail.key]
         tail = self._tail.parsed(value)
+        before, self._read = self._read, tail
+        if before is not None and not is_same_run(before, tail):
+            self._tell("epoch", 0, tail)
+            return True
         if not is_ahead(head, tail):
             return self._drain(tail, head, unique, count)
         numbers = range(tail, min(head, tail + count))
@@ -239,14 +264,29 @@ class LockingQueue:
         return tail < head and self._pass_absent(range(tail, min(head, tail + ABSENT_AT_ONCE)), unique)
 
     def _take_present(self, numbers: range, present: dict[int, Value], unique: bytes) -> bool:
-        taken = list(takewhile(present.__contains__, numbers))
+        reason = _missed_at(present[numbers.start])
+        taken = list(takewhile(lambda number: number in present and _missed_at(present[number]) == reason, numbers))
         if not self._move_tail(taken[-1] + 1, unique):
+            return True
+        if reason is not None:
+            self._tell(reason, len(taken) if reason == "missing" else 0, taken[-1] + 1)
             return True
         for value, flags in map(present.__getitem__, taken):
             self.holes += bool(flags & CLOSED)
             self._taken.extend(unpack(value, flags))
-        if self._deletes:
-            self._slots.delete(taken)
+        if self._deletes:  # not what closes a number: its writer may still come
+            self._slots.delete([number for number in taken if not present[number][1] & CLOSED])
+        return True
+
+    def _begin_epoch(self) -> bool:
+        """Begin one, so that its loss is noticed even if nothing is put meanwhile. False = a writer has the lock."""
+        lock = Lock(self._server, self._write_key, self._lock_expiry_s)
+        if not lock.acquire(0.0):
+            return False
+        try:
+            self._head.begin(self._begin)
+        finally:
+            release(lock)
         return True
 
     def _pass_absent(self, numbers: range, unique: bytes) -> bool:
@@ -259,7 +299,7 @@ class LockingQueue:
             return False
         present = self._slots.fetch(numbers)
         absent = list(takewhile(lambda number: number not in present, numbers))
-        if absent and self._close(absent) and self._move_tail(absent[-1] + 1, unique):
+        if absent and self._close(absent, "missing") and self._move_tail(absent[-1] + 1, unique):
             self._tell("missing", len(absent), absent[-1] + 1)
         return True
 
@@ -276,6 +316,7 @@ class LockingQueue:
             return True
         first = position_of(head).epoch * NUMBERS
         if self._move_tail(first, unique):
+            self._read = first
             self._tell("epoch", 0, first)
         return True
 
@@ -290,6 +331,7 @@ class LockingQueue:
             if tail > window.start:
                 break
         if self._server.add(self._tail.key, b"%d" % tail):
+            self._read = tail
             self._tell("epoch", 0, tail)
         return True
 
@@ -297,6 +339,10 @@ class LockingQueue:
         return self._server.cas(self._tail.key, b"%d" % to, unique)
 
     def _tell(self, reason: Reason, count: int, at: int) -> None:
+        if reason == "epoch":
+            if self._told is not None and is_same_run(self._told, at):
+                return  # a writer that noticed it as well has left a mark
+            self._told = self._written = at
         self.missed += count
         missed = MessagesMissed(self.name, count, reason, position_of(at))
         if self._on_missed is None:
@@ -328,6 +374,14 @@ class LockedWriter:
                 if not left or error.address == self._queue.address:
                     raise  # else the next number may be of another server
         raise LockLost(self.lock.key.decode())
+
+
+def _missed_at(value: Value) -> Reason | None:
+    """What to tell readers of a number that is closed; None of a message, or where nothing was lost."""
+    data, flags = value
+    if not flags & MISSED:
+        return None
+    return "epoch" if data == b"epoch" else "missing"
 
 
 def release(lock: Lock) -> None:

@@ -94,6 +94,7 @@ class NumberedQueue:
                 return claim.write_batch(messages)
             except ClaimLost as error:
                 failure = error  # this process was stopped on the way, or a ring is too small for its writers
+                claim.give_up()  # readers that have closed one number do not wait for the next ones
             except CacheAway as error:
                 failure = error  # the next number may be of another server
             except CacheRefused:

@@ -12,6 +12,7 @@ from kestreld.errors import InvalidType, InvalidValue
 COMPRESSED: Final = 1 << 16
 BATCH: Final = 1 << 17  # several messages, each after its length
 CLOSED: Final = 1 << 18  # no message: whoever had claimed the number has not written it in time, or has given it up
+MISSED: Final = 1 << 19  # of a closed number: messages may have been lost, and the value says why, as a `Reason`
 LENGTH: Final = Struct(">I")
 UNPACKED_BYTES_MAX: Final = 64 << 20
 NAME_BYTES_MAX: Final = 200

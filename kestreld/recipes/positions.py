@@ -49,6 +49,11 @@ def position_of(count: int, part: int = 0) -> Position:
     return Position(*divmod(count, NUMBERS), part)
 
 
+def is_same_run(one: int, other: int) -> bool:
+    """Whether two numbers are of one epoch, or of two that a counter has carried through."""
+    return is_ahead(one, other) or is_ahead(other, one)
+
+
 def is_ahead(head: int, count: int) -> bool:
     """Whether a counter that says `head` has counted on from `count`: in its epoch, or carried into the next."""
     return head // NUMBERS == count // NUMBERS or 0 <= head - count < NUMBERS
@@ -69,11 +74,15 @@ class Counter:
         for _ in range(ATTEMPTS):
             if (after := self.server.incr(self.key, count)) is not None:
                 return after - count
-            first = b"%d" % (secrets.randbits(NUMBER_BITS - 1) * NUMBERS)
-            if begins is not None:
-                begins(first)
-            self.server.add(self.key, first)
+            self.begin(begins)
         raise CacheRefused(self.server.address, f"{self.key.decode()} was evicted at once, {ATTEMPTS} times")
+
+    def begin(self, begins: Callable[[bytes], None] | None = None) -> None:
+        """Begin a new epoch if the counter is not there. `begins` is called with what it will say first."""
+        first = b"%d" % (secrets.randbits(NUMBER_BITS - 1) * NUMBERS)
+        if begins is not None:
+            begins(first)
+        self.server.add(self.key, first)
 
     def look(self) -> int | None:
         """What it says. None = it is not there."""
@@ -102,7 +111,8 @@ class MessagesMissed(KestrelError):
         what = {
             "missing": f"{count} messages evicted, expired or never written",
             "lapped": f"{count} messages overwritten before they were read",
-            "epoch": f"a counter vanished from the server, and at least {count} messages with it",
+            "epoch": "a counter vanished from the server, and "
+            + (f"at least {count} messages with it" if count else "messages may have vanished with it"),
         }[reason]
         super().__init__(f"{queue}: {what}; reading goes on from {position}")
         self.queue = queue

@@ -3,7 +3,7 @@
 A number that was given out but has no message is a *hole* if this reader has been looking since then: its writer is
 slow, or dead. After hole_timeout the reader closes the number, so that the writer is refused and knows. It counts the
 hole, and nothing is lost. But where a reader comes to a number later, a message may have been there and been evicted:
-this is told, once the same time is over.
+this is told, once the same time is over. Such a number is closed as well, with a mark that tells other readers.
 """
 
 from collections import Counter as Counts
@@ -13,8 +13,8 @@ from typing import Final
 
 from kestreld import checks
 from kestreld.clock import Clock
-from kestreld.errors import CacheAway
-from kestreld.recipes.packing import unpack
+from kestreld.errors import CacheAway, CacheRefused
+from kestreld.recipes.packing import MISSED, unpack
 from kestreld.recipes.positions import NUMBERS, MessagesMissed, Position, Reason, is_ahead, position_of
 from kestreld.recipes.slots import LAPPED, Slots
 from kestreld.recipes.waiting import Retries
@@ -23,6 +23,8 @@ WINDOW_MIN: Final = 8
 WINDOW_MAX: Final = 1000
 AHEAD_BYTES_MAX: Final = 4 << 20  # of messages fetched ahead, as far as their sizes can be known before
 LOOKS: Final = 16  # within a hole_timeout
+MARKS_MAX: Final = 1000
+"""How many missing numbers of one run are marked. In a longer run most were evicted, and marks would evict more."""
 
 
 class LogReader:
@@ -54,6 +56,9 @@ class LogReader:
         self._absent: set[int] = set()
         self._watched: set[int] = set()  # those of the absent ones that were absent soon after they were given out
         self._overwritten: set[int] = set()
+        self._missed: set[int] = set()  # those fetched that are closed, but may have had a message
+        self._marked = 0  # numbers marked as missing since the last message
+        self._may_begin = True
         self._window = WINDOW_MIN
         self._untold: Counts[Reason] = Counts()
 
@@ -108,12 +113,16 @@ class LogReader:
         taken: list[tuple[Position, bytes]] = []
         while len(taken) < count and self._at is not None and (messages := self._ahead.get(self._at)) is not None:
             if messages:
+                self._marked = 0
                 self._tell()
             for message in messages[self._part : self._part + count - len(taken)]:
                 taken.append((position_of(self._at, self._part), message))
                 self._part += 1
             if self._part >= len(messages):
-                self.holes += not messages
+                if self._at in self._missed:
+                    self._untold["missing"] += 1
+                else:
+                    self.holes += not messages
                 self._pass_to(self._at + 1)
         return taken
 
@@ -129,7 +138,7 @@ class LogReader:
 
     def _pass_to(self, at: int) -> None:
         """Move on. What was known of the numbers that were passed is forgotten."""
-        known = (self._absent, self._watched, self._overwritten)
+        known = (self._absent, self._watched, self._overwritten, self._missed)
         if self._at is not None and at == self._at + 1:
             self._ahead.pop(self._at, None)
             for numbers in known:
@@ -158,6 +167,13 @@ class LogReader:
     def _look(self) -> bool:
         """Read the counter. False = it is not there, or begins a new epoch now."""
         head = self._slots.counter.look()
+        if head is None and self._may_begin:
+            # So a counter that vanishes is noticed before the next put, and before this reader has seen a message.
+            try:
+                self._slots.counter.begin()
+            except CacheRefused:  # a user with the right to get only
+                self._may_begin = False
+            head = self._slots.counter.look()
         self._clock.read()
         now_ms = self._clock.monotonic_ms
         if head is None:
@@ -209,20 +225,34 @@ class LogReader:
             else:
                 self._absent.discard(number)
                 self._ahead[number] = unpack(*value)
+                if value[1] & MISSED:
+                    self._missed.add(number)
         size_bytes = sum(len(value) for value, _ in fetched.values()) // (len(fetched) or 1)
         self._window = max(1, min(self._window * 2, WINDOW_MAX, AHEAD_BYTES_MAX // (size_bytes + 1)))
 
     def _skip(self, overdue: int) -> bool:
         """Pass the numbers whose time is over. False = a message has come at the last moment."""
         while (at := self._at) is not None and at < overdue and at in self._absent:
-            if at not in self._watched:
-                self._untold["missing"] += 1
-            elif self._close(at):
+            if at in self._watched:
+                if not self._close(at):
+                    return False
                 self.holes += 1
             else:
-                return False
+                if not self._give_up(at):
+                    return False
+                self._untold["missing"] += 1
             self._pass_to(at + 1)
         return True
+
+    def _give_up(self, at: int) -> bool:
+        """Close a number whose message was lost, or whose writer is late. False = it has come at the last moment."""
+        if self._marked >= MARKS_MAX:
+            return True
+        self._marked += 1
+        try:
+            return self._slots.close(at, "missing")
+        except (CacheAway, CacheRefused):
+            return True
 
     def _close(self, at: int) -> bool:
         try:

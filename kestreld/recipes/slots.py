@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from kestreld.errors import CacheRefused
-from kestreld.recipes.packing import CLOSED
-from kestreld.recipes.positions import ATTEMPTS, NUMBERS, Counter
+from kestreld.recipes.packing import CLOSED, MISSED
+from kestreld.recipes.positions import ATTEMPTS, NUMBERS, Counter, Reason
 from kestreld.recipes.servers import Servers, Value
 
 LAPPED: Final[Value] = (b"", -1)
 """In place of a message that a later one has overwritten."""
 HEADER_BYTES: Final = 17
+MARK_EXPIRY_S_MIN: Final = 24 * 3600
+"""A closed number is kept longer than the messages around it: its writer may be stopped for long."""
 
 
 class Slots:
@@ -37,11 +39,21 @@ class Slots:
     def write(self, count: int, value: bytes, flags: int) -> bool:
         """False = there is something under this number already: it was closed, or overwritten by a later lap."""
         key = self.key(count)
-        return self.servers.of(key).add(key, value, self.expire_s, flags)
+        return self.servers.of(key).add(key, value, self._expire_s(flags), flags)
 
-    def close(self, count: int) -> bool:
-        """Have `write` refused from now on. False = it was first."""
-        return self.write(count, b"", CLOSED)
+    def close(self, count: int, missed: Reason | None = None) -> bool:
+        """Have `write` refused from now on. False = it was first.
+
+        `missed`: what to tell readers who find the number closed; None = nothing was lost with it.
+        """
+        if missed is None:
+            return self.write(count, b"", CLOSED)
+        return self.write(count, missed.encode(), CLOSED | MISSED)
+
+    def _expire_s(self, flags: int) -> int:
+        if self.expire_s and flags & CLOSED:
+            return max(self.expire_s, MARK_EXPIRY_S_MIN)
+        return self.expire_s
 
     def delete(self, counts: Sequence[int]) -> None:
         self.servers.delete_many(map(self.key, counts))
@@ -77,11 +89,11 @@ class RingSlots(Slots):
         for _ in range(ATTEMPTS):
             held = server.gets_many([key]).get(key)
             if held is None:
-                if server.add(key, value, self.expire_s, flags):
+                if server.add(key, value, self._expire_s(flags), flags):
                     return True
             elif self._is_overtaken(count, _number(held[0][0])):
                 return False
-            elif server.cas(key, value, held[1], self.expire_s, flags):
+            elif server.cas(key, value, held[1], self._expire_s(flags), flags):
                 return True
         raise CacheRefused(server.address, f"{key.decode()} changed at each of {ATTEMPTS} attempts; use more slots")
 

@@ -209,13 +209,106 @@ def test_a_reader_stopped_past_the_expiry_and_continued_takes_nothing_twice(
     assert queue.get() is None
 
 
-def test_flush_all_begins_a_new_epoch_with_nothing_in_it(servers: Servers, cache: CacheProcess) -> None:
-    queue = LockingQueue(servers, "jobs")
+def test_flush_all_begins_a_new_epoch_and_readers_are_told_though_nothing_was_put_since(
+    servers: Servers, cache: CacheProcess
+) -> None:
+    queue, reader = LockingQueue(servers, "jobs"), LockingQueue(servers, "jobs")
     queue.put_many([b"a", b"b"])
+    assert reader.get() == b"a"
     Client(cache.address).flush_all(noreply=False)
-    assert queue.get() is None
+    for each in (queue, reader):
+        with pytest.raises(MessagesMissed, match="a counter vanished") as told:
+            each.get()
+        assert (told.value.reason, told.value.is_exact, told.value.position.number) == ("epoch", False, 0)
+    assert reader.get() is None
     queue.put(b"c")
-    assert queue.get_many() == [b"c"]
+    assert reader.get_many() == [b"c"]
+
+
+def test_a_loss_before_the_first_look_that_found_a_message_is_told(servers: Servers, cache: CacheProcess) -> None:
+    reader = LockingQueue(servers, "jobs")
+    assert reader.get() is None
+    LockingQueue(servers, "jobs").put(b"a")
+    Client(cache.address).flush_all(noreply=False)
+    LockingQueue(servers, "jobs").put(b"b")
+    with pytest.raises(MessagesMissed, match="a counter vanished"):
+        reader.get()
+    assert reader.get() == b"b"
+
+
+@pytest.mark.parametrize("begins", ["the writer that knows", "another writer"])
+def test_a_reader_that_came_after_a_loss_is_told_by_a_writer_that_was_there_before(
+    servers: Servers, cache: CacheProcess, begins: str
+) -> None:
+    writer = LockingQueue(servers, "jobs")
+    writer.put(b"a")
+    Client(cache.address).flush_all(noreply=False)
+    expected = [b"b"]
+    if begins == "another writer":
+        LockingQueue(servers, "jobs").put(b"of another")
+        expected = [b"of another", b"b"]
+    writer.put(b"b")
+    told: list[MessagesMissed] = []
+    reader = LockingQueue(servers, "jobs", on_missed=told.append)
+    assert [reader.get() for _ in expected] == expected
+    assert [(one.reason, one.count) for one in told] == [("epoch", 0)]
+    assert (reader.get(), reader.holes) == (None, 0)
+
+
+def test_one_loss_is_told_once_to_each_reader_that_was_there_before(servers: Servers, cache: CacheProcess) -> None:
+    told: list[MessagesMissed] = []
+    reader = LockingQueue(servers, "jobs", on_missed=told.append)
+    writer = LockingQueue(servers, "jobs")
+    writer.put(b"a")
+    assert reader.get() == b"a"
+    Client(cache.address).flush_all(noreply=False)
+    writer.put_many([b"b", b"c"])
+    assert reader.get_many(2) == [b"b", b"c"]
+    assert [one.reason for one in told] == ["epoch"]
+
+
+def test_what_a_reader_closed_before_it_was_killed_is_told_to_the_next_one(
+    servers: Servers, cache: CacheProcess
+) -> None:
+    queue = LockingQueue(servers, "jobs", lock_expiry=EXPIRY_S)
+    queue.put_many([b"a", b"b", b"c"])
+    client = Client(cache.address, default_noreply=False)
+    for key in _keys_of_jobs(client, 2):
+        assert client.delete(key)
+
+    def get() -> None:
+        before_first_call(CacheServer, "cas", kill_itself)
+        queue.get()
+
+    Child(get).killed()
+    expire(cache.address, b"lock:jobs:read_lock", EXPIRY_S)
+    with pytest.raises(MessagesMissed) as told:
+        queue.get_many(timeout=WAIT_S)
+    assert (told.value.reason, told.value.count) == ("missing", 2)
+    assert (queue.get(), queue.holes) == (b"c", 0)
+
+
+def test_a_writer_that_comes_when_readers_have_passed_its_closed_number_is_refused(servers: Servers) -> None:
+    """One reader has closed the number, and another has taken it for read: what closes it stays."""
+    queue = LockingQueue(servers, "jobs", lock_expiry=EXPIRY_S_MIN, on_missed=lambda missed: None)
+
+    def put() -> None:
+        before_first_call(Slots, "write", stop_itself)
+        queue.put(b"stopped")
+
+    child = Child(put)
+    child.stopped()
+    queue.put(b"another", timeout=WAIT_S)
+
+    def get() -> None:
+        before_first_call(LockingQueue, "_move_tail", kill_itself)
+        queue.get(timeout=WAIT_S)
+
+    Child(get).killed()
+    assert queue.get(timeout=WAIT_S) == b"another"
+    child.go_on()
+    child.result()
+    assert queue.get_many(timeout=WAIT_S) == [b"stopped"]
 
 
 def test_a_head_that_vanished_begins_a_new_epoch_behind_what_is_left_and_readers_are_told(
@@ -297,7 +390,8 @@ def test_a_server_restarted_under_a_running_queue_begins_anew(servers: Servers, 
     queue = LockingQueue(servers, "jobs")
     queue.put(b"a")
     cache.restart()
-    assert queue.get() is None
+    with pytest.raises(MessagesMissed, match="a counter vanished"):
+        queue.get()
     queue.put(b"b")
     assert queue.get() == b"b"
 

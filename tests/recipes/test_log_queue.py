@@ -2,13 +2,15 @@
 
 import json
 import re
+from contextlib import suppress
 
 import pytest
 from pymemcache import Client
 
 from kestreld.errors import InvalidValue
 from kestreld.recipes import CacheRefused, ClaimLost, LogQueue, LogReader, MessagesMissed, Position, Servers
-from kestreld.recipes.slots import Slots
+from kestreld.recipes.reader import MARKS_MAX
+from kestreld.recipes.slots import MARK_EXPIRY_S_MIN, Slots
 from tests.support.cache_server import CacheProcess, expire, hits
 from tests.support.clock import FakeClock
 from tests.support.forking import Child, before_first_call, kill_itself, stop_itself
@@ -234,6 +236,104 @@ def test_a_claim_written_too_late_is_refused(servers: Servers) -> None:
     with pytest.raises(ClaimLost, match="closed before it was written"):
         claim.write(b"b")
     assert log.reader().get_many() == [b"a", b"c"]
+
+
+def test_a_writer_refused_after_readers_came_late_to_its_number_takes_another(servers: Servers) -> None:
+    """A reader that looks less often than its hole_timeout cannot rule out an eviction: it tells, and closes."""
+    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_MS / 1000)
+    reader, clock = watching(log)
+    log.put(b"first")
+    assert reader.get() == b"first"
+
+    def put() -> int:
+        before_first_call(Slots, "write", stop_itself)
+        return log.put(b"late").number
+
+    child = Child(put)
+    child.stopped()
+    log.put(b"third")
+    clock.advance(HOLE_TIMEOUT_MS * 2)
+    assert reader.get() is None
+    clock.advance(HOLE_TIMEOUT_MS * 2)
+    with pytest.raises(MessagesMissed, match="1 messages evicted, expired or never written"):
+        reader.get()
+    assert reader.get() == b"third"
+    child.go_on()
+    assert child.result() == 3
+    assert [reader.get(timeout=WAIT_S), reader.get()] == [b"late", None]
+
+
+def test_several_messages_of_a_writer_that_comes_too_late_get_other_numbers(servers: Servers) -> None:
+    log = LogQueue(servers, "events", hole_timeout=HOLE_TIMEOUT_MS / 1000)
+    reader, clock = watching(log)
+    assert reader.get() is None
+
+    def put() -> list[int]:
+        before_first_call(Slots, "write", stop_itself)
+        return [position.number for position in log.put_many([b"%d" % number for number in range(30)])]
+
+    child = Child(put)
+    child.stopped()
+    with suppress(MessagesMissed):  # of those that it had not looked for yet
+        for _ in range(3):
+            clock.advance(HOLE_TIMEOUT_MS // 2)
+            assert reader.get() is None
+    assert reader.holes + reader.missed == 30
+    child.go_on()
+    assert child.result() == list(range(30, 60))
+    assert reader.get_many(timeout=WAIT_S) == [b"%d" % number for number in range(30)]
+
+
+def test_what_one_reader_has_told_as_missing_is_told_to_the_others(servers: Servers, cache: CacheProcess) -> None:
+    log = LogQueue(servers, "events", hole_timeout=0.05)
+    positions = log.put_many([b"a", b"b"])
+    gone = positions[0]
+    assert Client(cache.address).delete(f"log:events:{gone.epoch:08x}:{gone.number}", noreply=False)
+    for _ in range(2):
+        reader = log.reader()
+        with pytest.raises(MessagesMissed) as told:
+            reader.get(timeout=WAIT_S)
+        assert (told.value.reason, told.value.count) == ("missing", 1)
+        assert (reader.get(), reader.holes) == (b"b", 0)
+
+
+def test_a_long_run_of_missing_messages_is_told_without_a_mark_for_each(servers: Servers, cache: CacheProcess) -> None:
+    log = LogQueue(servers, "events", hole_timeout=0)
+    client = Client(cache.address, default_noreply=False)
+    log.put(b"first")
+    client.incr("log:events:head", MARKS_MAX + 100)  # as if so many had been evicted
+    log.put(b"last")
+    missed: list[MessagesMissed] = []
+    reader = log.reader(on_missed=missed.append)
+    assert [reader.get(timeout=WAIT_S), reader.get(timeout=WAIT_S)] == [b"first", b"last"]
+    assert (reader.missed, reader.holes) == (MARKS_MAX + 100, 0)
+    assert int(client.stats()[b"curr_items"]) <= MARKS_MAX + 3
+
+
+def test_what_closes_a_number_outlives_short_lived_messages(servers: Servers, cache: CacheProcess) -> None:
+    log = LogQueue(servers, "events", message_expiry=2)
+    with log.claim(1) as claim:
+        key = b"log:events:%08x:%d" % (claim.position.epoch, claim.position.number)
+    expire(cache.address, key, within_s=MARK_EXPIRY_S_MIN)
+    with pytest.raises(AssertionError, match="EN"):
+        expire(cache.address, key, within_s=MARK_EXPIRY_S_MIN)
+
+
+def test_readers_are_told_of_a_counter_that_vanished_though_nothing_was_put_since(
+    servers: Servers, cache: CacheProcess
+) -> None:
+    log = LogQueue(servers, "events")
+    readers = [log.reader(), log.reader()]
+    assert readers[0].get() is None  # it has begun the log
+    log.put(b"a")
+    assert readers[1].get() == b"a"
+    Client(cache.address).flush_all(noreply=False)
+    for reader in readers:
+        with pytest.raises(MessagesMissed, match="a counter vanished"):
+            reader.get(timeout=WAIT_S)
+        assert reader.get() is None
+    log.put(b"b")
+    assert [reader.get() for reader in readers] == [b"b", b"b"]
 
 
 def test_flush_all_begins_a_new_epoch_and_readers_are_told(servers: Servers, cache: CacheProcess) -> None:

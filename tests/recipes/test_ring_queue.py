@@ -160,3 +160,15 @@ def test_batches_are_one_slot_each(servers: Servers) -> None:
 def test_a_ring_without_slots_is_refused() -> None:
     with pytest.raises(InvalidValue, match="slots must be an int of at least 1"):
         RingQueue(Servers(), "events", 0)
+
+
+def test_a_claim_that_a_reader_has_told_as_missing_is_refused(servers: Servers) -> None:
+    ring = RingQueue(servers, "chat", 8, hole_timeout=0)
+    claim = ring.claim()
+    ring.put(b"b")
+    reader = ring.reader()
+    with pytest.raises(MessagesMissed, match="1 messages evicted, expired or never written"):
+        reader.get(timeout=WAIT_S)
+    with pytest.raises(ClaimLost):
+        claim.write(b"a")
+    assert [reader.get(), reader.get()] == [b"b", None]
