@@ -117,7 +117,7 @@ def meta_flags(*own: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 get_flags = meta_flags(
     word(b"v", b"v", b"s", b"t", b"c", b"f", b"h", b"l", b"u"), flagged(b"T", expiries), flagged(b"N", expiries),
-    word(b"R30", b"R50", b"R150", b"R700", b"Rx", b"R"),
+    word(b"R30", b"R50", b"R150", b"R700", b"R0", b"R-5", b"R2592001", b"R2000000000", b"Rx", b"R"),
 )  # fmt: skip
 set_flags = meta_flags(
     word(b"c", b"I"), flagged(b"C", cas_numbers), flagged(b"F", flags), flagged(b"T", expiries),

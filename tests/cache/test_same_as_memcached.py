@@ -106,6 +106,39 @@ def test_meta_commands_have_memcacheds_answers(memcached_port: int, cache_port: 
     compare(memcached_port, cache_port, sent)
 
 
+LONG_OPAQUE: Final = b"O" + b"o" * 32
+META_EDGES: Final = (
+    (b"mg e t N300 v", b"mg e t"),  # what stands before N sees an item that never expires
+    (b"mg e N300 t v", b"mg e t"),
+    (b"mg e t T900 N300", b"mg e t"),
+    (b"mg e N300 T900 t", b"mg e t"),
+    (b"mg e t N-1 v", b"mg e v"),
+    (b"ma e t N300", b"mg e t"),
+    (b"ma e T900 t N300", b"mg e t"),
+    (b"ma e t N300 v", b"ma e t N900 v"),
+    (b"ma e T300 N0", b"mg e t"),
+    (b"set e 0 500 1\r\nx", b"mg e R2592001 v", b"mg e R1000000000 v", b"mg e R0 v", b"mg e R-5 v", b"mg e R300 v"),
+    (b"set e 0 500 1\r\nx", b"mg e R2000000000 v", b"mg e v"),
+    (b"set e 0 500 1\r\nx", b"mg e R300 T100 t", b"mg e R300 t", b"mg e T900 t"),
+    (b"set e 0 500 1\r\nx", b"mg e T100 R300 t", b"mg e t"),
+    (b"set e 0 0 1\r\nx", b"mg e R2000000000 v"),
+    (b"mg e %b v" % LONG_OPAQUE, b"mg e %b q" % LONG_OPAQUE, b"mg e v"),
+    (b"mg e %b N300" % LONG_OPAQUE, b"mg e t"),
+    (b"mg e N300 %b" % LONG_OPAQUE, b"mg e t"),
+    (b"set e 0 500 1\r\nx", b"mg e %b T100" % LONG_OPAQUE, b"mg e t", b"mg e T100 %b" % LONG_OPAQUE, b"mg e t v"),
+    (b"ma e %b" % LONG_OPAQUE, b"ma e N300 J5 %b" % LONG_OPAQUE, b"mg e t v", b"ma e q %b" % LONG_OPAQUE, b"mg e v"),
+    (b"set e 0 500 1\r\nx", b"md e q %b" % LONG_OPAQUE, b"mg e v", b"ms e 1 q %b\r\ny" % LONG_OPAQUE, b"mg e v"),
+)
+
+
+@pytest.mark.parametrize("lines", META_EDGES, ids=lambda lines: lines[-2].split(b"\r")[0].decode())
+def test_the_edges_of_meta_commands_have_memcacheds_answers(
+    memcached_port: int, cache_port: int, lines: tuple[bytes, ...]
+) -> None:
+    stream = b"\r\n".join((b"delete e", *lines, b""))
+    assert Side(cache_port).answers(stream, []) == Side(memcached_port).answers(stream, [])
+
+
 @pytest.mark.parametrize("line", [b"get %b", b"gets a %b", b"get %b a", b"gat 100 a %b", b"gats x %b"])
 def test_a_key_that_is_too_long_has_memcacheds_answer(memcached_port: int, cache_port: int, line: bytes) -> None:
     """By itself: memcached drops the answers before this one in the same packet."""

@@ -128,8 +128,6 @@ def meta_get(dictionary: Dictionary, words: list[bytes]) -> bytes:
         return flags
     if flags.problem:
         return flags.problem
-    if len(flags.opaque) > OPAQUE_BYTES_MAX:
-        return OPAQUE_TOO_LONG
     name = name_of(flags.key)
     item = dictionary.look(name)
     is_new = item is None and flags.vivify_s is not None
@@ -141,12 +139,20 @@ def meta_get(dictionary: Dictionary, words: list[bytes]) -> bytes:
             counts.get_misses += 1
         else:
             counts.touch_misses += 1
+        if len(flags.opaque) > OPAQUE_BYTES_MAX:
+            return OPAQUE_TOO_LONG
         return b"" if flags.has(b"q") else b"EN" + _echoed(flags) + b"\r\n"
+    told, is_won = _told(dictionary, item, flags, is_new=is_new)
+    if told is None:
+        dictionary.change(name, item)  # with the expiries before that flag, as memcached does
+        return OPAQUE_TOO_LONG
     if flags.ttl_s is None:
         counts.get_hits += 1
     else:
         counts.touch_hits += 1
-    answer = _told(dictionary, item, flags) + _won(dictionary, name, item, flags, is_new=is_new)
+    answer = told + _marks(item, is_won=is_won)
+    if is_won or is_new or flags.ttl_s is not None or item.state & (TOKEN_SENT | STALE):
+        dictionary.change(name, item)
     if not flags.has(b"u"):
         dictionary.fetch(name)
     if flags.has(b"v"):
@@ -155,25 +161,36 @@ def meta_get(dictionary: Dictionary, words: list[bytes]) -> bytes:
 
 
 def _vivified(dictionary: Dictionary, name: bytes, flags: Flags) -> Item:
-    item = dictionary.item(b"0", b"", flags.vivify_s or 0)
+    item = dictionary.item(b"0", b"", 0)  # the flag N says when it expires, where it stands
     if (flags.is_binary and not flags.key.isascii()) or not flags.key.decode("latin-1").isprintable():
         item.state = BINARY_KEY  # as text it would be no word
     dictionary.put(name, item)
     return item
 
 
-def _told(dictionary: Dictionary, item: Item, flags: Flags) -> bytes:
-    """What the flags ask to be told, in their order; T counts from where it stands."""
-    answer = b""
+def _told(dictionary: Dictionary, item: Item, flags: Flags, *, is_new: bool) -> tuple[bytes | None, bool]:
+    """What the flags ask to be told, in their order, None = the opaque is too long; and whether this client is to fetch
+    the value anew. T, N and R count from where they stand.
+    """
+    answer, is_won = b"", False
     for letter in flags.letters:
         if letter == 107:  # k
             answer += shown(flags.key, bool(item.state & BINARY_KEY))
         elif letter == 79:  # O
+            if len(flags.opaque) > OPAQUE_BYTES_MAX:
+                return None, False
             answer += b" " + flags.opaque
         elif letter == 116:  # t
             answer += b" t%d" % _remaining_s(dictionary, item)
         elif letter == 84:  # T
             item.expires_at_ms = dictionary.expiry_ms(flags.ttl_s or 0)
+        elif letter == 78:  # N
+            if is_new:
+                item.expires_at_ms = dictionary.expiry_ms(flags.vivify_s or 0)
+                is_won = True
+        elif letter == 82:  # R
+            if not is_new and not item.state & TOKEN_SENT and item.expires_at_ms != NEVER_MS:
+                is_won = is_won or _remaining_s(dictionary, item) < _from_now_s(dictionary, flags.recache_s or 0)
         elif letter == 99:  # c
             answer += b" c%d" % item.cas
         elif letter == 102:  # f
@@ -184,15 +201,17 @@ def _told(dictionary: Dictionary, item: Item, flags: Flags) -> bytes:
             answer += b" h1" if item.state & FETCHED else b" h0"
         elif letter == 108:  # l
             answer += b" l%d" % ((dictionary.now_ms - item.used_at_ms) // 1000)
-    return answer
+    return answer, is_won
 
 
-def _won(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, *, is_new: bool) -> bytes:
-    """Who is to fetch the value anew; writes the item back where that or its expiry has changed."""
-    answer, before = b"", item.state
-    is_won = is_new
-    if flags.recache_s is not None and not is_new and not item.state & TOKEN_SENT:
-        is_won = item.expires_at_ms != NEVER_MS and _remaining_s(dictionary, item) < flags.recache_s
+def _from_now_s(dictionary: Dictionary, expiry_s: int) -> int:
+    """How many seconds from now that is which a client says as it does an expiry; 0 where that is never or over."""
+    return 0 if expiry_s <= 0 else -((dictionary.now_ms - dictionary.expiry_ms(expiry_s)) // 1000)
+
+
+def _marks(item: Item, *, is_won: bool) -> bytes:
+    """Who is to fetch the value anew, which the item's state then says as well."""
+    answer = b""
     if item.state & TOKEN_SENT:
         answer += b" Z"
     if item.state & STALE:
@@ -201,8 +220,6 @@ def _won(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, *, is_ne
     if is_won:
         answer += b" W"
         item.state |= TOKEN_SENT
-    if item.state != before or flags.ttl_s is not None:
-        dictionary.change(name, item)
     return answer
 
 
@@ -284,25 +301,23 @@ def meta_arithmetic(dictionary: Dictionary, words: list[bytes]) -> bytes:
             else:
                 counts.incr_misses += 1
             return _not_counted(b"NF", flags)
-        item = dictionary.item(b"0", b"%d" % flags.initial, flags.vivify_s)
+        item = dictionary.item(b"0", b"%d" % flags.initial, 0)
         dictionary.put(name, item)
-        return _counted(dictionary, name, item, flags, item.data)
+        return _counted(dictionary, name, item, flags, item.data, is_new=True)
     if flags.cas and item.cas != flags.cas and item.data:
         return _not_counted(b"EX", flags)
     text = count(dictionary, name, item, flags.delta, goes_up=flags.mode not in b"D-")
     if text is None:
         return NOT_A_NUMBER
-    answer = _counted(dictionary, name, item, flags, text)
-    return b"" if flags.has(b"q") else answer
+    answer = _counted(dictionary, name, item, flags, text, is_new=False)
+    return b"" if flags.has(b"q") and answer != OPAQUE_TOO_LONG else answer
 
 
 def _not_counted(code: bytes, flags: Flags) -> bytes:
     return OPAQUE_TOO_LONG if len(flags.opaque) > OPAQUE_BYTES_MAX else code + _echoed(flags) + b"\r\n"
 
 
-def _counted(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, text: bytes) -> bytes:
-    if len(flags.opaque) > OPAQUE_BYTES_MAX:
-        return OPAQUE_TOO_LONG
+def _counted(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, text: bytes, *, is_new: bool) -> bytes:
     answer = b"VA %d" % len(text) if flags.has(b"v") else b"HD"
     for letter in flags.letters:
         if letter == 99:  # c
@@ -312,7 +327,12 @@ def _counted(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, text
         elif letter == 84:  # T
             item.expires_at_ms = dictionary.expiry_ms(flags.ttl_s or 0)
             dictionary.change(name, item)
+        elif letter == 78 and is_new:  # N
+            item.expires_at_ms = dictionary.expiry_ms(flags.vivify_s or 0)
+            dictionary.change(name, item)
         elif letter == 79:  # O
+            if len(flags.opaque) > OPAQUE_BYTES_MAX:
+                return OPAQUE_TOO_LONG
             answer += b" " + flags.opaque
         elif letter == 107:  # k
             answer += shown(flags.key, flags.is_binary)
