@@ -67,6 +67,11 @@ class JournalCorrupt(KestrelError):
         self.path = path
         self.offset = offset
         self.reason = reason
+        self.remedy = ""  # what reopens the queue that it has stopped: a command; "" = none does
+
+    def with_remedy(self, words: str) -> str:
+        """Words about it, and the command that reopens the queue, if there is one."""
+        return f"{words}; run: {self.remedy}" if self.remedy else words
 
 
 class SegmentsMissing(JournalCorrupt):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
+from kestrelctl.remote.stopped import JOBS_REMEDY, repair_command
 from tui.board import ServerState
 from tui.figures import QueueRow, labelled, total
 from tui.formats import count, printable, rate, size, span
@@ -54,7 +55,8 @@ def _trouble(same: Sequence[QueueRow], reasons: dict[str, str]) -> str:
     items = f"{count(total_items)} item{'' if total_items == 1 else 's'}"
     match row.state:
         case "stopped":
-            return f"✖ {who}  STOPPED: {reason or 'damaged journal'}{more}"
+            remedy = repair_command(row.queue) if len(same) == 1 else "kestrelctl repair QUEUE"
+            return f"✖ {who}  STOPPED ({printable(remedy)}): {reason or 'damaged journal'}{more}"
         case "failed":
             return f"✖ {who}  NOT WRITTEN: {reason or 'journal writes are failing'}{more}"
         case "full":
@@ -146,7 +148,9 @@ def job_trouble(server: ServerState) -> list[str]:
     """What is the matter with its jobs."""
     counters = _counters(server)
     lines = []
-    if counters.get("jobs_log_failed"):
+    if counters.get("jobs_stopped"):
+        lines.append(f"✖ {server.address}  JOBS STOPPED: their log is damaged; {JOBS_REMEDY}")
+    elif counters.get("jobs_log_failed"):
         lines.append(f"✖ {server.address}  JOBS NOT WRITTEN: writes to their log are failing")
     level = counters.get("jobs_memory_level")
     if isinstance(level, int) and level:

@@ -28,9 +28,12 @@ def consumers(
     first. queue and stream: a reader, the id it is at, how many ids it is behind the end, and how long its head has
     waited. Addresses and users are shown to those with the right admin on the queue, or if no users are set.
 
-    Exit 1 when there is no such queue, 77 when the server has no admin port.
+    Exit 1 when there is no such queue, 77 when the server has no admin port, 84 when the queue is stopped.
     """
-    output.write_rows(list(_rows(remote.reader_api().consumers(queue, limit))), COLUMNS)
+    api = remote.reader_api()
+    found = api.consumers(queue, limit)
+    output.write_rows(list(_rows(found)), COLUMNS)
+    api.must_be_running(found)
 
 
 def _rows(found: dict[str, Any]) -> Iterator[dict[str, Cell]]:

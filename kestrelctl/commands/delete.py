@@ -16,17 +16,17 @@ def delete(
 ) -> None:
     """Delete a queue, its items and its journal. Where trash_seconds is set, `kestrelctl undo` brings the items back.
 
-    Exit 1 when there is no such queue (an old Kestrel does not say).
+    Exit 1 when there is no such queue, 84 when it is stopped, as its journal is damaged: repair it first.
     """
     cluster = remote.cluster()
+    rows = figures_of(cluster, queue, missing_ok=missing_ok)
     if dry_run:
-        tell(figures_of(cluster, queue, missing_ok=missing_ok))
-        cluster.end()
-        return
-    confirm(f"delete {queue} and all its items?", yes=yes)
-    deleted = cluster.each(lambda client: client.delete_queue(os.fsencode(queue)))
+        tell(rows)
+    elif rows:
+        confirm(f"delete {queue} and all its items?", yes=yes)
+        deleted = cluster.each(lambda client: client.delete_queue(os.fsencode(queue)))
+        if any(was_there for _, was_there in deleted):
+            remark(f"deleted {queue}")
+        elif not missing_ok:  # somebody else was faster
+            raise no_such_queue(queue)
     cluster.end()
-    if any(was_there for _, was_there in deleted):
-        remark(f"deleted {queue}")
-    elif not missing_ok:
-        raise no_such_queue(queue)

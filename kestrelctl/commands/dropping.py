@@ -26,8 +26,9 @@ def no_such_queue(name: str) -> Failure:
 
 
 def figures_of(cluster: "Cluster", queue: str, *, missing_ok: bool) -> "list[QueueBlock]":
-    """Of a queue by this very name. Raises Failure where there is none, unless that is all right."""
+    """Of a queue by this very name. Raises Failure where it is stopped, and where there is none unless `missing_ok`."""
     rows = [row for row in cluster.queue_rows([queue]) if row["queue"] == queue]
+    cluster.must_be_running([queue])
     if not rows and not missing_ok:
         cluster.end()
         raise no_such_queue(queue)

@@ -16,7 +16,7 @@ def flush(
 ) -> None:
     """Discard all items of a queue. The queue stays. Where trash_seconds is set, `kestrelctl undo` brings them back.
 
-    Exit 1 when there is no such queue.
+    Exit 1 when there is no such queue, 84 when it is stopped, as its journal is damaged: repair it first.
     """
     cluster = remote.cluster()
     rows = figures_of(cluster, queue, missing_ok=missing_ok)

@@ -23,7 +23,8 @@ def ls(
 
     With -o, a row for each with its items, bytes, waiters and open reads, which of several servers are added up.
 
-    Exit 1 when there is none, 69 when a server does not answer.
+    Exit 1 when there is none, 69 when a server does not answer, 84 when one that is named without * and ? is stopped:
+    its journal is damaged.
     """
     cluster = remote.cluster()
     found = cluster.queue_rows(patterns or (), () if output.fields or output.sort else COLUMNS, per_server=per_server)
@@ -32,6 +33,7 @@ def ls(
     if output.form is None and not output.fields and not per_server:
         output = output._replace(form=OutputFormat.NAME)
     output.write_rows(found if output.fields or output.sort else rows, columns)
+    cluster.must_be_running(patterns or ())
     cluster.end()
     if not found:
         raise Failure(ExitCode.NEGATIVE, "no such queue" if patterns else "there are no queues")

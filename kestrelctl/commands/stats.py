@@ -56,7 +56,8 @@ def stats(
     """Print a row of counters for each queue.
 
     oldest_ms is how long the head item has waited; with --wide, age is how long the last taken item had waited,
-    both in milliseconds. Sizes are in bytes. Exit 1 when a named queue is not there, 69 when a server does not answer.
+    both in milliseconds. Sizes are in bytes. Exit 1 when a named queue is not there, 69 when a server does not answer,
+    84 when a named queue is stopped, as its journal is damaged; with --jobs, when their log is.
 
     Of a context with several servers, a queue's counters are added up; of oldest_ms and age it is the largest.
     --server-wide has each server for itself.
@@ -80,6 +81,7 @@ def stats(
             raise Failure(ExitCode.USAGE, "--jobs shows all queues of jobs: name none")
         rows = cluster.job_queue_rows(per_server=per_server)
         output.write_rows(rows, [JOB_COLUMNS[0], *(["server"] if per_server else []), *JOB_COLUMNS[1:]])
+        cluster.jobs_must_be_served()
         cluster.end()
         return
     keys = () if wide or not output.has_columns_only else MAIN_COLUMNS
@@ -88,6 +90,7 @@ def stats(
         rows += cluster.job_queue_rows(per_server=per_server)
     main = [MAIN_COLUMNS[0], *(["server"] if per_server else []), *MAIN_COLUMNS[1:]]
     output.write_rows(rows, columns_of(rows) if wide else main)
+    cluster.must_be_running(queues or ())
     cluster.end()
     names = {str(row["queue"]) for row in rows} if queues else ()
     if missing := sorted({pattern for pattern in queues or () if not alike(pattern, names)}):

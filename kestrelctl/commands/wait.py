@@ -30,7 +30,7 @@ def wait(
 
     --timeout here is how long to wait in all; before the verb it is how long the server may take to answer.
 
-    Exit 124 when --timeout is over, 1 when there is no such queue.
+    Exit 124 when --timeout is over, 1 when there is no such queue, 84 when it is stopped: its journal is damaged.
     """
     from kestrelctl.items.waiting import EMPTY, Awaited, wait_for
 

@@ -11,6 +11,7 @@ from kestrelctl.journals.times import written_span
 from kestrelctl.remote.access import parse_address, tls_context
 from kestrelctl.remote.admin import AdminConnection
 from kestrelctl.remote.checking import cluster_findings
+from kestrelctl.remote.stopped import JOBS_REMEDY, repair_command
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks
@@ -46,7 +47,7 @@ def _queues(blocks: Sequence[QueueBlock]) -> Iterator[CheckResult]:
     failed = [str(block["queue"]) for block in blocks if block.get("journal_failed") == 1]
     if stopped:
         words = f"stopped because of a corrupt journal: {_some(stopped)}"
-        yield critical("queues", words, f"kestrelctl repair {stopped[0]}")
+        yield critical("queues", words, repair_command(stopped[0]))
     if failed:
         words = f"journal writes are failing for: {_some(failed)}"
         yield critical("queues", words, "free disk space, then run kestrelctl reload; the server's log has details")
@@ -90,7 +91,9 @@ def _jobs(figures: Mapping[str, int | str], config: Config | None) -> Iterator[C
             yield warning("jobs", "listen.disque is set, but the server has no jobs", "restart the server")
         return
     words = f"{figures['jobs_registered']} jobs use {figures['jobs_memory_bytes']} of {limit_bytes} bytes"
-    if figures["jobs_log_failed"]:
+    if figures.get("jobs_stopped"):
+        yield critical("jobs", "stopped because of a corrupt log", JOBS_REMEDY)
+    elif figures["jobs_log_failed"]:
         yield critical("jobs", "their log cannot be written", "free disk space; the server's log has details")
     elif level:
         advice = "have them worked off, delete some, or raise maxmemory: above 75 % ADDJOB is refused"

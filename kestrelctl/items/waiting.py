@@ -58,10 +58,10 @@ def wait_for(
     """Look until it is so; how many items there are then. `limit_ms` None = forever. Raises Failure."""
     until_s = None if limit_ms is None else time.monotonic() + limit_ms / 1000
     while True:
-        block = next((block for block in cluster.queue_stats() if block["queue"] == queue and len(block) > 1), {})
-        items, open_reads = int(block.get("items", 0)), int(block.get("open_transactions", 0))
+        found = cluster.items_of(queue)
+        items, open_reads = found or (0, 0)
         if awaited.is_met(items, open_reads):
-            if not block and not missing_ok:
+            if found is None and not missing_ok:
                 raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")
             return items
         left_s = interval_ms / 1000 if until_s is None else until_s - time.monotonic()

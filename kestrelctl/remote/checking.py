@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from kestrelctl.remote.patterns import alike
+from kestrelctl.remote.stopped import JOBS_REMEDY, repair_command
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import QueueBlock
 
@@ -99,7 +100,9 @@ def judge(
 def _judge_jobs(server: str, figures: Mapping[str, int | str]) -> CheckedJobs:
     level, used_bytes, limit_bytes = (int(figures[f"jobs_memory_{name}"]) for name in ("level", "bytes", "limit_bytes"))
     found: list[tuple[State, str]] = []
-    if figures.get("jobs_log_failed"):
+    if figures.get("jobs_stopped"):
+        found.append((State.CRITICAL, f"stopped: their log is corrupt; {JOBS_REMEDY}"))
+    elif figures.get("jobs_log_failed"):
         found.append((State.CRITICAL, "their log cannot be written"))
     elif level:
         state = State.CRITICAL if level >= JOBS_CRITICAL_PERCENT else State.WARNING
@@ -156,7 +159,7 @@ def _judge_queue(name: str, block: QueueBlock | None, limits: Limits) -> Checked
     queue.items, queue.waiters = _number(block, "items"), _number(block, "waiters")
     queue.oldest_ms = _number(block, "oldest_ms" if "oldest_ms" in block else "age")
     if block.get("stopped") == 1:
-        queue.find(State.CRITICAL, "stopped: its journal is corrupt")
+        queue.find(State.CRITICAL, f"stopped: its journal is corrupt; run: {repair_command(name)}")
     if block.get("journal_failed") == 1:
         queue.find(State.CRITICAL, "its journal cannot be written")
     _compare(queue, "items", queue.items, limits.items_warn, limits.items_crit)

@@ -155,6 +155,8 @@ def failure_of(problem: errors.KestrelError, timeout_ms: int, expected: ServerWo
             return Failure(ExitCode.PROTOCOL, words)
         case errors.ServerUnfit():
             code = {"corrupt": ExitCode.QUEUE_STOPPED, "journal": ExitCode.IO}.get(problem.reason[:7], ExitCode.REFUSED)
+            if code == ExitCode.QUEUE_STOPPED:
+                return Failure(code, f"{problem.address} has stopped this queue: {problem.reason}")
             return Failure(code, f"{problem.address} answered: {problem.reason}")
         case errors.ServerRefused():
             if problem.reason == "unauthenticated":

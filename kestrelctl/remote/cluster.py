@@ -18,6 +18,8 @@ T = TypeVar("T")
 # Of several servers without an item each is waited at for so long, in turn.
 WAIT_TURN_MS: Final = 250
 AWAY: Final = (ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN)
+# Others may still have an item.
+WITHOUT_ITEMS: Final = (*AWAY, ExitCode.QUEUE_STOPPED)
 
 
 def _job_queues(client: KestrelClient) -> list[QueueBlock]:
@@ -40,6 +42,7 @@ class Cluster:
         self.clients = [KestrelClient(address, timeout_ms, login) for address in addresses]
         self.is_one = len(self.clients) == 1
         self._failure: Failure | None = None
+        self._stopped: dict[str, list[str]] = {}  # queues of `queue_rows` -> the servers that have stopped them
 
     def close(self) -> None:
         for client in self.clients:
@@ -84,11 +87,17 @@ class Cluster:
         They are added up, or for each server with its address as `server`. If `keys` are given, others may be missing.
         """
         wanted = [os.fsencode(name) for name in patterns] if are_names(patterns) else []
+        keys = {*keys, "stopped"} if keys else keys
         answers = self.each(lambda client: client.all_queue_stats(wanted, keys))
         if patterns:
             names = {str(block["queue"]) for _, blocks in answers for block in blocks if len(block) > 1}
             names = {name for pattern in patterns for name in alike(pattern, names)}
             answers = [(address, [block for block in blocks if block["queue"] in names]) for address, blocks in answers]
+        self._stopped.clear()
+        for address, blocks in answers:
+            for block in blocks:
+                if block.get("stopped") == 1:
+                    self._stopped.setdefault(str(block["queue"]), []).append("" if self.is_one else address)
         if not per_server:
             rows = sum_blocks([blocks for _, blocks in answers])
         else:
@@ -96,6 +105,33 @@ class Cluster:
                 {"queue": block["queue"], "server": address, **block} for address, blocks in answers for block in blocks
             ]
         return sorted(rows, key=lambda row: str(row["queue"]))
+
+    def must_be_running(self, names: Collection[str] = ()) -> None:
+        """Say which of the latest `queue_rows` are stopped. Raises Failure when one of `names` is."""
+        named = {name: servers for name, servers in self._stopped.items() if name in names}
+        if named or self._stopped:
+            from kestrelctl.remote.stopped import stopped_queues  # rare
+
+            failure = stopped_queues(named or self._stopped)
+            if named:
+                raise failure
+            say(failure.words)
+
+    def items_of(self, queue: str) -> tuple[int, int] | None:
+        """Items and open reads of a queue at all servers together. None = none of them has it.
+
+        Raises the failure of the first that does not answer, or has stopped the queue.
+        """
+        found: list[QueueBlock] = []
+        for client in self.clients:
+            block = client.queue_stats(os.fsencode(queue))
+            if block.get("stopped") == 1:
+                from kestrelctl.remote.stopped import stopped_queue  # rare
+
+                raise stopped_queue(queue, "" if self.is_one else client.address)
+            found += [block] if block else []
+        counts = [sum(int(block.get(key, 0)) for block in found) for key in ("items", "open_transactions")]
+        return (counts[0], counts[1]) if found else None
 
     def job_queue_rows(self, *, per_server: bool = False) -> list[QueueBlock]:
         """As `queue_rows` of the queues of jobs, their names as `job_queue`."""
@@ -106,6 +142,15 @@ class Cluster:
             rows = [{**block, "server": address} for address, blocks in answers for block in blocks]
         named = [{"job_queue": row.pop("queue"), **row} for row in rows]
         return sorted(named, key=lambda row: str(row["job_queue"]))
+
+    def jobs_must_be_served(self) -> None:
+        """Raises Failure where a server has no queues of jobs to tell of, as it cannot read their log."""
+        for address, figures in self.each(lambda client: client.server_stats()):
+            if figures.get("jobs_stopped") == 1:
+                from kestrelctl.remote.stopped import JOBS_REMEDY  # rare
+
+                words = f"jobs of {address} are stopped: their log is damaged, and may hold jobs; {JOBS_REMEDY}"
+                raise Failure(ExitCode.QUEUE_STOPPED, words)
 
     def server_stats(self) -> list[tuple[str, dict[str, int | str]]]:
         """The servers' own counters. Raises the failure of the first that does not answer."""
@@ -150,7 +195,7 @@ class Cluster:
                 try:
                     found = fetch(client, turn_ms)
                 except Failure as failure:
-                    if failure.code not in AWAY:
+                    if failure.code not in WITHOUT_ITEMS:
                         raise
                     self._note(failure)
                     self.clients.remove(client)

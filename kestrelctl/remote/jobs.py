@@ -46,6 +46,8 @@ class JobsClient(JobConnection):
     def failure_of(self, problem: errors.KestrelError) -> Failure:
         if isinstance(problem, errors.JobRefused):
             words = f"{problem.address} refused: {problem.reason}"
+            if problem.code == "MISCONF" and "cannot be read" in problem.reason:
+                return Failure(ExitCode.QUEUE_STOPPED, words)
             return Failure(_CODES.get(problem.code, ExitCode.REFUSED), words)
         is_of_node = isinstance(problem, (errors.LoginRefused, errors.UnexpectedReply))
         if isinstance(problem, errors.ServerUnfit) and not is_of_node:  # it is loading, or leaves

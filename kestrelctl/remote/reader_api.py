@@ -73,7 +73,13 @@ class ReaderApi:
     def describe(self, queue: str) -> dict[str, Any]:
         """The family of a queue: its ids, and its readers."""
         described: dict[str, Any] = json.loads(self._ask("GET", path_of(queue))[1])
+        self.must_be_running(described)
         return described
+
+    def must_be_running(self, found: Mapping[str, Any]) -> None:
+        """Raises Failure where what is said of a queue says that it is stopped."""
+        if "stopped" in found:
+            raise _corrupt(f"corrupt: {found['stopped']}", found, f"the admin port of {self.address}")
 
     def consumers(self, queue: str, limit: int) -> dict[str, Any]:
         """Who waits on a queue, who holds its open reads, and its readers: as docs/admin.md has it."""
@@ -192,7 +198,14 @@ def _refusal(status: int, content: bytes, where: str) -> Failure | Gone:
     code = _CODES.get(status, ExitCode.REFUSED)
     if status == http.HTTPStatus.SERVICE_UNAVAILABLE and reason.startswith(("corrupt", "journal")):
         code = ExitCode.QUEUE_STOPPED if reason.startswith("corrupt") else ExitCode.IO
+    if code == ExitCode.QUEUE_STOPPED:
+        return _corrupt(reason, record, where)
     return Failure(code, reason if code == ExitCode.NEGATIVE else f"{where} refused: {reason}")
+
+
+def _corrupt(reason: str, record: Mapping[str, Any], where: str) -> Failure:
+    remedy = f"; run: {record['remedy']}" if record.get("remedy") else ""
+    return Failure(ExitCode.QUEUE_STOPPED, f"{where} refused: {reason}{remedy}")
 
 
 def _item(record: Mapping[str, Any]) -> Item:

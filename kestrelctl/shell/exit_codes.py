@@ -55,7 +55,7 @@ class ExitCode(IntEnum):
     )
     AUTHENTICATION = 82, "authentication is required, or the server did not accept the user and password"
     NO_RIGHTS = 83, "the user does not have the right to do that"
-    QUEUE_STOPPED = 84, "the server has stopped this queue because its journal is corrupt"
+    QUEUE_STOPPED = 84, "the server has stopped this queue, or all jobs, because the journal is corrupt"
     COMMAND_FAILED = 85, "get --exec, jobs get --exec: the command failed; its item is delivered again"
     NOT_INTACT = 86, "bench: items were lost, duplicated, damaged or out of order"
     NO_SPARK = 87, "spark: Spark, its extra or Java 17 is not installed"

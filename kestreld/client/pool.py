@@ -1,5 +1,6 @@
 """Servers that do not know each other, used as one: any of them, all of them, and how long to keep asking."""
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
@@ -19,6 +20,8 @@ WAIT_ROUND_MS: Final = 1000
 WAIT_ALONE_MS: Final = 10_000
 PAUSE_MS: Final = 20  # before servers that hang up at once are asked again
 
+_log: Final = logging.getLogger("kestreld.client")
+
 
 class ServerPool:
     """Threads may share it, and so may forked processes."""
@@ -30,6 +33,7 @@ class ServerPool:
         self._chance = chance
         self._is_chance_ours = is_chance_ours
         self._closed = Event()
+        self._without: dict[str, str] = {}  # servers that have stopped a queue -> what was last logged of that
         restart_in_child(self)
 
     def after_fork(self) -> None:
@@ -129,9 +133,17 @@ class ServerPool:
                 continue
             patience.renew()
             if until_ms is not None and now_ms() >= until_ms:
+                self._log_stopped(refusals)
                 return None
             turn_ms = min(WAIT_TURN_MS, WAIT_ROUND_MS // asked) if len(self._servers) > 1 else WAIT_ALONE_MS
         return None
+
+    def _log_stopped(self, refusals: dict[str, ServerUnfit]) -> None:
+        """Others had no item: these may have some, once their queue is repaired."""
+        for address, refusal in refusals.items():
+            if refusal.is_of_queue and self._without.get(address) != refusal.reason:
+                self._without[address] = refusal.reason
+                _log.warning("%s is left out: %s", address, refusal.reason)
 
     def _closed_by_us(self) -> ServersAway:
         return ServersAway({server.address: "the cluster is closed" for server in self._servers})

@@ -7,6 +7,7 @@ nobody learns of what a kill -9 could undo. Waiting, for items or for the disk, 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from shlex import quote
 from threading import Lock
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -78,6 +79,7 @@ class Spool:
             self._held = take_lock(self.files, self.path)
         self.commit = GroupCommit(self.clock, self.files)
         self.collection = QueueCollection(self.files, self.clock, config, self.commit, report)
+        self.collection.remedy = lambda family: f"kestrelctl journal-verify {quote(self.path)} --repair"
         try:
             self.collection.recover()
         except OSError as error:

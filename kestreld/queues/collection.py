@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from shlex import quote
 from typing import Final
 
 from kestreld.clock import Clock
@@ -64,6 +65,7 @@ class QueueCollection:
         # Queues whose journal has come to its limit while it is made shorter -> who is told when there is room again
         self.crowded: dict[Queue, list[Callable[[], None]]] = {}
         self.absences: dict[str, Absence] = {}  # names of queues that somebody waits to see an item of
+        self.remedy: Callable[[str], str] = repair_command  # of a family
         self.stopping = False
         self._last_journal_id = 0
         self._found: list[Queue] = []  # by a start that may have found what is not on disk yet, or cannot be
@@ -84,6 +86,11 @@ class QueueCollection:
     def find(self, name: str) -> Reader | None:
         """The queue of that name, if there is one."""
         return self.readers.get(name)
+
+    def problem_of(self, name: str) -> JournalCorrupt | None:
+        """Why the queue of that name is stopped, which may be known by its journal only. None = it is not."""
+        reader = self.readers.get(name)
+        return reader.queue.stopped if reader is not None else self.broken.get(name.partition("+")[0])
 
     def _must_be_sound(self, name: str) -> None:
         problem = self.broken.get(name.partition("+")[0])
@@ -161,6 +168,7 @@ class QueueCollection:
         queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory, self._move, self.agenda)
         if journal is not None:
             journal.on_full_disk(self.trash.drop_all)
+        queue.remedy = self.remedy
         queue.configure(config)
         self.families[parent] = queue
         return queue
@@ -237,12 +245,11 @@ class QueueCollection:
 
     def flush(self, name: str) -> int:
         """Drop the waiting items of a queue; how many. A queue that does not exist has none. Raises JournalCorrupt."""
-        self._must_be_sound(name)
+        if (problem := self.problem_of(name)) is not None:
+            raise problem
         reader = self.readers.get(name)
         if reader is None:
             return 0
-        if reader.queue.stopped is not None:
-            raise reader.queue.stopped
         self.trash.keep(reader, FLUSH)
         return reader.flush(self.clock.wall_ms)
 
@@ -254,7 +261,8 @@ class QueueCollection:
 
     def flush_expired(self, name: str) -> int:
         """Remove the expired items at the head of a queue; how many. Raises JournalCorrupt."""
-        self._must_be_sound(name)
+        if (problem := self.problem_of(name)) is not None:
+            raise problem
         reader = self.readers.get(name)
         return sum(self._sweep(reader)) if reader else 0
 
@@ -374,8 +382,9 @@ class QueueCollection:
         try:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
+            problem.remedy = self.remedy(parent)
             self.broken[parent] = problem
-            self.report(f"{parent}: stopped: {problem}; other queues are not affected")
+            self.report(problem.with_remedy(f"{parent}: stopped: {problem}; other queues are not affected"))
             return None
         config = self.config.for_queue(parent)
         if not config.journal:
@@ -474,6 +483,11 @@ class QueueCollection:
         closing = Closing(self.files, self.clock, self.commit.mark, self.report, fd, until_us)
         closing.close(self.families.values())
         return closing.left
+
+
+def repair_command(family: str) -> str:
+    """What reopens a family that a server has stopped."""
+    return f"kestrelctl repair {quote(family)}"
 
 
 def _has_failed(queue: Queue) -> bool:

@@ -29,12 +29,16 @@ T = TypeVar("T")
 ORIGINS_FEW: Final = 1024
 
 
+def _none_is_known(family: str) -> str:
+    return ""
+
+
 class Family(Committed):
     """One journal, and what was put and said since the last commit. `journal` is None for one kept in memory only."""
 
     __slots__ = (
         "_again", "_origins_max", "agenda", "commits", "control", "first_id_here", "followers", "in_memory", "mover",
-        "next_id", "notes", "origins", "pending", "undone_from",
+        "next_id", "notes", "origins", "pending", "remedy", "undone_from",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +54,7 @@ class Family(Committed):
         super().__init__(name, journal, clock, commit, report)
         self.in_memory = journal is None
         self.agenda = agenda
+        self.remedy: Callable[[str], str] = _none_is_known  # the command that reopens it, by its name
         self.mover = mover  # puts an item on the queue of a name; which that is, or None where it is refused
 
         self.next_id = 1
@@ -123,6 +128,7 @@ class Family(Committed):
 
     def stay_stopped(self, problem: JournalCorrupt) -> None:
         """It is stopped, and this is why as far as is known by now."""
+        problem.remedy = self.remedy(self.name)
         self.stopped = problem
 
     # What the next commit says

@@ -60,6 +60,8 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
     ]
     if guide_only:
         del figures[GUIDE_QUEUE_KEYS:]
+        if queue.stopped is not None:  # no queue of Kestrel's ever is: nobody expects its figures
+            figures.append(("stopped", 1))
     if not reader.label:
         children = sorted(child.name for child in queue.readers.values() if child.label and _is_seen(child.name, sees))
         if children:

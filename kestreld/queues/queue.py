@@ -323,9 +323,9 @@ class Queue(Putting):
     def stop(self, problem: JournalCorrupt) -> None:
         """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
         if self.stopped is None:
-            self.stopped = problem
+            self.stay_stopped(problem)
             self.review_next_put()
-            self.report(f"{self.name}: stopped: {problem}")
+            self.report(problem.with_remedy(f"{self.name}: stopped: {problem}"))
             self.notes.drop_untrue()  # before the readers let go: what was put is still written
             for reader in self.readers.values():
                 reader.stop(problem)

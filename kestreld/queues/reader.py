@@ -95,7 +95,7 @@ class Reader(Scheduling):
         self.window.clear()
         self.returned = 0
         self.slow = True
-        self.wait_queue.send_away(f"corrupt {problem}")
+        self.wait_queue.send_away(problem.with_remedy(f"corrupt {problem}"))
 
     def tell_expired(self, on_expired: Callable[[bytes], None]) -> None:
         """Call this for each item that expires from now on and moves nowhere."""

@@ -226,6 +226,8 @@ class Repairer:
     # Undo
 
     def _undo(self, name: str) -> Generator[int | None, None, Undone | None]:
+        if (problem := self._collection.problem_of(name)) is not None:
+            raise problem
         trash = self._collection.trash
         while (found := trash.latest(name)) is not None:
             entry, note = found

@@ -17,6 +17,7 @@ from kestreld.stats import Figures, ServerStats
 PIECE_BYTES: Final = 1 << 16
 SORTED_AT_ONCE: Final = 2048
 END: Final = "END\r\n"
+STOPPED: Final[Figures] = [("stopped", "1")]  # all that is known of a queue whose journal could not be read
 
 Pieces = Iterator[bytes | None]
 
@@ -97,9 +98,9 @@ def _all_queues(collection: QueueCollection, sees: Sees | None) -> Iterator[tupl
             while reader.seek_head():
                 yield None
             yield name, queue_figures(reader, collection.clock.wall_ms, guide_only=strict, sees=sees)
-    for name in [] if strict else sorted(collection.broken):
+    for name in sorted(collection.broken):
         if sees is None or sees(name):
-            yield name, [("stopped", "1")]
+            yield name, STOPPED
 
 
 def _named(collection: QueueCollection, names: list[str], sees: Sees | None) -> Iterator[tuple[str, Figures] | None]:
@@ -107,7 +108,11 @@ def _named(collection: QueueCollection, names: list[str], sees: Sees | None) -> 
         reader = collection.find(name) if sees is None or sees(name) else None
         while reader is not None and reader.seek_head():
             yield None
-        yield name, queue_figures(reader, collection.clock.wall_ms, sees=sees) if reader is not None else []
+        if reader is not None:
+            yield name, queue_figures(reader, collection.clock.wall_ms, sees=sees)
+        else:
+            is_stopped = (sees is None or sees(name)) and collection.problem_of(name) is not None
+            yield name, STOPPED if is_stopped else []
 
 
 def _all_settings(collection: QueueCollection) -> Iterator[tuple[str, Figures] | None]:

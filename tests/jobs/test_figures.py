@@ -83,6 +83,7 @@ def test_the_server_tells_of_its_jobs_by_stats_json_and_metrics(used: Daemon) ->
         "jobs_memory_limit_bytes": 1 << 30,
         "jobs_memory_level": 0,
         "jobs_log_failed": 0,
+        "jobs_stopped": 0,
         "jobs_loading": 0,
         "jobs_acked": 0,
         "jobs_being_added": 0,

@@ -129,7 +129,9 @@ def test_a_stopped_queue_is_critical_without_any_limit(own_daemon: Daemon, own_k
     own_daemon.start()
     run = own_kestrelctl("check")
     assert run.code == 2
-    assert run.out.startswith(b"KESTREL CRITICAL - work: stopped: its journal is corrupt | ")
+    assert run.out.startswith(
+        b"KESTREL CRITICAL - work: stopped: its journal is corrupt; run: kestrelctl repair work | "
+    )
     assert own_kestrelctl("check", "sound").code == 0
 
 

@@ -9,6 +9,7 @@ from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.small_disk import small_disk
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, until
+from tui.app import Console
 from tui.board import ALL_SERVERS, Board
 from tui.choosing import chosen, in_order
 from tui.figures import QueueRow
@@ -109,12 +110,12 @@ def test_the_worst_queues_are_named_and_the_rest_are_counted() -> None:
     board.advance(0)
     servers = list(board.servers.values())
     assert trouble_lines(board.rows(ALL_SERVERS), servers) == [
-        "✖ broken  STOPPED: corrupt x.seg: byte 17",
+        "✖ broken  STOPPED (kestrelctl repair broken): corrupt x.seg: byte 17",
         "▲ 9 queues  FULL: 45 items, max_items or max_size is reached: full8, full7, full6, full5, full4, …",
     ]
     few = [row for row in board.rows(ALL_SERVERS) if row.queue in ("broken", "full0", "full1")]
     assert trouble_lines(few, servers) == [
-        "✖ broken  STOPPED: corrupt x.seg: byte 17",
+        "✖ broken  STOPPED (kestrelctl repair broken): corrupt x.seg: byte 17",
         "▲ full1  FULL: 2 items, max_items or max_size is reached",
         "▲ full0  FULL: 1 item, max_items or max_size is reached",
     ]
@@ -127,7 +128,7 @@ def test_a_full_disk_a_damaged_journal_a_full_queue_and_a_dead_server_are_on_the
     async def driving(pilot: Pilot[None]) -> None:
         await until(
             pilot,
-            "✖ broken  STOPPED: ",
+            "✖ broken  STOPPED (kestrelctl repair broken): ",
             "checksum",
             "✖ jobs  NOT WRITTEN: ",
             "No space left",
@@ -139,6 +140,11 @@ def test_a_full_disk_a_damaged_journal_a_full_queue_and_a_dead_server_are_on_the
         heading = lines(pilot).index(line_of(pilot, "▼state"))
         names = [line[2:].split()[0] for line in lines(pilot)[heading + 1 : heading + 5]]
         assert names == ["broken", "jobs", "limited", "other"]
+        app = pilot.app
+        assert isinstance(app, Console)
+        app.open_queue("broken")
+        await until(pilot, "STOPPED: items unknown", "repair broken")
+        assert not any("no waiting items" in line for line in lines(pilot))
 
     settings = ("queues.limited.max_items=2", "max_journal_size=64KiB")
     with (

@@ -19,6 +19,7 @@ from tui.plots import largest, plot
 from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, put_lines
 from tui.screens.key_bar import KeyBar
 from tui.screens.waiting import ItemBox, waiting_title
+from tui.states import STOPPED
 
 NARROW_WIDTH: Final = 70  # from here on the boxes are side by side
 SPANS_SAMPLES: Final = (60, SAMPLES_MAX)
@@ -32,7 +33,7 @@ class Details(BoxScreen):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_WIDTH, "-wide")]  # noqa: RUF012  (Textual declares it so)
     BINDINGS = bindings(DETAIL_KEYS)
     DEFAULT_CSS = """
-    Details #settings, Details #consumers, Details ItemView { text-wrap: wrap; text-overflow: fold; }
+    Details #settings, Details #consumers, Details #waiting, Details ItemView { text-wrap: wrap; text-overflow: fold; }
     Details #plots { height: 8; }
     Details .plot { width: 1fr; height: 8; padding: 0 1; color: $accent; }
     Details #boxes { height: 1fr; }
@@ -132,7 +133,13 @@ class Details(BoxScreen):
         """The first waiting items of each server of the view."""
         row = self._row()
         box = self.query_one(ItemBox)
-        box.border_title = waiting_title(self.answers, self._form, row.items if row is not None else None, self._shown)
+        box.border_title = waiting_title(
+            self.answers,
+            self._form,
+            row.items if row is not None else None,
+            self._shown,
+            is_stopped=row is not None and row.state == STOPPED,
+        )
         box.show(self.answers, self._form, self.console.now_ms())
 
     # Keys

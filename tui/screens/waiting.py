@@ -18,9 +18,13 @@ SHOWN_BYTES_OF_ALL: Final = 64 * 1024
 SHOWN_BYTES_MIN: Final = 512
 
 
-def waiting_title(answers: Sequence[QueueDetails], form: ItemForm, waiting: int | None, which: Shown) -> str:
+def waiting_title(
+    answers: Sequence[QueueDetails], form: ItemForm, waiting: int | None, which: Shown, *, is_stopped: bool = False
+) -> str:
     """The title of the box. `waiting` = how many there are, None = unknown."""
     shown = sum(len(answer.items) for answer in answers)
+    if not shown and (is_stopped or any(answer.failure for answer in answers)):
+        return "STOPPED: items unknown" if is_stopped else "items unknown"
     if which != Shown.FIRST:
         return f"{which} items, the first {shown}, {form}" if shown else f"no {which} items"
     if not shown:
@@ -58,7 +62,9 @@ class ItemBox(Box):
         self._cursor = min(self._cursor, max(0, len(self._items) - 1))
         self.chosen &= {(server, item.item_id) for server, item in self._items}
         notes = [
-            f"{answer.server}: {answer.only_head}" for answer in answers if answer.only_head and not answer.items
+            f"{answer.server}: {answer.failure or answer.only_head}"
+            for answer in answers
+            if (answer.failure or answer.only_head) and not answer.items
         ] + [
             f"Only the head of {answer.server} can be shown: {answer.only_head}"
             for answer in answers

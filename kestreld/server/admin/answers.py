@@ -41,8 +41,10 @@ class Refused(Exception):
 
 def refusal(problem: JournalFailed | JournalCorrupt) -> Refused:
     """What is said of a journal that cannot be read or written; without paths, which are nobody's business."""
-    word = "journal" if isinstance(problem, JournalFailed) else "corrupt"
-    return Refused(503, f"{word}: {problem.reason}")
+    if isinstance(problem, JournalFailed):
+        return Refused(503, f"journal: {problem.reason}")
+    remedy = {"remedy": problem.remedy} if problem.remedy else {}
+    return Refused(503, f"corrupt: {problem.reason}", **remedy)
 
 
 def as_json(content: Any, status: int = 200) -> web.Response:

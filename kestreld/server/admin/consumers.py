@@ -11,6 +11,7 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.states import lease_of
 from kestreld.queues.waiters import Waiter
+from kestreld.server.admin.ranges import why_stopped
 from kestreld.server.admin.rows import shown_name
 from kestreld.server.session import Session
 
@@ -80,6 +81,7 @@ class ConsumersReport:
             "waiters": reader.wait_queue.waiting if reader is not None else 0,
             "open": len(reader.open) if reader is not None else 0,
             "leased": reader.held.leased if reader is not None and reader.held is not None else 0,
+            **why_stopped(queue),
         }
         yield json.dumps(head, separators=(",", ":"))[:-1]
         for key, longest in (("waiting", self._waiting), ("holding", self._holding)):

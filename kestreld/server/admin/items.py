@@ -101,6 +101,7 @@ class Items:
         self, reader: Reader, state: State, after: Place, limit: int, bytes_max: int
     ) -> tuple[list[bytes], Place | None]:
         """By when they are due, or have been leased."""
+        _running(reader)
         places: list[Place] = []
 
         def find() -> Iterator[None]:

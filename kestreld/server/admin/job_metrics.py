@@ -26,6 +26,7 @@ OF_NODE: Final = {
     "jobs_memory_level": ("memory_level", "gauge", "75, 95 or 100 where more percent of maxmemory are used, else 0."),
     "jobs_log_bytes": ("log_bytes", "gauge", "Bytes of the log of jobs."),
     "jobs_log_failed": ("log_failed", "gauge", "1 when writes to the log of jobs are failing."),
+    "jobs_stopped": ("stopped", "gauge", "1 when the log of jobs cannot be read: no job is served."),
     "jobs_loading": ("loading", "gauge", "1 while jobs are loaded from their log."),
     "jobs_acked": ("acked", "gauge", "Acknowledgements that not all nodes know of yet."),
     "jobs_being_added": ("being_added", "gauge", "Jobs whose producers wait for copies."),

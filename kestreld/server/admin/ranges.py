@@ -174,6 +174,12 @@ def find_family(collection: QueueCollection, name: str) -> Queue:
     return queue
 
 
+def why_stopped(queue: Queue) -> dict[str, str]:
+    """What is said of a queue that is stopped, and of no other."""
+    problem = queue.stopped
+    return {} if problem is None else {"stopped": problem.reason, "remedy": problem.remedy}
+
+
 def place_in(queue: Queue, word: str) -> int:
     """The id that `earliest`, `latest` or a number says."""
     first, settled = earliest_id(queue), queue.settled_id()

@@ -32,7 +32,7 @@ from kestreld.server.admin.consumers import CONSUMERS_DEFAULT, CONSUMERS_MAX, Co
 from kestreld.server.admin.items import Items
 from kestreld.server.admin.journal import describe_journal
 from kestreld.server.admin.positions import Positions
-from kestreld.server.admin.ranges import Ranges, check_readable, find_family, place_in
+from kestreld.server.admin.ranges import Ranges, check_readable, find_family, place_in, why_stopped
 from kestreld.server.admin.rows import shown_name
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Readers:
             "segments": len(queue.journal.segments) if queue.journal is not None else 0,
             "bytes_on_disk": queue.journal.disk_bytes if queue.journal is not None else 0,
             "readers": list(_readers_of(queue, account)),
+            **why_stopped(queue),
         }
 
     async def _consumers(self, request: web.BaseRequest, name: str, account: Account | None) -> web.StreamResponse:

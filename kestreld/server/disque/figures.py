@@ -95,6 +95,7 @@ class JobFigures:
             ("jobs_memory_level", memory.level_percent),
             ("jobs_log_bytes", int(log.get("aof_current_size", 0))),
             ("jobs_log_failed", int(bool(node.persistence.failure))),
+            ("jobs_stopped", int(node.persistence.is_stopped)),
             ("jobs_loading", int(log["loading"])),
             *cluster_figures.totals(node),
         ]

@@ -65,6 +65,11 @@ class Persistence:
         """Write all jobs, and with aof-enqueue-jobs-once their queues, which the next start restores once."""
         done(NO_LOG)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the log cannot be read, so that no job is served."""
+        return False
+
     def load(self, done: Done) -> None:
         """Forget what is in memory and read the log."""
         done(NO_LOG)
@@ -107,6 +112,10 @@ class LoggedJobs(Persistence):
                 "utf-8", "replace"
             ).replace(b"\n", b" ")
         self._told()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._storage.stopped is not None
 
     def begin(self, done: Done, *, on: bool, aof: str = "") -> None:
         """At the start: read the log where it is on, or where a controlled restart wants its queues back.

@@ -172,7 +172,7 @@ class Handler(CommandHandler):
         if isinstance(problem, JournalFailed):
             self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
         elif isinstance(problem, JournalCorrupt):
-            self._answer_error(b"SERVER_ERROR", f"corrupt {problem}")
+            self._answer_error(b"SERVER_ERROR", problem.with_remedy(f"corrupt {problem}"))
         elif isinstance(problem, TooManyQueues):
             self._answer_error(b"SERVER_ERROR", str(problem))
         else:
@@ -622,6 +622,8 @@ class Handler(CommandHandler):
             lines.append(f"REPAIRED {outcome.restored} {outcome.lost} {outcome.kept_at}" if lines else "SOUND")
             reply = "".join([line + "\r\n" for line in lines])
             self._answer_late(reply.encode("utf-8", "surrogateescape"))
+        elif isinstance(outcome, JournalCorrupt):  # another repair would not help
+            self._answer_late(_error(b"SERVER_ERROR", f"corrupt {outcome}"))
         else:
             self._not_repaired(outcome)
 
