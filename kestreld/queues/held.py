@@ -189,7 +189,8 @@ class Held(Scheduled):
                 one = key & _ID_MASK
                 self._due(one, one in self.later)
         following = self._times.first()
-        if following is not None:
+        # It may be set by now: who waited for an item that has fallen due may have leased it for less.
+        if following is not None and not 0 <= self.due_at_ms <= following >> _ID_BITS:
             self.due_at_ms = max(following >> _ID_BITS, now_ms)
             self._agenda.add(self)
 

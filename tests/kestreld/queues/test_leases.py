@@ -9,6 +9,7 @@ from kestreld.journal.records import item_data
 from kestreld.queues import leases
 from kestreld.queues.leases import confirm, extend, fail, give_back, lease
 from kestreld.queues.reader import Reader
+from kestreld.queues.waiters import OPEN, Waiter
 from tests.support.engine import Engine, QuickFiles
 
 MakeEngine = Callable[..., Engine]
@@ -80,6 +81,29 @@ def test_a_lease_that_runs_out_counts_as_a_failure_and_the_item_comes_first_by_i
     assert reader.retries == {1: 1, 2: 1}
     assert [first >> 29, second >> 29] == [1, 2]
     assert left(reader) == [b"a", b"b", b"c"]
+
+
+def test_a_lease_that_begins_when_its_item_falls_due_ends_in_time(make_engine: MakeEngine) -> None:
+    """Who waits for it is served at once, and other items are due later than the lease ends."""
+    engine = make_engine(max_retries=9)
+    reader = engine.reader("work")
+    reader.queue.put_later(b"a", 0, 0, None, 10)
+    reader.queue.put_later(b"b", 0, 0, None, 1000)
+
+    class Worker:
+        def served(self, waiter: Waiter, record: bytes | None) -> None:
+            assert record is not None
+            take_lease(engine, ms=1)
+
+        def refused(self, waiter: Waiter, reason: str) -> None:
+            pytest.fail(reason)
+
+    reader.wait_queue.add(Waiter(Worker(), reader, OPEN, engine.clock.monotonic_ms + 5000))
+    pass_time(engine, 10)
+    assert reader.is_leased(1)
+    pass_time(engine, 1)
+    assert not reader.is_leased(1)
+    assert left(reader) == [b"a"]
 
 
 def test_an_extended_lease_lasts_from_then_on(engine: Engine) -> None:
