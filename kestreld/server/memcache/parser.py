@@ -84,6 +84,17 @@ def _unknown_option(option: bytes) -> str:
     return f"unknown option {word}=" if b"=" in option else f"unknown option {word!r}"
 
 
+def _doubled(options: list[bytes]) -> str:
+    """What to say of an option that has two values; "" when none has."""
+    names: set[bytes] = set()
+    for option in options:
+        name, is_given, _ = option.partition(b"=")
+        if is_given and name in names:
+            return f"{name.decode('latin-1')}= is given twice"
+        names.add(name)
+    return ""
+
+
 def binary_refusal(request: bytes) -> bytes:
     """memcached's binary "unknown command", in answer to what has come of a binary request."""
     header = request[:24].ljust(24, b"\0")
@@ -493,6 +504,8 @@ class MemcacheParser(Parser):
                 command.wait_ms = min(int(option[2:]), WAIT_MS_MAX)
             elif b"=" in option and not self._strict and (problem := self._read_lease(command, option)):
                 return self._refuse(problem)
+        if not self._strict and (problem := _doubled(pieces)):
+            return self._refuse(problem)
         if command.lease_ms:
             problem = self._lease_problem(command)
             command.kind = LEASE
@@ -569,6 +582,8 @@ class MemcacheParser(Parser):
         name, _, options = command.key.partition(b"/")
         if b"=" not in options:
             return ""  # a bad name
+        if problem := _doubled(options.partition(b"key=")[0].split(b"/")):
+            return problem
         command.name = name.decode("latin-1")
         while options:
             if options.startswith(b"key="):
@@ -613,6 +628,8 @@ class MemcacheParser(Parser):
         problem = ""
         if slash and seconds:
             problem = "touch with an option needs 0 seconds"
+        elif problem := _doubled(option.split(b"/")):
+            return self._refuse(problem)
         elif option == b"failed":
             command.kind = wire.FAIL
         elif option.startswith(b"delay="):
