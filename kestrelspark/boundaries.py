@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kestreld.errors import KestrelError
@@ -12,6 +12,7 @@ from kestrelspark.readers import Family, Fleet, Position, RemoteQueue
 COMMITTED, EARLIEST, LATEST = "committed", "earliest", "latest"
 LATEST_ID, EARLIEST_ID = -1, -2  # in place of an id, as of Kafka's offsets
 ERROR: Final = "error"
+SHOWN: Final = 10  # queues in a message
 STARTING_OPTIONS: Final = (
     "startingoffsets", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "startingtimestamp"
 )  # fmt: skip
@@ -24,16 +25,17 @@ class NoSuchTime(KestrelError):
 
 @dataclass(slots=True, frozen=True)
 class Boundary:
-    """A time for all queues, else the time of a queue, else its id, else the word."""
+    """A time for all queues, else the time of a queue, else its id, else the word. `side`: starting or ending."""
 
     word: str
     ids: Mapping[str, int] = field(default_factory=dict)  # by SERVER/QUEUE, as the next
     at_ms: int | None = None
     times_ms: Mapping[str, int] = field(default_factory=dict)
     needs_item: bool = False  # whether a time without items is an error
+    side: str = "starting"
 
     def position(self, fleet: Fleet, remote: RemoteQueue, family: Family) -> Position:
-        """Raises Failure, NoSuchTime."""
+        """Raises Failure, NoSuchTime; BadOption for an id to begin at that no item has had yet."""
         name = f"{remote.server}/{remote.queue}"
         at_ms = self.times_ms.get(name) if self.at_ms is None else self.at_ms
         if at_ms is not None:
@@ -48,12 +50,42 @@ class Boundary:
             item_id = family.head
         elif item_id is None or item_id == EARLIEST_ID:
             item_id = family.first_id
+        elif item_id > family.next_id and self.side == "starting":
+            words = f"{remote} has no item {item_id} yet: the next one is {family.next_id}"
+            raise BadOption(f"{spelled('startingoffsets')}: {words}")
         return Position(family.journal_id, item_id)
 
     def names_id(self, remote: RemoteQueue) -> bool:
         """Whether the position is an id that was given, not one that a server found."""
         name = f"{remote.server}/{remote.queue}"
         return self.at_ms is None and name not in self.times_ms and self.ids.get(name, LATEST_ID) >= 0
+
+    def matched(self, fleet: Fleet, families: Mapping[RemoteQueue, Family], *, is_strict: bool = True) -> "Boundary":
+        """The same with the names of the queues that were found. Raises ServerTrouble; with `is_strict` BadOption for a
+        name of none. Queues of servers that do not answer are not known.
+        """
+        known = {f"{remote.server}/{remote.queue}" for remote in families}
+        found: dict[str, str] = {}
+        for option_name, named in (("offsets", self.ids), ("offsetsbytimestamp", self.times_ms)):
+            for name in named:
+                match = name if name in known else _matched(name, fleet, families)
+                if match is None and is_strict:
+                    words = f"this query has no queue {name}, but {', '.join(sorted(known)[:SHOWN]) or 'none at all'}"
+                    raise BadOption(f"{spelled(self.side + option_name)}: {words}")
+                found[name] = match or name
+        ids = {found[name]: item_id for name, item_id in self.ids.items()}
+        times_ms = {found[name]: at_ms for name, at_ms in self.times_ms.items()}
+        return replace(self, ids=ids, times_ms=times_ms)
+
+
+def _matched(name: str, fleet: Fleet, families: Mapping[RemoteQueue, Family]) -> str | None:
+    addresses = fleet.servers.addresses()
+    server = max((one for one in addresses if name.startswith(f"{one}/")), key=len, default=name.partition("/")[0])
+    remote = RemoteQueue(server, name.removeprefix(f"{server}/"))
+    if server in addresses and server not in fleet.answered:
+        return name
+    other = fleet.elsewhere(remote, families) if remote.queue else None
+    return None if other is None else f"{other.server}/{other.queue}"
 
 
 def start_in(options: Mapping[str, str], words: tuple[str, ...]) -> Boundary:
@@ -75,16 +107,17 @@ def _boundary(options: Mapping[str, str], side: str, words: tuple[str, ...], *, 
     times = option(options, f"{side}offsetsbytimestamp")
     times_ms = _times(times, f"{side}offsetsbytimestamp") if times else {}
     at_ms = instant_ms(option(options, f"{side}timestamp"), f"{side}timestamp")
-    return Boundary(text if text in words else words[0], ids, at_ms, times_ms, needs_item)
+    return Boundary(text if text in words else words[0], ids, at_ms, times_ms, needs_item, side)
 
 
 def _ids(text: str, name: str, words: tuple[str, ...]) -> dict[str, int]:
     try:
-        found = {queue: int(value) for queue, value in by_queue(text).items()}
+        found = by_queue(text)
+        is_good = all(type(value) is int and value >= EARLIEST_ID and value != 0 for value in found.values())
     except (ValueError, TypeError):
-        found = {"": -3}
-    if any(value < EARLIEST_ID for value in found.values()):
-        form = '{"HOST:PORT/QUEUE": ID}'
+        is_good = False
+    if not is_good:
+        form = '{"HOST:PORT/QUEUE": ID}, ID being a whole number from 1 on, -1 or -2'
         raise BadOption(f"{spelled(name)} must be {', '.join(words)} or {form}, not {text}")
     return found
 
@@ -92,9 +125,12 @@ def _ids(text: str, name: str, words: tuple[str, ...]) -> dict[str, int]:
 def _times(text: str, name: str) -> dict[str, int]:
     try:
         found = by_queue(text)
+        is_good = all(type(value) in (int, str) for value in found.values())
     except (ValueError, TypeError):
+        is_good = False
+    if not is_good:
         form = '{"HOST:PORT/QUEUE": MILLISECONDS}'
-        raise BadOption(f"{spelled(name)} must be {form}, not {text}") from None
+        raise BadOption(f"{spelled(name)} must be {form}, not {text}")
     return {queue: instant_ms(str(value), name) or 0 for queue, value in found.items()}
 
 

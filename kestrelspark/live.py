@@ -50,6 +50,8 @@ class LiveReader(DataSourceReader):
         missing = sorted(self._named() - {remote.queue for remote in families})
         if missing:
             raise BadOption(f"no queue {', '.join(missing)} on {', '.join(self._fleet.servers.addresses())}")
+        self._start = self._start.matched(self._fleet, families)
+        self._end = self._end.matched(self._fleet, families)
         start: Offsets = {}
         end: Offsets = {}
         for remote, family in families.items():
@@ -73,6 +75,9 @@ class LiveReader(DataSourceReader):
         if end.next_id > family.next_id and self._end.names_id(remote):
             words = f"{remote}: items {max(start.next_id, family.next_id)} to {end.next_id - 1} do not exist yet"
             lose(words, self._range_options)
+        if start.next_id > end.next_id and self._start.names_id(remote) and self._end.names_id(remote):
+            words = f"begins at item {start.next_id}, behind item {end.next_id}, before which it ends"
+            raise BadOption(f"startingOffsets: {remote} {words}")
         # What has been put since does not count.
         return start, Position(end.journal_id, min(end.next_id, family.next_id))
 

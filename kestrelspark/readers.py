@@ -58,6 +58,8 @@ class Fleet:
     """The queues of these names, or those that match a pattern, or the named ones of each server.
 
     `reader` "" = there is none, and nothing is changed on the servers; else queues of a name are created if missing.
+    A server that has several addresses is known by the one in `preferred`, or else by the first. `answered` are the
+    addresses whose servers did at the last look.
     """
 
     servers: Servers
@@ -65,6 +67,9 @@ class Fleet:
     queues: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     assigned: Mapping[str, tuple[str, ...]] | None = None
+    preferred: frozenset[str] = frozenset()
+    answered: set[str] = field(default_factory=set)
+    _same: dict[tuple[str, str], bool] = field(default_factory=dict)
     _apis: dict[str, ReaderApi] = field(default_factory=dict)
     _away: set[str] = field(default_factory=set)
     _login: Login = field(init=False)
@@ -78,6 +83,7 @@ class Fleet:
         With `needs_all` the Failure of one that does not answer is raised instead.
         """
         found: dict[RemoteQueue, Family] = {}
+        self.answered = set()
         for server in self.servers.addresses():
             try:
                 for queue in self._names(server):
@@ -90,7 +96,58 @@ class Fleet:
                 self.note(server, failure)
             else:
                 self._away.discard(server)
+                self.answered.add(server)
+        self._drop_doubles(found)
         return found
+
+    def _drop_doubles(self, found: dict[RemoteQueue, Family]) -> None:
+        """Leave each queue only once, whatever addresses its server has. Raises ServerTrouble."""
+        journals: dict[tuple[str, int], RemoteQueue] = {}
+        for remote in sorted(found, key=lambda one: (one.server not in self.preferred, one)):
+            other = journals.setdefault((remote.queue, found[remote].journal_id), remote)
+            if other is not remote and self._is_same(other.server, remote.server):
+                del found[remote]
+
+    def _is_same(self, server: str, other: str) -> bool:
+        """Whether two addresses are of one server, of whose queues one has the same journal."""
+        if (server, other) not in self._same:
+            try:
+                runs = [self._ask(one, lambda api: api.run()) for one in (server, other)]
+            except Failure as failure:
+                self.note(other, failure)
+                return False
+            self._same[server, other] = runs[0] == runs[1]
+            if runs[0] == runs[1]:
+                complain(f"{other} is {server}, and is read as that")
+        return self._same[server, other]
+
+    def subscribes(self, remote: RemoteQueue) -> bool:
+        """Whether a queue is one of those that are named or match."""
+        if self.assigned is not None:
+            return remote.queue in self.assigned.get(remote.server, ())
+        return remote.queue in self.queues if self.pattern is None else bool(self.pattern.fullmatch(remote.queue))
+
+    def is_gone(self, remote: RemoteQueue) -> bool:
+        """Whether its server says that there is no such queue. Raises ServerTrouble."""
+        try:
+            self._describe(remote)
+        except Failure as failure:
+            if failure.code == ExitCode.NEGATIVE:
+                return True
+            self.note(remote.server, failure)
+        return False
+
+    def elsewhere(self, remote: RemoteQueue, families: Mapping[RemoteQueue, Family]) -> RemoteQueue | None:
+        """The same queue under the address that its server has here; None = there is none. Raises ServerTrouble."""
+        try:
+            journal_id = self._describe(remote)["journal_id"]
+        except Failure:
+            return None
+        for other, family in families.items():
+            is_alike = (other.queue, family.journal_id) == (remote.queue, journal_id)
+            if is_alike and self._is_same(other.server, remote.server):
+                return other
+        return None
 
     def look_at_all(self) -> dict[RemoteQueue, Family]:
         """As `look`, but all servers have to answer. Raises ServerTrouble."""

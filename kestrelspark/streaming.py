@@ -92,6 +92,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_at_s: float | None = None  # when the latest batch was planned
         self._end: Offsets | None = None  # where a run of Trigger.AvailableNow ends
         self._latest: Offsets | None = None  # where the queues ended at the last look
+        self._families: Mapping[RemoteQueue, Family] = {}  # of the last look
 
     # Offsets
 
@@ -111,8 +112,14 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun = from_json(start)
+        self._fleet.preferred = frozenset(remote.server for remote in begun)
         families = self._look()
-        reached = {remote: self._checked(remote, at, families) for remote, at in begun.items()}
+        begun = self._renamed(begun)
+        reached = {
+            remote: checked
+            for remote, at in begun.items()
+            if (checked := self._checked(remote, at, families)) is not None
+        }
         ahead = {remote: self._ahead(remote, at, families) for remote, at in reached.items() if at == begun[remote]}
         if isinstance(limit, ReadAllAvailable):
             taken = ahead
@@ -135,9 +142,27 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return as_json(self._latest or {})
 
     def _look(self) -> dict[RemoteQueue, Family]:
-        families = self._fleet.look()
+        families = self._families = self._fleet.look()
         self._latest = (self._latest or {}) | _ends(families)
         return families
+
+    def _renamed(self, offsets: Offsets) -> Offsets:
+        """With the addresses that the servers have now: a journal is the same one, whatever it was reached by."""
+        addresses = set(self._fleet.servers.addresses())
+        journals = {(remote.queue, family.journal_id): remote for remote, family in self._families.items()}
+        found: Offsets = {}
+        for remote, at in offsets.items():
+            other = None if remote.server in addresses else journals.get((remote.queue, at.journal_id))
+            found[remote if other is None or other in offsets else other] = at
+        return found
+
+    def _with_present_addresses(self, offsets: Offsets) -> Offsets:
+        addresses = set(self._fleet.servers.addresses())
+        if all(remote.server in addresses for remote in offsets):
+            return offsets
+        if not self._families:
+            self._look()
+        return self._renamed(offsets)
 
     def _waits(self, ahead: int) -> bool:
         """Whether there is too little for a batch yet. The first one of a run is not delayed."""
@@ -167,10 +192,12 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _with_new(self, known: Offsets, families: Mapping[RemoteQueue, Family]) -> Offsets:
         """Add queues that are new: they begin where their reader does, or where the options say."""
         found = dict(known)
-        for remote, family in families.items():
-            if remote not in known:
+        new = {remote: family for remote, family in families.items() if remote not in known}
+        if new:
+            start = self._start.matched(self._fleet, families, is_strict=not known)
+            for remote, family in new.items():
                 try:
-                    at = self._start.position(self._fleet, remote, family)
+                    at = start.position(self._fleet, remote, family)
                     self._fleet.ensure_reader(remote, family, at)
                 except Failure as failure:
                     self._fleet.note(remote.server, failure)  # it is new the next time, too
@@ -178,11 +205,13 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     found[remote] = at
         return found
 
-    def _checked(self, remote: RemoteQueue, at: Position, families: Mapping[RemoteQueue, Family]) -> Position:
-        """The offset, moved if items are gone or the journal was replaced. Raises ItemsLost."""
+    def _checked(self, remote: RemoteQueue, at: Position, families: Mapping[RemoteQueue, Family]) -> Position | None:
+        """The offset, moved if items are gone or the journal was replaced, None if its queue is. Raises ItemsLost."""
         family = families.get(remote)
         if family is None:
-            return at  # the server or the queue is missing, perhaps temporarily
+            if remote.server not in self._fleet.answered or not self._fleet.subscribes(remote):
+                return at
+            return None if self._is_gone(remote, at) else at
         if family.journal_id != at.journal_id or family.next_id < at.next_id:
             self._lost(f"{remote}: the journal with item {at.next_id} no longer exists")
             at = Position(family.journal_id, family.first_id)
@@ -192,6 +221,17 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._fleet.ensure_reader(remote, family, at)
         return at
 
+    def _is_gone(self, remote: RemoteQueue, at: Position) -> bool:
+        """Whether a queue has been deleted. Raises ItemsLost unless all of it had been read at the last look."""
+        if not self._fleet.is_gone(remote):
+            return False
+        ended = (self._latest or {}).get(remote)
+        if ended is None or ended.journal_id != at.journal_id or ended.next_id > at.next_id:
+            self._lost(f"{remote}: the queue was deleted, and what it had from item {at.next_id} on")
+        if self._latest is not None:
+            self._latest.pop(remote, None)
+        return True
+
     def _ahead(self, remote: RemoteQueue, at: Position, families: Mapping[RemoteQueue, Family]) -> int:
         """How many ids there are to read."""
         family = families.get(remote)
@@ -199,9 +239,14 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return 0
         end_id = family.next_id
         if self._end is not None:
-            end = self._end.get(remote, at)
+            end = self._end.get(remote) or self._end_elsewhere(remote, at)
             end_id = end.next_id if end.journal_id == at.journal_id else at.next_id
         return max(end_id - at.next_id, 0)
+
+    def _end_elsewhere(self, remote: RemoteQueue, at: Position) -> Position:
+        """Where a queue ended whose server had another address then."""
+        ends = [one for other, one in (self._end or {}).items() if other.queue == remote.queue]
+        return next((one for one in ends if one.journal_id == at.journal_id), at)
 
     def _lost(self, what: str) -> None:
         if self._fails_on_loss:
@@ -209,12 +254,13 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         complain(f"{what}; continuing without them")
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._fleet.acknowledge(from_json(end))
+        self._fleet.acknowledge(self._with_present_addresses(from_json(end)))
 
     # Reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        ranges = ranges_of(from_json(start), from_json(end))
+        begun, reached = self._with_present_addresses(from_json(start)), self._with_present_addresses(from_json(end))
+        ranges = ranges_of(begun, reached)
         return [RangePartition(one) for one in divided(ranges, self._partitions_min)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -90,6 +90,11 @@ class ReaderApi:
         """The names of all queues, children too."""
         return [one["queue"] for one in json.loads(self._ask("GET", "/queues")[1])["queues"]]
 
+    def run(self) -> str:
+        """Which run of which server this is: another one has another."""
+        snapshot: dict[str, Any] = json.loads(self._ask("GET", "/stats.json")[1])
+        return str(snapshot["at"]).partition(".")[0]
+
     def position(self, queue: str, query: Mapping[str, int]) -> dict[str, Any]:
         """An id by time or size, as docs/admin.md has it. Raises Gone."""
         found: dict[str, Any] = json.loads(self._ask("GET", f"{path_of(queue, 'position')}?{urlencode(query)}")[1])
