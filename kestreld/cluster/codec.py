@@ -66,6 +66,8 @@ _COUNT: Final = struct.Struct("<I")
 _NEED: Final = struct.Struct("<IB")
 _DEATH: Final = struct.Struct("<Q")
 _MOVED: Final = struct.Struct(f"<{ID_BYTES}sIIB")
+# Of a byte that says which word it is of a job, or whether it is a dead letter: how often it was moved comes last.
+_HAS_MOVES: Final = 0x80
 
 
 class Unreadable(ValueError):
@@ -200,26 +202,41 @@ def _read_death(source: _Input, *, is_dead: bool) -> Death | None:
     return Death(origin, reason, dead_at_ms)
 
 
+def _moves_bit(moves: int) -> int:
+    return _HAS_MOVES if moves else 0
+
+
+def _pack_moves(moves: int) -> bytes:
+    return _COUNT.pack(moves) if moves else b""
+
+
+def _read_moves(source: _Input, bits: int) -> int:
+    return source.count(TIMES_MAX) if bits & _HAS_MOVES else 0
+
+
 def _pack_copy(copy: JobCopy) -> bytes:
     fields = _COPY.pack(
         copy.job_id, copy.created, copy.ttl_ms, copy.retry_ms, copy.delay_ms, copy.due_at_ms, copy.replicate,
-        copy.nacks, copy.deliveries, copy.retries_max, copy.death is not None,
+        copy.nacks, copy.deliveries, copy.retries_max, (copy.death is not None) | _moves_bit(copy.moves),
     )  # fmt: skip
-    rest = (_some(copy.queue), _some(copy.key), _ids(copy.owners), _pack_death(copy.death), _some(copy.body))
+    rest = (
+        _some(copy.queue), _some(copy.key), _ids(copy.owners), _pack_death(copy.death), _some(copy.body),
+        _pack_moves(copy.moves),
+    )  # fmt: skip
     return fields + b"".join(rest)
 
 
 def _read_copy(source: _Input) -> JobCopy:
     (
-        job_id, created, ttl_ms, retry_ms, delay_ms, due_at_ms, replicate, nacks, deliveries, retries_max, is_dead,
+        job_id, created, ttl_ms, retry_ms, delay_ms, due_at_ms, replicate, nacks, deliveries, retries_max, bits,
     ) = source.fields(_COPY)  # fmt: skip
     for time_ms in (created // CREATED_UNITS, ttl_ms, retry_ms, delay_ms, due_at_ms):
         _time(time_ms)
     queue, key, owners = source.some(), source.some(), _owners(source)
-    death = _read_death(source, is_dead=bool(is_dead))
+    death = _read_death(source, is_dead=bool(bits & 1))
     return JobCopy(
         _checked_id(job_id), queue, source.some(), created, ttl_ms, retry_ms, delay_ms, due_at_ms, replicate,
-        _times(nacks), _times(deliveries), owners, key, retries_max, death,
+        _times(nacks), _times(deliveries), owners, key, retries_max, death, _read_moves(source, bits),
     )  # fmt: skip
 
 
@@ -234,27 +251,30 @@ def _read_your_jobs(source: _Input) -> YourJobs:
 
 
 def _pack_notice(message: Notice) -> bytes:
-    word = _WORDS.index(message.word)
-    return _NOTICE.pack(word, message.job_id, message.nacks, message.deliveries, message.after_ms)
+    word = _WORDS.index(message.word) | _moves_bit(message.moves)
+    fields = _NOTICE.pack(word, message.job_id, message.nacks, message.deliveries, message.after_ms)
+    return fields + _pack_moves(message.moves)
 
 
 def _read_notice(source: _Input) -> Notice:
-    word, job_id, nacks, deliveries, after_ms = source.fields(_NOTICE)
+    bits, job_id, nacks, deliveries, after_ms = source.fields(_NOTICE)
+    word, moves = bits & ~_HAS_MOVES, _read_moves(source, bits)
     if word >= len(_WORDS):
         raise Unreadable(f"word {word} about a job")
-    return Notice(_WORDS[word], _checked_id(job_id), _times(nacks), _times(deliveries), _time(after_ms))
+    return Notice(_WORDS[word], _checked_id(job_id), _times(nacks), _times(deliveries), _time(after_ms), moves)
 
 
 def _pack_moved(message: Moved) -> bytes:
-    fields = _MOVED.pack(message.job_id, message.nacks, message.deliveries, message.death is not None)
-    return fields + _some(message.queue) + _pack_death(message.death)
+    bits = (message.death is not None) | _moves_bit(message.moves)
+    fields = _MOVED.pack(message.job_id, message.nacks, message.deliveries, bits)
+    return fields + _some(message.queue) + _pack_death(message.death) + _pack_moves(message.moves)
 
 
 def _read_moved(source: _Input) -> Moved:
-    job_id, nacks, deliveries, is_dead = source.fields(_MOVED)
+    job_id, nacks, deliveries, bits = source.fields(_MOVED)
     queue = source.some()
-    death = _read_death(source, is_dead=bool(is_dead))
-    return Moved(_checked_id(job_id), queue, death, _times(nacks), _times(deliveries))
+    death = _read_death(source, is_dead=bool(bits & 1))
+    return Moved(_checked_id(job_id), queue, death, _times(nacks), _times(deliveries), _read_moves(source, bits))
 
 
 def _read_need_jobs(source: _Input) -> NeedJobs:
@@ -361,20 +381,36 @@ _TYPES: Final[tuple[_Row, ...]] = (
         lambda source: GaveUp(_job_id(source), source.some()),
     ),
 )
-_NUMBERS: Final = {row[0]: number for number, row in enumerate(_TYPES, FIRST_MESSAGE)}
+_NUMBERS: Final[dict[type[Any], int]] = {row[0]: number for number, row in enumerate(_TYPES, FIRST_MESSAGE)}
+# About jobs that were moved to the dead letters or back these have other numbers: who counts no moves ignores them.
+_WITH_MOVES: Final[dict[type[Any], int]] = {
+    kind: 0x80 | _NUMBERS[kind] for kind in (ReplJob, Notice, YourJobs, LendJob, Moved)
+}
+_ROWS: Final = {
+    **{_NUMBERS[row[0]]: row for row in _TYPES},
+    **{number: _TYPES[_NUMBERS[kind] - FIRST_MESSAGE] for kind, number in _WITH_MOVES.items()},
+}
+
+
+def _has_moves(message: Message) -> bool:
+    if isinstance(message, (Notice, Moved)):
+        return message.moves > 0
+    if isinstance(message, (ReplJob, LendJob)):
+        return message.copy.moves > 0
+    return isinstance(message, YourJobs) and any(copy.moves for copy in message.copies)
 
 
 def pack(message: Message) -> tuple[int, bytes]:
     """The type and the body of its frame."""
-    number = _NUMBERS[type(message)]
-    return number, _TYPES[number - FIRST_MESSAGE][1](message)
+    number = (_WITH_MOVES if _has_moves(message) else _NUMBERS)[type(message)]
+    return number, _ROWS[number][1](message)
 
 
 def read(number: int, body: bytes) -> Message | None:
     """The message in a frame; None where its type is not known here. Raises Unreadable."""
-    if not FIRST_MESSAGE <= number < FIRST_MESSAGE + len(_TYPES):
+    if number not in _ROWS:
         return None
     source = _Input(body)
-    message: Message = _TYPES[number - FIRST_MESSAGE][2](source)
+    message: Message = _ROWS[number][2](source)
     source.end()
     return message

@@ -1,6 +1,6 @@
 """Jobs as other nodes are told of them, and back. Instants are translated from the clock of the node that sent them."""
 
-from kestreld.cluster.job_messages import Death, JobCopy
+from kestreld.cluster.job_messages import Death, JobCopy, Moved
 from kestreld.cluster.nodes import Node
 from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import (
@@ -27,7 +27,7 @@ def copy_of(jobs: CopiedJobs, job: Job, owners: int) -> JobCopy:
     return JobCopy(
         job.id, terms.queue.name, job.body, created_of(job.ctime), terms.ttl_ms, terms.retry_ms, terms.delay_s * 1000,
         due_at_ms, terms.replicate, job.nacks, job.deliveries, jobs.node_sets.ids(owners), terms.key,
-        terms.retries_max, death_of(terms.dead),
+        terms.retries_max, death_of(terms.dead), terms.moves,
     )  # fmt: skip
 
 
@@ -36,10 +36,11 @@ def job_of(jobs: CopiedJobs, copy: JobCopy, sender: Node, owners: int) -> Job:
     queue = jobs.unlisted_queue(copy.queue)
     options = (copy.ttl_ms, copy.retry_ms, copy.delay_ms // 1000, copy.retries_max)
     dead = dead_letter_of(copy.death, sender)
-    if dead is None:
+    moves = max(copy.moves, dead is not None)
+    if not moves:
         terms = queue.terms_shared_with(options, copy.replicate, owners, copy.key)
     else:
-        terms = JobTerms(queue, *options, copy.key, dead, copy.replicate, owners)
+        terms = JobTerms(queue, *options, copy.key, dead, copy.replicate, owners, moves)
     created = copy.created + sender.clock_offset_ms * CREATED_UNITS
     ctime = ctime_of(max(created, 1))
     return Job(copy.job_id, copy.body, terms, ctime, NEVER, ACTIVE, copy.nacks, copy.deliveries)
@@ -53,6 +54,12 @@ def expires_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
 def due_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
     """How much of its delay is left; 0 = nothing."""
     return max(copy.due_at_ms + sender.clock_offset_ms - jobs.now_ms, 0) if copy.due_at_ms else 0
+
+
+def moved_of(job: Job) -> Moved:
+    """Where the job is here, as other nodes are told."""
+    terms = job.terms
+    return Moved(job.id, terms.queue.name, death_of(terms.dead), job.nacks, job.deliveries, terms.moves)
 
 
 def death_of(dead: DeadLetter | None) -> Death | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from kestreld.cluster.copying import copy_of, expires_in_ms, job_of
+from kestreld.cluster.copying import copy_of, dead_letter_of, expires_in_ms, job_of, moved_of
 from kestreld.cluster.federation import Imports, Interest, to_give
 from kestreld.cluster.job_messages import JobCopy, NeedJobs, NeedNothing, Notice, TookJobs, YourJobs
 from kestreld.cluster.lending import Lending
@@ -323,8 +323,17 @@ class Federating:
             return  # it is queued here already, or is still being added: its giver's timer goes on
         elif job.terms.owners | owners != job.terms.owners:
             jobs.own(job, job.terms.owners | owners)
+        if (
+            copy.moves < job.terms.moves
+        ):  # its giver does not know that it is in another queue, and wants it out of there
+            peers.bus.send(sender, moved_of(job))
+            return
+        if copy.moves > job.terms.moves:
+            to, dead = jobs.unlisted_queue(copy.queue), dead_letter_of(copy.death, sender)
+            jobs.follow(job, to, dead, copy.moves, copy.nacks, copy.deliveries)
         jobs.count(job, copy.nacks, copy.deliveries)
-        peers.tell(owners & ~peers.set_of(sender), Notice(Word.HAS_QUEUED, job.id, job.nacks, job.deliveries))
+        notice = Notice(Word.HAS_QUEUED, job.id, job.nacks, job.deliveries, moves=job.terms.moves)
+        peers.tell(owners & ~peers.set_of(sender), notice)
         jobs.queue_here(job)
 
     # What happens to nodes

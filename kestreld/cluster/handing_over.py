@@ -122,10 +122,10 @@ class HandOver:
         """The job goes here, and is queued there if it was here."""
         peers, jobs = self._peers, self._jobs
         if job.state == QUEUED:
-            peers.bus.send(node, Notice(Word.ENQUEUE, job.id, job.nacks, job.deliveries))
+            peers.bus.send(node, Notice(Word.ENQUEUE, job.id, job.nacks, job.deliveries, 0, job.terms.moves))
         elif job.state == DELAYED:
             after_ms = max(job.requeue_at_ms - jobs.now_ms, 1)
-            peers.bus.send(node, Notice(Word.ENQUEUE, job.id, job.nacks, job.deliveries, after_ms))
+            peers.bus.send(node, Notice(Word.ENQUEUE, job.id, job.nacks, job.deliveries, after_ms, job.terms.moves))
         peers.tell(job.terms.owners, LeftJob((job.id,)))
         self._moves_away(job.id)
         jobs.remove(job, HANDED_OVER)

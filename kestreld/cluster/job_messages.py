@@ -22,7 +22,7 @@ class JobCopy:
     """A whole job. Instants are on the steady clock of the sender; receivers translate them to their own.
 
     `created` orders a queue, in units of 10^-6 ms; `due_at_ms` is when a delayed job is due, 0 = it is not delayed;
-    `owners` are the ids of the nodes that may hold the job.
+    `owners` are the ids of the nodes that may hold the job; `moves` is as `JobTerms` has it.
     """
 
     job_id: bytes
@@ -40,6 +40,7 @@ class JobCopy:
     key: bytes = b""
     retries_max: int = -1
     death: Death | None = None
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class Owners:
 class Notice:
     """WILLQUEUE, QUEUED, WORKING or ENQUEUE of a job.
 
-    `nacks` and `deliveries` are what the sender has counted. `after_ms`: WORKING, the sender's requeue is that far
-    away; QUEUED and ENQUEUE, the job will be queued after that time, 0 = now.
+    `nacks` and `deliveries` are what the sender has counted since the last of the `moves`. `after_ms`: WORKING, the
+    sender's requeue is that far away; QUEUED and ENQUEUE, the job will be queued after that time, 0 = now.
     """
 
     word: Word
@@ -77,6 +78,7 @@ class Notice:
     nacks: int = 0
     deliveries: int = 0
     after_ms: int = 0
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +194,17 @@ class TookBack:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A job is in another queue, as a dead letter (`death`) or back from there."""
+    """A job is in another queue, as a dead letter (`death`) or back from there, by so many moves.
+
+    Answered by who knows of more of them with its own Moved.
+    """
 
     job_id: bytes
     queue: bytes
     death: Death | None
     nacks: int
     deliveries: int
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from kestreld.cluster.copying import dead_letter_of, death_of
+from kestreld.cluster.copying import dead_letter_of, moved_of
 from kestreld.cluster.job_messages import Moved, Notice
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.reactions import REACTIONS, Do, Word, is_greater
-from kestreld.jobs.job import NEVER, NOTICE_MS, WAIT_REPL, WITHOUT_QUEUE, Job
+from kestreld.jobs.job import NEVER, NOTICE_MS, QUEUED, WAIT_REPL, WITHOUT_QUEUE, Job
 from kestreld.jobs.job_queue import PAUSED_IN
 
 HELD_BACK_MS: Final = 200  # until it is looked at again
@@ -57,7 +57,7 @@ class Requeueing:
             return False
         at_ms = max(at_ms, now_ms + NOTICE_MS)
         self._announced[job.id] = at_ms
-        peers.tell_each(nodes, Notice(Word.WILL_QUEUE, job.id, job.nacks, job.deliveries))
+        peers.tell_each(nodes, self._notice(Word.WILL_QUEUE, job))
         jobs.ask_at(job, at_ms)
         return False
 
@@ -76,14 +76,11 @@ class Requeueing:
         self._peers.tell(job.terms.owners, self._notice(word, job, after_ms))
 
     def _notice(self, word: Word, job: Job, after_ms: int = 0) -> Notice:
-        return Notice(word, job.id, job.nacks, job.deliveries, after_ms)
+        return Notice(word, job.id, job.nacks, job.deliveries, after_ms, job.terms.moves)
 
     def say_moved(self, job: Job) -> None:
         """Tell all its holders that it is in another queue."""
-        self._peers.tell(job.terms.owners, self._moved(job))
-
-    def _moved(self, job: Job) -> Moved:
-        return Moved(job.id, job.terms.queue.name, death_of(job.terms.dead), job.nacks, job.deliveries)
+        self._peers.tell(job.terms.owners, moved_of(job))
 
     # What other nodes say
 
@@ -100,17 +97,15 @@ class Requeueing:
             return
         if message.word is not Word.ENQUEUE:  # who says that may be a node that takes no copies
             self._know(job, sender)
-        if message.word is not Word.WILL_QUEUE or not self._has_missed_redrive(job, message):
+        if message.moves != job.terms.moves:  # it is in another queue, of which the sender knows, or has to be told
+            self._peers.bus.send(sender, moved_of(job))
+            if message.word is not Word.ENQUEUE:
+                return
+        else:
             self._jobs.count(job, message.nacks, message.deliveries)
-        elif reaction is not Do.KNOW_OWNER:
-            self._peers.bus.send(sender, self._moved(job))
         if message.word is Word.WILL_QUEUE and job.id in self._announced:
             self._leave_it_to_the_greater(sender, job)
         self._carry_out(reaction, sender, job, message)
-
-    def _has_missed_redrive(self, job: Job, message: Notice) -> bool:
-        """To its sender the job is a dead letter; here it is none, with counters that begin at 0 again."""
-        return job.terms.dead is None and self._jobs.is_too_often(job, message.nacks + message.deliveries)
 
     def _leave_it_to_the_greater(self, sender: Node, job: Job) -> None:
         """Two nodes have said at once that they will queue a job. The lesser one waits whether the other has."""
@@ -126,8 +121,6 @@ class Requeueing:
     def _carry_out(self, reaction: Do, sender: Node, job: Job, message: Notice) -> None:
         bus, now_ms = self._peers.bus, self._jobs.now_ms
         if reaction is Do.SAY_QUEUED:
-            if job.terms.dead is not None:
-                bus.send(sender, self._moved(job))
             self.say(Word.HAS_QUEUED, job)
         elif reaction is Do.SAY_DELAYED:
             bus.send(sender, self._notice(Word.HAS_QUEUED, job, max(job.requeue_at_ms - now_ms, 1)))
@@ -160,14 +153,20 @@ class Requeueing:
         jobs.put_off(job, requeue_at_ms)
 
     def moved(self, sender: Node, message: Moved) -> None:
-        """The sender has moved a job to another queue, and queued it there."""
+        """The sender has moved a job to another queue, and queued it there, or says where it has it."""
         jobs = self._jobs
         job = jobs.find(message.job_id)
         if job is None or job.state in WITHOUT_QUEUE or not job.terms.retry_ms:
             return
+        moves = max(message.moves, message.death is not None)
         if job.state == WAIT_REPL:
             self._note_queued(job.id)
-            return
-        to = jobs.unlisted_queue(message.queue)
-        jobs.follow(job, to, dead_letter_of(message.death, sender), message.nacks, message.deliveries)
-        self._put_off(sender, job, Notice(Word.HAS_QUEUED, job.id))
+        elif moves < job.terms.moves:
+            self._peers.bus.send(sender, moved_of(job))
+        elif moves == job.terms.moves and job.state == QUEUED:
+            self._peers.bus.send(sender, self._notice(Word.HAS_QUEUED, job))
+        else:
+            if moves > job.terms.moves:
+                to, dead = jobs.unlisted_queue(message.queue), dead_letter_of(message.death, sender)
+                jobs.follow(job, to, dead, moves, message.nacks, message.deliveries)
+            self._put_off(sender, job, Notice(Word.HAS_QUEUED, job.id))

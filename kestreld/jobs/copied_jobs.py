@@ -189,14 +189,14 @@ class CopiedJobs(Jobs):
             self.listener.changed(job)
         self._put_in_listed(job, now_ms)
 
-    def follow(self, job: Job, to: JobQueue, dead: DeadLetter | None, nacks: int, deliveries: int) -> None:
-        """Another node has moved it to that queue, and queued it there."""
+    def follow(self, job: Job, to: JobQueue, dead: DeadLetter | None, moves: int, nacks: int, deliveries: int) -> None:
+        """Another node knows that it was moved to that queue."""
         self._leave_queue(job)
         job.state = COPY
         if self.queues.get(to.name) is None:
             self.queues.add(to.name, to)
         to.total += 1
-        job.terms = job.terms.in_queue(to, dead)
+        job.terms = job.terms.in_queue(to, dead, moves)
         job.nacks, job.deliveries = nacks, deliveries
         if self.listener is not None:
             self.listener.moved(job)

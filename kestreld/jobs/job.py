@@ -66,7 +66,8 @@ class JobTerms:
 
     `retries_max` is how often the job may be put back before it goes to the dead-letter queue, -1 = any number of
     times; `key` the client's own id, b"" = none; `dead` says of a job in a dead-letter queue where it comes from.
-    `owners` is the set of nodes that may hold the job, 0 = this one alone.
+    `owners` is the set of nodes that may hold the job, 0 = this one alone. `moves` is how often it was moved to the
+    dead letters and back, an odd number for a dead letter: of two holders the one that knows of more is right.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class JobTerms:
         "key",
         "log_extras",
         "log_fields",
+        "moves",
         "notice_ms",
         "owners",
         "queue",
@@ -98,6 +100,7 @@ class JobTerms:
         dead: DeadLetter | None = None,
         replicate: int = 1,
         owners: int = 0,
+        moves: int = 0,
     ) -> None:
         self.queue = queue
         self.ttl_ms = ttl_ms
@@ -109,6 +112,7 @@ class JobTerms:
         self.replicate = replicate
         self.id_field = ttl_field(ttl_ms // 1000, retry_ms // 1000)
         self.owners = owners
+        self.moves = moves
         self.notice_ms = NOTICE_MS if owners and retry_ms else 0
         self.log_fields = self.log_extras = b""  # what a log says of all these jobs
         self.queued_at_ms = -1  # what is queued in that ms
@@ -117,21 +121,28 @@ class JobTerms:
     def with_owners(self, owners: int) -> "JobTerms":
         """The same of jobs that these nodes may hold."""
         options = (self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max)
-        if self.dead is None:
+        if not self.moves:
             return self.queue.terms_shared_with(options, self.replicate, owners, self.key)
-        return JobTerms(self.queue, *options, self.key, self.dead, self.replicate, owners)
+        return JobTerms(self.queue, *options, self.key, self.dead, self.replicate, owners, self.moves)
 
-    def in_queue(self, queue: "JobQueue", dead: DeadLetter | None) -> "JobTerms":
+    def in_queue(self, queue: "JobQueue", dead: DeadLetter | None, moves: int) -> "JobTerms":
         """The same of a job that was moved to this queue, as a dead letter or back from there."""
         return JobTerms(
             queue, self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max, self.key, dead, self.replicate,
-            self.owners,
+            self.owners, moves,
         )  # fmt: skip
 
     def without_key(self) -> "JobTerms":
         """The same of a job whose key is another's to use."""
         options = (self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max)
-        return JobTerms(self.queue, *options, b"", self.dead, self.replicate, self.owners)
+        return JobTerms(self.queue, *options, b"", self.dead, self.replicate, self.owners, self.moves)
+
+    @property
+    def told_moves(self) -> int:
+        """The moves, as far as a log has to say them: nobody asks a node that holds a job alone, and a dead letter was
+        moved at least once.
+        """
+        return self.moves if self.moves > 1 and self.owners else 0
 
     @property
     def known_key(self) -> bytes:

@@ -234,13 +234,9 @@ class Jobs(JobStore):
 
     def _is_spent(self, job: Job) -> bool:
         """Whether it has been put back as often as it may be."""
-        return job.terms.dead is None and self.is_too_often(job, job.nacks + job.deliveries)
-
-    def is_too_often(self, job: Job, times: int) -> bool:
-        """Whether it would be a dead letter if it had been put back so many times."""
         terms = job.terms
         most = terms.retries_max if terms.retries_max >= 0 else self.rules.retries_max(terms.queue.name)
-        return 0 <= most < times
+        return terms.dead is None and 0 <= most < job.nacks + job.deliveries
 
     def bury(self, job: Job, reason: bytes) -> bool:
         """Move it to the dead-letter queue of its queue, and queue it there; False where there may be no such queue."""
@@ -269,7 +265,7 @@ class Jobs(JobStore):
         queue.total += 1
         queue.delayed += 1
         job.state = DELAYED
-        job.terms = terms.in_queue(queue, dead)
+        job.terms = terms.in_queue(queue, dead, terms.moves + 1)
         if dead is None:
             job.nacks = job.deliveries = 0
         self._queue_now(job, is_moved=True)

@@ -24,7 +24,7 @@ from kestreld.journal.job_records import (
     paused_record,
     shared_fields,
 )
-from kestreld.journal.job_segments import VERSION_OF_CLUSTERS, JobJournal
+from kestreld.journal.job_segments import VERSION_OF_CLUSTERS, VERSION_OF_MOVES, JobJournal
 from kestreld.journal.records import Checkpoint
 from kestreld.queues.commit import Committed, GroupCommit
 
@@ -85,10 +85,10 @@ class LogWriter(Committed):
         if not self.dirty and self.failure is None:
             self.mark_dirty()
 
-    def say_of_clusters(self, record: bytes) -> None:
-        """Say something that only segments of a later version may have."""
-        if self._log.version < VERSION_OF_CLUSTERS:
-            self._log.use_version(VERSION_OF_CLUSTERS)
+    def say_of_clusters(self, record: bytes, version: int = VERSION_OF_CLUSTERS) -> None:
+        """Say something that only segments of that version, or a later one, may have."""
+        if self._log.version < version:
+            self._log.use_version(version)
             self.segment_number = self._log.next_number
         self.say(record)
 
@@ -280,7 +280,9 @@ class JobLog(JobListener):
             writer.now_ms(), job.id, job.body, created_of(job.ctime), job.requeue_at_ms,
             ACTIVE if state == COPY else state, job.nacks, job.deliveries, fields, terms.log_extras,
         )  # fmt: skip
-        if terms.owners or state == ACKED:  # which older servers would deliver
+        if terms.told_moves:
+            writer.say_of_clusters(record, VERSION_OF_MOVES)
+        elif terms.owners or state == ACKED:  # which older servers would deliver
             writer.say_of_clusters(record)
         else:
             writer.say(record)
@@ -308,6 +310,9 @@ class JobLog(JobListener):
 
     def owned(self, job: Job) -> None:
         writer = self._writer
+        if job.terms.told_moves:
+            self.again(job)
+            return
         writer.say_of_clusters(owners_record(writer.now_ms(), job.id, self._node_sets.ids(job.terms.owners)))
 
     def paused(self, queue: JobQueue) -> None:
@@ -363,6 +368,8 @@ class JobLog(JobListener):
         fields = shared_fields(terms.queue.name, terms.ttl_ms, terms.delay_s * 1000, terms.retry_ms, terms.replicate)
         dead = terms.dead
         origin = None if dead is None else JobOrigin(dead.origin, dead.reason, dead.dead_at_ms)
-        extras = JobExtras(terms.key, terms.retries_max, origin, self._node_sets.ids(terms.owners))
+        extras = JobExtras(
+            terms.key, terms.retries_max, origin, self._node_sets.ids(terms.owners), moves=terms.told_moves
+        )
         terms.note_log_fields(fields, pack_extras(extras))
         return fields

@@ -3,8 +3,8 @@
     record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
 
 Frame and checksum are those of a queue journal's records; the types are the job log's own, but for SYNC. Nothing but
-JOB says what a job is: the other records change one, by its id, or end it. OWNERS, PAUSED and what clusters need of JOB
-(`needs_clusters`) are in segments of version 2 only.
+JOB says what a job is: the other records change one, by its id, or end it. What is in segments of later versions only
+`version_needed` says.
 """
 
 import struct
@@ -61,6 +61,9 @@ class Extra(IntEnum):
     ORIGIN = 3  # | dead_at_ms u64 | reason_bytes u16 | reason | queue |
     DELIVERED = 4  # nodes that may hold it, 40 bytes each
     CONFIRMED = 5  # nodes that have said so
+    MOVES = (
+        6  # | how often it was moved to the dead letters and back u32 |, where that is not 0, nor 1 for a dead letter
+    )
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,7 +79,7 @@ class JobOrigin:
 class JobExtras:
     """`key` is b"" where the client has given none, `retries_max` -1 where there is no limit.
 
-    Empty `delivered` and `confirmed` mean this node alone.
+    Empty `delivered` and `confirmed` mean this node alone; `moves` 0 is what goes without saying.
     """
 
     key: bytes = b""
@@ -84,6 +87,7 @@ class JobExtras:
     origin: JobOrigin | None = None
     delivered: tuple[bytes, ...] = ()
     confirmed: tuple[bytes, ...] = ()
+    moves: int = 0
 
 
 NO_EXTRAS: Final = JobExtras()
@@ -176,6 +180,7 @@ def read_job(body: bytes) -> JobRecord:
 _EXTRA: Final = struct.Struct("<BI")
 _RETRIES: Final = struct.Struct("<Q")
 _ORIGIN: Final = struct.Struct("<QH")
+_MOVES: Final = struct.Struct("<I")
 
 
 def pack_extras(extras: JobExtras) -> bytes:
@@ -196,6 +201,8 @@ def pack_extras(extras: JobExtras) -> bytes:
         values.append((Extra.DELIVERED, b"".join(extras.delivered)))
     if extras.confirmed:
         values.append((Extra.CONFIRMED, b"".join(extras.confirmed)))
+    if extras.moves:
+        values.append((Extra.MOVES, _MOVES.pack(extras.moves)))
     return b"".join([_EXTRA.pack(tag, len(value)) + value for tag, value in values])
 
 
@@ -211,7 +218,8 @@ def read_extras(packed: bytes) -> JobExtras:
     retries_max = int(_RETRIES.unpack(found[Extra.RETRIES])[0]) if Extra.RETRIES in found else -1
     origin = _read_origin(found[Extra.ORIGIN]) if Extra.ORIGIN in found else None
     delivered, confirmed = (tuple(_ids(found.get(tag, b""))) for tag in (Extra.DELIVERED, Extra.CONFIRMED))
-    return JobExtras(found.get(Extra.KEY, b""), retries_max, origin, delivered, confirmed)
+    moves = int(_MOVES.unpack(found[Extra.MOVES])[0]) if Extra.MOVES in found else 0
+    return JobExtras(found.get(Extra.KEY, b""), retries_max, origin, delivered, confirmed, moves)
 
 
 def _read_origin(value: bytes) -> JobOrigin:
@@ -378,12 +386,14 @@ def read_paused(body: bytes) -> tuple[int, bytes, int]:
     return at_ms, body[_PAUSED.size :], pause
 
 
-def needs_clusters(record_type: int, body: bytes) -> bool:
-    """Whether a record may be in segments of version 2 only."""
+def version_needed(record_type: int, body: bytes) -> int:
+    """The first version of segments that may have a record."""
     if record_type != JobType.JOB:
-        return record_type in (JobType.OWNERS, JobType.PAUSED)
+        return 2 if record_type in (JobType.OWNERS, JobType.PAUSED) else 1
     job = read_job(body)
-    return job.state in _OF_CLUSTERS or bool(job.extras.delivered)
+    if job.extras.moves:
+        return 3
+    return 2 if job.state in _OF_CLUSTERS or job.extras.delivered else 1
 
 
 # Reading a stretch of log

@@ -14,12 +14,11 @@ from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion
 from kestreld.files import FileLayer
 from kestreld.journal.found_segments import UNREAD, is_unread, read_readable
 from kestreld.journal.inspection import MAY_BE_LOST
-from kestreld.journal.job_records import JobType, checked_job_end, needs_clusters, read_done, read_job
+from kestreld.journal.job_records import JobType, checked_job_end, read_done, read_job, version_needed
 from kestreld.journal.job_salvage import JobSalvage, result_of
 from kestreld.journal.job_segments import (
     HEADER_BYTES,
     VERSION,
-    VERSION_OF_CLUSTERS,
     FoundJobSegment,
     JobJournal,
     job_segment_name,
@@ -186,7 +185,7 @@ class _JobRepair:
             return one.header.version
         buffer = result_of(read_readable(self._files, one.path, min(one.used_bytes, one.size_bytes), []))
         whole = [(kind, buffer[at + FRAME_BYTES : end]) for kind, at, end in JobSalvage(buffer, 0).pieces() if kind]
-        return VERSION_OF_CLUSTERS if any(needs_clusters(kind, body) for kind, body in whole) else VERSION
+        return max((version_needed(kind, body) for kind, body in whole), default=VERSION)
 
     def replace(self, segment_bytes_max: int) -> None:
         """Build the new log and put it in place. Raises JournalFailed or OSError."""

@@ -28,6 +28,7 @@ SUFFIX: Final = ".jobs"
 MAGIC: Final = b"KESTRJOB"
 VERSION: Final = 1
 VERSION_OF_CLUSTERS: Final = 2  # has records of jobs that other nodes hold, and of pauses
+VERSION_OF_MOVES: Final = 3  # says how often jobs were moved to the dead letters and back
 _HEADER: Final = struct.Struct("<8sHHIQIQQQ")
 _CHECKSUM: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
@@ -67,9 +68,9 @@ def decode_job_header(buffer: bytes, path: str) -> JobHeader:
     (checksum,) = _CHECKSUM.unpack_from(buffer, _HEADER.size)
     if xxh3_64_intdigest(buffer[: _HEADER.size]) & 0xFFFFFFFF != checksum:
         raise JournalCorrupt(path, 0, "the segment header's checksum does not match")
-    if not VERSION <= fields[1] <= VERSION_OF_CLUSTERS:
+    if not VERSION <= fields[1] <= VERSION_OF_MOVES:
         raise LaterVersion(
-            path, 8, f"job log version {fields[1]}; this kestreld reads versions up to {VERSION_OF_CLUSTERS}"
+            path, 8, f"job log version {fields[1]}; this kestreld reads versions up to {VERSION_OF_MOVES}"
         )
     _, version, _, _, log_id, segment, created_at_ms, previous_bytes, previous_synced = fields
     return JobHeader(log_id, segment, created_at_ms, previous_bytes, previous_synced, version)

@@ -218,7 +218,7 @@ class Disk(JobListener):
             queue = queues.setdefault(old.queue.name, JobQueue(old.queue.name))
             terms = JobTerms(
                 queue, old.ttl_ms, old.retry_ms, old.delay_s, old.retries_max, old.key,
-                old.dead, old.replicate, jobs.node_sets.of_all(owners),
+                old.dead, old.replicate, jobs.node_sets.of_all(owners), old.moves,
             )  # fmt: skip
             state = job.state if job.state in KEPT_STATES else ACTIVE
             found.append(Job(job.id, job.body, terms, job.ctime, job.requeue_at_ms, state, job.nacks, job.deliveries))

@@ -49,6 +49,7 @@ JOB = b"D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1"
 DEATH = Death(b"origin\r\n", b"retries", 12)
 COPY = JobCopy(JOB, b"queue\0", b"body" * 100, 5_000_001, 86_400_000, 300_000, 2000, 1500, 3, 1, 2, (A, B))
 DEAD = JobCopy(JOB, b"q.dead", b"", 1, 2, 4, 5, 0, 1, 0, 0, (), b"key", 7, DEATH)
+REDRIVEN = replace(COPY, moves=2)
 ENTRY = GossipEntry(B, NodeAddress("fe80::1", 7711, 17_711), Flag.LEAVING)
 MESSAGES: list[Message] = [
     Ping(Flag(0)),
@@ -94,6 +95,15 @@ MESSAGES: list[Message] = [
     WatchJob(JOB),
     JobEnded(JOB, b"acked"),
 ]
+WITH_MOVES: list[Message] = [
+    ReplJob(REDRIVEN),
+    LendJob(replace(DEAD, moves=1), is_new=False),
+    YourJobs(1, (COPY, REDRIVEN)),
+    Notice(Word.ENQUEUE, JOB, 3, 4, 5, moves=TIMES_MAX),
+    Moved(JOB, b"q.dead", DEATH, 1, 2, moves=3),
+    Moved(JOB, b"q", None, 0, 0, moves=2),
+]
+MESSAGES += WITH_MOVES
 
 
 def name(message: object) -> str:
@@ -127,6 +137,7 @@ def test_a_message_that_is_cut_short_or_goes_on_is_refused(message: Message) -> 
         Moved(JOB, b"q", replace(DEATH, reason=b"one\r\ntwo"), 0, 0),
         Moved(JOB, b"q", None, 0, TIMES_MAX + 1),
         Notice(Word.WORKING, JOB, TIMES_MAX + 1, 0, 0),
+        Notice(Word.WORKING, JOB, moves=TIMES_MAX + 1),
         JobEnded(JOB, b"acked\r\n+more"),
         JobEnded(JOB, b""),
     ],
@@ -138,7 +149,13 @@ def test_what_clients_would_be_shown_or_what_could_not_be_counted_on_is_refused(
 
 
 def test_every_kind_of_message_is_tried_here() -> None:
-    assert {pack(message)[0] for message in MESSAGES} == set(range(FIRST_MESSAGE, FIRST_MESSAGE + 32))
+    numbers = {pack(message)[0] for message in MESSAGES if message not in WITH_MOVES}
+    assert numbers == set(range(FIRST_MESSAGE, FIRST_MESSAGE + 32))
+
+
+@pytest.mark.parametrize("message", WITH_MOVES, ids=name)
+def test_what_is_said_of_moves_is_of_types_that_nodes_pass_over_which_do_not_count_them(message: Message) -> None:
+    assert pack(message)[0] >= 128
 
 
 def test_a_type_that_is_not_known_is_passed_over() -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from kestreld.cluster.job_messages import Moved, Notice
+from kestreld.cluster.job_messages import Moved, NeedJobs, Notice
 from kestreld.cluster.peers import GAP_MS
 from kestreld.cluster.reactions import Word, is_greater
 from kestreld.config.job_rules import JobRule
@@ -479,6 +479,107 @@ def test_a_holder_that_missed_that_a_letter_was_put_back_does_not_make_it_one_ag
     assert net.queued_at(job_id) == [1]
     jobs = [node.job(job_id) for node in net.nodes]
     assert [(job.terms.queue.name, job.nacks + job.deliveries) for job in jobs] == [(b"q", 0)] * 3
+
+
+def redriven_while_one_is_away(*, is_killed: bool) -> tuple[JobNet, bytes]:
+    """A letter that node 1 has put back while node 2, which holds it, too, did not hear."""
+    net = JobNet(3)
+    for node in net.nodes:
+        node.keep_log()
+    job_id = fetched(net)
+    bury(net.nodes[1], job_id)
+    net.run(10)
+    if is_killed:
+        net.nodes[2].crash()
+    else:
+        net.partition(2)
+    assert net.nodes[1].jobs.redrive(net.nodes[1].job(job_id))
+    net.run(10)
+    return net, job_id
+
+
+def is_back(net: JobNet, is_killed: bool) -> None:
+    if is_killed:
+        net.nodes[2].start()
+    else:
+        net.heal()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_with_a_worker", [False, True])
+def test_a_letter_that_was_put_back_stays_so_when_a_holder_is_back(is_with_a_worker: bool, is_killed: bool) -> None:
+    net, job_id = redriven_while_one_is_away(is_killed=is_killed)
+    if is_with_a_worker:
+        assert net.nodes[1].get() == job_id
+        net.nodes[1].jobs.working(net.nodes[1].job(job_id))
+    is_back(net, is_killed)
+    for _ in range(30):
+        net.run(RETRY_MS // 5)
+        assert letters(net) == []
+        if is_with_a_worker and net.nodes[1].state_of(job_id) == ACTIVE:
+            net.nodes[1].jobs.working(net.nodes[1].job(job_id))
+    assert [node.job(job_id).terms.queue.name for node in net.nodes] == [b"q"] * 3
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_letter_that_was_put_back_stays_so_when_the_node_that_did_it_has_gone(is_killed: bool) -> None:
+    net, job_id = redriven_while_one_is_away(is_killed=is_killed)
+    net.nodes[1].crash()
+    is_back(net, is_killed)
+    for _ in range(30):
+        net.run(RETRY_MS // 5)
+        assert letters(net) == []
+        fetch_what_is_queued(net)
+    assert [net.nodes[number].job(job_id).terms.queue.name for number in (0, 2)] == [b"q"] * 2
+
+
+def test_counts_from_before_a_letter_was_put_back_do_not_count() -> None:
+    net = JobNet(3)
+    job_id = net.nodes[0].add(3, retries=3)
+    net.run(10)
+    assert net.nodes[0].get() == job_id
+    net.nodes[2].jobs.count(net.nodes[2].job(job_id), 3, 0)
+    net.partition(2)
+    bury(net.nodes[0], job_id)
+    net.run(10)
+    assert net.nodes[0].jobs.redrive(net.nodes[0].job(job_id))
+    net.run(10)
+    net.heal()
+    net.run(2 * RETRY_MS)
+    assert [node.job(job_id).nacks for node in net.nodes] == [0] * 3
+
+
+def test_a_dead_letter_that_another_node_has_put_back_meanwhile_is_a_letter_no_more_where_it_is_queued() -> None:
+    net, job_id = redriven_while_one_is_away(is_killed=False)
+    net.run(2 * RETRY_MS)
+    assert letters(net) == [(2, job_id)], "cut off, it could not know"
+    net.heal()
+    for _ in range(10):
+        fetch_what_is_queued(net)
+        net.run(RETRY_MS // 2)
+    assert letters(net) == []
+
+
+def test_of_two_nodes_that_have_buried_a_job_at_once_one_has_the_letter(net: JobNet) -> None:
+    job_id = fetched(net)
+    bury(net.nodes[0], job_id)
+    bury(net.nodes[1], job_id)
+    net.run(10)
+    assert [number for number, _ in letters(net)] in ([0], [1])
+
+
+def test_who_lends_a_job_that_was_put_back_elsewhere_learns_of_it(net: JobNet) -> None:
+    job_id = fetched(net)
+    net.partition(2)
+    bury(net.nodes[1], job_id)
+    net.run(10)
+    assert net.nodes[2].jobs.enqueue(net.nodes[2].job(job_id))
+    net.heal()
+    net.nodes[2].receive(net.nodes[0], NeedJobs(b"q", 1))
+    net.run(10)
+    assert letters(net) == [(1, job_id)]
+    assert net.queued_at(job_id) == [1]
+    assert [node.job(job_id).terms.queue.name for node in net.nodes] == [b"q.dead"] * 3
 
 
 def test_queues_of_dead_letters_are_there_only_where_there_are_any(net: JobNet) -> None:

@@ -252,7 +252,7 @@ def test_a_job_that_another_node_has_moved_is_a_copy_in_that_queue(node: Node, s
     job = node.kept()
     node.bring(job, state)
     to = node.jobs.unlisted_queue(b"q.dead")
-    node.jobs.follow(job, to, None, 3, 4)
+    node.jobs.follow(job, to, None, 2, 3, 4)
     node.jobs.put_off(job, node.jobs.now_ms + RETRY_MS)
     must_add_up(node.jobs)
     assert (job.state, job.terms.queue, job.nacks, job.deliveries) == (COPY, to, 3, 4)
@@ -262,7 +262,7 @@ def test_a_job_that_another_node_has_moved_is_a_copy_in_that_queue(node: Node, s
 def test_a_job_can_be_moved_to_the_queue_that_it_is_in(node: Node) -> None:
     job = node.kept()
     node.jobs.unlist(node.queue)
-    node.jobs.follow(job, job.terms.queue, None, 0, 0)
+    node.jobs.follow(job, job.terms.queue, None, 2, 0, 0)
     must_add_up(node.jobs)
 
 

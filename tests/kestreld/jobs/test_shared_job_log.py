@@ -30,7 +30,13 @@ from kestreld.jobs.keys import key_in
 from kestreld.journal import job_segments
 from kestreld.journal.job_records import JobType, read_paused, whole_job_records
 from kestreld.journal.job_repair import repair_job_log
-from kestreld.journal.job_segments import HEADER_BYTES, VERSION, VERSION_OF_CLUSTERS, decode_job_header
+from kestreld.journal.job_segments import (
+    HEADER_BYTES,
+    VERSION,
+    VERSION_OF_CLUSTERS,
+    VERSION_OF_MOVES,
+    decode_job_header,
+)
 from kestreld.journal.job_verify import verify_job_log
 from kestreld.journal.records import FRAME_BYTES
 from tests.support.clock import FakeClock
@@ -172,6 +178,36 @@ def test_a_job_that_was_still_being_added_is_not_there(engine: JobEngine, again:
     assert job.state == WAIT_REPL
     again(engine)
     assert engine.ids() == {kept}
+
+
+# Dead letters
+
+
+@pytest.mark.parametrize("again", RESTARTS)
+def test_how_often_a_job_was_moved_is_known_after_a_restart(engine: JobEngine, again: Restart) -> None:
+    job = shared(engine)
+    assert engine.jobs.bury(job, b"asked")
+    again(engine)
+    assert engine.job(job.id).terms.moves == 1
+    assert max(versions(engine)) == VERSION_OF_CLUSTERS
+    assert engine.jobs.redrive(engine.job(job.id))
+    again(engine)
+    assert (engine.job(job.id).terms.moves, engine.job(job.id).terms.dead) == (2, None)
+    assert max(versions(engine)) == VERSION_OF_MOVES
+
+
+@pytest.mark.parametrize("again", RESTARTS)
+def test_how_often_a_lone_job_was_moved_is_written_once_another_node_may_hold_it(
+    engine: JobEngine, again: Restart
+) -> None:
+    job = engine.job(engine.add())
+    assert engine.jobs.bury(job, b"asked")
+    assert engine.jobs.redrive(job)
+    engine.end_turn()
+    assert set(versions(engine)) == {VERSION}
+    engine.jobs.own(job, bits(engine.jobs, NODE_ID, B_ID))
+    again(engine)
+    assert engine.job(job.id).terms.moves == 2
 
 
 # Acknowledged jobs
@@ -494,7 +530,7 @@ def test_a_server_that_knows_no_clusters_refuses_the_log_by_its_version_and_leav
     shared(engine)
     engine.end_turn()
     before = [path.read_bytes() for path in engine.segments()]
-    with patch.object(job_segments, "VERSION_OF_CLUSTERS", VERSION):
+    with patch.object(job_segments, "VERSION_OF_MOVES", VERSION):
         crash(engine)
     assert "job log version 2; this kestreld reads versions up to 1" in (engine.problem or "")
     assert [path.read_bytes() for path in engine.segments()] == before

@@ -113,9 +113,21 @@ def test_a_stretch_of_records_reads_back_one_by_one(some: list[bytes]) -> None:
     assert found == some
 
 
+def version_of(record: bytes) -> int:
+    return jr.version_needed(jr.checked_job_end(record, 0)[0], record[FRAME_BYTES:])
+
+
+def test_only_how_often_a_job_was_moved_needs_segments_of_version_3() -> None:
+    job = jr.JobRecord(1, b"i" * 40, b"q", b"body", 1, 1000)
+    origin = jr.JobOrigin(b"q", b"asked", 1)
+    assert version_of(jr.pack_job(replace(job, extras=jr.JobExtras(delivered=(b"n" * 40,), moves=2)))) == 3
+    assert version_of(jr.pack_job(replace(job, extras=jr.JobExtras(origin=origin)))) == 1
+    assert version_of(jr.pack_job(replace(job, extras=jr.JobExtras(origin=origin, delivered=(b"n" * 40,))))) == 2
+
+
 def test_only_what_nodes_of_a_cluster_have_to_do_with_needs_segments_of_version_2() -> None:
     def needs(record: bytes) -> bool:
-        return jr.needs_clusters(jr.checked_job_end(record, 0)[0], record[FRAME_BYTES:])
+        return version_of(record) == 2
 
     job = jr.JobRecord(1, b"i" * 40, b"q", b"body", 1, 1000)
     lone = {jr.JobState.WAIT_REPL, jr.JobState.ACTIVE, jr.JobState.QUEUED, jr.JobState.DELAYED}
