@@ -298,6 +298,11 @@ def serve(
 
     def begin() -> None:
         catch_signals(loop, service)
+        if not service.is_ready:
+            note(f"reading jobs, all else is served: {where}")
+        service.when_ready(tell_ready)
+
+    def tell_ready() -> None:
         notifier.tell("READY=1")
         note(
             f"ready {__version__} {where} spool={config.queue_path}"

@@ -95,6 +95,8 @@ class Service:
         self.admission = Admission(loop, self.cpu_worker, self.turn, self.state, login_key)
         self.admission.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
+        self.is_ready = True  # False = jobs are still being read: all else is served
+        self._told_ready: Callable[[], None] = lambda: None
         self.listeners: list[BoundListener] = []
         self._dictionary: Dictionary | None = None  # None = there is no cache
         self.job_figures: JobFigures | None = None  # None = there are no jobs
@@ -169,6 +171,22 @@ class Service:
     def show_jobs(self, figures: "JobFigures") -> None:
         """Show them beside the server's own."""
         self.job_figures = self.stats.jobs = figures
+
+    def wait_for_jobs(self) -> None:
+        """Not all is served, until `serves_jobs`."""
+        self.is_ready = False
+
+    def serves_jobs(self) -> None:
+        """They have been read, or cannot be."""
+        self.is_ready = True
+        self._told_ready()
+
+    def when_ready(self, told: Callable[[], None]) -> None:
+        """Have somebody told once all is served: now, if it is."""
+        if self.is_ready:
+            told()
+        else:
+            self._told_ready = told
 
     def _after_commit(self) -> None:
         self.maintenance.after_turn()
@@ -351,7 +369,8 @@ class Service:
 
     def _reloaded(self, outcome: Reloaded) -> None:
         self._reloads.popleft()(outcome)
-        self.notifier.tell("READY=1")
+        if self.is_ready:
+            self.notifier.tell("READY=1")
         self.turn.finish()
         if self._reloads:
             self._reload()

@@ -19,6 +19,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tests.support.accounts import quick_hash
 from tests.support.cluster_nodes import ClusterNode, cluster_of
 from tests.support.daemon import running_daemon
+from tests.support.job_logs import write_job_log
 from tests.support.process import stop
 from tests.support.shell import Kestrelctl, Outcome
 from tests.support.waiting import until
@@ -350,6 +351,27 @@ def test_a_trial_starts_nodes_that_know_each_other_and_ends_with_all_of_them(
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
     assert (tmp_path / "trial" / "node1").is_dir()
+
+
+def test_a_trial_that_holds_jobs_starts_again_although_its_nodes_read_them_first(
+    ctl: Kestrelctl, tmp_path: Path
+) -> None:
+    for name in ("node1", "node2"):
+        write_job_log(tmp_path / "trial" / name, 20_000)
+    process = ctl.start("cluster", "start", "2", "--dir", str(tmp_path / "trial"))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        lines = [process.stdout.readline().decode()]
+        while "Ctrl-C" not in lines[-1]:
+            assert lines[-1], process.stderr.read()
+            lines.append(process.stdout.readline().decode())
+        ctl.environment["KESTRELCTL_JOBS"] = lines[3].partition("=")[2].rstrip()
+        code, found = status(ctl)
+        assert (code, [node["jobs"] for node in found["nodes"]]) == (0, [20_000, 20_000])
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
 
 
 def test_a_trial_that_cannot_start_says_why_and_leaves_nothing(ctl: Kestrelctl, nodes: list[ClusterNode]) -> None:

@@ -307,9 +307,11 @@ class AdminListener(BoundListener):
     # Health
 
     def _readiness(self) -> web.Response:
-        """Whether to send clients here: recovery is over when this listens, so it is about the disk and the end."""
+        """Whether to send clients here: queues are recovered when this listens; jobs, the disk and the end are left."""
         if self.collection.stopping:
             return as_text("shutting down", 503)
+        if self.service.job_figures is not None and self.service.job_figures.is_loading:
+            return as_text("reading jobs", 503)
         families = self.collection.families.values()
         failed = sum(queue.journal is not None and queue.journal.failed is not None for queue in families)
         if failed:

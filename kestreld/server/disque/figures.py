@@ -74,6 +74,11 @@ class JobFigures:
         self._in, self._out = self.jobs.collected_in + jobs_in, self.jobs.collected_out + jobs_out
         self._import_rate = import_rate
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether jobs are being read, and none is served yet."""
+        return self._node.persistence.is_loading
+
     def totals(self) -> list[tuple[str, int]]:
         """Of the node. Those that are sums over its queues are as of the last `adding_up`."""
         jobs, node = self.jobs, self._node

@@ -131,7 +131,9 @@ def keep_on_disk(
             node.set(b"aof-enqueue-jobs-once", b"no")
             if problem := node.save_settings():
                 report(f"aof-enqueue-jobs-once is no again, but not saved: {problem}")
+        service.serves_jobs()
 
+    service.wait_for_jobs()
     aof = f"{spool}/{AOF_NAME}" if conf is None else conf.aof_path
     log.begin(loaded, on=settings[b"appendonly"] == b"yes", aof=aof if collection.files.is_file(aof) else "")
     service.at_close.append(storage.close)
