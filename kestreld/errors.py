@@ -86,6 +86,14 @@ class LaterVersion(JournalCorrupt):
     """A journal was written by a later kestreld. It is not damaged, and not for this one to touch."""
 
 
+class JournalUnreadable(JournalCorrupt):
+    """A file or folder of a journal cannot be read: the disk's fault, or the rights to it. The queue stops."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, 0, reason)
+        self.args = (f"{path}: {reason}",)
+
+
 class RecordsDisagree(JournalCorrupt):
     """Every record of a journal is whole, but they contradict each other on what is held back. The queue stops."""
 

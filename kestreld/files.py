@@ -11,7 +11,7 @@ import glob
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from re import Pattern
 from typing import Final, TypeVar
 
@@ -21,12 +21,38 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 OWN_DESCRIPTORS: Final = "/proc/self/fd"
 FUSE: Final = 0x65735546  # what statfs(2) calls it
 DISK_SHORT = frozenset({errno.ENOSPC, errno.EDQUOT})  # removing files helps
+OUT_OF_MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # no file is to blame
+NOT_FILES: Final = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 def must_be_the_systems(error: OSError) -> None:
     """Raise it again where no call of the system has failed: signal handlers raise TimeoutError, which is one."""
     if error.errno is None:
         raise error
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """An error of the system about a descriptor names its file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = path
+        raise
+
+
+def why_unread(error: OSError, path: str) -> str:
+    """Why the file or folder at `path` cannot be read; what is there, where it is no file."""
+    found = _found(os.lstat, path)
+    what = next((what for is_it, what in NOT_FILES if found is not None and is_it(found.st_mode)), "")
+    is_folder_to_read = what == "a folder" and error.errno != errno.EISDIR
+    return f"it is {what}" if what and not is_folder_to_read else error.strerror or str(error)
 
 
 def _found(look: Callable[[str], os.stat_result], path: str) -> os.stat_result | None:
@@ -137,7 +163,8 @@ class FileLayer:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def open_read(self, path: str) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        """An existing file. A FIFO in its place has nobody wait: it cannot be read."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     # Append some of `data`; returns how many bytes were taken, which may be fewer. The system's own, without a call of
     # ours around it, which each put and take would pay for.
@@ -320,6 +347,7 @@ class FileLayer:
     def read_file(self, path: str) -> bytes:
         fd = self.open_read(path)
         try:
-            return self.read_at(fd, os.fstat(fd).st_size, 0)
+            with naming(path):
+                return self.read_at(fd, os.fstat(fd).st_size, 0)
         finally:
             self.close(fd)

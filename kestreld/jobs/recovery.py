@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
-from kestreld.files import FileLayer, must_be_the_systems
+from kestreld.files import FileLayer, must_be_the_systems, naming
 from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, DELAYED, DeadLetter, Job, JobTerms, ctime_of
 from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
 from kestreld.jobs.node_sets import NodeSets
@@ -120,7 +120,8 @@ class JobRecovery:
         fd = self._files.open_read(one.path)
         try:
             while offset < limit:
-                buffer = self._files.read_at(fd, min(wanted, limit - offset), offset)
+                with naming(one.path):
+                    buffer = self._files.read_at(fd, min(wanted, limit - offset), offset)
                 at, outcome = 0, _MORE
                 while outcome == _MORE:
                     at, outcome = self._apply(buffer, at, offset)

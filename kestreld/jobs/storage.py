@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator
 from shlex import quote
 from typing import Final
 
-from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion, SegmentsMissing
-from kestreld.files import must_be_the_systems
+from kestreld.errors import JournalCorrupt, JournalFailed, JournalUnreadable, LaterVersion, SegmentsMissing
+from kestreld.files import must_be_the_systems, why_unread
 from kestreld.jobs.importing import AofImport
 from kestreld.jobs.job import Job
 from kestreld.jobs.jobs import Jobs
@@ -19,6 +19,7 @@ from kestreld.journal.disque_aof import AofReader
 from kestreld.journal.job_records import queued_record, stopped_record
 from kestreld.journal.job_segments import FOLDER, JobJournal, last_job_segment
 from kestreld.journal.marker import find_marker
+from kestreld.journal.replacement import finish_repairs
 from kestreld.queues.slices import WAITS, Work
 
 PARTS_AT_ONCE: Final = 4  # of a table, while it is restored
@@ -138,6 +139,8 @@ class JobStorage:
         self._finish_loading(problem, done)
 
     def _recover(self, recovery: JobRecovery, *, is_kept: bool) -> Work:
+        if not self._engine.files.is_dir(self.folder):
+            finish_repairs(self._engine.files, self._spool)  # else a log that was repaired would not be missed
         for step in self._settling(recovery.run()):
             self._reading = recovery.state
             yield step
@@ -167,7 +170,8 @@ class JobStorage:
             self.stopped = corrupt
         except OSError as error:
             must_be_the_systems(error)
-            self.stopped = JournalCorrupt(error.filename or self.folder, 0, f"cannot be read: {error.strerror}")
+            path = error.filename or self.folder
+            self.stopped = JournalUnreadable(path, f"cannot be read: {why_unread(error, path)}")
         except JournalFailed as failure:
             self.stopped = JournalCorrupt(failure.path, 0, failure.reason)
             return str(failure)

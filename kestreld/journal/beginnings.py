@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestreld.errors import JournalCorrupt
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, naming
 from kestreld.journal import records
 from kestreld.journal.marker import Marker
 from kestreld.journal.segment import Header, Segment, decode_header, parse_segment_name
@@ -66,7 +66,8 @@ def open_segment(files: FileLayer, path: str) -> Beginning:
     size_bytes = files.size_bytes(path)
     fd = files.open_read(path)
     try:
-        return read_beginning(path, size_bytes, lambda most: files.read_at(fd, most, 0))
+        with naming(path):
+            return read_beginning(path, size_bytes, lambda most: files.read_at(fd, most, 0))
     finally:
         files.close(fd)
 

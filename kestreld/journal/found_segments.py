@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld.errors import JournalCorrupt
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, naming
 from kestreld.journal.records import (
     FRAME_BYTES,
     TYPE_OFFSET,
@@ -88,7 +88,8 @@ def read_readable(files: FileLayer, path: str, end: int, unread: list[Range]) ->
     try:
         chunks = []
         for offset in range(0, end, READ_BYTES):
-            chunks.append(_read_at(files, fd, min(READ_BYTES, end - offset), offset, unread))
+            with naming(path):
+                chunks.append(_read_at(files, fd, min(READ_BYTES, end - offset), offset, unread))
             yield
     finally:
         files.close(fd)
@@ -117,11 +118,12 @@ def _read_at(files: FileLayer, fd: int, size_bytes: int, offset: int, unread: li
 def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
     fd = files.open_read(segment.path)
     try:
-        start = _read_at(files, fd, min(segment.end, READ_BYTES), 0, segment.unread)
-        _read_header(segment, start, queue)
-        needed = record_end(start, segment.records_at)
-        if len(start) < needed <= segment.end:
-            start = _read_at(files, fd, needed, 0, segment.unread)
+        with naming(segment.path):
+            start = _read_at(files, fd, min(segment.end, READ_BYTES), 0, segment.unread)
+            _read_header(segment, start, queue)
+            needed = record_end(start, segment.records_at)
+            if len(start) < needed <= segment.end:
+                start = _read_at(files, fd, needed, 0, segment.unread)
     finally:
         files.close(fd)
     record_type, end = checked_end(start, segment.records_at)

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, LaterVersion, SegmentsMissing
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, naming
 from kestreld.journal.job_records import JobType, checked_job_end
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import Marker, find_marker
@@ -179,7 +179,8 @@ def open_job_segment(files: FileLayer, folder: str, number: int) -> FoundJobSegm
     found = FoundJobSegment(number, path, None, size_bytes, size_bytes)
     fd = files.open_read(path)
     try:
-        header = decode_job_header(files.read_at(fd, HEADER_BYTES, 0), path)
+        with naming(path):
+            header = decode_job_header(files.read_at(fd, HEADER_BYTES, 0), path)
         if header.segment != number:
             raise JournalCorrupt(path, 0, f"the header says segment {header.segment}: was the file renamed?")
         found.header = header

@@ -3,10 +3,11 @@
 The damaged one is kept. A crash at any step leaves the one or the other, or what `finish_repairs` completes.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, must_be_the_systems, naming
 from kestreld.journal.verify import FOLDER_SUFFIX
 
 DAMAGED: Final = ".damaged"
@@ -14,17 +15,65 @@ BUILDING: Final = ".tmp"
 BUILT: Final = ".repaired"  # ends the name of a folder that is whole and on disk, but not in its place yet
 
 
-def finish_repairs(files: FileLayer, spool: str) -> list[str]:
-    """Give what was repaired the names that a crash kept from it; which. Before anything else looks at the spool."""
+def _must_not_fail(path: str, error: OSError) -> None:
+    raise error
+
+
+def finish_repairs(files: FileLayer, spool: str, failed: Callable[[str, OSError], None] = _must_not_fail) -> list[str]:
+    """Give what was repaired the names that a crash kept from it; which. Before anything else looks at the spool.
+
+    `failed` is told of a folder that cannot be put in its place, and why. Raises OSError.
+    """
     finished = []
-    building = f"{spool}/{BUILDING}"
-    for name in files.list_dir(building) if files.is_dir(building) else []:
-        folder = f"{spool}/{name.removesuffix(BUILT)}"
-        if name.endswith(BUILT) and not files.exists(folder):
-            files.rename(f"{building}/{name}", folder)
+    for built in _unfinished(files, spool):
+        folder = f"{spool}/{built.rpartition('/')[2].removesuffix(BUILT)}"
+        try:
+            files.rename(built, folder)
             files.sync_dir(spool)
+        except OSError as error:
+            must_be_the_systems(error)
+            failed(built, error)
+        else:
             finished.append(folder)
     return finished
+
+
+def _unfinished(files: FileLayer, spool: str) -> list[str]:
+    """The folders that are whole and on disk, and of which there is nothing in their place."""
+    building = f"{spool}/{BUILDING}"
+    with naming(building):
+        names = files.list_dir(building) if files.is_dir(building) else []
+    return [
+        f"{building}/{name}"
+        for name in names
+        if name.endswith(BUILT) and not files.exists(f"{spool}/{name.removesuffix(BUILT)}")
+    ]
+
+
+def remove_abandoned(files: FileLayer, spool: str) -> None:
+    """Remove what crashes have left of journals that were being built. Raises OSError."""
+    building = f"{spool}/{BUILDING}"
+    if not files.exists(building):
+        return
+    if not files.is_dir(building):
+        files.unlink(building)
+        return
+    kept = _unfinished(files, spool)
+    for name in files.list_dir(building):
+        if (path := f"{building}/{name}") not in kept:
+            remove_all(files, path)
+    if not kept:
+        files.remove_dir(building)
+
+
+def remove_all(files: FileLayer, path: str) -> None:
+    """Remove a file, or a folder and all that is in it. Raises OSError."""
+    try:
+        files.unlink(path)
+    except IsADirectoryError:
+        for name in files.list_dir(path):
+            remove_all(files, f"{path}/{name}")
+        files.remove_dir(path)
 
 
 class Replacement:

@@ -8,7 +8,7 @@ from typing import Final
 
 from kestreld.config.config import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, why_unread
 from kestreld.journal import records
 from kestreld.journal.beginnings import Beginning, Gap, counted_bytes, is_empty, open_segment, take_unfinished
 from kestreld.journal.due_items import DueItems
@@ -166,7 +166,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
         except FileNotFoundError:
             continue  # a running server has let it go meanwhile
         except OSError as error:
-            report.unreadable, report.reason, previous = True, (error.strerror or str(error)).lower(), None
+            report.unreadable, report.reason, previous = True, why_unread(error, report.path).lower(), None
         else:
             report.size_bytes, found.replaced = len(buffer), beginning.replaced
             if name in around.empty:

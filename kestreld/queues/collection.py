@@ -7,14 +7,21 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.config.config import Config, QueueConfig, decode_queue_name, encode_queue_name, queue_name_problem
-from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade, TooManyQueues
-from kestreld.files import FileLayer, must_be_the_systems
+from kestreld.errors import (
+    BadQueueName,
+    JournalCorrupt,
+    JournalFailed,
+    JournalUnreadable,
+    QueueNotMade,
+    TooManyQueues,
+)
+from kestreld.files import DISK_FULL, OUT_OF_MEANS, FileLayer, must_be_the_systems, why_unread
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.importing import import_at_start
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Origin
 from kestreld.journal.recovery import recover
-from kestreld.journal.replacement import finish_repairs
+from kestreld.journal.replacement import BUILT, finish_repairs
 from kestreld.queues.agenda import Agenda
 from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit
@@ -68,6 +75,7 @@ class QueueCollection:
         self.remedy: Callable[[str], str] = repair_command  # of a family
         self.stopping = False
         self._last_journal_id = 0
+        self._unseen: JournalFailed | None = None  # why nobody knows which repaired journals have yet to be moved
         self._found: list[Queue] = []  # by a start that may have found what is not on disk yet, or cannot be
         self._move_reported_at_ms: dict[str, int] = {}
 
@@ -146,6 +154,8 @@ class QueueCollection:
             folder = f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
             if self.files.is_dir(folder) and (found := self._left_behind(parent, folder)) is not None:
                 return found
+            if self._unseen is not None:
+                raise self._unseen
             # Two journals of one name never share an id, even when made within a millisecond.
             self._last_journal_id = max(self.clock.wall_ms, self._last_journal_id + 1)
             journal = Journal(self.files, self.clock, self.open_files, folder, parent, self._last_journal_id)
@@ -335,8 +345,7 @@ class QueueCollection:
 
         `progress` is told once a second how many names in the spool have been seen to, and how many there are.
         """
-        for folder in finish_repairs(self.files, self.spool):
-            self.report(f"{folder}: repair completed: the repaired journal is now in place")
+        self._finish_repairs()
         self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
         names = self.files.list_dir(self.spool)
         tell_at_us = self.clock.stopwatch_us() + PROGRESS_US if progress is not None else 0
@@ -360,6 +369,23 @@ class QueueCollection:
         self._settle_found()
         self._take_up_trash()
 
+    def _finish_repairs(self) -> None:
+        def failed(built: str, error: OSError) -> None:
+            name = built.rpartition("/")[2].removesuffix(BUILT)
+            if name.endswith(FOLDER_SUFFIX):  # else of jobs, which are found to be missing when they are read
+                reason = f"the repaired journal cannot be moved into the spool: {error.strerror}"
+                family = decode_queue_name(name.removesuffix(FOLDER_SUFFIX))
+                self._stop_broken(family, JournalUnreadable(built, reason))
+
+        try:
+            for folder in finish_repairs(self.files, self.spool, failed):
+                self.report(f"{folder}: repair completed: the repaired journal is now in place")
+        except OSError as error:
+            must_be_the_systems(error)
+            path = error.filename or self.spool
+            self._unseen = JournalFailed(path, f"cannot be read: {error.strerror}; a repaired journal may be in it")
+            self.report(f"{self._unseen}; no new queue is created until a restart")
+
     def _take_up_trash(self) -> None:
         self.trash.find()
         for parent in dict.fromkeys([entry.queue.partition("+")[0] for entry in self.trash.entries]):
@@ -382,9 +408,13 @@ class QueueCollection:
         try:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
-            problem.remedy = self.remedy(parent)
-            self.broken[parent] = problem
-            self.report(problem.with_remedy(f"{parent}: stopped: {problem}; other queues are not affected"))
+            self._stop_broken(parent, problem)
+            return None
+        except OSError as error:
+            must_be_the_systems(error)
+            if error.errno in OUT_OF_MEANS:
+                raise
+            self._stop_broken(parent, _unreadable(error, path))
             return None
         config = self.config.for_queue(parent)
         if not config.journal:
@@ -410,6 +440,11 @@ class QueueCollection:
             if obstacle is not None:
                 self.report(f"{obstacle}; will be retried at the next start")
         return None
+
+    def _stop_broken(self, parent: str, problem: JournalCorrupt) -> None:
+        problem.remedy = self.remedy(parent)
+        self.broken[parent] = problem
+        self.report(problem.with_remedy(f"{parent}: stopped: {problem}; other queues are not affected"))
 
     def _settle_found(self) -> None:
         """Put on disk what was found: clients of a journal that is synced get nothing that a power cut may take back.
@@ -460,8 +495,12 @@ class QueueCollection:
 
     def _forget_empty(self, path: str) -> None:
         """A folder that a crash left before anything was written to its journal."""
-        if not self.files.list_dir(path):
-            self.files.remove_dir(path)
+        try:
+            if not self.files.list_dir(path):
+                self.files.remove_dir(path)
+        except OSError as error:
+            must_be_the_systems(error)
+            self.report(f"{path}: cannot be removed: {error.strerror}")
 
     def restore(self, queue: Queue, state: Checkpoint, is_lost: Callable[[int], bool] = lambda item: False) -> None:
         """Make a queue what a journal says. See `Queue.restore`."""
@@ -488,6 +527,14 @@ class QueueCollection:
 def repair_command(family: str) -> str:
     """What reopens a family that a server has stopped."""
     return f"kestrelctl repair {quote(family)}"
+
+
+def _unreadable(error: OSError, folder: str) -> JournalUnreadable:
+    """Why the journal in `folder` cannot be brought back."""
+    path = error.filename or folder
+    if error.errno in DISK_FULL:
+        return JournalUnreadable(path, f"cannot be recovered: {error.strerror}")
+    return JournalUnreadable(path, f"cannot be read: {why_unread(error, path)}")
 
 
 def _has_failed(queue: Queue) -> bool:

@@ -80,7 +80,13 @@ class Trash:
     def find(self) -> None:
         """Take up what is there at start. Raises OSError."""
         if self._files.is_dir(self._folder):
-            for name in self._files.list_dir(self._folder):
+            try:
+                names = self._files.list_dir(self._folder)
+            except OSError as error:
+                must_be_the_systems(error)
+                self._report(f"{self._folder}: cannot be read: {error.strerror}; nothing in it can be undone")
+                names = []
+            for name in names:
                 encoded, _, at_ms = name.rpartition(".")
                 queue = decode_queue_name(encoded.rpartition(".")[0])
                 self.entries.append(Entry(f"{self._folder}/{name}", queue, int(at_ms) if at_ms.isdecimal() else 0))

@@ -151,7 +151,7 @@ def read_note(files: FileLayer, folder: str) -> Note | None:
         if files.exists(path := f"{folder}/{PROGRESS}"):
             _apply(note, files.read_file(path))
         return note
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -1,11 +1,15 @@
-"""A spool that cannot be used: the start ends with one line and an exit code, and nothing has been made."""
+"""A spool that cannot be used: the start ends with one line and an exit code, and nothing has been made.
+
+Only one that cannot be used at all. What cannot be read of it stops that queue, or the jobs, and names the file.
+"""
 
 import os
 import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +17,11 @@ import pytest
 
 from tests.support import forked
 from tests.support.daemon import ROOT, Daemon, running_daemon
+from tests.support.engine import Engine, QuickFiles
+from tests.support.job_engine import JobEngine
 from tests.support.process import environment
 from tests.support.queue_client import QueueClient
+from tests.support.resp import resp_client
 from tests.support.small_disk import small_disk
 
 NOBODY: Final = 65534
@@ -129,3 +136,142 @@ def test_of_many_that_start_on_one_spool_at_once_one_serves(tmp_path: Path) -> N
             assert said.count("\n") == 1
         assert everything(daemon.spool) == before
         assert client.get("q") == b"x"
+
+
+# What is in the spool
+
+
+def denied(path: Path) -> None:
+    path.chmod(0)
+
+
+def linked(path: Path) -> None:
+    elsewhere = path.parent.parent.parent / path.name
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    path.unlink()
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+OBSTACLES: Final = {
+    denied: "cannot be read: Permission denied",
+    linked: "cannot be read: it is a symbolic link",
+    a_folder: "cannot be read: it is a folder",
+    a_fifo: "cannot be read: it is a FIFO",
+    a_socket: "cannot be read: it is a socket",
+}
+LESS_LIKELY: Final = (linked, a_folder, a_socket)
+
+
+@contextmanager
+def serving(daemon: Daemon) -> Iterator[Daemon]:
+    """It has started, whatever is in its spool."""
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.kill()
+
+
+def filled(spool: Path, *queues: str) -> None:
+    """Queues with an item in each of two segments."""
+    engine = Engine(spool, QuickFiles(), max_journal_size_bytes=100)
+    for queue in queues:
+        for item in (b"first" * 20, b"second"):
+            engine.put(queue, item)
+            engine.end_turn()
+        assert len(engine.segments(queue)) == 2
+    engine.abandon()
+
+
+def common_daemon(folder: Path) -> CommonDaemon:
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    return CommonDaemon(folder)
+
+
+def test_whatever_stands_in_a_segments_place_stops_that_queue_only(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    queues = {f"{put.__name__}-{at}": (put, at) for put in OBSTACLES for at in (0, 1)}
+    filled(spool, "sound", *queues)
+    expected = []
+    for queue, (put, at) in queues.items():
+        path = sorted((spool / f"{queue}.journal").glob("*.seg"))[at]
+        put(path)
+        expected.append(f"kestreld: {queue}: stopped: {path}: {OBSTACLES[put]}; other queues are not affected")
+    (spool / "sound.journal" / "0000000003.seg.new").mkdir()
+    filled(spool, "unlisted")
+    (spool / "unlisted.journal").chmod(0)
+    with serving(common_daemon(tmp_path)) as daemon, QueueClient(daemon.port) as client:
+        log = [line for line in daemon.log if "stopped: " in line]
+        assert f"{spool}/unlisted.journal: cannot be read: Permission denied" in log.pop()
+        assert f"{spool}/sound.journal/0000000003.seg.new" in log.pop()
+        assert sorted(log) == sorted(expected)
+        for queue in queues:
+            client.send(b"get %b\r\n" % queue.encode())
+            client.expect_line(b"SERVER_ERROR corrupt ")
+        client.put("other", b"x")
+        assert client.get("other") == b"x"
+    (spool / "unlisted.journal").chmod(0o700)
+
+
+@pytest.mark.parametrize("put", [denied, a_fifo, *(pytest.param(one, marks=pytest.mark.long) for one in LESS_LIKELY)])
+def test_whatever_stands_in_a_job_segments_place_stops_the_jobs_only(
+    tmp_path: Path, put: Callable[[Path], None]
+) -> None:
+    engine = JobEngine(tmp_path / "spool")
+    engine.add()
+    engine.end_turn()
+    engine.files.die()
+    (path,) = engine.segments()
+    put(path)
+    daemon = common_daemon(tmp_path)
+    daemon.disque = "127.0.0.1:0"
+    daemon.settings.append("jobs.journal=true")
+    with serving(daemon), QueueClient(daemon.port) as client, resp_client(daemon.disque) as jobs:
+        daemon.logged(f"jobs: {path}: {OBSTACLES[put]}")
+        assert f"MISCONF The job log cannot be read: {path}" in str(jobs("GETJOB", "NOHANG", "FROM", "q"))
+        client.put("q", b"x")
+        assert client.get("q") == b"x"
+
+
+@pytest.mark.parametrize("put", [a_fifo, pytest.param(denied, marks=pytest.mark.long)])
+def test_nothing_else_in_the_spool_keeps_a_server_from_starting(tmp_path: Path, put: Callable[[Path], None]) -> None:
+    spool = tmp_path / "spool"
+    filled(spool, "sound")
+    entry = spool / ".trash" / "sound.1.1"
+    entry.mkdir(parents=True)
+    for name in (
+        ".jobs.node",
+        ".jobs.nodes",
+        ".jobs.conf",
+        "a file",
+        "work",
+        ".trash/sound.1.1/note",
+        ".tmp",
+        ".damaged",
+    ):
+        path = spool / name
+        path.touch()
+        put(path)
+    daemon = common_daemon(tmp_path)
+    daemon.disque = "127.0.0.1:0"
+    with serving(daemon), QueueClient(daemon.port) as client:
+        assert client.get("sound") == b"first" * 20
+        client.put("q", b"x")
+        assert client.get("q") == b"x"
+        assert daemon.stop() == 0
+        daemon.start()

@@ -171,7 +171,7 @@ def test_a_segment_that_cannot_be_read_is_exit_74_and_the_others_are_read(
     run = own_kestrelctl("journal-verify", str(filled.spool), "-o", "ndjson")
     rows = {row["segment"]: row["finding"] for row in map(json.loads, run.out.splitlines()) if row["queue"] == "work"}
     assert (run.code, run.err) == (74, "")
-    assert rows == {_segment_name(1, 1): "", folder.name: "cannot be read: is a directory"}
+    assert rows == {_segment_name(1, 1): "", folder.name: "cannot be read: it is a folder"}
 
 
 def test_a_segment_that_is_missing_between_others_is_exit_65(tmp_path: Path, kestrelctl: Kestrelctl) -> None:

@@ -14,16 +14,16 @@ from xxhash import xxh3_64_intdigest
 from kestreld.clock import Clock
 from kestreld.config.config import Config, encode_queue_name, queue_name_problem
 from kestreld.errors import JournalCorrupt, JournalFailed, NotImported
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, must_be_the_systems, why_unread
 from kestreld.journal import records
 from kestreld.journal.builder import JournalBuilder
 from kestreld.journal.disque_aof import AOF_NAME
 from kestreld.journal.kestrel.format import KestrelItem, Unread, find_queues, read_queue
 from kestreld.journal.kestrel.ops import Unreadable, op_end
+from kestreld.journal.replacement import BUILDING, remove_abandoned, remove_all
 from kestreld.journal.segment import decode_header, parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX
 
-BUILDING: Final = ".tmp"
 IMPORTED: Final = ".imported"
 HEADER_LOOK_BYTES: Final = 8192
 LONG_PAST_MS: Final = 1  # 0 would be never
@@ -51,9 +51,12 @@ class _Look:
 
 def import_at_start(files: FileLayer, clock: Clock, config: Config, report: Report) -> dict[str, NotImported]:
     """Make journals of all Kestrel files in the server's spool; the families that must stop, and why."""
-    building = f"{config.queue_path}/{BUILDING}"
-    if files.exists(building):
-        _remove(files, building)
+    try:
+        remove_abandoned(files, config.queue_path)
+    except OSError as error:
+        must_be_the_systems(error)
+        path = error.filename or f"{config.queue_path}/{BUILDING}"
+        report(f"{path}: cannot be removed: {why_unread(error, path)}; left alone")
     stopped: dict[str, NotImported] = {}
     importing = KestrelImport(files, clock, config, config.queue_path, report)
     for family in importing.families:
@@ -76,16 +79,6 @@ def import_at_start(files: FileLayer, clock: Clock, config: Config, report: Repo
 def unread_words(unread: Unread) -> str:
     """What could not be read, and where."""
     return f"{unread.path}: byte {unread.offset}: {unread.reason}; unread_bytes={unread.size_bytes}"
-
-
-def _remove(files: FileLayer, path: str) -> None:
-    """A file, or a folder and all that is in it."""
-    try:
-        files.unlink(path)
-    except IsADirectoryError:
-        for name in files.list_dir(path):
-            _remove(files, f"{path}/{name}")
-        files.remove_dir(path)
 
 
 class KestrelImport:
@@ -190,7 +183,7 @@ class KestrelImport:
         file_names = [name for names in queues.values() for name in names]
         building = f"{self._spool}/{BUILDING}/{encode_queue_name(family)}{FOLDER_SUFFIX}"
         if self._files.exists(building):
-            _remove(self._files, building)
+            remove_all(self._files, building)
         imported = self._build(family, building, queues, [looks[name].file for name in file_names])
         self._files.rename(building, folder)
         self._files.sync_dir(self._spool)

@@ -2,16 +2,22 @@
 
 import errno
 import os
+import shutil
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
+import pytest
+
 from kestreld.config.config import Config
+from kestreld.errors import JournalFailed
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
 from tests.support.clock import FakeClock
 from tests.support.engine import Engine, QuickFiles
 
 READ_MS = 10
+KESTRELS = Path(__file__).parents[2] / "golden" / "journals" / "c_save_xid" / "files" / "c_save_xid"
 
 
 class SlowFiles(QuickFiles):
@@ -75,6 +81,94 @@ def test_the_progress_is_told_once_a_second(tmp_path: Path) -> None:
     with_queues(tmp_path, 250)
     clock = FakeClock()
     assert recovered(tmp_path, SlowFiles(clock), clock) == [(100, 250), (200, 250)]
+
+
+class FailingReads(QuickFiles):
+    """One of the calls that look at what is in a spool fails."""
+
+    def __init__(self, fail_at: int = 0, error: int = errno.EIO) -> None:
+        super().__init__()
+        self.fail_at = fail_at
+        self.error = error
+        self.calls: list[str] = []  # the paths that they were about
+        self._paths: dict[int, str] = {}
+
+    def _look(self, path: str, *, is_named: bool = True) -> None:
+        self.calls.append(path)
+        if len(self.calls) == self.fail_at:
+            raise OSError(self.error, os.strerror(self.error), *([path] if is_named else []))
+
+    def list_dir(self, path: str) -> list[str]:
+        self._look(path)
+        return super().list_dir(path)
+
+    def open_read(self, path: str) -> int:
+        self._look(path)
+        fd = super().open_read(path)
+        self._paths[fd] = path
+        return fd
+
+    def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        self._look(self._paths.get(fd, "a segment for writing"), is_named=False)
+        return super().read_at(fd, size_bytes, offset)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self._look(path)
+        super().rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        self._look(path)
+        super().unlink(path)
+
+
+def spool_of_all_kinds(folder: Path) -> Path:
+    """Queues in several segments, with items that are held back, with a torn tail, repaired, deleted, and Kestrel's."""
+    spool = folder / "spool"
+    engine = Engine(spool, QuickFiles(), max_journal_size_bytes=200, trash_ms=60_000)
+    for queue in ("plain", "held", "torn", "repaired", "gone"):
+        for number in range(6):
+            assert engine.reader(queue).queue.put_later(b"%050d" % number, 0, 0, None, (queue == "held") * 60_000)
+            engine.end_turn()
+        engine.drain(queue) if queue == "plain" else None
+    engine.collection.delete("gone")
+    engine.end_turn()
+    engine.abandon()
+    with engine.segments("torn")[-1].open("ab") as file:
+        file.write(b"\x40\0\0\0half")
+    (spool / ".tmp").mkdir(exist_ok=True)
+    (spool / "repaired.journal").rename(spool / ".tmp" / "repaired.journal.repaired")
+    (spool / ".tmp" / "abandoned").write_bytes(b"x")
+    (spool / "kestrels").write_bytes(KESTRELS.read_bytes())
+    return spool
+
+
+@pytest.mark.parametrize("error", [errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.long)])
+def test_a_call_that_fails_during_a_start_stops_no_more_than_the_queue_it_is_about(tmp_path: Path, error: int) -> None:
+    source = spool_of_all_kinds(tmp_path)
+    for fail_at in count(1):
+        spool = tmp_path / str(fail_at)
+        shutil.copytree(source, spool)
+        files = FailingReads(fail_at, error)
+        try:
+            engine = Engine(spool, files)
+        except OSError:
+            assert files.calls[-1] == str(spool)
+            continue
+        if len(files.calls) < fail_at:
+            break
+        failed = files.calls[fail_at - 1].removeprefix(f"{spool}/")
+        family = failed.removeprefix(".tmp/").partition(".journal")[0]
+        for stopped, problem in engine.collection.broken.items():
+            assert stopped == family, failed
+            assert (family if failed.startswith(".tmp/") else failed) in str(problem)
+        sound = {"plain", "held", "torn", "repaired", "kestrels"} - {family}
+        if failed == ".tmp" and "repaired" not in engine.collection.readers:
+            with pytest.raises(JournalFailed, match="a repaired journal may be in it"):
+                engine.put("repaired", b"else it would have two journals")
+            sound.remove("repaired")
+        assert sound <= set(engine.collection.readers), failed
+        files.die()
+    assert fail_at > 40
 
 
 def test_a_torn_tail_is_cut_off_on_disk_before_anything_is_put_there(tmp_path: Path) -> None:
