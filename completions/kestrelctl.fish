@@ -39,12 +39,12 @@ function __kestrelctl_takes_value
     return 1
 end
 
-function __kestrelctl_names # queues, journals, contexts or readers
+function __kestrelctl_names # queues, job-queues, journals, contexts or readers
     set -l typed (commandline -ct | string replace -r '^--[^=]*=' '' | string unescape)
     string match -q -- '-*' $typed; and return # an option, for which fish wants the arguments as well
     set -l words (commandline -opc)
     set -l program (string replace -r '^~' $HOME -- $words[1])
-    timeout 0.4 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
+    timeout 5 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
 end
 
 function __kestrelctl_files # behind an @
@@ -791,6 +791,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs add\'' -l ca -r -F -d 'TLS: CA
 complete -c kestrelctl -n '__kestrelctl_at \'jobs add\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs add\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs add\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs add\' 1' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs add\' 2' -f -a '(__kestrelctl_files)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs get\'' -s n -r -f -d 'Fetch up to N jobs (default 1).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs get\'' -l wait -r -f -d 'Wait this long for an item: 5s, 500ms, 1h30m.'
@@ -813,6 +814,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs get\'' -l ca -r -F -d 'TLS: CA
 complete -c kestrelctl -n '__kestrelctl_at \'jobs get\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs get\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs get\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs get\' 1+' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs ack\'' -l server -s s -r -f -d 'The node (default: that of -c, $KESTRELCTL_JOBS, that of the selected context, then 127.0.0.1:7711).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs ack\'' -l timeout -r -f -d 'Time limit for an answer from the server (default 5s).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs ack\'' -l context -s c -r -f -a '(__kestrelctl_names contexts)' -d 'A saved server or cluster with credentials: see `kestrelctl context`.'
@@ -923,7 +925,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs ls\'' -l ca -r -F -d 'TLS: CA 
 complete -c kestrelctl -n '__kestrelctl_at \'jobs ls\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs ls\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs ls\'' -s h -l help -d 'Show the help and exit.'
-complete -c kestrelctl -n '__kestrelctl_at \'jobs scan\'' -l in -r -f -d 'Only of this queue; may be repeated.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs scan\'' -l in -r -f -a '(__kestrelctl_names job-queues)' -d 'Only of this queue; may be repeated.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs scan\'' -l state -r -f -a 'active queued acked wait-repl' -d 'Only in this state; may be repeated.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs scan\'' -l limit -r -f -d 'Maximum number of jobs.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs scan\'' -l output -s o -r -f -a 'table json ndjson yaml tsv csv name' -d 'Default: table on a terminal, tsv elsewhere.'
@@ -957,6 +959,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs peek\'' -l ca -r -F -d 'TLS: C
 complete -c kestrelctl -n '__kestrelctl_at \'jobs peek\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs peek\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs peek\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs peek\' 1' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\'' -l output -s o -r -f -a 'table json ndjson yaml tsv csv name' -d 'Default: table on a terminal, tsv elsewhere.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\'' -l no-headers -d 'Do not print column names.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\'' -l fields -r -f -d 'Only these fields, in this order.'
@@ -971,6 +974,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\'' -l ca -r -F -d 'TLS: C
 complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs stat\' 1' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs count\'' -l output -s o -r -f -a 'table json ndjson yaml tsv csv name' -d 'Default: table on a terminal, tsv elsewhere.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs count\'' -l no-headers -d 'Do not print column names.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs count\'' -l fields -r -f -d 'Only these fields, in this order.'
@@ -985,6 +989,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs count\'' -l ca -r -F -d 'TLS: 
 complete -c kestrelctl -n '__kestrelctl_at \'jobs count\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs count\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs count\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs count\' 1' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\'' -l all-nodes -d 'At every node of the cluster that can be reached; exit 69 if one cannot.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\'' -l server -s s -r -f -d 'The node (default: that of -c, $KESTRELCTL_JOBS, that of the selected context, then 127.0.0.1:7711).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\'' -l timeout -r -f -d 'Time limit for an answer from the server (default 5s).'
@@ -996,6 +1001,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\'' -l ca -r -F -d 'TLS: 
 complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\' 1' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs pause\' 2' -f -a 'in out all none state'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs redrive\'' -l max -r -f -d 'At most so many, the oldest first.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs redrive\'' -l yes -s y -d 'Do not ask for confirmation. Without a terminal kestrelctl never asks.'
@@ -1010,6 +1016,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs redrive\'' -l ca -r -F -d 'TLS
 complete -c kestrelctl -n '__kestrelctl_at \'jobs redrive\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs redrive\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs redrive\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs redrive\' 1' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\'' -l yes -s y -d 'Do not ask for confirmation. Without a terminal kestrelctl never asks.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\'' -l all-nodes -d 'At every node of the cluster that can be reached; exit 69 if one cannot.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\'' -l server -s s -r -f -d 'The node (default: that of -c, $KESTRELCTL_JOBS, that of the selected context, then 127.0.0.1:7711).'
@@ -1022,6 +1029,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\'' -l ca -r -F -d 'TLS: C
 complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'jobs qdel\' 1' -f -a '(__kestrelctl_names job-queues)'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs restart\'' -l wait -r -f -d 'Wait so long for it to serve jobs again.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs restart\'' -l yes -s y -d 'Do not ask for confirmation. Without a terminal kestrelctl never asks.'
 complete -c kestrelctl -n '__kestrelctl_at \'jobs restart\'' -l server -s s -r -f -d 'The node (default: that of -c, $KESTRELCTL_JOBS, that of the selected context, then 127.0.0.1:7711).'

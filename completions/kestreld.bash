@@ -49,7 +49,7 @@ _kestreld_setting() { # KEY=VALUE
         names='max_items max_size max_item_size discard_old_when_full journal sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease max_delay key_time max_keys trash_seconds'
         key=${cur%.*}.
     elif [[ $cur == queues.* ]]; then
-        names=$(timeout 0.4 kestrelctl __complete queues "${cur#queues.}" 2>/dev/null </dev/null | cut -f 1)
+        names=$(timeout 5 kestrelctl __complete queues "${cur#queues.}" 2>/dev/null </dev/null | cut -f 1)
         while IFS= read -r name; do [[ $name ]] && found+=("queues.$name."); done <<<"$names"
         return 0
     else
@@ -112,11 +112,11 @@ _kestreld() {
     fi
     case $kind in
         words) while IFS= read -r name; do found+=("$name"); done < <(compgen -W "$choice" -- "$cur") ;;
-        queue | journal | context | reader)
+        queue | job-queue | journal | context | reader)
             while IFS=$'\t' read -r name rest; do
                 if [[ ! $quote ]]; then printf -v name %q "$name"; fi
                 found+=("$name")
-            done < <(timeout 0.4 "${typed[0]/#\~/$HOME}" __complete "${kind}s" "$cur" "${typed[@]:1}" \
+            done < <(timeout 5 "${typed[0]/#\~/$HOME}" __complete "${kind}s" "$cur" "${typed[@]:1}" \
                 2>/dev/null </dev/null)
             ;;
         file | folder | data)

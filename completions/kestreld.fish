@@ -39,12 +39,12 @@ function __kestreld_takes_value
     return 1
 end
 
-function __kestreld_names # queues, journals, contexts or readers
+function __kestreld_names # queues, job-queues, journals, contexts or readers
     set -l typed (commandline -ct | string replace -r '^--[^=]*=' '' | string unescape)
     string match -q -- '-*' $typed; and return # an option, for which fish wants the arguments as well
     set -l words (commandline -opc)
     set -l program (string replace -r '^~' $HOME -- $words[1])
-    timeout 0.4 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
+    timeout 5 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
 end
 
 function __kestreld_files # behind an @
@@ -87,7 +87,7 @@ function __kestreld_settings # KEY=VALUE
         printf '%s\n' $queue.$queue_names=
     else if string match -q 'queues.*' -- $word
         set -l typed (string replace queues. '' -- $word)
-        for line in (timeout 0.4 kestrelctl __complete queues $typed 2>/dev/null </dev/null)
+        for line in (timeout 5 kestrelctl __complete queues $typed 2>/dev/null </dev/null)
             echo queues.(string split \t -- $line)[1].
         end
     else

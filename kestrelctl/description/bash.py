@@ -82,11 +82,11 @@ _@NAME@() {
     fi
     case $kind in
         words) while IFS= read -r name; do found+=("$name"); done < <(compgen -W "$choice" -- "$cur") ;;
-        queue | journal | context | reader)
+        queue | job-queue | journal | context | reader)
             while IFS=$'\t' read -r name rest; do
                 if [[ ! $quote ]]; then printf -v name %q "$name"; fi
                 found+=("$name")
-            done < <(timeout 0.4 "${typed[0]/#\~/$HOME}" __complete "${kind}s" "$cur" "${typed[@]:1}" \
+            done < <(timeout 5 "${typed[0]/#\~/$HOME}" __complete "${kind}s" "$cur" "${typed[@]:1}" \
                 2>/dev/null </dev/null)
             ;;
         file | folder | data)
@@ -132,7 +132,7 @@ _@NAME@_setting() { # KEY=VALUE
         names='@QUEUE_NAMES@'
         key=${cur%.*}.
     elif [[ $cur == queues.* ]]; then
-        names=$(timeout 0.4 kestrelctl __complete queues "${cur#queues.}" 2>/dev/null </dev/null | cut -f 1)
+        names=$(timeout 5 kestrelctl __complete queues "${cur#queues.}" 2>/dev/null </dev/null | cut -f 1)
         while IFS= read -r name; do [[ $name ]] && found+=("queues.$name."); done <<<"$names"
         return 0
     else

@@ -1,24 +1,30 @@
 """`kestrelctl __complete`, which the scripts in completions/ run when somebody presses Tab.
 
-It answers within 300 ms with what it knows by then, and whatever goes wrong, it says nothing.
+It answers within 300 ms of its start with what it knows by then, and whatever goes wrong, it says nothing. A server is
+asked by a child process: that outlives the answer, and keeps names that come late for the next Tab.
 """
 
 import json
 import os
 import re
+import select
 import signal
+import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Final
 
 from kestrelctl.remote.access import needs_terminal
-from kestrelctl.remote.contexts import load, settle
+from kestrelctl.remote.contexts import JOBS_DEFAULT, Way, load, settle, settle_beside
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login, connect
 from kestreld.errors import KestrelError
 
-CONNECT_S: Final = 0.15
+CONNECT_S: Final = 0.15  # of each of several servers
 ANSWER_S: Final = 0.3
+LATE_S: Final = 3.0  # for an answer that is kept for the next Tab
+KEPT_S: Final = 60
 READ_BYTES: Final = 256 * 1024
 TEXT_OPTIONS: Final = {
     "-s": "server",
@@ -35,67 +41,184 @@ _BLOCK: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{\n  items=(\d+)", r
 _NAME: Final = re.compile(rb"^queue '([^\x00-\x20\x7f]+)' \{", re.MULTILINE)
 _ADMIN: Final = re.compile(rb"^STAT admin (\S+)\r\n", re.MULTILINE)
 _OWN_ARE_OVER: Final = re.compile(rb"^(STAT queue_\S+_items |END\r\n)", re.MULTILINE)
+_IS_A_WORD: Final = re.compile(rb"[^\x00-\x20\x7f]+")
 _JOURNAL: Final = re.compile(rb"([A-Za-z0-9_%-]+)\.journal")
+
+
+Candidates = dict[bytes, bytes]  # names, with words on each
 
 
 def complete(arguments: Sequence[str]) -> int:
     """KIND, what is typed of the word so far, the words before it. Prints candidates, one a line: name, tab, words."""
-    # No handler: a name server that does not answer cannot be waited for any other way.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, ANSWER_S + 0.05)
+    until_s = time.monotonic() + ANSWER_S
     kind, typed, *words = [*arguments, "", ""]
-    candidates = {"queues": _queues, "journals": _journals, "contexts": _contexts, "readers": _readers}.get(kind)
-    if candidates is not None:
-        prefix = os.fsencode(typed)
-        lines = [b"%b\t%b\n" % (name, note) for name, note in candidates(words) if name.startswith(prefix)]
-        os.write(1, b"".join(sorted(lines)))
+    candidates: Candidates = {}
+    if kind in ("journals", "contexts"):
+        candidates = dict(_journals(words) if kind == "journals" else _contexts())
+    elif (ask := {"queues": _queues, "readers": _readers, "job-queues": _job_queues}.get(kind)) is not None:
+        with suppress(Failure):
+            options = _read_options(words)
+            way = settle_beside(options, "jobs", JOBS_DEFAULT) if kind == "job-queues" else settle(options)
+            if not needs_terminal(way.login):
+                candidates = _asked(kind, ask, way, _queue_among(words) if kind == "readers" else "", until_s)
+    prefix = os.fsencode(typed)
+    os.write(1, b"".join(sorted(line for line in _lines(candidates) if line.startswith(prefix))))
     return 0
 
 
-def _queues(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
-    """The queues of the servers that these words mean."""
-    until_s = time.monotonic() + ANSWER_S
-    try:
-        way = settle(_read_options(words))
-    except Failure:
-        return []
-    if needs_terminal(way.login):
-        return []
-    items: dict[bytes, int | None] = {}
-    for server in way.servers:
+def _lines(candidates: Candidates) -> list[bytes]:
+    return [b"%b\t%b\n" % (name, note) for name, note in candidates.items()]
+
+
+def _candidates(lines: bytes) -> Candidates:
+    found = [line.split(b"\t", 1) for line in lines.splitlines()]
+    return {each[0]: each[1] for each in found if len(each) == 2}
+
+
+# What the servers say, and what they said
+
+
+Asking = Callable[[Way, str, float], tuple[Candidates, bool]]  # and whether it is all of them
+
+
+def _asked(kind: str, ask: Asking, way: Way, queue: str, until_s: float) -> Candidates:
+    """What the servers answer in time; where that is not all, also what they answered a moment ago."""
+    kept = _Kept.of(kind, way, queue)
+    before = kept.read() if kept is not None else {}
+    ours, childs = os.pipe()
+    if os.fork() == 0:
+        # No handler: a name server that does not answer cannot be waited for any other way.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, LATE_S if kept is not None else ANSWER_S)
         try:
-            answer = _dump(server, way.login, until_s)
+            os.close(ours)
+            for standard in (1, 2):  # the shell reads them to their end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), standard)
+            found, is_all = ask(way, queue, until_s)
+            is_late = time.monotonic() >= until_s
+            with suppress(BrokenPipeError):
+                os.write(childs, b"".join(_lines(found if is_all else before | found)))
+            os.close(childs)
+            if kept is not None:
+                if is_late and not is_all:
+                    found, is_all = ask(way, queue, time.monotonic() + LATE_S)
+                if found and (is_all or not before):
+                    kept.write(found)
+        finally:
+            os._exit(0)
+    os.close(childs)
+    received = bytearray()
+    while select.select([ours], [], [], max(until_s + 0.05 - time.monotonic(), 0))[0]:
+        chunk = os.read(ours, READ_BYTES)
+        if not chunk:
+            return _candidates(bytes(received))
+        received += chunk
+    return before
+
+
+class _Kept:
+    """The names of the last answer, in the user's folder of the running system; it is emptied when they log out."""
+
+    def __init__(self, path: str, key: bytes) -> None:
+        """The first line of the file is `key`: what was asked, and of whom."""
+        self._path = path
+        self._key = key
+
+    @classmethod
+    def of(cls, kind: str, way: Way, queue: str) -> "_Kept | None":
+        """None where there is no such folder of this user's own."""
+        folder = os.environ.get("XDG_RUNTIME_DIR", "")
+        try:
+            found = os.stat(folder)
+        except OSError:
+            return None
+        if not folder.startswith("/") or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        login = way.login
+        key = [way.servers, queue, login.user, login.tls, login.ca, login.cert, login.key]
+        return cls(f"{folder}/kestrelctl-{kind}", json.dumps(key).encode() + b"\n")
+
+    def read(self) -> Candidates:
+        """Nothing that is older than a minute, or was asked of others."""
+        try:
+            with open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+                age_s = time.time() - os.fstat(file.fileno()).st_mtime
+                if 0 <= age_s < KEPT_S and file.readline() == self._key:
+                    return _candidates(file.read())
+        except OSError:
+            pass
+        return {}
+
+    def write(self, candidates: Candidates) -> None:
+        beside = f"{self._path}.{os.getpid()}"
+        with suppress(OSError):
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(self._key + b"".join(_lines(candidates)))
+            os.replace(beside, self._path)
+
+
+def _queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:
+    """The queues of the servers."""
+    items: dict[bytes, int | None] = {}
+    is_all = True
+    for server in way.servers:
+        connect_s = CONNECT_S if len(way.servers) > 1 else max(until_s - time.monotonic(), CONNECT_S)
+        try:
+            answer = _dump(server, way.login, connect_s, until_s)
         except (OSError, Failure, KestrelError):
+            is_all = False
             continue
+        is_all = is_all and answer.endswith(b"END\n")
         counts = dict(_BLOCK.findall(answer))
         for name in _NAME.findall(answer):
             count, before = counts.get(name), items.get(name, 0)
             items[name] = int(count) + before if count is not None and before is not None else None
-    return [(name, b"" if count is None else b"%d items" % count) for name, count in items.items()]
+    return {name: b"" if count is None else _some(count, "item") for name, count in items.items()}, is_all
 
 
-def _readers(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
-    """The streams of the queue that these words name."""
+def _some(number: int, what: str) -> bytes:
+    return f"{number} {what}{'' if number == 1 else 's'}".encode()
+
+
+def _job_queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:
+    """The queues of jobs of the node."""
+    from kestreld.client import job_commands
+    from kestreld.client.job_connection import JobConnection
+
+    found: Candidates = {}
+    answer_ms = max(int((until_s - time.monotonic()) * 1000), 1)
+    with closing(JobConnection(way.servers[0], way.login, answer_ms)) as node:
+        cursor = ""
+        while cursor != "0" and time.monotonic() < until_s:
+            try:
+                cursor, names = node.ask(job_commands.qscan(cursor or "0"))
+            except (OSError, Failure, KestrelError):
+                break
+            found |= {name: b"" for name in names if _IS_A_WORD.fullmatch(name)}
+    return found, cursor == "0"
+
+
+def _readers(way: Way, queue: str, until_s: float) -> tuple[Candidates, bool]:
+    """The streams of the queue."""
     # As long to load as all else together.
     from http.client import HTTPException
 
     from kestrelctl.remote.admin import admin_connection, path_of
 
+    answer_s = max(until_s - time.monotonic(), CONNECT_S)
     try:
-        way = settle(_read_options(words))
-        if needs_terminal(way.login):
-            return []
-        admin = _admin_port(way.servers[0], way.login)
-        connection = admin_connection(way.servers[0], admin, int(CONNECT_S * 1000), way.login) if admin else None
+        admin = _admin_port(way.servers[0], way.login, answer_s)
+        connection = admin_connection(way.servers[0], admin, int(answer_s * 1000), way.login) if admin else None
         if connection is None:
-            return []
-        answer, content = connection.ask("GET", path_of(_queue_among(words)))
+            return {}, True
+        answer, content = connection.ask("GET", path_of(queue))
     except (OSError, Failure, KestrelError, HTTPException):
-        return []
+        return {}, False
     if answer.status != 200:
-        return []
+        return {}, True
     streams = [one for one in json.loads(content)["readers"] if one["kind"] == "stream"]
-    return [(os.fsencode(one["reader"]), b"%d behind" % one["behind"]) for one in streams]
+    return {os.fsencode(one["reader"]): b"%d behind" % one["behind"] for one in streams}, True
 
 
 def _queue_among(words: Sequence[str]) -> str:
@@ -106,9 +229,9 @@ def _queue_among(words: Sequence[str]) -> str:
     return behind[0] if behind else ""
 
 
-def _admin_port(server: str, login: Login) -> str:
+def _admin_port(server: str, login: Login, timeout_s: float) -> str:
     """Where the server says it is; "" = it does not."""
-    with connect(server, login, CONNECT_S) as connected:
+    with connect(server, login, timeout_s) as connected:
         connected.sendall(b"stats\r\n")
         received = b""
         # The server's own figures come first.
@@ -120,7 +243,7 @@ def _admin_port(server: str, login: Login) -> str:
     return found[1].decode("ascii", "replace") if found else ""
 
 
-def _contexts(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+def _contexts() -> Iterable[tuple[bytes, bytes]]:
     try:
         contexts = load()
     except Failure:
@@ -148,10 +271,10 @@ def _option_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield TEXT_OPTIONS[word[:2]], word[2:]
 
 
-def _dump(server: str, login: Login, until_s: float) -> bytes:
+def _dump(server: str, login: Login, connect_s: float, until_s: float) -> bytes:
     """All of dump_stats, or as much as comes in time."""
     chunks: list[bytes] = []
-    with connect(server, login, CONNECT_S) as connected:
+    with connect(server, login, connect_s) as connected:
         connected.sendall(b"dump_stats\r\n")
         while (left_s := until_s - time.monotonic()) > 0:
             connected.settimeout(left_s)

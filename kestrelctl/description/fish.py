@@ -46,12 +46,12 @@ function __@NAME@_takes_value
     return 1
 end
 
-function __@NAME@_names # queues, journals, contexts or readers
+function __@NAME@_names # queues, job-queues, journals, contexts or readers
     set -l typed (commandline -ct | string replace -r '^--[^=]*=' '' | string unescape)
     string match -q -- '-*' $typed; and return # an option, for which fish wants the arguments as well
     set -l words (commandline -opc)
     set -l program (string replace -r '^~' $HOME -- $words[1])
-    timeout 0.4 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
+    timeout 5 $program __complete $argv[1] "$typed" $words[2..-1] 2>/dev/null </dev/null
 end
 
 function __@NAME@_files # behind an @
@@ -81,7 +81,7 @@ function __@NAME@_settings # KEY=VALUE
         printf '%s\n' $queue.$queue_names=
     else if string match -q 'queues.*' -- $word
         set -l typed (string replace queues. '' -- $word)
-        for line in (timeout 0.4 kestrelctl __complete queues $typed 2>/dev/null </dev/null)
+        for line in (timeout 5 kestrelctl __complete queues $typed 2>/dev/null </dev/null)
             echo queues.(string split \t -- $line)[1].
         end
     else
@@ -136,7 +136,7 @@ def _offered(value: Value) -> str:
     match value.kind:
         case Kind.WORDS:
             return f"-f -a {_quoted(' '.join(value.words))}"
-        case Kind.QUEUE | Kind.JOURNAL | Kind.CONTEXT | Kind.READER:
+        case Kind.QUEUE | Kind.JOB_QUEUE | Kind.JOURNAL | Kind.CONTEXT | Kind.READER:
             return f"-f -a '(__@NAME@_names {value.kind}s)'"
         case Kind.FILE:
             return "-F"

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     NOTHING = "nothing"
     WORDS = "words"
     QUEUE = "queue"  # of the server that the command line names
+    JOB_QUEUE = "job-queue"  # of the node of jobs that it means
     CONTEXT = "context"
     READER = "reader"  # of the queue before it
     JOURNAL = "journal"  # a queue of the spool that the command line names
@@ -88,6 +89,7 @@ class Command:
 
 _FILES: Final = {"FILE", "SPOOL", "SPOOL|FILE", "OLD.json"}
 _QUEUES: Final = {"QUEUE", "[QUEUE]...", "SRC", "DST"}
+_JOB_QUEUES: Final = {"NAME", "NAME..."}  # of the verbs of jobs
 _WORDS: Final = {"--theme": tuple(NAMES), "--sort": (*COLUMNS, *(f"-{column}" for column in COLUMNS))}
 
 
@@ -103,10 +105,12 @@ def _command(command: Any, path: tuple[str, ...], program: str) -> Command:
         is_shared = bool(parameter.hidden) and not parameter.expose_value
         if parameter.param_type_name == "argument":
             arguments.append(
-                Argument(_value(parameter, asks_server), parameter.help or "", parameter.required, parameter.nargs < 0)
+                Argument(
+                    _value(parameter, path, asks_server), parameter.help or "", parameter.required, parameter.nargs < 0
+                )
             )
         elif not parameter.hidden or (is_shared and asks_server):
-            value = None if parameter.is_flag else _value(parameter, asks_server)
+            value = None if parameter.is_flag else _value(parameter, path, asks_server)
             help = _with_default(parameter)
             options.append(
                 Option(
@@ -133,7 +137,7 @@ def _command(command: Any, path: tuple[str, ...], program: str) -> Command:
     )
 
 
-def _value(parameter: Any, asks_server: bool) -> Value:
+def _value(parameter: Any, path: tuple[str, ...], asks_server: bool) -> Value:
     choices = tuple(getattr(parameter.type, "choices", ()))
     metavar = parameter.metavar or ("|".join(choices) if choices else parameter.name.upper())
     names = set(parameter.opts)
@@ -146,6 +150,8 @@ def _value(parameter: Any, asks_server: bool) -> Value:
         return Value(metavar, Kind.WORDS, tuple(metavar.split("|")))
     if metavar in _QUEUES or "--queue" in names:
         return Value(metavar, Kind.QUEUE if asks_server else Kind.JOURNAL)
+    if path[:1] == ("jobs",) and metavar in _JOB_QUEUES and "--user" not in names:
+        return Value(metavar, Kind.JOB_QUEUE)
     kinds = {
         "CONTEXT": Kind.CONTEXT,
         "READER": Kind.READER,

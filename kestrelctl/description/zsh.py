@@ -14,7 +14,7 @@ _@NAME@_names() { # the last word: of what kind; $program and $typed are of the 
     local -a names notes
     local line kind=$argv[-1]
     argv[-1]=()
-    local found="$(timeout 0.4 ${(Q)program} __complete $kind ${(Q)PREFIX} ${(Q)typed} 2>/dev/null </dev/null)"
+    local found="$(timeout 5 ${(Q)program} __complete $kind ${(Q)PREFIX} ${(Q)typed} 2>/dev/null </dev/null)"
     for line in ${(f)found}; do
         names+=("${line%%$'\t'*}")
         notes+=("${line/$'\t'/  -- }")
@@ -54,7 +54,7 @@ _@NAME@_setting() { # KEY=VALUE
     elif compset -P 'queues.'; then
         local line
         names=()
-        for line in ${(f)"$(timeout 0.4 kestrelctl __complete queues ${(Q)PREFIX} 2>/dev/null </dev/null)"}; do
+        for line in ${(f)"$(timeout 5 kestrelctl __complete queues ${(Q)PREFIX} 2>/dev/null </dev/null)"}; do
             names+=("${line%%$'\t'*}")
         done
         compadd -S . -q -a names
@@ -143,7 +143,7 @@ def _action(value: Value) -> str:
     match value.kind:
         case Kind.WORDS:
             return f"({' '.join(value.words)})"
-        case Kind.QUEUE | Kind.JOURNAL | Kind.CONTEXT | Kind.READER:
+        case Kind.QUEUE | Kind.JOB_QUEUE | Kind.JOURNAL | Kind.CONTEXT | Kind.READER:
             return f"_@NAME@_names {value.kind}s"
         case Kind.FILE:
             return "_files"

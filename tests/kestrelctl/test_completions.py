@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from kestrelctl.description import completing
 from kestrelctl.description.files import generated
 from kestrelctl.description.tree import kestrelctl_tree
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.process import stop
 from tests.support.shell import Kestrelctl
 from tests.support.waiting import until
 
@@ -279,7 +281,7 @@ def test_names_come_within_the_deadline(environment: dict[str, str]) -> None:
     while not answered_s or (min(answered_s) > ANSWER_CPU_S and time.monotonic() < until_s):
         before_s = _children_s()
         run = subprocess.run(["kestrelctl", "__complete", "queues", "or", "get"], env=environment, capture_output=True)
-        if run.stdout == b"orders\t1 items\norders+audit\t1 items\n":
+        if run.stdout == b"orders\t1 item\norders+audit\t1 item\n":
             answered_s.append(_children_s() - before_s)
         assert run.stderr == b""
         assert time.monotonic() < until_s, f"no answer in {PATIENCE_S} s, at last {run.stdout!r}"
@@ -298,6 +300,92 @@ def test_a_server_that_does_not_answer_is_not_waited_for(environment: dict[str, 
         )
         assert (run.stdout, run.stderr) == (b"", b"")
         assert silent.accept()[0].recv(100) == b"dump_stats\r\n"
+
+
+def queues_offered(environment: dict[str, str], *words: str) -> bytes:
+    run = subprocess.run(
+        [sys.executable, "-m", "kestrelctl", "__complete", "queues", "o", "get", *words],
+        env=environment,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    assert run.stderr == b""
+    return run.stdout
+
+
+@pytest.fixture
+def runtime_folder(tmp_path: Path, environment: dict[str, str]) -> Path:
+    folder = tmp_path / "runtime"
+    folder.mkdir(mode=0o700)
+    environment["XDG_RUNTIME_DIR"] = str(folder)
+    return folder
+
+
+def test_a_server_that_is_late_is_offered_with_the_names_of_a_minute_ago(
+    server: Daemon, environment: dict[str, str], runtime_folder: Path
+) -> None:
+    until(lambda: queues_offered(environment) and list(runtime_folder.iterdir()), "names that are kept")
+    (kept,) = runtime_folder.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        away = "{}:{}".format(*silent.getsockname())
+        assert queues_offered(environment, "-s", away) == b""  # these are another server's
+    stop(server.pid)
+    try:
+        assert b"orders\t1 item\n" in queues_offered(environment)
+        assert queues_offered(environment, "--user", "shop", "--password-file", str(kept)) == b""
+        os.utime(kept, (time.time() - completing.KEPT_S - 1,) * 2)
+        assert queues_offered(environment) == b""
+        os.utime(kept)
+        assert b"orders\t1 item\n" in queues_offered(environment)
+        environment["XDG_RUNTIME_DIR"] = str(runtime_folder / "missing")
+        assert queues_offered(environment) == b""
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_names_that_come_after_tab_has_given_up_are_there_at_the_next_one(
+    environment: dict[str, str], runtime_folder: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        address = "{}:{}".format(*slow.getsockname())
+
+        def kept() -> bool:
+            assert queues_offered(environment, "-s", address) == b""
+            while select.select([slow], [], [], 1)[0] and not list(runtime_folder.iterdir()):
+                connection, _ = slow.accept()
+                with connection, suppress(ConnectionError):
+                    connection.recv(100)
+                    connection.sendall(b"queue 'orders' {\r\n  items=1\r\n}\r\nEND\r\n")
+            return list(runtime_folder.iterdir()) == [runtime_folder / "kestrelctl-queues"]
+
+        until(kept, "an answer that comes while the names of a late server are awaited")
+        assert queues_offered(environment, "-s", address) == b"orders\t1 item\n"
+
+
+@pytest.mark.exhaustive("bash")
+def test_a_program_that_takes_long_to_start_completes(tab: Tab, environment: dict[str, str], tmp_path: Path) -> None:
+    """As all do on a busy machine: the time for an answer counts from when there is somebody to ask."""
+    program = shutil.which("kestrelctl", path=environment["PATH"])
+    slow = tmp_path / "kestrelctl"
+    slow.write_text(f'#!/bin/sh\nsleep {ANSWER_S * 2}\nexec {program} "$@"\n')
+    slow.chmod(0o755)
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    assert offered(tab, "kestrelctl get od") == {"odd"}
+
+
+@pytest.mark.exhaustive("bash")
+def test_names_of_the_queues_of_jobs(tab: Tab, folder: Path, environment: dict[str, str]) -> None:
+    with running_daemon(folder / "jobs", "listen.disque=127.0.0.1:0") as daemon:
+        environment["KESTRELCTL_JOBS"] = daemon.disque
+        kestrelctl = Kestrelctl(daemon.address, folder, jobs=daemon.disque)
+        for queue in ("mail.urgent", "mail.bulk", "ns:jobs"):
+            assert kestrelctl("jobs", "add", queue, "x").code == 0
+        both = {"mail.urgent", "mail.bulk"}
+        assert offered(tab, "kestrelctl jobs peek mail.", both.__eq__) == both
+        assert offered(tab, "kestrelctl jobs scan --in mail.u") == {"mail.urgent"}
+        environment["KESTRELCTL_JOBS"] = "127.0.0.1:1"
+        assert offered(tab, f"kestrelctl jobs get -s {daemon.disque} mail.bulk ns:") == {"ns:jobs"}
 
 
 @pytest.fixture
