@@ -27,6 +27,9 @@ VERBS: Final = {
     "tail": "tail.tail",
     "cancel": "cancel.cancel",
     "run-now": "run_now.run_now",
+    "lease confirm": "lease.lease_confirm",
+    "lease extend": "lease.lease_extend",
+    "lease give-back": "lease.lease_give_back",
     "consumers": "consumers.consumers",
     "move": "move.move",
     "copy": "copy.copy",
@@ -121,6 +124,7 @@ VERBS: Final = {
 }
 TAKES_ALL_BEHIND_IT: Final = "watch"  # options of another verb, too
 GROUPS: Final = {
+    "lease": "Confirm, extend or give back what `get --lease --json` has leased.",
     "readers": "Persistent read positions in a queue's journal (docs/admin.md).",
     "cache": "Look into a cache: that of kestreld (listen.cache), or a memcached.",
     "jobs": "Use jobs and their queues: those of kestreld (listen.disque), or a Disque's.",
@@ -134,7 +138,7 @@ GROUPS: Final = {
 # The help shows the verbs in these groups.
 TOPICS: Final = {
     "Items": (
-        *("put", "get", "peek", "items", "tail", "cancel", "run-now"),
+        *("put", "get", "peek", "items", "tail", "lease", "cancel", "run-now"),
         *("move", "copy", "redrive", "export", "import"),
     ),
     "Queues": (

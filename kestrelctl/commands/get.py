@@ -43,8 +43,8 @@ def get(
 
     With --lease an item belongs to no connection. If CMD exits 0 it is confirmed; otherwise it has failed, and waits
     or is moved as retry_delays and max_retries of the queue say. If kestrelctl dies, the item is delivered again once
-    the lease is over. Without --exec the item stays leased, and --json prints its token: `delete QUEUE/TOKEN` confirms
-    it from any connection. Servers that know no leases refuse them, exit 77, and nothing is taken.
+    the lease is over. Without --exec the item stays leased, and --json prints its token, which `kestrelctl lease`
+    takes to confirm it. Servers that know no leases refuse them, exit 77, and nothing is taken.
 
     Of a context with several servers one is asked at random, then the others while there is none.
 

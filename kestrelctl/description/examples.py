@@ -22,6 +22,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "kestrelctl items work --state leased --fields id,client,left_ms",
     ),
     "cancel": ("kestrelctl cancel work order-17", "kestrelctl cancel work 1234"),
+    "lease confirm": ("kestrelctl lease confirm work 2314885530818453537",),
+    "lease extend": ("kestrelctl lease extend work 2314885530818453537 --lease 5m",),
+    "lease give-back": (
+        "kestrelctl lease give-back work 2314885530818453537 --delay 1m",
+        "kestrelctl lease give-back work 2314885530818453537 --failed",
+    ),
     "run-now": ("kestrelctl run-now work 1234",),
     "redrive": ("kestrelctl redrive failed --dry-run", "kestrelctl redrive failed --to work"),
     "tail": ("kestrelctl tail work", "kestrelctl tail -f work --json"),

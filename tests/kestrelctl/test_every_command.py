@@ -28,6 +28,9 @@ NEEDS: Final = {
     "copy": ["elsewhere"],
     "cancel": ["1"],
     "run-now": ["1"],
+    "lease confirm": ["1"],
+    "lease extend": ["1"],
+    "lease give-back": ["1"],
     "readers create": ["made"],
     "readers move": ["kept", "latest"],
     "readers drop": ["kept"],
@@ -45,6 +48,7 @@ NOTHING_TO_UNDO: Final = b"kestrelctl: nothing to undo for %b: trash_seconds is 
 # There is nothing to undo, delayed or dead, and the machine may not be well.
 CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}, "cancel": {1}, "run-now": {1}, "redrive": {1}}
 JOB_VERBS = ("ack", "fastack", "nack", "enqueue", "dequeue", "delete", "working", "show", "wait", "redrive")
+CODES |= {f"lease {verb}": {1} for verb in ("confirm", "extend", "give-back")}
 CODES |= {f"jobs {verb}": {1} for verb in JOB_VERBS}
 # JSON keys of some items and consumers only; tests of these commands see them.
 NOT_OF_EACH: Final = {

@@ -52,6 +52,9 @@ def test_a_server_that_knows_no_leases_is_not_given_an_item(tmp_path: Path) -> N
         ["put", "work", "x", "--key", "k"],
         ["get", "work", "--lease", "1s", "--json"],
         ["cancel", "work", "k"],
+        ["lease", "confirm", "work", "17"],
+        ["lease", "extend", "work", "17"],
+        ["lease", "give-back", "work", "17"],
     ):
         with scripted_peer(answers) as peer:
             refused = Kestrelctl(peer.address, tmp_path)(*line)
@@ -120,6 +123,55 @@ def test_an_interrupted_command_gives_its_item_back_at_once(kestrelctl: Kestrelc
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 143
     assert kestrelctl("get", queue).out == b"job"
+
+
+# lease
+
+
+def leased_token(kestrelctl: Kestrelctl, queue: str, data: str = "job") -> str:
+    kestrelctl("put", queue, data)
+    return str(json.loads(kestrelctl("get", queue, "--lease", "1h", "--json").out)["token"])
+
+
+def test_a_lease_is_confirmed_extended_and_given_back_by_its_token(own: Kestrelctl) -> None:
+    token = leased_token(own, "work")
+    assert own("lease", "extend", "work", token, "--lease", "2h").code == 0
+    (item,) = objects(own, "items", "work", "--state", "leased")
+    assert int(str(item["left_ms"])) > 3_600_000
+    assert own("lease", "give-back", "work", token).code == 0
+    again = own("get", "work", "--lease", "1h", "--json")
+    token = str(json.loads(again.out)["token"])
+    assert own("lease", "give-back", "work", token, "--delay", "1h").code == 0
+    (item,) = objects(own, "items", "work", "--state", "delayed")
+    assert item["data"] == "job"
+    token = leased_token(own, "work", "other")
+    assert own("lease", "confirm", "work", token).code == 0
+    assert own("lease", "confirm", "work", token).code == 1
+
+
+def test_a_leased_item_that_is_given_back_as_failed_waits_for_its_retry(own: Kestrelctl) -> None:
+    token = leased_token(own, "patient")
+    assert own("lease", "give-back", "patient", token, "--failed", "--delay", "1m").code == 2
+    assert own("lease", "give-back", "patient", token, "--failed").code == 0
+    (item,) = objects(own, "items", "patient", "--state", "retrying")
+    assert (item["attempts"], item["data"]) == (1, "job")
+
+
+@pytest.mark.parametrize("token", ["0", "-1", "x", "9223372036854775808", ""])
+def test_a_token_that_cannot_be_is_a_usage_error(kestrelctl: Kestrelctl, token: str) -> None:
+    assert kestrelctl("lease", "confirm", "work", token).code == 2
+
+
+def test_a_token_is_looked_for_at_the_servers_of_a_context(
+    kestrelctl: Kestrelctl, own: Kestrelctl, queue: str, tmp_path: Path
+) -> None:
+    token = leased_token(own, queue)
+    both = Kestrelctl(own.address, tmp_path)
+    both.environment["XDG_CONFIG_HOME"] = str(tmp_path / "settings")
+    both("context", "add", "both", kestrelctl.address, own.address)
+    assert both("-c", "both", "lease", "confirm", queue, token).code == 0
+    assert both("-c", "both", "lease", "confirm", queue, token).code == 1
+    assert objects(own, "items", queue) == []
 
 
 # items, cancel, run-now
