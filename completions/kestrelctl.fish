@@ -59,7 +59,7 @@ complete -c kestrelctl -f
 complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a put -d 'Add an item to a queue, or many with --lines.'
 complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a get -d 'Take one item, or several, and write them to stdout.'
 complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a peek -d 'Print the item at the head of a queue without taking it.'
-complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a items -d 'List the items of a queue from its head: id, age, expiry, size, flags and text.'
+complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a items -d 'List the items of a queue from its head: id, age, expiry, size, flags, state and text.'
 complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a tail -d 'Show the last items put on a queue, and with -f each new one.'
 complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a cancel -d 'Drop an item that is not due yet.'
 complete -c kestrelctl -n '__kestrelctl_at \'\' 1' -a run-now -d 'Deliver a delayed or retrying item now, before what waits in its queue.'

@@ -31,11 +31,11 @@ def items(
         ItemState | None, typer.Option(help="Only items in this state.", show_default=False, case_sensitive=False)
     ] = None,
 ) -> None:
-    """List the items of a queue from its head: id, age, expiry, size, flags and text. Nothing is taken.
+    """List the items of a queue from its head: id, age, expiry, size, flags, state and text. Nothing is taken.
 
-    Items that are not due yet, leased items and open reads are among them, marked in JSON; so are items that expired
-    and are still there. It is what is in the queue when the command starts, less what is taken meanwhile. It is read
-    by the server's admin port, with the right peek.
+    Items that do not wait for delivery are among them, and their state says why: delayed, retrying, leased, or open,
+    which is an open read. So are items that expired and are still there. It is what is in the queue when the command
+    starts, less what is taken meanwhile. It is read by the server's admin port, with the right peek.
 
     --state lists those that are waiting for delivery, delayed, leased, or retrying after a failure, with what there
     is to say: when they are due, how often they have failed, who has leased them and until when, and where a dead

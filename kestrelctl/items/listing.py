@@ -20,7 +20,7 @@ from kestrelctl.shell.output import (
 )
 from kestreld.client.blocks import Cell
 
-COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "text"]
+COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "state", "text"]
 COLUMNS_OF: Final = {
     "waiting": ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "origin", "reason", "text"],
     "delayed": ["id", "add_ms", "due_at_ms", "left_ms", "bytes", "flags", "text"],
@@ -66,8 +66,9 @@ def _as_object(item: Item, now_ms: int) -> Row:
 
 
 def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
-    text = readable(item.data, form)
-    return {**details(item), **_ages(item, now_ms), "is_open": "open" if item.is_open else "", "text": text}
+    mark = "open" if item.is_open else ""
+    shown: Row = {"is_open": mark, "state": item.known.get("state", mark), "text": readable(item.data, form)}
+    return {**details(item), **_ages(item, now_ms), **shown}
 
 
 # As they come

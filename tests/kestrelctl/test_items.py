@@ -1,6 +1,7 @@
 """items and tail: looking into a queue by item ids, which takes nothing and moves no reader."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def ids(out: bytes) -> list[int]:
     return [json.loads(line)["id"] for line in out.splitlines()]
 
 
+@pytest.fixture
+def own_admin(tmp_path: Path) -> Iterator[Kestrelctl]:
+    """Of a server of its own, with an admin port, where failed items wait for an hour."""
+    with running_daemon(tmp_path, "queues.work.retry_delays=[1h]", admin="127.0.0.1:0") as daemon:
+        yield Kestrelctl(daemon.address, tmp_path)
+
+
 # items
 
 
@@ -39,8 +47,8 @@ def test_items_shows_what_is_known_of_each_and_takes_nothing(
     assert "expire_ms" not in first
     assert (second["data_base64"], second["expire_ms"] > second["add_ms"]) == ("/wE=", True)
     lines = kestrelctl("items", queue).out.split(b"\n")
-    assert lines[0].split(b"\t") == b"id add_ms age_ms expire_ms bytes flags is_open text".split()
-    assert lines[1].endswith(b"\t\t5\t7\t\tfirst")
+    assert lines[0].split(b"\t") == b"id add_ms age_ms expire_ms bytes flags is_open state text".split()
+    assert lines[1].endswith(b"\t\t5\t7\t\t\tfirst")
     assert kestrelctl("items", queue, "-o", "table", "--no-headers").out.count(b"\n") == 2
     assert heads(daemon, queue) == before
     assert kestrelctl("get", queue).out == b"first"
@@ -69,6 +77,26 @@ def test_items_are_those_that_are_left_and_open_reads_are_marked(kestrelctl: Kes
         worker.read_until(b"END\r\n")
         rows = json.loads(kestrelctl("items", queue, "-o", "json").out)
     assert [(row["data"], row["is_open"]) for row in rows] == [("b", True), ("c", False)]
+
+
+def test_what_does_not_wait_for_delivery_is_marked_in_the_table_too(own_admin: Kestrelctl) -> None:
+    ctl = own_admin
+    ctl("put", "work", "--lines", stdin=b"failed\nheld\nopen\n")
+    ctl("put", "work", "later", "--delay", "1h")
+    ctl("put", "work", "waits")
+    assert ctl("get", "work", "--lease", "1h", "--exec", "false").code == 85
+    assert ctl("get", "work", "--lease", "1h", "--json").code == 0
+    with connected(ctl.address) as worker:
+        worker.send(b"get work/open\r\n")
+        worker.read_until(b"END\r\n")
+        rows = [line.split(b"\t") for line in ctl("items", "work").out.splitlines()[1:]]
+    assert {row[-1].decode(): row[-2].decode() for row in rows} == {
+        "failed": "retrying",
+        "held": "leased",
+        "open": "open",
+        "later": "delayed",
+        "waits": "",
+    }
 
 
 def test_a_child_has_items_of_its_own_and_no_such_queue_is_exit_1(kestrelctl: Kestrelctl, queue: str) -> None:
