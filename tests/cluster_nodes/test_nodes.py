@@ -99,7 +99,7 @@ def test_a_node_that_was_reset_belongs_to_no_cluster_until_it_is_met(tmp_path: P
 
 
 def test_a_soft_reset_keeps_the_id_and_survives_kill_9(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, 2) as nodes:
+    with cluster_of(tmp_path, 2, "cluster.node_timeout=10s") as nodes:  # a restart takes less
         one, reset = nodes
         assert reset("CLUSTER", "RESET") == b"OK"
         reset.kill()
