@@ -5,6 +5,7 @@ read a range again and gets the same items.
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -90,6 +91,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._delay_max_ms = duration_ms(options, "maxtriggerdelay", MAX_TRIGGER_DELAY)
         self._partitions_min = number(options, "minpartitions", 0)
         self._batch_at_s: float | None = None  # when the latest batch was planned
+        self._rotation = Rotation()
         self._end: Offsets | None = None  # where a run of Trigger.AvailableNow ends
         self._latest: Offsets | None = None  # where the queues ended at the last look
         self._families: Mapping[RemoteQueue, Family] = {}  # of the last look
@@ -126,7 +128,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif reached == begun and self._waits(sum(ahead.values())):
             taken = {}
         else:
-            taken = shares(ahead, self._rows_max)
+            taken = self._rotation.shares(ahead, self._rows_max)
             if self._bytes_max:
                 taken = self._within_bytes(reached, taken)
         if any(taken.values()):
@@ -272,16 +274,41 @@ def _ends(families: Mapping[RemoteQueue, Family]) -> Offsets:
     return {remote: Position(family.journal_id, family.next_id) for remote, family in families.items()}
 
 
+class Rotation:
+    """Shares batches out among queues, so that each has its turn where there are more of them than items in a batch."""
+
+    def __init__(self) -> None:
+        self._latest: RemoteQueue | None = None  # the last one that got an item more than its share
+
+    def shares(self, ahead: Mapping[RemoteQueue, int], rows_max: int) -> dict[RemoteQueue, int]:
+        """How many items to read of each queue, in proportion to what there is, one at least where that is possible.
+
+        `rows_max` are read in all, if there are as many; 0 = all.
+        """
+        total = sum(ahead.values())
+        if not rows_max or total <= rows_max:
+            return dict(ahead)
+        busy = sorted(remote for remote, items in ahead.items() if items)
+        least = 1 if rows_max >= len(busy) else 0
+        found = {remote: max(items * rows_max // total, min(least, items)) for remote, items in ahead.items()}
+        left = rows_max - sum(found.values())
+        for remote in sorted(busy, key=lambda one: -found[one]):
+            if left < 0:  # what others have by their least comes from those that have the most
+                given = min(-left, found[remote] - least)
+                found[remote] -= given
+                left += given
+        begin = 0 if self._latest is None else bisect_right(busy, self._latest)
+        for remote in [*busy[begin:], *busy[:begin]]:
+            if left and found[remote] < ahead[remote]:
+                found[remote] += 1
+                left -= 1
+                self._latest = remote
+        return found
+
+
 def shares(ahead: Mapping[RemoteQueue, int], rows_max: int) -> dict[RemoteQueue, int]:
-    """How many items to read of each queue, in proportion to what there is. `rows_max` 0 = all."""
-    total = sum(ahead.values())
-    if not rows_max or total <= rows_max:
-        return dict(ahead)
-    found, left = {}, rows_max
-    for remote, items in ahead.items():
-        found[remote] = min(max(items * rows_max // total, 1), items, left)
-        left -= found[remote]
-    return found
+    """How many items to read of each queue in a batch of its own."""
+    return Rotation().shares(ahead, rows_max)
 
 
 def ranges_of(start: Offsets, end: Offsets) -> list[RangeOfIds]:

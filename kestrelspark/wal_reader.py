@@ -23,7 +23,7 @@ from kestrelspark.ranges import COLUMNS, IS_REPEAT, RangeOfIds, RangeOptions
 from kestrelspark.readers import Offsets, Position, RemoteQueue, complain
 from kestrelspark.servers import OPTIONS as SERVER_OPTIONS
 from kestrelspark.servers import PASSING, Servers, ServerTrouble, servers_in
-from kestrelspark.streaming import RangePartition, as_json, divided, from_json, item_schema, ranges_of, shares
+from kestrelspark.streaming import RangePartition, Rotation, as_json, divided, from_json, item_schema, ranges_of
 from kestrelspark.wal import Log, Taken, lock, log_batches
 
 OPTIONS: Final = (*SERVER_OPTIONS, "walpath", "subscribe", "maxoffsetspertrigger", "minpartitions", "failondataloss")
@@ -171,6 +171,7 @@ class WalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._taker = Taker(self._range_options.servers, queues, self._root)
         self._rows_max = number(options, "maxoffsetspertrigger", ITEMS_MAX, least=1)
         self._partitions_min = number(options, "minpartitions", 0)
+        self._rotation = Rotation()
         self._left: dict[RemoteQueue, int] | None = None  # what a run of Trigger.AvailableNow has yet to take
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -201,7 +202,7 @@ class WalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._left is not None:
             waiting = {remote: min(items, self._left.get(remote, 0)) for remote, items in waiting.items()}
         waiting = {remote: items for remote, items in waiting.items() if remote in known}
-        for remote, items in shares(waiting, rows_max).items():
+        for remote, items in self._rotation.shares(waiting, rows_max).items():
             if items:
                 self._taker.take(remote, items)
             if items and self._left is not None:

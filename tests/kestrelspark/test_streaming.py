@@ -1,6 +1,8 @@
 """Items of real servers as a stream: every item once, whatever is killed or comes and goes."""
 
+import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +16,7 @@ from kestrelspark.finishing import finish
 from kestrelspark.ranges import RangeOfIds, RangeOptions, range_batches
 from kestrelspark.readers import ItemsLost, Position, RemoteQueue
 from kestrelspark.servers import Servers
-from kestrelspark.streaming import as_json, divided, from_json, shares
+from kestrelspark.streaming import Rotation, as_json, divided, from_json, shares
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
 from tests.support.queue_client import QueueClient
@@ -205,7 +207,33 @@ def test_a_limit_is_shared_in_proportion_and_nobody_is_left_out() -> None:
     assert shares({one: 5, two: 7}, 0) == {one: 5, two: 7}
     assert shares({one: 5, two: 7}, 12) == {one: 5, two: 7}
     assert shares({one: 1, two: 900, three: 99}, 100) == {one: 1, two: 90, three: 9}
-    assert sum(shares({RemoteQueue("s", str(number)): 10 for number in range(50)}, 20).values()) == 20
+    many = {RemoteQueue("s", f"{number:04}"): 10 for number in range(1000)}
+    assert sum(shares(many, 20).values()) == 20
+    assert set(shares(many | {one: 1_000_000}, 1001).values()) == {1}
+
+
+def test_all_of_a_limit_is_used() -> None:
+    chance = random.Random(3)
+    for _ in range(300):
+        ahead = {RemoteQueue("s", str(number)): chance.choice([0, 1, 7, 1000]) for number in range(20)}
+        rows_max = chance.randrange(1, 3000)
+        found = shares(ahead, rows_max)
+        assert sum(found.values()) == min(sum(ahead.values()), rows_max)
+        assert all(0 <= found[remote] <= items for remote, items in ahead.items())
+        if rows_max >= 20:
+            assert all(found[remote] for remote, items in ahead.items() if items)
+
+
+def test_with_a_limit_below_the_number_of_busy_queues_each_has_its_turn() -> None:
+    rotation = Rotation()
+    left = {RemoteQueue("s", f"{number:02}"): 20 for number in range(50)}
+    turns: Counter[RemoteQueue] = Counter()
+    for _ in range(50):
+        for remote, items in rotation.shares(left, 10).items():
+            turns[remote] += items
+            left[remote] -= items
+        left |= dict.fromkeys(left, 20)  # more is put all the time
+    assert set(turns.values()) == {10}
 
 
 def test_ranges_are_divided_without_gaps() -> None:
