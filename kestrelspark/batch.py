@@ -18,7 +18,7 @@ from kestrelspark.catalog import options_of, with_options
 from kestrelspark.live import OPTIONS as LIVE_OPTIONS
 from kestrelspark.live import LiveReader
 from kestrelspark.options import BadOption, check_names, flag, instant_ms, option, size_bytes, words
-from kestrelspark.packing import packed
+from kestrelspark.packing import input_bytes, packed
 from kestrelspark.rows import COLUMNS, VALUE, Mode, RowSelection, batches
 from kestrelspark.sink import batch_sink, stream_sink
 from kestrelspark.storage import OPTIONS as STORAGE_OPTIONS
@@ -153,7 +153,7 @@ class JournalReader(datasource.DataSourceReader):
     def partitions(self) -> list[datasource.InputPartition]:
         found = discover(self._paths, self._queues, self._selection.since_ms, self._storage.files)
         files = [*found.files, *found.missing]
-        bytes_max = self._bytes_max or partition_bytes(sum(file.size_bytes for file in files))
+        bytes_max = self._bytes_max or partition_bytes(input_bytes(files))
         return [FilePartition(files) for files in packed(files, bytes_max)]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[Any]:

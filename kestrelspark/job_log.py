@@ -23,7 +23,7 @@ from kestreld.journal.records import FRAME_BYTES, ID_MAX
 from kestrelspark.batch import partition_bytes
 from kestrelspark.contents import LATEST_MS, DamagedStretch
 from kestrelspark.job_contents import CHANGE_DTYPE, JOB_DTYPE, JobBlock, job_contents, job_files, job_folders
-from kestrelspark.packing import packed
+from kestrelspark.packing import input_bytes, packed
 from kestrelspark.rows import INSTANT, VALUE_BYTES_MAX, Mode, instants, numbers
 from kestrelspark.scanning import scans
 from kestrelspark.storage import ENVIRONMENT
@@ -123,7 +123,7 @@ def job_changes(spark: Any, *paths: str, mode: str = Mode.PERMISSIVE) -> Any:
     Paths are spools, folders of them or a log's folder. Raises FileNotFoundError for one that is not there, OSError.
     """
     files = [file for folder in job_folders(paths) for file in job_files(folder)]
-    packs = packed(files, partition_bytes(sum(file.size_bytes for file in files)))
+    packs = packed(files, partition_bytes(input_bytes(files)))
     schema = ", ".join(f"`{name}` {_SQL_TYPES[kind]}" for name, kind in COLUMNS.items())
     chosen = Mode(mode)
     return table(spark, packs, lambda pack: _batches(pack, chosen), schema)

@@ -2,23 +2,32 @@
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from kestreld.journal.discovery import JournalFile
 
+# What opening a file counts as: a small one takes as long to read as a fifth of this, and more on object storage.
+OPENING_BYTES: Final = 1 << 20
 
-def packed(files: Sequence[JournalFile], bytes_max: int) -> list[list[JournalFile]]:
-    """Split files into packs of even size: about `bytes_max` at most, a larger file by itself.
+
+def input_bytes(files: Sequence[JournalFile], opening_bytes: int = OPENING_BYTES) -> int:
+    """What reading all of them costs, in bytes of a large one."""
+    return sum(file.size_bytes + opening_bytes for file in files)
+
+
+def packed(files: Sequence[JournalFile], bytes_max: int, opening_bytes: int = OPENING_BYTES) -> list[list[JournalFile]]:
+    """Split files into packs that cost the same: about `bytes_max` at most, a larger file by itself.
 
     If there are several packs their number is even, like that of cores, so that no core waits for a last pack.
     """
-    total_bytes = sum(file.size_bytes for file in files)
+    total_bytes = input_bytes(files, opening_bytes)
     count = max(math.ceil(total_bytes / bytes_max), 1)
     if count > 1:
         count += count % 2
     packs: list[list[JournalFile]] = [[] for _ in range(count)]
     before_bytes = 0
     for file in files:
-        middle = before_bytes + file.size_bytes // 2
-        packs[middle * count // max(total_bytes, 1)].append(file)
-        before_bytes += file.size_bytes
+        size_bytes = file.size_bytes + opening_bytes
+        packs[(before_bytes + size_bytes // 2) * count // max(total_bytes, 1)].append(file)
+        before_bytes += size_bytes
     return [pack for pack in packs if pack]

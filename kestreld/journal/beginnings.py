@@ -94,11 +94,11 @@ def read_beginning(path: str, size_bytes: int, read_start: Callable[[int], bytes
     needed = records.record_end(start, at)
     if len(start) < needed <= size_bytes:
         start = read_start(needed)
-    record_type, end = records.checked_end(start, at)
-    if record_type != records.Type.CHECKPOINT:
+    checkpoint, end = records.checked_checkpoint(start, at)
+    if checkpoint is None:
+        record_type, end = records.checked_end(start, at)
         reason = "the segment does not begin with a CHECKPOINT" if record_type else records.why_bad(end)
         return Beginning(segment, header, None, 0, JournalCorrupt(path, at, reason))
-    checkpoint = records.read_checkpoint(start[at + records.FRAME_BYTES : end])
     return Beginning(segment, header, checkpoint, end, None, start if len(start) == size_bytes else b"")
 
 

@@ -239,7 +239,7 @@ def _look_at_all(files: FileLayer, paths: Sequence[str]) -> tuple[_Seen, bool]:
         is_named: dict[str, bool] = {}
         for path, named in _walk(files, paths):
             name = path.rpartition("/")[2]
-            if parse_segment_name(name) is not None:
+            if path in looked or parse_segment_name(name) is not None:
                 names.append(path)
                 is_named[path] = named
             elif parse_job_segment_name(name) is None:  # of no queue
@@ -345,7 +345,8 @@ class _FoundJournal:
         end_ids = self._end_ids()
         for number, segment in self._by_number.items():
             originals: tuple[Original, ...] = ()
-            if _is_compacted(segment):
+            is_compacted = number not in self._plain
+            if is_compacted:
                 assert segment.header is not None
                 if number in self._replaced or all(one in self._plain for one in segment.header.replaced):
                     continue  # all that it holds is elsewhere
@@ -355,7 +356,7 @@ class _FoundJournal:
             if since_ms is not None and _ended_before(follower, since_ms - SLACK_MS):
                 continue
             end = None
-            if follower is not None and number not in live and not _is_compacted(segment):
+            if follower is not None and number not in live and not is_compacted:
                 if is_empty(segment.beginning, follower.beginning):
                     continue
                 end = _counted_bytes(self._files, segment, follower)
@@ -373,7 +374,7 @@ class _FoundJournal:
                     segment is self._newest,
                     number in live,
                     originals,
-                    _is_compacted(segment),
+                    is_compacted,
                     end_id=end_ids[number],
                     gap=gaps.get(number),
                     roots=self._roots,
@@ -425,8 +426,7 @@ class _FoundJournal:
         As `journal-verify` says it. Only a start's own reading tells; it costs as much, so it is for what looks odd.
         """
         marker = self._markers.get(self._newest.folder)
-        names = [name for name in in_folder if parse_segment_name(name) is not None]
-        if marker is None or not names or self._newest.is_named:
+        if marker is None or self._newest.is_named:
             return ""
         first = next(one for one in self._by_number.values() if one.folder == self._newest.folder)
         if (
@@ -435,6 +435,7 @@ class _FoundJournal:
             and not self._may_miss_what_is_held_back()
         ):
             return ""
+        names = [name for name in in_folder if parse_segment_name(name) is not None]
         words = missing_at_a_start(self._files, self._newest.folder, names, marker)
         return "" if words in [gap.problem(-1) for gap in gaps] else words
 

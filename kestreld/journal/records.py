@@ -201,6 +201,8 @@ def _pack_ranges(ranges: list[Range]) -> bytes:
 
 def _unpack_ranges(body: bytes, at: int, count: int) -> list[Range]:
     """Raises ValueError or struct.error where these are no ranges."""
+    if not count:
+        return []
     ranges = list(_RANGE.iter_unpack(body[at : at + count * _RANGE.size]))
     if len(ranges) != count or any(first > last or last >= ID_MAX for first, last in ranges):
         raise ValueError("invalid number of ranges, or an invalid range")
@@ -209,7 +211,7 @@ def _unpack_ranges(body: bytes, at: int, count: int) -> list[Range]:
 
 def _believable(reader: int, *numbers: int) -> None:
     """Raises ValueError for a number of a reader that leaves no next one, and for counts and ids nobody gets to."""
-    if reader >= READER_MAX or any(number >= ID_MAX for number in numbers):
+    if reader >= READER_MAX or max(numbers, default=0) >= ID_MAX:
         raise ValueError("field value out of range")
 
 
@@ -624,6 +626,23 @@ def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
     if true_checksum != checksum:
         return 0, -2
     return record_type, end
+
+
+def checked_checkpoint(buffer: bytes, at: int) -> tuple[Checkpoint | None, int]:
+    """The CHECKPOINT at `at` and where it ends; None where no whole, true one starts there: `checked_end` says why."""
+    if at + FRAME_BYTES > len(buffer):
+        return None, 0
+    body_bytes, checksum, record_type = FRAME.unpack_from(buffer, at)
+    end = at + FRAME_BYTES + body_bytes
+    if record_type != Type.CHECKPOINT or end > len(buffer):
+        return None, 0
+    body = buffer[at + FRAME_BYTES : end]
+    if xxh3_64_intdigest(body, body_bytes + (record_type << 56)) & _U32 != checksum:
+        return None, 0
+    try:
+        return read_checkpoint(body), end
+    except (struct.error, ValueError):
+        return None, 0
 
 
 Check = Callable[[bytes, int], tuple[int, int]]  # `checked_end`, or that of another kind of records

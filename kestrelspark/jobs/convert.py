@@ -8,7 +8,7 @@ from typing import Any
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.journal.discovery import JournalFile, discover
 from kestrelspark.batch import KestrelSource, partition_bytes
-from kestrelspark.packing import packed
+from kestrelspark.packing import input_bytes, packed
 from kestrelspark.rows import COLUMNS, VALUE, Mode, RowSelection
 from kestrelspark.runs import Runs, exclusive_run
 from kestrelspark.storage import ENVIRONMENT
@@ -81,7 +81,7 @@ def write_pending(spark: Any, runs: Runs, fresh: Sequence[JournalFile], selectio
     """Write the rows of files to `runs.pending`; returns how many. Raises Failure if a file was removed."""
     if not fresh:
         return 0
-    packs = packed(fresh, partition_bytes(sum(file.size_bytes for file in fresh)))
+    packs = packed(fresh, partition_bytes(input_bytes(fresh)))
     events(spark, packs, selection).write.mode("overwrite").option("compression", "zstd").parquet(runs.pending)
     for file in fresh:
         if not ENVIRONMENT.is_there(file):
