@@ -4,9 +4,12 @@ A remove names no item: it takes the head, and an aborted open read becomes the 
 the k-th add. First each file is summarized without knowing the queue's state at its beginning: a remove takes an item
 that the file itself returned, or else "demands" the next item of that state. The summaries in order then give the state
 at the beginning of each file, and a second pass numbers the items, from 0 in the order they were added.
+
+As Kestrel does, a remove from an empty queue and the end of a read that is not open count for nothing. Where a file
+takes for granted what is not there when it begins, it is summarized again with that known.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +27,8 @@ Symbol = tuple[bool, int]
 @dataclass(slots=True)
 class Summary:
     """One file. `returned` are the items that it has put back and left there, the head last; `opened` its open reads;
-    `closed` the xids open before it that it has closed. Times are of the first and last add, -1 where there is none.
+    `closed` the xids open before it that it has closed. It takes for granted that `needed_items` wait when it begins,
+    and that `needed_xids` are open. Times are of the first and last add, -1 where there is none.
     """
 
     adds: int = 0
@@ -32,6 +36,8 @@ class Summary:
     returned: list[Symbol] = field(default_factory=list)
     opened: dict[int, Symbol] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
+    needed_items: int = 0
+    needed_xids: set[int] = field(default_factory=set)
     first_add_at_ms: int = -1
     last_add_at_ms: int = -1
     is_counted: bool = False  # it has ops of 1.x: what its removes take is not known
@@ -50,6 +56,11 @@ class Beginning:
     add_base: int = 0
     previous_add_at_ms: int = -1
     next_add_at_ms: int = -1
+
+    @property
+    def items(self) -> int:
+        """How many wait."""
+        return len(self.returned) + self.add_base - self.next_item
 
     def item(self, symbol: Symbol) -> int | None:
         """Its number; None where the journal makes no sense."""
@@ -71,15 +82,22 @@ class Taken:
     not_after_ms: int  # -1 = after its last
 
 
-def walk(found: Iterable[ops.Op], got: int, confirmed: int) -> tuple[Summary, list[Taken]]:
-    """A file's summary, and what it took. `got` and `confirmed` are the events to note."""
+def walk(
+    found: Iterable[ops.Op], got: int, confirmed: int, beginning: Beginning | None = None
+) -> tuple[Summary, list[Taken]]:
+    """A file's summary, and what it took. `got` and `confirmed` are the events to note. `beginning` None: not known."""
     summary = Summary()
     taken: list[Taken] = []
     ends: list[tuple[Symbol, int, int]] = []
+
+    def close(xid: int) -> None:
+        if (item := _opened(summary, xid, beginning)) is not None:
+            ends.append((item, confirmed, summary.last_add_at_ms))
+
     for op in found:
         if op.opcode in (ops.ADDX, ops.ADD, ops.ADD_XID, ops.CONTINUE):
             if op.opcode == ops.CONTINUE:
-                _close(summary, ends, op.xid, confirmed)
+                close(op.xid)
             if op.add_at_ms:
                 taken += [Taken(item, event, at_ms, op.add_at_ms) for item, event, at_ms in ends]
                 ends = []
@@ -88,44 +106,58 @@ def walk(found: Iterable[ops.Op], got: int, confirmed: int) -> tuple[Summary, li
                     summary.first_add_at_ms = op.add_at_ms
             summary.adds += 1
         elif op.opcode == ops.REMOVE:
-            ends.append((_head(summary), got, summary.last_add_at_ms))
+            if (item := _head(summary, beginning)) is not None:
+                ends.append((item, got, summary.last_add_at_ms))
         elif op.opcode == ops.REMOVE_TENTATIVE_XID:
-            summary.opened[op.xid] = _head(summary)
+            if (item := _head(summary, beginning)) is not None:
+                summary.opened[op.xid] = item
         elif op.opcode == ops.CONFIRM_REMOVE:
-            _close(summary, ends, op.xid, confirmed)
-        elif op.opcode == ops.UNREMOVE:
-            summary.returned.append(_opened(summary, op.xid))
+            close(op.xid)
+        elif op.opcode == ops.UNREMOVE and (item := _opened(summary, op.xid, beginning)) is not None:
+            summary.returned.append(item)
         summary.is_counted = summary.is_counted or op.opcode in COUNTED
     taken += [Taken(item, event, at_ms, -1) for item, event, at_ms in ends]
     return summary, taken
 
 
-def _head(summary: Summary) -> Symbol:
+def _head(summary: Summary, beginning: Beginning | None) -> Symbol | None:
+    """None: the queue is empty."""
     if summary.returned:
         return summary.returned.pop()
+    needed_items = summary.demands + 1 - summary.adds
+    if beginning is not None and needed_items > beginning.items:
+        return None
+    summary.needed_items = max(summary.needed_items, needed_items)
     summary.demands += 1
     return False, summary.demands - 1
 
 
-def _opened(summary: Summary, xid: int) -> Symbol:
-    """The item of an open read, which is closed now."""
+def _opened(summary: Summary, xid: int, beginning: Beginning | None) -> Symbol | None:
+    """The item of an open read, which is closed now; None where there is no such read."""
+    is_closed = xid in summary.closed
+    summary.closed.add(xid)
     if xid in summary.opened:
         return summary.opened.pop(xid)
-    summary.closed.add(xid)
+    if is_closed or (beginning is not None and xid not in beginning.opened):
+        return None
+    summary.needed_xids.add(xid)
     return True, xid
 
 
-def _close(summary: Summary, ends: list[tuple[Symbol, int, int]], xid: int, event: int) -> None:
-    ends.append((_opened(summary, xid), event, summary.last_add_at_ms))
+def beginnings(
+    summaries: Sequence[Summary], again: Callable[[int, Beginning], Summary] | None = None
+) -> Iterator[Beginning]:
+    """With which queue each file of a queue begins. The first one begins with nothing.
 
-
-def beginnings(summaries: Sequence[Summary]) -> Iterator[Beginning]:
-    """With which queue each file of a queue begins. The first one begins with nothing."""
+    `again` summarizes a file, by its index, of which the beginning is known. None: what is taken for granted is there.
+    """
     state = Beginning()
     for at, summary in enumerate(summaries):
         later = (one.first_add_at_ms for one in summaries[at + 1 :])
         state.next_add_at_ms = next((at_ms for at_ms in later if at_ms >= 0), -1)
         yield state
+        if again is not None and (summary.needed_items > state.items or not summary.needed_xids <= state.opened.keys()):
+            summary = again(at, state)
         state = _after(state, summary)
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -60,7 +61,8 @@ def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
         if is_counted:
             file = files[group[0]]
             counted.append(f"{file.queue}+{file.reader}" if file.reader else file.queue)
-        for at, beginning in zip(group, beginnings(own), strict=True):
+        again = None if is_counted else partial(_summary_again, [files[at] for at in group])
+        for at, beginning in zip(group, beginnings(own, again), strict=True):
             modified_at_ms = ENVIRONMENT.files.modified_at_ms(files[at].path)
             begun.append(_Begun(files[at], beginning, modified_at_ms, is_counted))
 
@@ -94,6 +96,10 @@ def _summary(file: JournalFile) -> Summary:
     return walk((op for op, _ in _ops(file.path)), GOT_EVENT, CONFIRMED_EVENT)[0]
 
 
+def _summary_again(files: Sequence[JournalFile], at: int, beginning: Beginning) -> Summary:
+    return walk((op for op, _ in _ops(files[at].path)), GOT_EVENT, CONFIRMED_EVENT, beginning)[0]
+
+
 def _rows(begun: _Begun) -> Iterator[Any]:
     base = begun.beginning.add_base
     added: list[tuple[int, int]] = []
@@ -104,7 +110,7 @@ def _rows(begun: _Begun) -> Iterator[Any]:
                 added.append((op.add_at_ms, size))
             yield op
 
-    _, taken = walk(noted(), GOT_EVENT, CONFIRMED_EVENT)
+    _, taken = walk(noted(), GOT_EVENT, CONFIRMED_EVENT, None if begun.is_counted else begun.beginning)
     if added:
         add_at_ms, sizes = np.array(added, np.int64).T
         ids = np.arange(base, base + len(added))
