@@ -266,6 +266,7 @@ def serve(
         inflight_bytes(memory_bytes(files)),
         garbage.collect_young,
     )
+    service.stats.pid = os.getpid()
     try:
         passed = passed_sockets(os.environ)
         if conf is not None:

@@ -36,6 +36,8 @@ class ServerStats:
     """What only the server knows. Bytes are those of the data ports."""
 
     started_at_ms: int = 0  # on the monotonic clock
+    pid: int = 0
+    connections_max: int = 0  # for as many there are descriptors
     curr_connections: int = 0
     total_connections: int = 0
     rejected_connections: int = 0

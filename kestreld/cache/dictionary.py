@@ -24,6 +24,7 @@ from kestreld.cache.entries import (
     used_at_ms,
 )
 from kestreld.cache.parts import PLACES, SHIFT, SPLIT_MIN, Parts
+from kestreld.cache.prefixes import Prefixes
 from kestreld.clock import Clock
 
 # What an item costs beside the bytes of its name and its entry: both objects' own, and its share of a dict.
@@ -52,6 +53,7 @@ class Dictionary:
         self.memory_bytes = memory_bytes
         self.item_size_max_bytes = item_size_max_bytes
         self.counts = Counts()
+        self.prefixes = Prefixes()
         self.items = 0
         self.used_bytes = 0
         self._clock = clock
@@ -146,7 +148,6 @@ class Dictionary:
                 return entry
         entry = self.find(name)
         if entry is None:
-            self.counts.get_expired += 1
             return None
         if not entry[STATE_AT] & FETCHED:
             entry = self.rewrite(name, entry, entry[STATE_AT] | FETCHED)
@@ -174,6 +175,7 @@ class Dictionary:
         """The entry, which stays as it is; None when there is none, or it has expired."""
         entry = self.table[hash(name) >> SHIFT].get(name)
         if entry is not None and entry[EXPIRES_AT:USED_AT] <= self._now:
+            self.counts.get_expired += 1
             self._expire(name, entry)
             return None
         return entry
@@ -408,7 +410,9 @@ class Dictionary:
         self._parts.set_due(first, int.from_bytes(due, "big"))
         yield
         for at, name in enumerate(expired):
-            self.find(name)
+            found = self.table[hash(name) >> SHIFT].get(name)
+            if found is not None and found[EXPIRES_AT:USED_AT] <= self._now:
+                self._expire(name, found)
             if at % FREED_AT_ONCE == 0:
                 yield
         first = self._parts.first_of(first)

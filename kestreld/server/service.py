@@ -120,6 +120,7 @@ class Service:
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
         self._looked_at_ms = clock.monotonic_ms
         self.descriptors = Descriptors(network.descriptor_limit())
+        self.stats.connections_max = self.descriptors.connections_max
         collection.open_files.descriptors_max = self.descriptors.lendable
         collection.open_files.lent = self._lent
         collection.commit.wake = self._turn_again
@@ -139,6 +140,7 @@ class Service:
         open_files = self.collection.open_files
         self.descriptors.set_aside(self.network.open_descriptors() - open_files.held)
         open_files.descriptors_max = self.descriptors.lendable
+        self.stats.connections_max = self.descriptors.connections_max
 
     def _inflight_bytes_max(self, config: Config) -> int:
         return self._inflight_bytes if config.max_inflight_bytes is None else config.max_inflight_bytes

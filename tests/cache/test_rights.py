@@ -55,6 +55,7 @@ COMMANDS = {
     b"flush_all": b"OK",
     b"verbosity 1": b"OK",
     b"stats reset": b"RESET",
+    b"stats detail off": b"OK",
     b"stats": b"STAT",
     b"version": b"VERSION",
     b"mn": b"MN",
@@ -62,7 +63,7 @@ COMMANDS = {
 GETS = {b"get s:1", b"gets s:1 s:2", b"mg s:1", b"me s:2"}
 TOUCHING_GETS = {b"gat 0 s:2", b"gats 0 s:2", b"mg s:2 T0"}
 DELETES = {b"delete s:1", b"md s:1"}
-OPERATORS = {b"verbosity 1", b"stats reset"}
+OPERATORS = {b"verbosity 1", b"stats reset", b"stats detail off"}
 FREE = {b"stats", b"version", b"mn"}
 PUTS = set(COMMANDS) - GETS - TOUCHING_GETS - DELETES - OPERATORS - FREE - {b"flush_all"}
 MAY = {

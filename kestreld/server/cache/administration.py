@@ -4,6 +4,8 @@ from typing import Final
 
 from kestreld import __version__
 from kestreld.cache.dictionary import Dictionary
+from kestreld.cache.prefixes import DELIMITER
+from kestreld.machine import cpu_s
 from kestreld.server.cache.commands import END, ERROR, OK
 from kestreld.server.cache.numbers import unsigned_32
 from kestreld.server.cache.slab_classes import slab_class
@@ -12,7 +14,6 @@ from kestreld.server.state import ServerState
 # Begins with that of the memcached whose commands it has: clients decide by it what a server can do.
 VERSION: Final = f"1.6.18-kestreld-{__version__}"
 _MEGABYTES_MIN: Final = 8
-_DETAIL: Final = {b"on": OK, b"off": OK, b"dump": END}
 _DETAIL_USAGE: Final = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"
 _REFUSALS: Final = {
     b"shutdown": b"ERROR: shutdown not enabled\r\n",
@@ -54,6 +55,7 @@ def stats_of(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> 
     word = words[0]
     if word == b"reset":
         dictionary.counts.reset()
+        dictionary.prefixes.reset()
         return b"RESET\r\n"
     if word == b"settings":
         return _lines(_settings(dictionary, state))
@@ -64,8 +66,18 @@ def stats_of(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> 
     if word == b"sizes":
         return _lines({"sizes_status": "disabled"})
     if word == b"detail":
-        return _DETAIL.get(words[1] if len(words) > 1 else b"", _DETAIL_USAGE)
+        return _detail(dictionary, words[1:])
     return END if word in (b"conns", b"cachedump") else ERROR
+
+
+def _detail(dictionary: Dictionary, words: list[bytes]) -> bytes:
+    """`stats detail`: begin or end counting by prefix, or tell the counts."""
+    if words[:1] == [b"dump"]:
+        return dictionary.prefixes.lines() + END
+    if words[:1] not in ([b"on"], [b"off"]):
+        return _DETAIL_USAGE
+    dictionary.prefixes.is_on = words[0] == b"on"
+    return OK
 
 
 def _lines(figures: dict[str, object]) -> bytes:
@@ -74,27 +86,45 @@ def _lines(figures: dict[str, object]) -> bytes:
 
 def _general(dictionary: Dictionary, state: ServerState) -> dict[str, object]:
     clock, stats = state.clock, state.stats
+    user_s, system_s = cpu_s()
     return {
+        "pid": stats.pid,
         "uptime": (clock.monotonic_ms - stats.started_at_ms) // 1000,
         "time": clock.wall_ms // 1000,
         "version": VERSION,
         "pointer_size": 64,
+        "rusage_user": f"{user_s:.6f}",
+        "rusage_system": f"{system_s:.6f}",
+        "max_connections": _connections_max(state),
         "curr_connections": stats.curr_connections,
         "total_connections": stats.total_connections,
+        "rejected_connections": stats.rejected_connections,
+        "store_no_memory": 0,  # it evicts
+        "auth_cmds": stats.logins,
+        "auth_errors": stats.failed_logins,
+        "bytes_read": stats.bytes_read,
+        "bytes_written": stats.bytes_written,
         "threads": 1,
         **dictionary.figures(),
     }
+
+
+def _connections_max(state: ServerState) -> int:
+    wanted, possible = state.collection.config.max_connections, state.stats.connections_max
+    return possible if wanted is None else min(wanted, possible)
 
 
 def _settings(dictionary: Dictionary, state: ServerState) -> dict[str, object]:
     config = state.collection.config
     return {
         "maxbytes": dictionary.memory_bytes,
-        "maxconns": config.max_connections,
+        "maxconns": _connections_max(state),
         "verbosity": 0,
         "oldest": 0,
         "evictions": "on",
         "num_threads": 1,
+        "stat_key_prefix": DELIMITER.decode(),
+        "detail_enabled": "yes" if dictionary.prefixes.is_on else "no",
         "cas_enabled": "yes",
         "item_size_max": dictionary.item_size_max_bytes,
         "auth_enabled_ascii": "yes" if config.users else "no",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from kestreld.cache.dictionary import Dictionary
-from kestreld.cache.entries import CAS_AT, END_BYTES, HEADER_BYTES, KEY_AT, name_of
+from kestreld.cache.entries import CAS_AT, END_BYTES, HEADER_BYTES, KEY_AT, key_of, name_of
 from kestreld.cache.parts import SHIFT
 from kestreld.queues.slices import Work
 from kestreld.server.cache import commands as wire
@@ -48,6 +48,8 @@ class CacheHandler(CommandHandler):
     def execute(self, commands: Iterator[Any]) -> bool:
         out, dictionary = self.out, self.dictionary
         dictionary.read_clock()
+        if dictionary.prefixes.is_on:
+            commands = self._by_prefix(commands)
         table, fresh_after = dictionary.table, dictionary.fresh_after
         if self._keys is not None and self._answer_keys(self._keys):
             return True
@@ -95,11 +97,27 @@ class CacheHandler(CommandHandler):
             self._plan()
         return is_blocked
 
+    def _by_prefix(self, commands: Iterator[Any]) -> Iterator[Any]:
+        """The same text commands, each counted by the prefix of its key; `_answer_keys` counts those of many keys."""
+        dictionary, prefixes = self.dictionary, self.dictionary.prefixes
+        for each in commands:
+            if isinstance(each, bytes):
+                if _is_get_of_one(each):
+                    prefixes.count_get(key_of(each), is_hit=dictionary.find(each) is not None)
+            elif isinstance(each, Storage):
+                if each.meta is None:
+                    prefixes.count_set(each.key)
+            elif isinstance(each, list) and each[0] == b"delete" and len(each) > 1:
+                prefixes.count_delete(each[1])
+            yield each
+            if isinstance(each, list) and each[0] == b"set":
+                prefixes.count_set(each[1])
+                yield next(commands)
+
     def _carry_out(self, command: Any) -> None:
         """Any other than a get that has an answer, and a plain set."""
         if isinstance(command, bytes):
-            is_get = command[:4] == b"get " and command.count(b" ") == 1 and 0 not in command
-            if is_get and len(command) != NAME_BYTES_MIN and len(command) <= NAME_BYTES_MAX:
+            if _is_get_of_one(command):
                 self.dictionary.counts.get_misses += 1
                 self.out.append(END)
             else:
@@ -198,6 +216,7 @@ class CacheHandler(CommandHandler):
         word = self._keys_word
         touches, with_cas = word in (b"gat", b"gats"), word in (b"gets", b"gats")
         dictionary, out = self.dictionary, self.out
+        prefixes = dictionary.prefixes if dictionary.prefixes.is_on else None
         for _ in range(KEYS_AT_ONCE):
             if not keys:
                 out.append(END)
@@ -207,6 +226,8 @@ class CacheHandler(CommandHandler):
                 return True
             name = name_of(keys.pop())
             entry = dictionary.fetch(name)
+            if prefixes is not None:
+                prefixes.count_get(key_of(name), is_hit=entry is not None)
             if touches:
                 self._extend_one(name)
             elif entry is None:
@@ -317,6 +338,11 @@ class CacheHandler(CommandHandler):
 
     def _memory_limit(self, words: list[bytes]) -> None:
         self.out.append(set_memory_limit(self.dictionary, self.state, words))
+
+
+def _is_get_of_one(line: bytes) -> bool:
+    is_get = line[:4] == b"get " and line.count(b" ") == 1 and 0 not in line
+    return is_get and len(line) != NAME_BYTES_MIN and len(line) <= NAME_BYTES_MAX
 
 
 def _with_cas(name: bytes, entry: bytes) -> bytes:

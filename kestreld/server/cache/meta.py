@@ -150,7 +150,7 @@ def meta_get(dictionary: Dictionary, words: list[bytes]) -> bytes:
         counts.get_hits += 1
     else:
         counts.touch_hits += 1
-    answer = told + _marks(item, is_won=is_won)
+    answer = told + _markers(item, is_won=is_won)
     if is_won or is_new or flags.ttl_s is not None or item.state & (TOKEN_SENT | STALE):
         dictionary.change(name, item)
     if not flags.has(b"u"):
@@ -209,7 +209,7 @@ def _from_now_s(dictionary: Dictionary, expiry_s: int) -> int:
     return 0 if expiry_s <= 0 else -((dictionary.now_ms - dictionary.expiry_ms(expiry_s)) // 1000)
 
 
-def _marks(item: Item, *, is_won: bool) -> bytes:
+def _markers(item: Item, *, is_won: bool) -> bytes:
     """Who is to fetch the value anew, which the item's state then says as well."""
     answer = b""
     if item.state & TOKEN_SENT:

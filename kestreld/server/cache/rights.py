@@ -16,6 +16,7 @@ _OF_KEYS: Final[dict[bytes, tuple[Right, ...]]] = {
 }
 _MANY_KEYS: Final = frozenset((b"get", b"gets", b"bget", b"gat", b"gats"))
 KEYS_MAX: Final = 10_000  # of one command that are looked at: nobody else waits longer for it than 5 ms
+_OF_OPERATORS: Final = ([b"reset"], [b"detail"])
 _META: Final = frozenset((b"mg", b"md", b"ma", b"me"))
 
 
@@ -30,7 +31,7 @@ class CacheRights:
         word = words[0]
         if word == b"flush_all":
             return self._of_all(Right.FLUSH)
-        if word in (b"verbosity", b"cache_memlimit") or (word == b"stats" and words[1:2] == [b"reset"]):
+        if word in (b"verbosity", b"cache_memlimit") or (word == b"stats" and words[1:2] in _OF_OPERATORS):
             return self._of_all(Right.ADMIN)
         rights, keys = _OF_KEYS.get(word, ()), words[1:2]
         if word in _MANY_KEYS:

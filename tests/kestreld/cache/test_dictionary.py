@@ -242,3 +242,16 @@ def test_one_item_may_be_larger_than_all_the_memory() -> None:
     put(dictionary, b"large", b"x" * 5000)
     assert (dictionary.items, dictionary.is_over_limit) == (1, False)
     assert get(dictionary, b"large") == b"x" * 5000
+
+
+def test_what_was_asked_for_when_it_had_expired_is_counted_and_what_was_tidied_away_is_not() -> None:
+    dictionary, clock = make()
+    for key in (b"asked", b"touched", b"tidied"):
+        put(dictionary, key, b"x", 1)
+    clock.advance(1001)
+    assert get(dictionary, b"asked") is None
+    assert not dictionary.expire_at(name_of(b"touched"), NEVER_MS)
+    assert get(dictionary, b"asked") is None
+    tidied(dictionary)
+    assert get(dictionary, b"tidied") is None
+    assert (dictionary.counts.get_expired, dictionary.counts.reclaimed) == (2, 3)
