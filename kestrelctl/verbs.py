@@ -161,6 +161,7 @@ Data goes to stdout and words to stderr. `kestrelctl VERB -h` explains a verb.
     kestrelctl get work --all --exec ./handle-one-item
 """
 AS_NAGIOS: Final = frozenset({"kestrelctl check", "kestrelctl cluster status"})  # their exit codes
+DATA_IS_LITERAL: Final = "kestrelctl.data_is_literal"  # in a context's meta
 # Any mistake on the command line; typer has no public name for it.
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
@@ -237,6 +238,8 @@ def before_the_verb(
         # What the environment says is asked for when it is known which context there is.
         if source is not None and source.name == "COMMANDLINE":
             line_options[name] = value
+    if context.meta.get(DATA_IS_LITERAL):
+        line_options["is_literal"] = True
 
 
 def command_tree() -> Any:
@@ -340,6 +343,7 @@ def invoke(arguments: list[str]) -> int:
     program = command_tree()
     try:
         with program.make_context("kestrelctl", list(arguments) or ["--help"], obj=invoke) as context:
+            context.meta[DATA_IS_LITERAL] = arguments[-2:-1] == ["--"]
             program.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code if arguments else ExitCode.USAGE

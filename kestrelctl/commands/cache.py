@@ -6,7 +6,7 @@ from typing import Annotated
 
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.commands.dropping import MissingOkOption
-from kestrelctl.commands.options import Output, RemoteCache, duration_ms
+from kestrelctl.commands.options import Output, RemoteCache, data_is_literal, duration_ms
 from kestrelctl.items.putting import expiry_s, open_source
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark, write_data
@@ -45,6 +45,10 @@ def cache_get(name: KeyArgument, remote: RemoteCache) -> None:
     write_data(data)
 
 
+def _value(data: str | None) -> bytes:
+    return b"".join(open_source(data, is_literal=data_is_literal()))
+
+
 def cache_set(
     name: KeyArgument,
     remote: RemoteCache,
@@ -54,9 +58,11 @@ def cache_set(
 ) -> None:
     """Store a value, in place of the one that there may be.
 
+    DATA alone behind -- is the value, whatever it begins with.
+
     Exit 77 when it is larger than cache_item_size_max.
     """
-    remote.client().set(os.fsencode(name), b"".join(open_source(data)), expiry_s(expire), flags)
+    remote.client().set(os.fsencode(name), _value(data), expiry_s(expire), flags)
     remark(f"stored {name}")
 
 
@@ -71,7 +77,7 @@ def cache_add(
 
     Exit 1 when it has one, 77 when the value is larger than cache_item_size_max.
     """
-    if not remote.client().add(os.fsencode(name), b"".join(open_source(data)), expiry_s(expire), flags):
+    if not remote.client().add(os.fsencode(name), _value(data), expiry_s(expire), flags):
         raise Failure(ExitCode.NEGATIVE, f"{name} has a value already")
     remark(f"stored {name}")
 

@@ -13,6 +13,7 @@ from kestrelctl.commands.options import (
     Output,
     RemoteJobs,
     WaitOption,
+    data_is_literal,
     duration_ms,
     some_seconds,
     whole_seconds,
@@ -68,6 +69,8 @@ def jobs_add(
 ) -> None:
     """Add a job to a queue, or many with --lines, and print their ids.
 
+    DATA alone behind -- is the body, whatever it begins with.
+
     In a cluster a job is on three nodes, or as many as there are; --retry 0 needs --replicate 1.
 
     Exit 80 when the queue has --maxlen jobs, the node is out of memory or not enough nodes take a copy, 75 when the
@@ -78,7 +81,9 @@ def jobs_add(
     framing = choose(Framing.RAW, lines=lines, null=null, length_prefixed=length_prefixed)
     client, added = remote.client(), 0
     try:
-        for body in (body for batch in to_batches(open_source(data), framing) for body in batch):
+        for body in (
+            body for batch in to_batches(open_source(data, is_literal=data_is_literal()), framing) for body in batch
+        ):
             command = commands.add(
                 os.fsencode(name),
                 body,

@@ -121,6 +121,11 @@ def _server_on_the_line(value: str) -> str:
     return value or str(line_options.get("server", ""))
 
 
+def data_is_literal() -> bool:
+    """Whether DATA stands alone behind a `--`, and means no file and not standard input."""
+    return bool(line_options.get("is_literal"))
+
+
 def queue_name(value: str) -> str:
     """An argument's name of a queue, once it cannot be mistaken for anything else in a command."""
     if not value or re.search(r"[/\s]", value):

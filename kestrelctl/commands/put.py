@@ -4,7 +4,15 @@ import os
 from typing import Annotated
 
 from kestrelctl.commands.declared import argument, option
-from kestrelctl.commands.options import LengthOption, NullOption, QueueArgument, Remote, duration_ms, span_ms
+from kestrelctl.commands.options import (
+    LengthOption,
+    NullOption,
+    QueueArgument,
+    Remote,
+    data_is_literal,
+    duration_ms,
+    span_ms,
+)
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.items.putting import expiry_s, explain, open_source, to_batches
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -37,6 +45,7 @@ def put(
     """Add an item to a queue, or many with --lines.
 
     Bytes are stored as they are: `echo hello | kestrelctl put work` stores "hello" and its newline.
+    DATA alone behind -- is the item, whatever it begins with: `kestrelctl put work -- @home`.
 
     With --lines, --null or --length-prefixed the items are stored in order until one is refused. Exit 81 means
     that some are stored, stderr says how many.
@@ -50,7 +59,7 @@ def put(
     if key and (lines or null or length_prefixed):
         raise Failure(ExitCode.USAGE, "--key is for one item: it cannot be used with --lines or another framing")
     framing = choose(Framing.RAW, lines=lines, null=null, length_prefixed=length_prefixed)
-    batches = to_batches(open_source(data), framing)
+    batches = to_batches(open_source(data, is_literal=data_is_literal()), framing)
     report = remote.cluster().put_many(os.fsencode(queue), batches, expiry_s(expire), delay or 0, os.fsencode(key))
     if report.failure is not None:
         raise explain(report, report.failure)

@@ -36,10 +36,15 @@ class PutReport:
         self.refused.append(self.answered)
 
 
-def open_source(data: str | None) -> Iterable[bytes]:
-    """The bytes of put's DATA: text, `-` or None for stdin, `@FILE`. Raises Failure if a person gave none."""
+def open_source(data: str | None, *, is_literal: bool = False) -> Iterable[bytes]:
+    """The bytes of put's DATA: text, `-` or None for stdin, `@FILE`; only text if it `is_literal`.
+
+    Raises Failure if a person gave none.
+    """
     if data is None and is_terminal(STDIN):
         raise Failure(ExitCode.USAGE, "nothing to put: specify DATA, @FILE or -, or use a pipe")
+    if data is not None and is_literal:
+        return [os.fsencode(data)]
     if data is None or data == "-":
         return read_chunks(STDIN, "standard input")
     if data.startswith("@"):

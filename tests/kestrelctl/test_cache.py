@@ -16,6 +16,11 @@ def key(queue: str) -> str:
     return f"of:{queue}"
 
 
+def test_what_stands_alone_behind_two_dashes_is_the_value_itself(kestrelctl: Kestrelctl, queue: str) -> None:
+    assert kestrelctl("cache", "set", queue, "--", "@home").code == 0
+    assert kestrelctl("cache", "get", queue).out == b"@home"
+
+
 def test_a_value_comes_back_as_the_bytes_that_were_stored(kestrelctl: Kestrelctl, key: str, tmp_path: Path) -> None:
     data = bytes(range(256)) * 40
     (tmp_path / "value").write_bytes(data)

@@ -47,6 +47,11 @@ def test_a_body_comes_back_as_the_bytes_that_were_added(kestrelctl: Kestrelctl, 
     assert kestrelctl("jobs", "get", queue).code == 1
 
 
+def test_what_stands_alone_behind_two_dashes_is_the_body_itself(kestrelctl: Kestrelctl, queue: str) -> None:
+    assert kestrelctl("jobs", "add", queue, "--", "@home").code == 0
+    assert kestrelctl("jobs", "get", queue, "--raw", "--ack").out == b"@home"
+
+
 def test_a_job_is_fetched_and_acknowledged_by_its_id(kestrelctl: Kestrelctl, queue: str) -> None:
     job_id = add(kestrelctl, queue, "hello", "--retry", "1m", "--ttl", "1h", "--retries", "3")
     (job,) = document(kestrelctl("jobs", "get", queue, "-o", "json"))

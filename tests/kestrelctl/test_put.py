@@ -32,6 +32,13 @@ def test_a_file_is_one_item(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) 
     assert kestrelctl("get", queue).out == b"a\nb\n"
 
 
+@pytest.mark.parametrize("data", ["@home", "-", "--", "@/nowhere/item"])
+def test_what_stands_alone_behind_two_dashes_is_the_item_itself(kestrelctl: Kestrelctl, queue: str, data: str) -> None:
+    assert kestrelctl("put", queue, "--", data).code == 0
+    assert kestrelctl("get", queue).out == data.encode()
+    assert kestrelctl("put", "--", queue, "@/nowhere/item").code == 66
+
+
 def test_a_missing_file_is_exit_66(kestrelctl: Kestrelctl, queue: str) -> None:
     put = kestrelctl("put", queue, "@/nowhere/item")
     assert (put.code, put.err) == (66, "kestrelctl: /nowhere/item: no such file\n")
