@@ -29,6 +29,7 @@ _HELD_EVENTS: Final = {Why.DELAYED: 8, Why.FAILED: ABORTED_EVENT, Why.LEASED: 9}
 _NOTES: Final = frozenset({records.Type.DUE, records.Type.KEY, records.Type.ORIGIN})  # of version 2
 NO_TIME: Final = -1
 NO_ID: Final = 0
+NO_ATTEMPTS: Final = -1
 KESTREL_ROWS: Final = 1 << 16
 
 
@@ -55,7 +56,8 @@ class Puts:
 class Endings:
     """What became of items, as arrays: `events` index EVENTS, and the ids from `firsts` to `lasts` are meant.
 
-    `at_ms` NO_TIME and `firsts` NO_ID: unknown. `readers` 0 = all. `due_at_ms` and `attempts` 0 = none, None = all.
+    `at_ms` NO_TIME and `firsts` NO_ID: unknown. `readers` 0 = all. `due_at_ms` 0 = none, `attempts` NO_ATTEMPTS = not
+    said; None = of all.
     """
 
     events: Any
@@ -342,7 +344,7 @@ def _other_endings(
             done = records.read_done(body)
             at_ms = min(done.at_ms, LATEST_MS)
             event = done.reason + GOT_EVENT
-            endings += [(event, done.reader, at_ms, first, last, 0, 0) for first, last in done.ranges]
+            endings += [(event, done.reader, at_ms, first, last, 0, NO_ATTEMPTS) for first, last in done.ranges]
         elif record_type == records.Type.ABORT:
             abort = records.read_abort(body)
             item_id = min(abort.item_id, LATEST_MS)

@@ -11,7 +11,18 @@ import pyarrow as pa
 
 from kestreld.journal.discovery import JournalFile, text_of
 from kestreld.journal.records import Origin
-from kestrelspark.contents import EVENTS, LATEST_MS, NO_ID, NO_TIME, DamagedStretch, Endings, Progress, Puts, contents
+from kestrelspark.contents import (
+    EVENTS,
+    LATEST_MS,
+    NO_ATTEMPTS,
+    NO_ID,
+    NO_TIME,
+    DamagedStretch,
+    Endings,
+    Progress,
+    Puts,
+    contents,
+)
 from kestrelspark.scanning import blocks
 from kestrelspark.storage import ENVIRONMENT, Storage
 
@@ -253,7 +264,9 @@ def _ending_batch(endings: Endings, file: JournalFile, selection: RowSelection, 
         "id": lambda: numbers(ids, ids == NO_ID),
         "at": lambda: instants(at_ms, at_ms == NO_TIME),
         "due_time": lambda: _due_times(endings.due_at_ms, count),
-        "attempts": lambda: pa.nulls(count, pa.int64()) if attempts is None else numbers(attempts, attempts == 0),
+        "attempts": lambda: (
+            pa.nulls(count, pa.int64()) if attempts is None else numbers(attempts, attempts == NO_ATTEMPTS)
+        ),
     }
     return _batch(columns, count, file, selection)
 

@@ -68,10 +68,10 @@ def test_rows_have_due_times_attempts_and_origins(spark: Any, spool: Path) -> No
             ("work", "moved", 2, None, None, None, None),
             ("dead", "put", 1, None, 2, "work", "failed"),
             ("work", "put", 3, None, None, None, None),
-            ("work", "delayed", 3, 3_602_001, None, None, None),
+            ("work", "delayed", 3, 3_602_001, 0, None, None),
             ("work", "got", 1, None, None, None, None),
             ("work", "put", 4, None, None, None, None),
-            ("work", "leased", 4, 91_000, None, None, None),
+            ("work", "leased", 4, 91_000, 0, None, None),
         ],
         key=str,
     )

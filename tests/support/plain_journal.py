@@ -239,9 +239,7 @@ class OneSegment:
                 self.due[item_id] = (due_ms, 0)
             else:
                 event = ("delayed", "aborted", "leased")[why]
-                self._say(
-                    self._name(reader) if reader else None, event, item_id, at_ms, None, None, due_ms, attempts or None
-                )
+                self._say(self._name(reader) if reader else None, event, item_id, at_ms, None, None, due_ms, attempts)
 
     def _checkpoint(self, body: bytes) -> None:
         (readers,) = struct.unpack_from("<I", body, 40)
