@@ -67,6 +67,7 @@ VERBS: Final = {
     "cache add": "cache.cache_add",
     "cache incr": "cache.cache_incr",
     "cache delete": "cache.cache_delete",
+    "cache flush": "cache.cache_flush",
     "cache stats": "cache.cache_stats",
     "jobs add": "jobs.jobs_add",
     "jobs get": "jobs.jobs_get",

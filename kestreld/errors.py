@@ -243,6 +243,10 @@ class UnexpectedReply(ServerUnfit):
     """What replied does not speak the protocol: it is not a Kestrel server."""
 
 
+class OtherServer(UnexpectedReply):
+    """A server of another kind: it keeps queues where a cache was expected, or the other way round."""
+
+
 class JobRefused(ServerRefused):
     """A node of jobs said no. `code` is its reply's: PAUSED, MAXLEN, NOREPL, OOM, NOJOB, TOOLATE, NOPERM, ERR."""
 

@@ -5,7 +5,7 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
@@ -48,6 +48,8 @@ def conduct(test: LoadTest, conditions: Conditions) -> ExitCode:
     """Run it; returns how it ended. Raises Failure when it cannot be run to its end."""
     for queue in test.queues:
         _check_queue(queue)
+    with closing(KestrelClient(conditions.address, conditions.timeout_ms, conditions.login)) as client:
+        client.must_be_known()
     old = reports.read_old(conditions.old, test) if conditions.old is not None else None
     # Where we may not flush, others may be using the queue by the end.
     made = _missing(test.queues, conditions) if conditions.flush else []

@@ -1,4 +1,4 @@
-"""kestrelctl cache get, set, add, incr, delete, stats"""
+"""kestrelctl cache get, set, add, incr, delete, flush, stats"""
 
 import os
 import re
@@ -6,10 +6,10 @@ from typing import Annotated
 
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.commands.dropping import MissingOkOption
-from kestrelctl.commands.options import Output, RemoteCache, data_is_literal, duration_ms
+from kestrelctl.commands.options import Output, RemoteCache, YesOption, data_is_literal, duration_ms
 from kestrelctl.items.putting import expiry_s, open_source
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark, write_data
+from kestrelctl.shell.output import confirm, remark, write_data
 from kestreld.client.cache import KEY_BYTES_MAX
 
 
@@ -99,15 +99,27 @@ def cache_incr(
     write_data(b"%d\n" % number)
 
 
-def cache_delete(name: KeyArgument, remote: RemoteCache, missing_ok: MissingOkOption = False) -> None:
+def cache_delete(
+    name: KeyArgument, remote: RemoteCache, yes: YesOption = False, missing_ok: MissingOkOption = False
+) -> None:
     """Delete the value of a key.
 
     Exit 1 when there is none.
     """
+    confirm(f"delete the value of {name}?", yes=yes)
     if remote.client().delete(os.fsencode(name)):
         remark(f"deleted {name}")
     elif not missing_ok:
         raise _no_value(name)
+
+
+def cache_flush(remote: RemoteCache, yes: YesOption = False) -> None:
+    """Delete all values of a cache. They cannot be brought back."""
+    client = remote.client()
+    client.must_be_known()
+    confirm(f"delete all values of {client.address}?", yes=yes)
+    client.flush()
+    remark(f"flushed {client.address}")
 
 
 def cache_stats(

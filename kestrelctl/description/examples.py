@@ -87,6 +87,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "cache add": ('kestrelctl cache add lock:report "$$" --expire 30s',),
     "cache incr": ("kestrelctl cache incr hits", "kestrelctl cache incr stock --by -2"),
     "cache delete": ("kestrelctl cache delete session:17 --missing-ok",),
+    "cache flush": ("kestrelctl cache flush --yes",),
     "cache stats": ("kestrelctl cache stats", "kestrelctl cache stats settings -o json"),
     "jobs add": (
         'kestrelctl jobs add mail \'{"to": "ann"}\' --retry 1m --retries 5',

@@ -59,7 +59,7 @@ class Import:
 
     def run(self, client: KestrelClient, *, resume: bool) -> None:
         """Raises Failure; the items before it are stored."""
-        client.connect()  # there may be nothing to put
+        client.must_be_known()  # there may be nothing to put
         if self.path == "-":
             if resume:
                 raise Failure(ExitCode.USAGE, "--resume requires a file")

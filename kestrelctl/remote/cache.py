@@ -15,6 +15,8 @@ CACHE: Final = ServerWords("a memcached server", "is listen.cache set? (-s HOST:
 class CacheClient(CacheConnection):
     """A connection whose problems are Failures."""
 
+    asks_kind = True
+
     def __init__(self, address: str, timeout_ms: int, login: Login) -> None:
         """Raises Failure for an address that is none."""
         self._uses_tls = login.uses_tls(parse_address(address))

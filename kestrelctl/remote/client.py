@@ -23,6 +23,8 @@ NOBODY: Final = Login()
 class KestrelClient(ClientConnection):
     """A connection whose problems are Failures."""
 
+    asks_kind = True
+
     def __init__(self, address: str, timeout_ms: int, login: Login = NOBODY) -> None:
         """Raises Failure for an address that is none."""
         self._uses_tls = login.uses_tls(parse_address(address))
@@ -79,7 +81,7 @@ class KestrelClient(ClientConnection):
         return report
 
     def _put_batch(self, queue: bytes, batch: list[PutItem], report: PutReport, item_key: bytes) -> None:
-        self.connect()
+        self.must_be_known()
         if item_key or any(item.delay_ms for item in batch):
             self.need_leases(queue)
         report.sent += len(batch)
@@ -148,8 +150,13 @@ def failure_of(problem: errors.KestrelError, timeout_ms: int, expected: ServerWo
             return Failure(ExitCode.UNREACHABLE, f"connection to {problem.address} lost: {reason}")
         case errors.UnknownCommand():
             return Failure(ExitCode.REFUSED, f"{problem.address} does not know the command {problem.command}")
+        case errors.LoginRefused() if problem.reason == "unauthenticated":
+            return _unauthenticated(problem.address)
         case errors.LoginRefused():
             return Failure(ExitCode.AUTHENTICATION, f"{problem.address} refused {problem.reason}")
+        case errors.OtherServer():
+            words = f"{problem.address} is not {expected.kind}: {problem.reason}; nothing was changed"
+            return Failure(ExitCode.PROTOCOL, words)
         case errors.UnexpectedReply():
             words = f"{problem.address} is not {expected.kind}: it replied {problem.reason!r}"
             return Failure(ExitCode.PROTOCOL, words)
@@ -160,11 +167,14 @@ def failure_of(problem: errors.KestrelError, timeout_ms: int, expected: ServerWo
             return Failure(code, f"{problem.address} answered: {problem.reason}")
         case errors.ServerRefused():
             if problem.reason == "unauthenticated":
-                words = f"{problem.address}: authentication required: use --user or --cert"
-                return Failure(ExitCode.AUTHENTICATION, words)
+                return _unauthenticated(problem.address)
             return Failure(_client_error_code(problem.reason), f"{problem.address} refused: {problem.reason}")
         case _:
             return Failure(ExitCode.USAGE, str(problem))  # a queue name
+
+
+def _unauthenticated(address: str) -> Failure:
+    return Failure(ExitCode.AUTHENTICATION, f"{address}: authentication required: use --user or --cert")
 
 
 def _client_error_code(reason: str) -> ExitCode:

@@ -172,7 +172,7 @@ class Cluster:
         for client in clients:
             if not self.is_one:
                 try:
-                    client.connect()
+                    client.must_be_known()
                 except Failure as failure:
                     self._note(failure)
                     continue

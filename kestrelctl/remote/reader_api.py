@@ -237,6 +237,7 @@ def _known(record: Mapping[str, Any]) -> dict[str, int | str]:
 def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None, login: Login = NOBODY) -> ReaderApi:
     """For the server at `address`; `admin_port` None = it says itself where that is. Raises Failure if it has none."""
     with closing(KestrelClient(address, timeout_ms, login)) as client:
+        client.must_be_known()
         counters = client.server_stats()
     admin = str(counters.get("admin", ""))
     if admin_port is not None:

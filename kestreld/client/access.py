@@ -127,7 +127,10 @@ def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
 
 
 def log_in(connected: socket.socket, server: str, login: Login) -> None:
-    """memcached's login in text. Where no login is required, the password would become an item: ask first."""
+    """memcached's login in text. Where no login is required, the password would become an item: ask first.
+
+    And where one is required an item would become the password: `Transport` asks before it sends one.
+    """
     if not login.user:
         return
     try:

@@ -17,6 +17,17 @@ class CacheConnection(Transport):
 
     port_default = CACHE_PORT_DEFAULT
 
+    def _check_kind(self) -> None:
+        """Queues would lose an item by a get, and all of them by a delete."""
+        try:
+            reply = self._reply()
+        except errors.ConnectionLost:  # a proxy in front of a memcached does so
+            self.close()
+            self._connect()
+            return
+        if not isinstance(reply, bytes) or not reply.startswith(b"ERROR"):
+            raise errors.OtherServer(self.address, "it has queues")
+
     def get(self, key: bytes) -> bytes | None:
         """None = there is no value."""
         with self._talking():
@@ -43,6 +54,10 @@ class CacheConnection(Transport):
     def delete(self, key: bytes) -> bool:
         """False = there was no value."""
         return self._ask(b"delete " + self._key(key), b"DELETED", b"NOT_FOUND") == b"DELETED"
+
+    def flush(self) -> None:
+        """Delete all values."""
+        self._ask(b"flush_all", b"OK")
 
     def stats(self, group: bytes = b"") -> dict[str, int | str]:
         """The server's figures: general ones, or those of a group such as `items`."""

@@ -270,6 +270,11 @@ class ClientConnection(Transport):
         """
         return self._block(b" ".join([b"dump_stats", *queues]))
 
+    def _refusal(self, reply: Reply, verb: bytes) -> errors.ServerRefused:
+        if reply == b"ERROR" and verb.startswith(b"dump_stats"):
+            return errors.OtherServer(self.address, "it is a cache")
+        return super()._refusal(reply, verb)
+
     def queue_stats(self, queue: bytes) -> dict[str, int | str]:
         """A queue's counters, by name; empty where there is no such queue."""
         found = next((one for one in self.all_queue_stats([queue]) if one["queue"] == text(queue)), {})

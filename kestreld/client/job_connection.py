@@ -76,6 +76,9 @@ class JobConnection(Transport):
             self._values += read_values(self.address, self._reader, self._received(RECEIVE_BYTES))
         return self._values.popleft()
 
+    def _ask_who_is_there(self) -> None:
+        """HELLO has said so, on entering."""
+
     def _enter(self, connected: Socket, server: str, login: Login) -> None:
         introduction = introduce(server, login)
         words = next(introduction)

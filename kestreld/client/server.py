@@ -115,6 +115,7 @@ class Server:
         """Try it, after a while the next time if it is not."""
         connection = ClientConnection(self.address, self._login, self._timeout_ms)
         try:
+            connection.must_be_known()
             connection.server_version()
         except (ServersAway, ServerUnfit, ConnectionLost):
             with self._lock:

@@ -7,7 +7,17 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from kestreld import errors
-from kestreld.client.access import PORT_DEFAULT, RECEIVE_BYTES, Login, Socket, connect, hang_up, is_quiet, log_in
+from kestreld.client.access import (
+    PORT_DEFAULT,
+    RECEIVE_BYTES,
+    UNAUTHENTICATED,
+    Login,
+    Socket,
+    connect,
+    hang_up,
+    is_quiet,
+    log_in,
+)
 from kestreld.client.blocks import text
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
 from kestreld.forks import restart_in_child
@@ -15,6 +25,8 @@ from kestreld.forks import restart_in_child
 BLOCK_RECEIVE_BYTES: Final = 1 << 20
 CLOSED: Final = "it closed the connection"
 _ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
+# Commands that change nothing, whatever kind of server carries them out.
+_HARMLESS: Final = (b"version", b"stats", b"dump_")
 _BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
 
 
@@ -26,6 +38,7 @@ class Transport:
     """
 
     port_default = PORT_DEFAULT  # of addresses that name none
+    asks_kind = False  # whether the server is asked what it is before something may change there
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
         """Connects with `connect`, or at the first command."""
@@ -34,6 +47,7 @@ class Transport:
         self._timeout_ms = timeout_ms
         self._socket: Socket | None = None
         self._has_connected = False
+        self._is_known = False  # nothing that may change something is sent before
         self._why_closed = CLOSED
         self._parser = ReplyParser()
         self._replies: deque[Reply] = deque()
@@ -119,9 +133,50 @@ class Transport:
         return counters
 
     def _send(self, request: bytes) -> None:
+        if not self._is_known and self._needs_knowing(request):
+            self._ask_who_is_there()
         if self._socket is None:
             raise errors.ConnectionLost(self.address, self._why_closed)
         self._socket.sendall(request)
+
+    def _needs_knowing(self, request: bytes) -> bool:
+        if self.asks_kind:
+            return not request.startswith(_HARMLESS)
+        return not self._login.user and request.startswith(b"set ")
+
+    def must_be_known(self) -> None:
+        """Make sure that what is there is what it should be, before it is sent anything that it might misunderstand.
+
+        Raises LoginRefused where it requires a login and there is none: it would take an item for that. Raises
+        OtherServer, and nothing has changed, where it is of another kind.
+        """
+        with self._talking():
+            if not self._is_known:
+                self._ask_who_is_there()
+
+    def _ask_who_is_there(self) -> None:
+        """Both questions in one go. Every server of either kind knows the first; only those with queues the second."""
+        self._is_known = True
+        self._send(b"version\r\ndump_stats -\r\n" if self.asks_kind else b"version\r\n")
+        version = self._reply()
+        if version == UNAUTHENTICATED:
+            raise errors.LoginRefused(self.address, "unauthenticated")
+        if not isinstance(version, bytes) or version.startswith((b"CLIENT_ERROR", b"SERVER_ERROR")):
+            raise self._refusal(version, b"version")
+        if self.asks_kind:
+            if not version.startswith(b"VERSION "):
+                raise errors.UnexpectedReply(self.address, text(version))
+            self._check_kind()
+
+    def _check_kind(self) -> None:
+        """Raises OtherServer by the answer to the question that only servers with queues know."""
+        reply = self._reply()
+        if reply == b"ERROR":
+            raise errors.OtherServer(self.address, "it is a cache")
+        while reply != ():
+            if not isinstance(reply, bytes) or reply.startswith(_ERRORS):
+                raise self._refusal(reply, b"dump_stats")
+            reply = self._reply()
 
     def _received(self, most_bytes: int) -> bytes:
         data = self._socket.recv(most_bytes) if self._socket is not None else b""

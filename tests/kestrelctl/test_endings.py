@@ -8,7 +8,7 @@ import pytest
 from kestrelctl.shell.exit_codes import ExitCode
 from kestrelctl.verbs import TOPICS, command_tree
 from tests.support.daemon import Daemon
-from tests.support.peer import Exchange, scripted_peer
+from tests.support.peer import WHO_IS_THERE, Exchange, scripted_peer
 from tests.support.process import stop
 from tests.support.shell import Kestrelctl
 
@@ -62,10 +62,7 @@ def test_a_server_that_does_not_answer_is_exit_75(own_daemon: Daemon, own_kestre
     stop(own_daemon.pid)
     run = own_kestrelctl("put", "q", "x", "--timeout", "200ms")
     assert run.code == 75
-    assert run.err == (
-        f"kestrelctl: no answer from {own_daemon.address} within 0.2s; try again or raise --timeout; "
-        "whether it is stored is unknown\n"
-    )
+    assert run.err == f"kestrelctl: no answer from {own_daemon.address} within 0.2s; try again or raise --timeout\n"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,7 @@ def test_a_server_that_does_not_answer_is_exit_75(own_daemon: Daemon, own_kestre
     ],
 )
 def test_what_the_server_says_decides_the_exit_code(kestrelctl: Kestrelctl, answer: bytes, code: int) -> None:
-    with scripted_peer([Exchange(b"get q/open\r\n", answer)]) as peer:
+    with scripted_peer([WHO_IS_THERE, Exchange(b"get q/open\r\n", answer)]) as peer:
         run = kestrelctl("get", "q", "-s", peer.address)
     assert (run.code, run.out) == (code, b"")
     assert run.err.startswith("kestrelctl: ")
@@ -94,14 +91,21 @@ def test_what_the_server_says_decides_the_exit_code(kestrelctl: Kestrelctl, answ
 
 @pytest.mark.usefixtures("installed_programs")
 def test_a_server_that_leaves_in_the_middle_is_exit_69(kestrelctl: Kestrelctl) -> None:
-    with scripted_peer([Exchange(b"get q/open\r\n", b"VALUE q 0 5\r\nhal", closes=True)]) as peer:
+    with scripted_peer([WHO_IS_THERE, Exchange(b"get q/open\r\n", b"VALUE q 0 5\r\nhal", closes=True)]) as peer:
         run = kestrelctl("get", "q", "-s", peer.address)
     assert (run.code, run.out) == (69, b"")
 
 
+def test_of_an_item_that_was_sent_and_not_answered_it_is_unknown_whether_it_is_stored(kestrelctl: Kestrelctl) -> None:
+    with scripted_peer([WHO_IS_THERE, Exchange(b"set q 0 0 1\r\nx\r\n", b"", closes=True)]) as peer:
+        run = kestrelctl("put", "q", "x", "-s", peer.address)
+    assert run.code == 69
+    assert run.err.endswith("; whether it is stored is unknown\n")
+
+
 def test_a_server_that_leaves_after_some_lines_is_exit_81_and_says_what_is_unknown(kestrelctl: Kestrelctl) -> None:
     sets = b"set q 0 0 1\r\na\r\nset q 0 0 1\r\nb\r\nset q 0 0 1\r\nc\r\n"
-    with scripted_peer([Exchange(sets, b"STORED\r\nSTO", closes=True)]) as peer:
+    with scripted_peer([WHO_IS_THERE, Exchange(sets, b"STORED\r\nSTO", closes=True)]) as peer:
         run = kestrelctl("put", "q", "--lines", "-s", peer.address, stdin=b"a\nb\nc\n")
     assert run.code == 81
     assert run.err == (

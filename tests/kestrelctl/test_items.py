@@ -9,7 +9,7 @@ import pytest
 from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
-from tests.support.peer import Exchange, scripted_peer
+from tests.support.peer import WHO_IS_THERE, Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 from tests.support.wire import connected
 
@@ -116,7 +116,9 @@ def test_a_server_without_an_admin_port_is_exit_77_and_says_what_is_missing(
     run = own_kestrelctl(verb, "q")
     assert (run.code, run.err.count("\n")) == (77, 1)
     assert "has no admin port" in run.err
-    with scripted_peer([Exchange(b"stats\r\n", b"STAT uptime 1\r\nSTAT version 2.4.8\r\nEND\r\n")]) as peer:
+    with scripted_peer(
+        [WHO_IS_THERE, Exchange(b"stats\r\n", b"STAT uptime 1\r\nSTAT version 2.4.8\r\nEND\r\n")]
+    ) as peer:
         old = kestrelctl(verb, "q", "-s", peer.address)
     assert (old.code, "version 2.4.8" in old.err) == (77, True)
 

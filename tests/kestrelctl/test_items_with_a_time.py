@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.peer import Exchange, scripted_peer
+from tests.support.peer import WHO_IS_THERE, Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 
 CONFIG = """
@@ -46,7 +46,7 @@ def test_an_item_that_is_put_again_with_its_key_is_there_once(kestrelctl: Kestre
 
 
 def test_a_server_that_knows_no_leases_is_not_given_an_item(tmp_path: Path) -> None:
-    answers = [Exchange(b"touch work/0 0\r\n", b"ERROR\r\n")]
+    answers = [WHO_IS_THERE, Exchange(b"touch work/0 0\r\n", b"ERROR\r\n")]
     for line in (
         ["put", "work", "x", "--delay", "1s"],
         ["put", "work", "x", "--key", "k"],

@@ -2,12 +2,13 @@
 
 import json
 
-from tests.support.peer import Exchange, scripted_peer
+from tests.support.peer import WHO_IS_THERE, Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 
 
 def test_the_queue_alone_is_echoed_for_a_queue_with_options(kestrelctl: Kestrelctl) -> None:
     script = [
+        WHO_IS_THERE,
         Exchange(b"get work/t=500/open\r\n", b"VALUE work 0 5\r\nhello\r\nEND\r\n"),
         Exchange(b"get work/t=500/close/open\r\n", b"VALUE work 0 0\r\n\r\nEND\r\n"),
         Exchange(b"get work/t=500/close/open\r\n", b"END\r\n"),
@@ -19,14 +20,15 @@ def test_the_queue_alone_is_echoed_for_a_queue_with_options(kestrelctl: Kestrelc
 
 def test_a_full_queue_says_not_stored(kestrelctl: Kestrelctl) -> None:
     sets = b"set work 0 60 2\r\nv1\r\nset work 0 60 2\r\nv2\r\n"
-    with scripted_peer([Exchange(sets, b"STORED\r\nNOT_STORED\r\n")]) as peer:
+    with scripted_peer([WHO_IS_THERE, Exchange(sets, b"STORED\r\nNOT_STORED\r\n")]) as peer:
         put = kestrelctl("put", "work", "--lines", "--expire", "1m", "-s", peer.address, stdin=b"v1\nv2\n")
     assert put.code == 81
 
 
 def test_delete_says_end_or_deleted_whether_or_not_there_was_a_queue(kestrelctl: Kestrelctl) -> None:
     for answer in (b"END\r\n", b"DELETED\r\n"):
-        with scripted_peer([Exchange(b"delete work\r\n", answer)]) as peer:
+        there = Exchange(b"dump_stats work\r\n", b"queue 'work' {\r\n  items=0\r\n}\r\nEND\r\n")
+        with scripted_peer([there, WHO_IS_THERE, Exchange(b"delete work\r\n", answer)]) as peer:
             assert kestrelctl("delete", "work", "-s", peer.address).code == 0
 
 
@@ -37,13 +39,14 @@ def test_flush_all_and_the_counting_verbs(kestrelctl: Kestrelctl) -> None:
         ("reload", b"reload\r\n", b"Reloaded config.\r\n", b""),
         ("version", b"version\r\n", b"VERSION 2.4.8-SNAPSHOT\r\n", b"2.4.8-SNAPSHOT\n"),
     ]:
-        with scripted_peer([Exchange(request, answer)]) as peer:
+        asked = [] if verb == "version" else [WHO_IS_THERE]
+        with scripted_peer([*asked, Exchange(request, answer)]) as peer:
             run = kestrelctl(verb, "-s", peer.address)
         assert (run.code, run.out, run.err) == (0, out, "")
 
 
 def test_shutdown_is_answered_by_closing(kestrelctl: Kestrelctl) -> None:
-    with scripted_peer([Exchange(b"shutdown\r\n", b"", closes=True)]) as peer:
+    with scripted_peer([WHO_IS_THERE, Exchange(b"shutdown\r\n", b"", closes=True)]) as peer:
         assert kestrelctl("shutdown", "-s", peer.address).code == 0
 
 

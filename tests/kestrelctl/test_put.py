@@ -8,7 +8,7 @@ import pytest
 
 from kestrelctl.items.putting import EXPIRY_RELATIVE_S_MAX, expiry_s
 from tests.support.daemon import running_daemon
-from tests.support.peer import Exchange, scripted_peer
+from tests.support.peer import WHO_IS_THERE, Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 
 
@@ -124,7 +124,8 @@ def test_an_item_that_is_too_large_is_told_from_a_full_queue(tmp_path: Path) -> 
 
 
 def test_where_the_server_does_not_tell_its_limits_both_reasons_are_named(kestrelctl: Kestrelctl) -> None:
-    exchanges = [Exchange(b"set q 0 0 1\r\nx\r\n", b"NOT_STORED\r\n"), Exchange(b"dump_config\r\n", b"ERROR\r\n")]
+    refused = Exchange(b"set q 0 0 1\r\nx\r\n", b"NOT_STORED\r\n")
+    exchanges = [WHO_IS_THERE, refused, Exchange(b"dump_config\r\n", b"ERROR\r\n")]
     with scripted_peer(exchanges) as peer:
         run = kestrelctl("put", "q", "x", "-s", peer.address)
     reasons = "the queue is full, or the item is larger than max_item_size"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon, running_daemon
-from tests.support.peer import Exchange, scripted_peer
+from tests.support.peer import WHO_IS_THERE, Exchange, scripted_peer
 from tests.support.shell import Kestrelctl
 
 
@@ -131,7 +131,7 @@ def test_with_the_replies_of_kestrel_1_too(tmp_path: Path) -> None:
 def test_an_old_kestrel_knows_neither(kestrelctl: Kestrelctl) -> None:
     for verb in ("undo", "repair"):
         for answer in (b"ERROR\r\n", b"CLIENT_ERROR\r\n"):
-            with scripted_peer([Exchange(f"{verb} work\r\n".encode(), answer, closes=True)]) as peer:
+            with scripted_peer([WHO_IS_THERE, Exchange(f"{verb} work\r\n".encode(), answer, closes=True)]) as peer:
                 assert kestrelctl(verb, "work", "-s", peer.address).code == 77
 
 

@@ -19,6 +19,10 @@ class Exchange:
     closes: bool = False  # the peer closes the connection after the answer
 
 
+# What kestrelctl asks before it sends anything that may change something, and what a Kestrel without queues answers.
+WHO_IS_THERE = Exchange(b"version\r\ndump_stats -\r\n", b"VERSION 2.4.1\r\n\r\nEND\r\n")
+
+
 @dataclass(slots=True)
 class ScriptedPeer:
     address: str

@@ -30,7 +30,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 class Answering:
     """A server that answers each command with the next of `answers`, and the last one from then on; b"" hangs up.
 
-    Without any it hangs: it takes commands and says nothing.
+    Without any it hangs: it takes commands and says nothing. With some it tells its version before.
     """
 
     def __init__(self, *answers: bytes) -> None:
@@ -57,17 +57,23 @@ class Answering:
 
     def _answer(self, connection: socket.socket) -> None:
         with suppress(ConnectionResetError), connection:
+            command = connection.recv(1 << 16)
+            if command == b"version\r\n" and self.answers:
+                connection.sendall(b"VERSION 1.0.0\r\n")
+                command = b""
             for number in range(1000):
-                command = connection.recv(1 << 16)
+                command = command or connection.recv(1 << 16)
                 if not command:
                     return
                 self.asked.append(command.split(b"\r\n")[0])
                 if not self.answers:
+                    command = b""
                     continue
                 answer = self.answers[min(number, len(self.answers) - 1)]
                 if not answer:
                     return
                 connection.sendall(answer)
+                command = b""
 
     def count(self, word: bytes) -> int:
         return sum(line.startswith(word) for line in self.asked)
@@ -139,14 +145,14 @@ def test_one_operation_waits_for_a_server_that_hangs_and_no_other(daemon: Daemon
         assert put_all(cluster.queue("unasked"), 60) == 1
         for _ in range(100):
             cluster.queue("unasked").get()
-        assert hung.count(b"set") + hung.count(b"get") == 1
+        assert hung.count(b"set") + hung.count(b"get") <= 1
     with Answering() as hung, KestrelCluster([hung.address], timeout_ms=TIMEOUT_MS, patience_ms=0) as cluster:
         with pytest.raises(ConnectionLost, match="timed out"):
             cluster.queue("unasked").put(b"1")
         for _ in range(100):
             with pytest.raises(ServersAway, match="no answer within"):
                 cluster.queue("unasked").put(b"2")
-        assert hung.count(b"set") == 1
+        assert hung.count(b"set") == 0, "what is not answered gets no item"
 
 
 def test_a_put_that_a_hung_server_has_got_is_put_nowhere_else(tmp_path: Path, daemon: Daemon) -> None:
