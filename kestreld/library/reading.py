@@ -66,6 +66,7 @@ class Reading:
     def __init__(self, spool: Spool, reader: Reader) -> None:
         self.spool = spool
         self.reader = reader
+        reader.counts_errors = True  # users are shown how often an item has failed
         self.is_over = False
         self._turn = spool.turn(reader.queue)
         # xid -> the thread that has yet to hand it over; 0 = somebody has it; below LEASED = a loop or block has it
@@ -270,7 +271,7 @@ class Reading:
         if has_failed and config.max_retries is None and not config.retry_delays_ms:  # else the engine counts
             times = reader.retries.get(xid, 0) + 1
             reader.retries[xid] = times
-            reader.queue.note_abort(reader, xid, times)
+            reader.queue.note_abort(reader.number, xid, times)
         if reader.is_leased(xid):
             reader.give_back(xid, spool.clock.wall_ms)
         else:

@@ -368,6 +368,9 @@ class QueueCollection:
                 self._recover_family(parent, path)
         self._settle_found()
         self._take_up_trash()
+        for reader in list(self.readers.values()):
+            with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
+                reader.move_failed()
 
     def _finish_repairs(self) -> None:
         def failed(built: str, error: OSError) -> None:

@@ -157,6 +157,8 @@ class Family(Committed):
         if self.journal.live_version < 2:
             self.journal.need_version(2)
             self.want_segment(wanted=True)
+            if attempts and number:  # the record waits for that segment, which a crash may come before
+                self.note_abort(number, one, attempts)
 
     def note_key(self, reader: Holder, digest: bytes, one: int, left_ms: int) -> None:
         """Have the commit of a put say what key it had. `use_version_2` comes before the put."""
@@ -193,10 +195,10 @@ class Family(Committed):
             self.forget_origins()  # not one by one: a dictionary finds its first entry behind all that were deleted
         return lowest
 
-    def note_abort(self, reader: Holder, aborted: int, times: int) -> None:
-        """Have the next commit say how often an item has failed that waits again."""
+    def note_abort(self, reader: int, aborted: int, times: int) -> None:
+        """Have the next commit say how often an item has failed that the reader of that number has."""
         self.mark_dirty()
-        self.control.append(abort_record(Abort(reader.number, self.clock.wall_ms, aborted, times)))
+        self.control.append(abort_record(Abort(reader, self.clock.wall_ms, aborted, times)))
 
     def note_move(self) -> None:
         """An item is about to leave a reader for another queue."""

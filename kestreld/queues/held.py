@@ -25,6 +25,7 @@ _ID_MASK: Final = (1 << _ID_BITS) - 1
 DUE_AT_ONCE: Final = 500  # so many fall due in a step of two milliseconds at most
 ITEM_COST_BYTES: Final = 250  # about what one takes beside its data
 ATTEMPT_MAX: Final = 0xFFF
+MOVED_MAX: Final = 1000  # beyond it the oldest is forgotten
 BEGUN_MAX: Final = 8192  # leases that are not in the order of their times yet: most are over before they get there
 TURNS_MAX: Final = 100_000  # beyond it the oldest is forgotten
 
@@ -32,9 +33,10 @@ TURNS_MAX: Final = 100_000  # beyond it the oldest is forgotten
 class Lease:
     """Who has an item until when. `attempt` is in the token; -1 = it is an open read with a time limit."""
 
-    __slots__ = ("attempt", "ends_at_ms", "holder", "lost", "since_ms")
+    __slots__ = ("attempt", "ends_at_ms", "holder", "lost", "since_ms", "token")
 
     attempt: int
+    token: int  # 0 = nobody has shown it since the server started
     since_ms: int
     ends_at_ms: int
     holder: str  # the address of whoever took it
@@ -42,11 +44,17 @@ class Lease:
 
 
 def lease_of(
-    attempt: int, since_ms: int, ends_at_ms: int, holder: str, lost: Callable[[], None] | None = None
+    attempt: int,
+    since_ms: int,
+    ends_at_ms: int,
+    holder: str,
+    lost: Callable[[], None] | None = None,
+    token: int = 0,
 ) -> Lease:
     """`begin_lease` does this for itself: where it is done most, a constructor takes as long as all the rest."""
     made = Lease()
     made.attempt, made.since_ms, made.ends_at_ms, made.holder, made.lost = attempt, since_ms, ends_at_ms, holder, lost
+    made.token = token
     return made
 
 
@@ -55,10 +63,10 @@ class Held(Scheduled):
 
     __slots__ = (
         "_agenda", "_begun", "_confirmed", "_confirmed_in_flight", "_dropped", "_dropped_before", "_dropped_ids",
-        "_due", "_left", "_lowest", "_most_turns", "_next_attempt", "_ready_ids", "_times", "data_bytes",
-        "expired_leases", "failed", "fed", "first_attempt", "forgotten", "forgotten_turns", "highest", "late_confirms",
-        "later", "leased", "leases", "memory_bytes", "noted_leases", "out", "owner", "owner_bits", "ready",
-        "ready_bytes", "settling", "turns", "unnoted",
+        "_due", "_left", "_lowest", "_most_turns", "_moved", "_next_attempt", "_ready_ids", "_times", "counted",
+        "data_bytes", "expired_leases", "failed", "fed", "first_attempt", "forgotten", "forgotten_turns", "highest",
+        "late_confirms", "later", "leased", "leases", "memory_bytes", "noted_leases", "out", "owner", "owner_key",
+        "ready", "ready_bytes", "settling", "turns", "unnoted",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda, due: Callable[[int, bool], None], first_attempt: int) -> None:
@@ -71,8 +79,9 @@ class Held(Scheduled):
         self.out: dict[int, int] = {}  # id -> when it was due; in the window, open, or not written yet as done
         self.leases: dict[int, Lease] = {}
         self.leased = 0  # how many of them are leases: open reads with a time limit are not
+        self.counted: set[int] = set()  # leases extended after a failure of theirs was counted, which is once
         self.unnoted: set[int] = set()  # those that no DUE record is about, or none that is written
-        self.noted_leases: dict[int, int] = {}  # id -> attempt, of what is out and DUE records say was leased at a stop
+        self.noted_leases: dict[int, int] = {}  # of what is out and DUE records say was leased at a stop: their `lease`
         self.failed: PartedDict[int, bool] = PartedDict()  # later ones that wait because they have failed
         self.data_bytes = 0  # of what is later or ready
         self.ready_bytes = 0  # of what is ready
@@ -81,7 +90,8 @@ class Held(Scheduled):
         self.forgotten: dict[int, tuple[int, bool]] = {}  # out until a commit that is not on disk yet
         self.forgotten_turns: dict[int, int] = {}  # of what is done by such a commit
         self._begun: list[int] = []  # leased lately, some of them no more
-        self.turns: dict[int, int] = {}  # how many leases of an item have ended that did not end it
+        self.turns: dict[int, int] = {}  # how often somebody had an item, since its first lease, and did not end it
+        self._moved: dict[int, None] = {}  # tokens by which items have failed that moved away, the latest of them
         self._confirmed: list[int] = []  # whose leases have ended with them since the last commit,
         self._confirmed_in_flight: list[int] = []  # and by one that is not on disk yet
         self.settling = False  # commits are to be told of, for what was confirmed or is done
@@ -92,8 +102,8 @@ class Held(Scheduled):
         self.first_attempt = first_attempt
         self._next_attempt = first_attempt  # of an item of which no lease has ended since it was renewed
         self._most_turns = 0  # that any item has had since
-        self.owner = -1  # the journal whose digest tokens have, where that stands in them
-        self.owner_bits = 0
+        self.owner = -1  # the journal that the digest in tokens is of,
+        self.owner_key = b""  # and what that begins with
         self._dropped: list[PartedDict[int, bytes]] = []  # by a flush, to be freed in parts
         self._dropped_before = 0  # so many of them before `track`
         self._dropped_ids: list[list[int]] = []
@@ -317,8 +327,8 @@ class Held(Scheduled):
         self.leased += lease.attempt >= 0
         self._plan(lease.ends_at_ms, one)
 
-    def begin_lease(self, one: int, now_ms: int, lease_ms: int, holder: str, lost: Callable[[], None] | None) -> int:
-        """`lease`, written out, of the next attempt of an item; which that is."""
+    def begin_lease(self, one: int, now_ms: int, lease_ms: int, holder: str, lost: Callable[[], None] | None) -> Lease:
+        """`lease`, written out, of the next attempt of an item. Its token is left to whoever makes one."""
         ends_at_ms, attempt = now_ms + lease_ms, self._next_attempt
         if self.turns:
             attempt += self.turns.get(one, 0)
@@ -329,6 +339,7 @@ class Held(Scheduled):
         made.ends_at_ms = ends_at_ms
         made.holder = holder
         made.lost = lost
+        made.token = 0
         self.leased += 1
         self._begun.append(one)
         if len(self._begun) >= BEGUN_MAX:
@@ -336,7 +347,7 @@ class Held(Scheduled):
         if self.due_at_ms < 0 or ends_at_ms < self.due_at_ms:
             self.due_at_ms = ends_at_ms
             self._agenda.add(self)
-        return attempt
+        return made
 
     def _plan_begun(self) -> None:
         begun, self._begun = self._begun, []
@@ -350,16 +361,21 @@ class Held(Scheduled):
         self._plan(ends_at_ms, one)
 
     def end_lease(self, one: int) -> None:
-        """Its item comes back."""
+        """Its item comes back, from whoever had it: by an open read, too, tokens of before are good no more."""
         if self.leases and (lease := self.leases.pop(one, None)) is not None and lease.attempt >= 0:
             self.leased -= 1
-            self._count_turn(one, self.turns.pop(one, 0) + 1)
+            self.counted.discard(one)
+        elif one not in self.turns:
+            return
+        self._count_turn(one, self.turns.pop(one, 0) + 1)
 
     def confirm_lease(self, one: int) -> None:
         """Its item is done, as the next commit will say."""
         lease = self.leases.pop(one, None)
         if lease is not None and lease.attempt >= 0:
             self.leased -= 1
+            if self.counted:
+                self.counted.discard(one)
             self._confirmed.append(one)
             self.settling = True
 
@@ -376,10 +392,26 @@ class Held(Scheduled):
         if len(self.turns) > TURNS_MAX:
             del self.turns[next(iter(self.turns))]
 
-    def was_leased(self, one: int, attempt: int) -> bool:
-        """Whether this process has given a token with that attempt for an item."""
-        given = self._next_attempt - self.first_attempt + self.turns.get(one, 0)
-        return (attempt - self.first_attempt) & ATTEMPT_MAX < given
+    def moved_away(self, token: int) -> None:
+        """An item has left the queue, as whoever had leased it has failed once too often."""
+        self._moved[token] = None
+        if len(self._moved) > MOVED_MAX:
+            del self._moved[next(iter(self._moved))]
+
+    def has_moved(self, token: int) -> bool:
+        """Whether that is what became of the item of a token: who says again that it has failed is right."""
+        return token in self._moved
+
+    def last_attempt(self, one: int) -> int:
+        """Of the last lease of an item that is over, as far as is known: since the start, or an interrupted turn. -1:
+        nothing is. Whoever has had the item since, without a lease, counts as well.
+        """
+        turns = self.turns.get(one, 0)
+        return (self._next_attempt + turns - 1) & ATTEMPT_MAX if turns else -1
+
+    def may_have_leased(self, attempt: int) -> bool:
+        """Whether this process may have given a token with that attempt, before a turn was interrupted."""
+        return (attempt - self.first_attempt) & ATTEMPT_MAX < self._next_attempt - self.first_attempt
 
     # All of them
 
@@ -489,6 +521,7 @@ class Held(Scheduled):
         # What is done may come back by a repair, and nobody knows any more how often it was leased.
         held._next_attempt = self._next_attempt + self._most_turns + 1
         held.expired_leases, held.late_confirms = self.expired_leases, self.late_confirms
+        held._moved = self._moved
         held.highest = self.highest
         if elsewhere is not None:
             for one in {*self.later, *self.ready}:
@@ -501,6 +534,8 @@ class Held(Scheduled):
         for one, lease in self.leases.items():
             if one in opened:
                 held.lease(one, lease)
+                if one in self.counted:
+                    held.counted.add(one)
         held._left, held._dropped = self._left, [*self._dropped, self.later, self.ready]
         return held
 

@@ -1,13 +1,17 @@
 """Leases by token: what whoever has leased an item shows to confirm it, extend it or give it back, from anywhere.
 
-A token is a number from 1 to 2^63 - 1, which clients take for a cas value: 34 bits of the item's id, 17 of a digest of
-journal and reader, 12 of an attempt number that is another for each lease of the item. One of another server, of
-another child, or of a queue that was deleted and made again fits no item here. When a lease is over the token is good
-as long as the item waits: nobody else has it then.
+A token is a number from 1 to 2^63 - 1, which clients take for a cas value: 34 bits of the item's id, 17 of a digest, 12
+of an attempt number that is another for each lease of the item. The digest is of journal, reader, item, attempt and how
+often the item had failed before: what was never given fits nothing, as does a token of another server, of another
+child, or of a queue that was deleted and made again.
+
+When an attempt is over its token is good as long as the item waits and nobody has had it since: to confirm the item, or
+to lease it again. An attempt has one end, so that to give it back or to have failed changes nothing more then. What the
+count of failures was at its beginning tells, after a start too, whether the attempt's own has been counted.
 """
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -17,8 +21,11 @@ from kestreld.queues.reader import Reader
 _ID_BITS: Final = 34
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 _DIGEST_BITS: Final = 17
+_DIGEST_MASK: Final = (1 << _DIGEST_BITS) - 1
 _ATTEMPT_BITS: Final = 12
 _LOW_BITS: Final = _DIGEST_BITS + _ATTEMPT_BITS
+_FAILURES_BITS: Final = 16
+_FAILURES_MAX: Final = (1 << _FAILURES_BITS) - 1  # as records have it
 TOKEN_END: Final = 1 << 63
 _OWNER: Final = struct.Struct("<QI")
 
@@ -34,19 +41,19 @@ def lease(reader: Reader, now_ms: int, lease_ms: int, holder: str) -> tuple[int,
 
 def begin(reader: Reader, one: int, lease_ms: int, holder: str) -> int:
     """An open read is a lease from now on; its token."""
-    attempt = reader.begin_lease(one, lease_ms, holder)
-    return (one & _ID_MASK) << _LOW_BITS | _owner_bits(reader, reader.held_items()) | attempt
+    leased, held = reader.begin_lease(one, lease_ms, holder), reader.held_items()
+    leased.token = token = _token(reader, held, one, leased.attempt, reader.retries.get(one, 0))
+    return token
 
 
 def lease_head(reader: Reader, lease_ms: int, holder: str) -> tuple[int, bytes]:
     """`lease` where the window is known to have an item and not to be `slow`."""
-    one, attempt, record = reader.lease_head(lease_ms, holder)
-    held, journal = reader.held, reader.queue.journal
+    one, leased, record = reader.lease_head(lease_ms, holder)
+    held = reader.held
     assert held is not None
-    is_known = journal is not None and held.owner == journal.journal_id
-    return (one & _ID_MASK) << _LOW_BITS | (
-        held.owner_bits if is_known else _owner_bits(reader, held)
-    ) | attempt, record
+    failures = reader.retries.get(one, 0) if reader.retries else 0
+    leased.token = token = _token(reader, held, one, leased.attempt, failures)
+    return token, record
 
 
 def item_of(token: int) -> int:
@@ -58,11 +65,9 @@ def confirm(reader: Reader, token: int) -> bool:
     """The item is done. False when it was already, or somebody else has it. Raises JournalCorrupt."""
     one, held = token >> _LOW_BITS, reader.held
     leased = held.leases.get(one) if held is not None and one in reader.open and not reader.deleted else None
-    journal = reader.queue.journal
-    # As most are; of others `_found` knows.
-    is_known = journal is not None and held is not None and held.owner == journal.journal_id
-    if leased is None or held is None or not is_known or token != one << _LOW_BITS | held.owner_bits | leased.attempt:
-        one = _found(reader, token)
+    if leased is None or leased.token != token:  # as most are
+        found = _find(reader, token)
+        one = found.item if found is not None and _take_up(reader, found, token) else 0
     if one:
         reader.close(one)
     elif reader.held is not None:
@@ -72,60 +77,100 @@ def confirm(reader: Reader, token: int) -> bool:
 
 def extend(reader: Reader, token: int, lease_ms: int) -> bool:
     """The lease lasts so long from now."""
-    one = _found(reader, token)
-    if one:
-        reader.extend_lease(one, lease_ms)
-    return bool(one)
+    found = _find(reader, token)
+    if found is None or not _take_up(reader, found, token):
+        return False
+    reader.extend_lease(found.item, lease_ms)
+    return True
 
 
 def give_back(reader: Reader, token: int, now_ms: int, delay_ms: int = 0) -> bool:
-    """The item waits again, or is delivered after so long. That is not counted as an attempt."""
-    one = _found(reader, token)
-    if one:
-        reader.give_back(one, now_ms, delay_ms)
-    return bool(one)
+    """The item waits again, or is delivered after so long, unless the attempt is over. That is not counted as one."""
+    found = _find(reader, token)
+    if found is None:
+        return False
+    if not found.is_leased and (found.is_over or not delay_ms):
+        return reader.waits(found.item)
+    if not _take_up(reader, found, token):
+        return False
+    reader.give_back(found.item, now_ms, delay_ms)
+    return True
 
 
 def fail(reader: Reader, token: int, now_ms: int) -> bool:
-    """Whoever had the item has failed with it."""
-    one = _found(reader, token)
-    if one:
-        reader.fail(one, now_ms)
-    return bool(one)
+    """Whoever had the item has failed with it. Nothing changes where the attempt is over."""
+    found = _find(reader, token)
+    if found is None or (not found.is_leased and (found.is_over or not reader.counts_failures)):
+        return reader.held_items().has_moved(token) or (found is not None and reader.waits(found.item))
+    if not _take_up(reader, found, token):
+        return False
+    if reader.fail(found.item, now_ms):
+        reader.held_items().moved_away(token)
+    return True
 
 
-def _owner_bits(reader: Reader, held: Held) -> int:
-    """The digest of journal and reader, where it stands in a token."""
+class _Found(NamedTuple):
+    """The item that a token is good for, if it waits where it is not `is_leased`, and what is known of the attempt."""
+
+    item: int
+    is_leased: bool  # by that token, now
+    is_over: bool = False  # else a kill has ended it, as far as is known
+    is_counted: bool = False  # its failure
+
+
+def _find(reader: Reader, token: int) -> _Found | None:
+    """What a token is good for; None = nothing."""
+    one, held = token >> _LOW_BITS, reader.held_items()
+    if reader.deleted or not 0 < token < TOKEN_END:
+        return None
+    leased = held.leases.get(one)
+    if leased is not None and leased.token == token and one in reader.open:
+        return _Found(one, is_leased=True)  # as most are
+    one, attempt = _newest(one, reader.queue.next_id - 1), token & ATTEMPT_MAX
+    if one < 1:
+        return None
+    failures = reader.retries.get(one, 0)
+    is_counted = token != _token(reader, held, one, attempt, failures)
+    if is_counted and (not failures or token != _token(reader, held, one, attempt, failures - 1)):
+        return None
+    if one in reader.open:
+        leased = held.leases.get(one)
+        if leased is None or leased.attempt != attempt or leased.token not in (0, token):
+            return None
+        leased.token = token  # of one that goes on since a start
+        return _Found(one, is_leased=True)
+    last = held.last_attempt(one)
+    if last >= 0:
+        return _Found(one, False, True, is_counted) if attempt == last else None
+    # Ids that a power cut took away are given again: a token from before it is not good for another item.
+    if one >= reader.queue.first_id_here and not held.may_have_leased(attempt):
+        return None
+    return _Found(one, False, is_counted or one in held.later, is_counted)
+
+
+def _take_up(reader: Reader, found: _Found, token: int) -> bool:
+    """Have the item leased by its token again, if it waits. Raises JournalCorrupt."""
+    if found.is_leased:
+        return True
+    if reader.pull_out(found.item) is None:
+        return False
+    held, now_ms = reader.held_items(), reader.queue.clock.monotonic_ms
+    held.lease(found.item, lease_of(token & ATTEMPT_MAX, now_ms, now_ms, "", token=token))
+    if found.is_counted:
+        held.counted.add(found.item)
+    return True
+
+
+def _token(reader: Reader, held: Held, one: int, attempt: int, failures: int) -> int:
+    """The token of an attempt at an item that had failed so often before."""
     journal = reader.queue.journal
     owner = journal.journal_id if journal is not None else held.first_attempt
     if held.owner != owner:
-        digest = xxh3_64_intdigest(_OWNER.pack(owner, reader.number)) & ((1 << _DIGEST_BITS) - 1)
-        held.owner, held.owner_bits = owner, digest << _ATTEMPT_BITS
-    return held.owner_bits
-
-
-def _found(reader: Reader, token: int) -> int:
-    """The item that a token is good for, which is leased by it from here on; 0 = there is none."""
-    one, held = token >> _LOW_BITS, reader.held_items()
-    if reader.deleted or not 0 < token < TOKEN_END:
-        return 0
-    leased, owner_bits = held.leases.get(one), _owner_bits(reader, held)
-    if leased is not None and token == one << _LOW_BITS | owner_bits | leased.attempt and one in reader.open:
-        return one  # as most are
-    one, attempt = _newest(one, reader.queue.next_id - 1), token & ATTEMPT_MAX
-    if one < 1 or token & (((1 << _DIGEST_BITS) - 1) << _ATTEMPT_BITS) != owner_bits:
-        return 0
-    if one in reader.open:
-        leased = held.leases.get(one)
-        return one if leased is not None and leased.attempt == attempt else 0
-    # Ids that a power cut took away are given again: a token from before it is not good for another item.
-    if one >= reader.queue.first_id_here and not held.was_leased(one, attempt):
-        return 0
-    if reader.pull_out(one) is None:
-        return 0
-    now_ms = reader.queue.clock.monotonic_ms
-    held.lease(one, lease_of(attempt, now_ms, now_ms, ""))
-    return one
+        held.owner, held.owner_key = owner, _OWNER.pack(owner, reader.number)
+    low = one & _ID_MASK
+    seed = (low << _FAILURES_BITS | min(failures, _FAILURES_MAX)) << _ATTEMPT_BITS | attempt
+    digest = xxh3_64_intdigest(held.owner_key, seed) & _DIGEST_MASK
+    return (low << _DIGEST_BITS | digest) << _ATTEMPT_BITS | attempt
 
 
 def _newest(low: int, last: int) -> int:

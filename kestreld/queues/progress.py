@@ -57,7 +57,7 @@ class Progress(Window):
     """What a reader has given out, and has finished beyond its position."""
 
     __slots__ = (
-        "_retries_max", "aborted_items", "age_ms", "at_id", "closed", "counted_taken", "dead_letters",
+        "_retries_max", "aborted_items", "age_ms", "at_id", "closed", "counted_taken", "counts_errors", "dead_letters",
         "ended_items", "expired_items", "flushed", "gone", "in_flight", "keys", "label", "last_fetched",
         "move_refused", "moving", "open", "opened_items", "retries", "taken", "taken_items", "total_items",
     )  # fmt: skip
@@ -71,6 +71,7 @@ class Progress(Window):
         self.keys: Keys | None = None  # that its items were put with; None = none ever was
         self.moving: list[PendingTransfer] = []
         self.retries: dict[int, int] = {}
+        self.counts_errors = False  # failures are counted although nothing depends on how many there are
         self._retries_max = RETRIES_FEW  # with more of them, those of items that are done are forgotten
 
         # Since the last commit

@@ -23,6 +23,7 @@ from kestreld.journal.records import (
     unpack_id_and_add,
 )
 from kestreld.queues.family import full_name
+from kestreld.queues.held import Lease
 from kestreld.queues.id_ranges import gaps
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.keys import Keys, digest_of
@@ -199,8 +200,8 @@ class Reader(Scheduling):
             self.begin_lease(found[0], lease_ms, holder, lost)
         return None if found is None else found[1]
 
-    def lease_head(self, lease_ms: int, holder: str) -> tuple[int, int, bytes]:
-        """`open_head` and `begin_lease`, a hot copy of both; id, attempt and record."""
+    def lease_head(self, lease_ms: int, holder: str) -> tuple[int, Lease, bytes]:
+        """`open_head` and `begin_lease`, a hot copy of both; id, lease and record."""
         record = self.window.popleft()
         opened: int = unpack_id(record, ID_OFFSET)[0]
         size = len(record) - ITEM_HEADER_BYTES

@@ -10,10 +10,11 @@ from typing import Final
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import Due, Reason, Why, item_expire_at_ms, item_id
-from kestreld.queues.held import Held, lease_of
+from kestreld.queues.held import ATTEMPT_MAX, Held, Lease, lease_of
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired
 from kestreld.queues.progress import Progress
 
+_IS_COUNTED: Final = ATTEMPT_MAX + 1  # in the `lease` of a DUE record: a failure of this attempt was counted before
 READ_AHEAD_BYTES: Final = 64 * 1024  # half a millisecond of small items
 
 
@@ -31,7 +32,7 @@ class Scheduling(Progress):
         for one, known in due.items():
             left_ms = known.left_ms(clock.wall_ms)
             due_at_ms = clock.monotonic_ms + left_ms
-            if known.attempts:
+            if known.attempts > self.retries.get(one, 0):
                 self.retries[one] = known.attempts
             if one in self.open:
                 held.out[one] = due_at_ms
@@ -43,14 +44,16 @@ class Scheduling(Progress):
                     self._restore_lease(held, one, known.lease)
         held.fall_due(clock.monotonic_ms)
 
-    def _restore_lease(self, held: Held, one: int, attempt: int) -> None:
+    def _restore_lease(self, held: Held, one: int, lease: int) -> None:
         """A lease goes on that ran when the server stopped."""
         with suppress(JournalCorrupt):  # the queue has stopped
             record, ends_at_ms = self._read_back(held, one), held.due_of(held.later[one])
             held.go_out(one)
             self._add_open(one, record)
-            held.lease(one, lease_of(attempt, self.family.clock.monotonic_ms, ends_at_ms, ""))
-            held.noted_leases[one] = attempt
+            held.lease(one, lease_of(lease & ATTEMPT_MAX, self.family.clock.monotonic_ms, ends_at_ms, ""))
+            if lease & _IS_COUNTED:
+                held.counted.add(one)
+            held.noted_leases[one] = lease
 
     def note_leases(self) -> None:
         """Have the journal say which leases run: the server is about to stop, and they are to go on."""
@@ -59,7 +62,8 @@ class Scheduling(Progress):
             if leased.attempt >= 0 and held is not None:
                 record, is_first = self.open[one], not held.is_noted(one)
                 held.take_note_of(one, leased.ends_at_ms)
-                self._note(record, leased.ends_at_ms, Why.LEASED, is_first=is_first, lease=leased.attempt)
+                lease = leased.attempt | (_IS_COUNTED if one in held.counted else 0)
+                self._note(record, leased.ends_at_ms, Why.LEASED, is_first=is_first, lease=lease)
 
     # Later and ready
 
@@ -193,6 +197,22 @@ class Scheduling(Progress):
         is_too_old = self.max_age_ms and clock.monotonic_ms - due_at_ms > self.max_age_ms
         return bool(is_too_old) or 0 < item_expire_at_ms(record) < now_ms
 
+    def waits(self, one: int) -> bool:
+        """Whether an item waits, be it for its time. Raises JournalCorrupt."""
+        held = self.held
+        if held is not None and (one in held.later or one in held.ready):
+            return True
+        return self._place_in_window(one) >= 0 or self._find_on_disk(one) is not None
+
+    def _waiting_record(self, one: int) -> bytes | None:
+        """The record of an item that `waits`."""
+        held = self.held
+        value = None if held is None else held.later.get(one) or held.ready.get(one)
+        if held is not None and value is not None:
+            return self._record_of(held, one, value)
+        at = self._place_in_window(one)
+        return self.window[at] if at >= 0 else self._find_on_disk(one)
+
     def pull_out(self, one: int) -> bytes | None:
         """Set aside an item that waits, wherever it does; None when it does not. Raises JournalCorrupt."""
         held = self.held_items()
@@ -216,11 +236,27 @@ class Scheduling(Progress):
 
     # Failures
 
-    def fail(self, one: int, now_ms: int) -> None:
-        """Whoever has an item has failed with it: it waits as `retry_delays` say, or comes back now, or moves on."""
+    @property
+    def counts_failures(self) -> bool:
+        """Whether anybody asks how often items have failed."""
+        config = self.config
+        return config.max_retries is not None or bool(config.retry_delays_ms) or self.counts_errors
+
+    def fail(self, one: int, now_ms: int) -> bool:
+        """Whoever has an item has failed with it: it waits as `retry_delays` say, or comes back now, or moves on.
+
+        A lease is counted once, whatever becomes of it later. Whether the item moves to another queue.
+        """
+        if not self.counts_failures:
+            self.give_back(one, now_ms)
+            return False
+        was_counted = self.held is not None and one in self.held.counted
         record = self._take_from_open(one)
-        if record is not None and not self.deleted and not self._has_failed(one, record):
+        if record is None or self.deleted:
+            return False
+        if not self._has_failed(one, record, was_counted=was_counted):
             self.come_back(one, record, now_ms)
+        return bool(self.moving) and self.moving[-1].record is record
 
     def give_back(self, one: int, now_ms: int, delay_ms: int = 0) -> None:
         """Whoever has an item does not want it, now or for so long. That is not counted."""
@@ -234,24 +270,42 @@ class Scheduling(Progress):
                 self._note(record, self.family.clock.monotonic_ms, Why.DELAYED, is_first=False)
             self.come_back(one, record, now_ms)
 
-    def _has_failed(self, one: int, record: bytes) -> bool:
-        """Count a failure; True when the item does not return now: it went to move_failed_to, or waits."""
+    def _has_failed(self, one: int, record: bytes, *, was_counted: bool = False) -> bool:
+        """Count a failure, if it was not; True when the item does not return now: it went to move_failed_to, or waits.
+
+        The next commit says the count also where the item moves: a crash in the middle of that begins no new one.
+        """
         config = self.config
-        times = self.retries.get(one, 0) + 1
+        times = max(self.retries.get(one, 0) + (not was_counted), 1)
         self.retries[one] = times
         if len(self.retries) > self._retries_max:
             self._forget_retries()
         is_over = config.max_retries is not None and times > config.max_retries
-        if is_over and config.move_failed_to and self._move(record, config.move_failed_to, Reason.MOVED):
-            return True  # counted on, should the move fail
-        if delays_ms := config.retry_delays_ms:
+        moves = bool(is_over and config.move_failed_to and self._move(record, config.move_failed_to, Reason.MOVED))
+        if not moves and (delays_ms := config.retry_delays_ms):
             self._hold_again(record, delays_ms[min(times, len(delays_ms)) - 1], Why.FAILED)
             return True
         if self.held is not None and self.held.is_described(one):
             self._note(record, self.family.clock.monotonic_ms, Why.FAILED, is_first=False)
         else:
-            self.family.note_abort(self, one, times)
-        return False
+            self.family.note_abort(self.number, one, times)
+        return moves
+
+    def move_failed(self) -> None:
+        """Move on what waits and has failed more often than `max_retries`: a crash has kept it from that.
+
+        Raises JournalCorrupt.
+        """
+        limit, destination = self.config.max_retries, self.config.move_failed_to
+        if limit is None or not destination or not self.retries:
+            return
+        for one in sorted([one for one, times in self.retries.items() if times > limit]):
+            record = self._waiting_record(one)
+            if record is not None:
+                if not self._move(record, destination, Reason.MOVED):
+                    return  # nor does it take the others
+                self.pull_out(one)
+                self._pop_open(one)
 
     # Leases
 
@@ -260,11 +314,8 @@ class Scheduling(Progress):
         leased = None if self.held is None else self.held.leases.get(one)
         return leased is not None and leased.attempt >= 0
 
-    def begin_lease(self, one: int, lease_ms: int, holder: str, lost: Callable[[], None] | None = None) -> int:
-        """An open read is a lease from now on, which ends by itself after so long: `lost` is told of that.
-
-        Which attempt of the item's it is.
-        """
+    def begin_lease(self, one: int, lease_ms: int, holder: str, lost: Callable[[], None] | None = None) -> Lease:
+        """An open read is a lease from now on, which ends by itself after so long: `lost` is told of that."""
         return self.held_items().begin_lease(one, self.family.clock.monotonic_ms, lease_ms, holder, lost)
 
     def limit_open(self, one: int, limit_ms: int, holder: str, lost: Callable[[], None]) -> None:

@@ -266,15 +266,21 @@ class Window(Holder):
         self.taken_in_order = True
         self.refresh_fast_path()
 
+    def _place_in_window(self, one: int) -> int:
+        """Where an item stands in the window; -1 = it does not."""
+        window = self.window
+        for at in range(self.returned):
+            if item_id(window[at]) == one:
+                return at
+        at = bisect_left(window, one, self.returned, key=item_id)
+        return at if at < len(window) and item_id(window[at]) == one else -1
+
     def _pull_from_window(self, one: int) -> bytes | None:
         """Take an item out of the window, wherever it stands."""
         self.family.flush_counters()
-        window = self.window
-        at = next((at for at in range(self.returned) if item_id(window[at]) == one), -1)
+        window, at = self.window, self._place_in_window(one)
         if at < 0:
-            at = bisect_left(window, one, self.returned, key=item_id)
-            if at == len(window) or item_id(window[at]) != one:
-                return None
+            return None
         record = window[at]
         del window[at]
         self.mem_bytes -= len(record) - ITEM_HEADER_BYTES
@@ -285,8 +291,8 @@ class Window(Holder):
         self.refresh_fast_path()
         return record
 
-    def _pull_from_disk(self, one: int) -> bytes | None:
-        """Take an item out of what has yet to be loaded. `_wants` must be told of it."""
+    def _find_on_disk(self, one: int) -> bytes | None:
+        """The record of an item that has yet to be loaded. Raises JournalCorrupt."""
         journal = self.family.journal
         if self.attached or one < self.next_unread or journal is None or not journal.segments:
             return None
@@ -296,7 +302,12 @@ class Window(Holder):
             found, record = next(journal.puts(one, SEEK_BYTES), (0, b""))
         elif one < self.family.next_id:
             record = self.family.pending[one - first_pending]
-        if found != one or not record or not self._is_wanted(one, record):
+        return record if found == one and record and self._is_wanted(one, record) else None
+
+    def _pull_from_disk(self, one: int) -> bytes | None:
+        """Take an item out of what has yet to be loaded. `_wants` must be told of it."""
+        record = self._find_on_disk(one)
+        if record is None:
             return None
         self.family.flush_counters()
         self.behind_items -= 1

@@ -46,6 +46,7 @@ class Checker(Times):
         self._check_sent_back()
         if self._rules.has_times:
             self._check_keys()
+            self._check_forged()
         # Where an item's own head is gone, a repair cannot tell a record in its data from others.
         for family in self._history.from_inside - self._history.repaired - self._history.damaged - self._misread:
             self._violation(f"{family} took a record in the data of an item for one of its own")

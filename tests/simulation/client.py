@@ -97,6 +97,8 @@ class Talk:
             elif request.cancel is not None:
                 request.cancel.connection, request.cancel.sent_us = self.connection, self._schedule.now_us
                 self._history.cancels.append(request.cancel)
+            elif request.forgery is not None:
+                self._history.forged.append(request.forgery)
             elif request.lease is not None and request.change is not None:
                 self._show(request.lease, request.change)
             self.pending.append(request)
@@ -269,6 +271,7 @@ class Talk:
             "cancel": (b"DELETED\r\n", b"NOT_FOUND\r\n"),
             "confirm": (b"DELETED\r\n", b"NOT_FOUND\r\n"),
             "change": (b"TOUCHED\r\n", b"NOT_FOUND\r\n"),
+            "forge": (b"DELETED\r\n", b"TOUCHED\r\n", b"NOT_FOUND\r\n"),
         }
         if kind in expected and answer not in expected[kind]:
             self._complain(f"{request.text[:60]!r} was answered {answer[:80]!r}")
@@ -280,6 +283,8 @@ class Talk:
         elif request.cancel is not None:
             request.cancel.answered_us = now_us
             request.cancel.outcome = "not found" if answer == b"NOT_FOUND\r\n" else "done"
+        elif request.forgery is not None:
+            request.forgery.answered_us, request.forgery.was_good = now_us, answer != b"NOT_FOUND\r\n"
         elif request.lease is not None and request.change is not None:
             request.change.answered_us = now_us
             request.change.outcome = "not found" if answer == b"NOT_FOUND\r\n" else "done"

@@ -8,10 +8,11 @@ from kestreld.journal.records import Done, Reason, done_record, put_record
 from tests.simulation.client import INSIDE_OTHERS, Talk
 from tests.simulation.history import Delivery, History, Request
 from tests.simulation.plan import Plan
-from tests.simulation.requests import cancel, change, lease, order, peek, put, read, repair, undo, wipe
+from tests.simulation.requests import Change, cancel, change, forge, lease, order, peek, put, read, repair, undo, wipe
 from tests.simulation.schedule import Schedule
 from tests.simulation.server import Server
 
+TOKEN_ID_SHIFT: Final = 29
 DELAYS_MS: Final = (1, 30, 200, 900, 3000)
 LEASES_MS: Final = (1, 40, 200, 1000, 3000)
 # An item may hold records, as a copy of a journal does.
@@ -221,9 +222,12 @@ class Client:
         return [read(name, closes=True) if chance.random() < 0.5 else read(name, aborts=True)]
 
     def _lease(self, talk: Talk) -> list[Request]:
-        """Take items for a time, and show their tokens: own ones, late ones, those of others."""
+        """Take items for a time, and show their tokens: own ones, late ones, those of others, made-up ones."""
         chance, name = self._chance, self._name()
         known = self._world.history.leases
+        aside = Random(f"{self._world.schedule.now_us} {talk.connection.number}")  # seeds stay what they have been
+        if aside.random() < 0.04:
+            return [self._forge(name, aside)]
         mine = [one for one in self._mine if not one.changes]
         kind = chance.random()
         if kind < 0.45 or not known:
@@ -242,6 +246,17 @@ class Client:
             return [change(leased, "fail")]
         talk.close(abruptly=chance.random() < 0.5)
         return []
+
+    def _forge(self, name: str, aside: Random) -> Request:
+        """A token like those that are given, of an item that there may be."""
+        given, known = {one.token for one in self._world.history.leases}, self._world.history.leases[-12:]
+        token = aside.randint(1, 40) << TOKEN_ID_SHIFT | aside.getrandbits(TOKEN_ID_SHIFT)
+        if known and aside.random() < 0.6:
+            token = aside.choice(known).token ^ (1 << aside.randrange(TOKEN_ID_SHIFT))
+        kind: Change = aside.choice(["confirm", "extend", "give back", "fail"])
+        if token in given:
+            return peek(name)
+        return forge(name, token, kind, 1000 if kind == "extend" else aside.choice([0, 900]))
 
     @property
     def _mine(self) -> list[Delivery]:

@@ -168,8 +168,7 @@ class Excuses:
         if limit is None:
             return False
         deliveries = self._by_reader.get(reader, {}).get(put, ())
-        opened = sum(one.kind in ("open", "lease") for one in deliveries)
-        opened += sum(change.outcome != "not found" for one in deliveries for change in one.changes)
+        opened = sum(one.kind in ("open", "lease") for one in deliveries)  # each may have failed once
         return opened + sum(request.opens for request in self._unanswered.get(reader, ())) > limit
 
     def _move_may_be_refused(self, put: Put, until_us: int) -> bool:

@@ -155,6 +155,7 @@ class Request:
     lease: Delivery | None = None  # whose token it shows,
     change: LeaseChange | None = None  # to do that
     cancel: "Cancel | None" = None
+    forgery: "Forgery | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +179,16 @@ class Cancel:
     sent_us: int = -1
     answered_us: int = -1
     outcome: Literal["", "done", "not found"] = ""
+
+
+@dataclass(slots=True, eq=False)
+class Forgery:
+    """A token that nobody was given, and whether it was good."""
+
+    reader: str
+    token: int
+    answered_us: int = -1
+    was_good: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -212,6 +223,7 @@ class History:
     undone: set[str] = field(default_factory=set)  # readers to which what was wiped may have been put back
     leases: list[Delivery] = field(default_factory=list)
     cancels: list[Cancel] = field(default_factory=list)
+    forged: list[Forgery] = field(default_factory=list)
     hurried: dict[tuple[str, Put], int] = field(default_factory=dict)  # what need not wait any more, and since when
     withdrawn: set[tuple[str, Put]] = field(default_factory=set)
     sent_back: dict[Put, int] = field(default_factory=dict)  # to where they had come from, and when the first time

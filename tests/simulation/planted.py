@@ -262,16 +262,57 @@ def keys_forgotten_by_a_roll() -> AbstractContextManager[Any]:
 
 def old_tokens_are_good() -> AbstractContextManager[Any]:
     """Who had leased an item before can end the lease of whoever has it now."""
-    found = leases._found
+    find = leases._find
 
-    def lenient(reader: Reader, token: int) -> int:
+    def lenient(reader: Reader, token: int) -> leases._Found | None:
         one, held = token >> leases._LOW_BITS, reader.held
         leased = held.leases.get(one) if held is not None else None
         if leased is not None and one in reader.open and leased.attempt >= 0:
-            token = token & ~leases.ATTEMPT_MAX | leased.attempt
-        return found(reader, token)
+            return leases._Found(one, is_leased=True)
+        return find(reader, token)
 
-    return patch.object(leases, "_found", lenient)
+    return patch.object(leases, "_find", lenient)
+
+
+def late_failures_are_counted() -> AbstractContextManager[Any]:
+    """Whoever says that it has failed when its lease is over is believed once more."""
+    fail = leases.fail
+
+    def counting(reader: Reader, token: int, now_ms: int) -> bool:
+        found = leases._find(reader, token)
+        if found is None or found.is_leased or not leases._take_up(reader, found._replace(is_counted=False), token):
+            return fail(reader, token, now_ms)
+        reader.fail(found.item, now_ms)
+        return True
+
+    return patch.object(leases, "fail", counting)
+
+
+def late_tokens_move_due_times() -> AbstractContextManager[Any]:
+    """What is given back when its lease is over waits from then on, be it for its retry."""
+    give_back = leases.give_back
+
+    def late(reader: Reader, token: int, now_ms: int, delay_ms: int = 0) -> bool:
+        found = leases._find(reader, token)
+        if found is None or found.is_leased or not leases._take_up(reader, found, token):
+            return give_back(reader, token, now_ms, delay_ms)
+        reader.give_back(found.item, now_ms, delay_ms)
+        return True
+
+    return patch.object(leases, "give_back", late)
+
+
+def made_up_tokens_are_good() -> AbstractContextManager[Any]:
+    """A token is believed whatever its digest is, where no lease of its item is known."""
+    find = leases._find
+
+    def gullible(reader: Reader, token: int) -> leases._Found | None:
+        found, one = find(reader, token), leases._newest(leases.item_of(token), reader.queue.next_id - 1)
+        if found is not None or one < 1 or one in reader.open or reader.held_items().last_attempt(one) >= 0:
+            return found
+        return leases._Found(one, is_leased=False)
+
+    return patch.object(leases, "_find", gullible)
 
 
 def leases_end_at_a_stop() -> AbstractContextManager[Any]:
@@ -307,6 +348,9 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "dead-letter-lost": dead_letters_lost_on_their_way_back,
     "key-forgotten": keys_forgotten_by_a_roll,
     "old-token-good": old_tokens_are_good,
+    "late-failure-counted": late_failures_are_counted,
+    "late-token-moves": late_tokens_move_due_times,
+    "made-up-token-good": made_up_tokens_are_good,
     "leases-end-at-stop": leases_end_at_a_stop,
 }
 
@@ -325,12 +369,15 @@ SEEN_BY: Final = {
     "retries-forgotten": 28,
     "marker-leads": 0,
     "leased-item-flushed": 10_000_051,
-    "delayed-item-not-flushed": 10_000_051,
-    "due-time-not-compacted": 10_000_030,
-    "held-item-not-compacted": 10_000_005,
+    "delayed-item-not-flushed": 10_000_008,
+    "due-time-not-compacted": 10_000_000,
+    "held-item-not-compacted": 10_000_004,
     "dead-letter-lost": 10_000_172,
     "held-item-copied": 10_000_005,
     "key-forgotten": 10_000_521,
     "old-token-good": 10_000_004,
+    "late-failure-counted": 10_000_000,
+    "late-token-moves": 10_000_012,
+    "made-up-token-good": 10_000_005,
     "leases-end-at-stop": 10_000_059,
 }

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Literal
 
-from tests.simulation.history import Cancel, Delivery, LeaseChange, Put, Request
+from tests.simulation.history import Cancel, Delivery, Forgery, LeaseChange, Put, Request
 
 Change = Literal["confirm", "extend", "give back", "fail"]
 
@@ -49,7 +49,18 @@ def lease(name: str, lease_ms: int, wait_ms: int = 0) -> Request:
 
 def change(leased: Delivery, kind: Change, ms: int = 0) -> Request:
     """Show the token of a lease."""
-    word = f"{leased.reader}/{leased.token}"
+    word = "confirm" if kind == "confirm" else "change"
+    line = _line(leased.reader, leased.token, kind, ms)
+    return Request(word, leased.reader, line, lease=leased, change=LeaseChange(kind, ms))
+
+
+def forge(reader: str, token: int, kind: Change, ms: int = 0) -> Request:
+    """Show a token that nobody was given."""
+    return Request("forge", reader, _line(reader, token, kind, ms), forgery=Forgery(reader, token))
+
+
+def _line(reader: str, token: int, kind: Change, ms: int) -> bytes:
+    word = f"{reader}/{token}"
     if kind == "confirm":
         line = f"delete {word}"
     elif kind == "fail":
@@ -58,8 +69,7 @@ def change(leased: Delivery, kind: Change, ms: int = 0) -> Request:
         line = f"touch {word} {ms // 1000}" if ms and ms % 1000 == 0 else f"touch {word}/lease={ms} 0"
     else:
         line = f"touch {word}/delay={ms} 0" if ms else f"touch {word} 0"
-    word = "confirm" if kind == "confirm" else "change"
-    return Request(word, leased.reader, f"{line}\r\n".encode(), lease=leased, change=LeaseChange(kind, ms))
+    return f"{line}\r\n".encode()
 
 
 def read(name: str, *, wait_ms: int = 0, opens: bool = False, closes: bool = False, aborts: bool = False) -> Request:

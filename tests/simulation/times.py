@@ -26,6 +26,7 @@ class Times(Excuses):
         leases = [one for one in deliveries if one.kind == "lease"]
         for lease in leases:
             self._check_tokens(reader, lease, leases)
+            self._check_old_token(reader, lease, handed_out)
 
     # Delays
 
@@ -103,30 +104,68 @@ class Times(Excuses):
             return
         delays_ms = self._rules.retry_delays_ms.get(put.family)
         least_ms = min(delays_ms) if delays_ms else 0
-        from_us, rest_ms = -1, least_ms
+        due_us = -1
         shown = [change for other in all_of_it for change in other.changes if change.outcome != "not found"]
         shown = [
             change for change in shown if change.sent_us <= following.served_us and change.latest_us() >= one.sent_us
         ]
-        if one.kind == "lease" and len(shown) == 1 and shown[0] in one.changes:
-            change = shown[0]
-            if change.outcome == "done" and change.kind in ("give back", "fail"):
-                rest_ms = change.ms if change.kind == "give back" else least_ms
-                if following.sent_us >= change.answered_us:
-                    from_us = min(change.sent_us, one.sent_us + one.lease_ms * 1000)
-        elif one.kind == "lease" and not shown and following.sent_us >= one.served_us:
-            from_us = one.sent_us + one.lease_ms * 1000
+        if one.kind == "lease":
+            due_us = self._due_after_lease(one, following, shown, least_ms)
         elif one.kind == "open" and one.ending == "abort" and one.ending_answered_us >= 0 and not shown:
-            from_us = one.ending_sent_us
-        if from_us < 0 or not rest_ms:
-            return
-        if following.served_us < from_us - from_us % 1000 + rest_ms * 1000 - A_TICK_US:
+            due_us = _rested_us(one.ending_sent_us, least_ms)
+        if following.served_us < due_us:
             self._violation(
                 f"item {put.number} was delivered by {reader} at {following.served_us},"
-                f" and was to rest for {rest_ms} ms from {from_us} on at least"
+                f" and was to rest until {due_us} at least"
             )
 
+    def _due_after_lease(self, lease: Delivery, following: Delivery, shown: list[LeaseChange], least_ms: int) -> int:
+        """Before when an item surely did not wait again after an attempt; -1 = nobody can tell.
+
+        An attempt has one end, the first: of what is shown later nothing sets another time.
+        """
+        if following.sent_us < lease.served_us:
+            return -1
+        for change in shown:
+            is_end = change.kind in ("give back", "fail") and change.outcome == "done"
+            if change not in lease.changes or not is_end or following.sent_us < change.answered_us:
+                return -1
+        over_us, surely_over_us = (at_us + lease.lease_ms * 1000 for at_us in (lease.sent_us, lease.served_us))
+        first_answered_us = min((change.answered_us for change in shown), default=FOR_EVER_US)
+        dues_us = []
+        if over_us - A_TICK_US <= first_answered_us:
+            dues_us.append(_rested_us(over_us, least_ms))
+        for change in shown:
+            if change.sent_us <= min(first_answered_us, surely_over_us + A_TICK_US):
+                rest_ms = change.ms if change.kind == "give back" else least_ms
+                dues_us.append(_rested_us(min(change.sent_us, over_us), rest_ms))
+        return min(dues_us)
+
     # Leases
+
+    def _check_old_token(self, reader: str, lease: Delivery, handed_out: list[Delivery]) -> None:
+        """A token is good no more once somebody else has had the item, as far as one server can know."""
+        family, life = reader.partition("+")[0], lease.connection.life
+        if self._may_be_cut_up(family) or reader in self._history.undone or family in life.faulty_since:
+            return
+        had = [
+            one.served_us
+            for one in handed_out
+            if one is not lease and one.connection.life is life and one.sent_us > lease.served_us and one.kind != "get"
+        ]
+        for change in lease.changes if had else ():
+            is_here = change.connection is not None and change.connection.life is life
+            if is_here and change.outcome == "done" and change.sent_us > min(had):
+                self._violation(
+                    f"item {lease.put.number}, leased from {reader} at {lease.served_us}: the token was good at"
+                    f" {change.answered_us} ({change.kind}), after another had it at {min(had)}"
+                )
+
+    def _check_forged(self) -> None:
+        """Of tokens that nobody was given one in 131,072 is good, or two: two of one run are not."""
+        good = [one for one in self._history.forged if one.was_good]
+        if len(good) > 1:
+            self._violation(f"{len(good)} of {len(self._history.forged)} tokens were good that nobody was given")
 
     def _leased_until(self, lease: Delivery, from_us: int, until_us: int, without: LeaseChange | None = None) -> int:
         """Until when it surely holds, for something that was asked at one instant and carried out by another."""
@@ -296,3 +335,8 @@ class Times(Excuses):
                 continue
             if any(one.sent_us > cancel.answered_us for one in deliveries):
                 self._violation(f"item {put.number} was delivered by {reader}, cancelled at {cancel.answered_us}")
+
+
+def _rested_us(from_us: int, rest_ms: int) -> int:
+    """Before when what rests for so long from then on is not due."""
+    return from_us - from_us % 1000 + rest_ms * 1000 - A_TICK_US

@@ -80,6 +80,7 @@ class World(Host):
         if self.plan.is_timed:
             self.add("leases", len(self.history.leases))
             self.add("tokens shown", sum(len(one.changes) for one in self.history.leases))
+            self.add("tokens made up", len(self.history.forged))
             self.add("delayed puts", sum(put.delay_ms > 0 for put in self.history.puts.values()))
             self.add("puts with keys", sum(bool(put.key) for put in self.history.puts.values()))
         self.add("starts", len(lives))

@@ -176,6 +176,18 @@ def test_a_block_confirms_its_item_or_has_failed_with_it(queue: PersistentQueue)
     assert queue.remove() is None
 
 
+def test_a_block_that_raises_when_its_lease_is_over_has_failed_once(opened: Opened) -> None:
+    queue, dead = opened(max_retries=1, move_failed_to="dead"), opened("dead")
+    queue.add(b"1")
+    lease = lease_of(queue, 0.001)
+    with pytest.raises(ZeroDivisionError), lease:
+        await_item(queue)
+        raise ZeroDivisionError
+    assert lease.fail()
+    lease = lease_of(queue)
+    assert (lease.item.error_count, len(dead)) == (1, 0)
+
+
 def test_what_a_block_has_done_with_its_lease_is_not_done_again(queue: PersistentQueue) -> None:
     queue.add(b"1")
     with lease_of(queue) as lease:

@@ -40,7 +40,7 @@ def left(reader: Reader) -> list[bytes]:
 
 @pytest.fixture(params=[{}, {"journal": False}, {"sync_journal_ms": 0}, {"max_memory_size_bytes": 1}])
 def engine(make_engine: MakeEngine, request: pytest.FixtureRequest) -> Engine:
-    running = make_engine(**request.param)
+    running = make_engine(max_retries=9, **request.param)
     for data in (b"a", b"b", b"c"):
         running.put("work", data)
     running.end_turn()
@@ -200,7 +200,7 @@ def test_after_a_kill_a_token_is_good_for_the_item_that_waits_again(make_engine:
 
 
 def test_leases_go_on_over_a_stop_and_are_as_long_as_they_were(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+    engine = make_engine(max_retries=9)
     for data in (b"a", b"b", b"c"):
         engine.put("work", data)
     tokens = [take_lease(engine, ms=100), take_lease(engine, ms=1000)]

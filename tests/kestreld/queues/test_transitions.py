@@ -70,7 +70,7 @@ class Life:
     """One item with a key, on its way through states."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
-        self.engine = Engine(folder / "spool", QuickFiles(), retry_delays_ms=(DELAY_MS,), **settings)
+        self.engine = Engine(folder / "spool", QuickFiles(), **{"retry_delays_ms": (DELAY_MS,), **settings})
         self.one = self.token = 0
         self.opened: list[int] = []
 
@@ -189,3 +189,206 @@ def test_a_row(tmp_path: Path, state: str, event: str, expected: str, max_memory
     if wanted in ("delayed", "retrying", "waiting"):
         life.let_pass()
         assert life.state() == "waiting"
+
+
+# The same where a token comes when its attempt is over: what has happened before, what it is shown for, what becomes of
+# the item, and whether the token was good. An attempt has one end: nothing is counted, and no time is set, once more.
+LATE = """
+lease over         fail late          as it was   good
+lease over         give back late     as it was   good
+lease over         put off late       as it was   good
+lease over         extend late        leased      good
+lease over         confirm late       gone        good
+failed             fail twice         as it was   good
+failed             give back late     as it was   good
+failed             put off late       as it was   good
+failed             extend late        leased      good
+failed             confirm late       gone        good
+put off            fail late          as it was   good
+put off            give back late     as it was   good
+put off            put off late       as it was   good
+given back         fail late          as it was   good
+given back         put off late       as it was   good
+extended late      over again         as before   good
+leased by another  old fail           as it was   bad
+leased by another  old give back      as it was   bad
+leased by another  old extend         as it was   bad
+leased by another  old confirm        as it was   bad
+had by another     old fail           as it was   bad
+had by another     old put off        as it was   bad
+had by another     old extend         as it was   bad
+had by another     old confirm        as it was   bad
+opened by another  old fail           as it was   bad
+opened by another  old confirm        as it was   bad
+moved away         fail twice         gone        good
+never leased       made up            as it was   bad
+put off            made up            as it was   bad
+lease over         made up            as it was   bad
+leased by another  made up            as it was   bad
+"""
+MOMENTS = ["at once", "restart", "kill", "compaction"]
+# What nothing is written of: after a start a token that was given is good while the item waits, and may end an attempt.
+FORGOTTEN = {
+    *(("given back", event, moment) for event in ("fail late", "put off late") for moment in ("restart", "kill")),
+    *(("opened by another", event, moment) for event in ("old fail", "old confirm") for moment in ("restart", "kill")),
+    *(("leased by another", event, "kill") for event in ("old fail", "old give back", "old extend", "old confirm")),
+    ("moved away", "fail twice", "restart"),
+    ("moved away", "fail twice", "kill"),
+    ("extended late", "over again", "kill"),
+}
+LATE_ROWS = [
+    (before, event, line[38:50].strip(), line[50:].strip() == "good", moment)
+    for line in LATE.strip().splitlines()
+    for moment in MOMENTS
+    if ((before := line[:19].strip()), (event := line[19:38].strip()), moment) not in FORGOTTEN
+]
+SETTINGS = {
+    "retry_delays": {"retry_delays_ms": (DELAY_MS,)},
+    "max_retries": {"max_retries": 5, "retry_delays_ms": ()},
+    "both": {"retry_delays_ms": (DELAY_MS, 3 * DELAY_MS), "max_retries": 5},
+}
+
+
+class Late(Life):
+    """A life whose token is shown late. `old` is the token that is shown, `token` that of whoever has it now."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        super().__init__(folder, **settings)
+        self.old = 0
+        self.due_at_ms: int | None = None
+
+    def run_out(self, ms: int = LEASE_MS) -> None:
+        self.engine.clock.advance(ms)
+        self.engine.collection.agenda.fall_due(self.engine.clock.monotonic_ms)
+
+    def await_item(self) -> None:
+        while self.state() != "waiting":
+            self.run_out(DELAY_MS)
+
+    def come_to(self, what: str) -> None:
+        self.put()
+        if what == "never leased":
+            return
+        self.lease()
+        self.old = self.token
+        if what == "failed":
+            assert leases.fail(self.reader, self.token, self.now_ms)
+        elif what == "given back":
+            assert leases.give_back(self.reader, self.token, self.now_ms)
+        elif what == "put off":
+            assert leases.give_back(self.reader, self.token, self.now_ms, DELAY_MS)
+        elif what == "moved away":
+            assert leases.fail(self.reader, self.token, self.now_ms)
+            self.engine.configure(max_retries=1, move_failed_to="dead")
+            self.await_item()
+            self.lease()
+            self.old = self.token
+            assert leases.fail(self.reader, self.token, self.now_ms)
+        else:
+            self.run_out()
+        if what == "extended late":
+            assert leases.extend(self.reader, self.token, LEASE_MS)
+        elif what in ("leased by another", "had by another"):
+            self.await_item()
+            self.lease()
+            if what == "had by another":
+                self.run_out()
+        elif what == "opened by another":
+            self.await_item()
+            self.open()
+            self.reader.abort(self.one, self.now_ms)
+
+    def let_be(self, moment: str) -> None:
+        for _ in range(3):
+            self.engine.end_turn()
+        if moment == "restart":
+            self.engine.restart()
+        elif moment == "kill":
+            self.engine.crash()
+        elif moment == "compaction":
+            journal = self.engine.queue("work").journal
+            assert journal is not None
+            for _ in range(200):
+                if any(segment.compacted for segment in journal.segments):
+                    return
+                self.engine.put("work", b"c" * 50)
+                self.engine.end_turn()
+                self.engine.work(20)
+                for record in list(self.reader.window):
+                    if item_id(record) != self.one:
+                        self.reader.pull_out(item_id(record))
+                        self.reader.close(item_id(record))
+                self.engine.end_turn()
+            assert self.state() == "gone", "compacted"
+
+    def due(self) -> int | None:
+        """When the item is due by the monotonic clock; None when it is not held back."""
+        held = self.reader.held
+        value = None if held is None else held.later.get(self.one)
+        return None if held is None or value is None else held.due_of(value)
+
+    def show(self, event: str, token: int) -> bool:
+        word = event.removeprefix("old ").removesuffix(" late").removesuffix(" twice")
+        now_ms = self.now_ms
+        if word == "fail":
+            return leases.fail(self.reader, token, now_ms)
+        if word == "extend":
+            return leases.extend(self.reader, token, LEASE_MS)
+        if word == "confirm":
+            return leases.confirm(self.reader, token)
+        return leases.give_back(self.reader, token, now_ms, 5 * DELAY_MS if word == "put off" else 0)
+
+    def make_up(self) -> list[int]:
+        """Tokens like those that are given, of other attempts or with other digests."""
+        token = self.old or (self.one << leases._LOW_BITS | 12345 << 12 | 77)
+        return [token ^ change for change in (1, 0x800, 1 << 12, 1 << 20, 0xABC << 12 | 0x123)]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(
+    ("before", "event", "expected", "is_good", "moment"),
+    LATE_ROWS,
+    ids=[f"{row[0]}, {row[4]}, {row[1]}" for row in LATE_ROWS],
+)
+def test_a_row_of_late_tokens(
+    tmp_path: Path, before: str, event: str, expected: str, is_good: bool, moment: str, settings: str
+) -> None:
+    life = Late(tmp_path, max_journal_size_bytes=300, max_journal_overflow=2, **SETTINGS[settings])
+    life.come_to(before)
+    life.let_be(moment)
+    state, due, attempts = life.state(), life.due(), life.reader.retries.get(life.one, 0)
+    assert attempts == EVER_FAILED.get(before, 0) or state == "gone"
+    if event == "over again":
+        life.run_out()
+    elif event == "made up":
+        for token in life.make_up():
+            for word in ("fail", "give back", "put off", "extend", "confirm"):
+                assert not life.show(word, token)
+    else:
+        assert life.show(event, life.old) == is_good
+    if expected in ("leased", "gone"):
+        assert life.state() == expected
+    else:
+        after_failure = "waiting" if settings == "max_retries" else "retrying"
+        assert life.state() == (after_failure if expected == "as before" else state)
+        assert expected == "as before" or life.due() == due
+    if expected != "gone":
+        assert life.reader.retries.get(life.one, 0) == attempts
+    for _ in range(2):
+        life.engine.end_turn()
+    life.engine.crash()
+    if expected == "gone":
+        assert life.state() == "gone"
+    elif expected == "as it was":
+        assert life.reader.retries.get(life.one, 0) == attempts
+        assert life.due() == due or life.due() is None
+
+
+EVER_FAILED = {
+    "lease over": 1,
+    "failed": 1,
+    "extended late": 1,
+    "leased by another": 1,
+    "had by another": 2,
+    "opened by another": 2,
+}

@@ -86,24 +86,86 @@ def test_retries_are_counted_over_new_segments_and_kills(tmp_path: Path) -> None
     assert engine.drain("dead") == [b"poison"]
 
 
-def test_an_item_whose_move_a_kill_cuts_short_has_not_its_retries_over_again(tmp_path: Path) -> None:
-    """A segment was begun while it was on its way: it may be in both queues then, and moves at the next failure."""
-    engine = Engine(tmp_path, QuickFiles(), max_retries=1, move_failed_to="dead")
-    engine.put(WORK, b"poison")
+@pytest.mark.parametrize("retry_delays_ms", [(), (60_000,)])
+@pytest.mark.parametrize("rolls", [False, True])
+def test_a_start_moves_on_what_a_kill_has_kept_from_it(
+    tmp_path: Path, rolls: bool, retry_delays_ms: tuple[int, ...]
+) -> None:
+    """The count is in the commit that begins the move: nobody gets the item again, and it may be in both queues."""
+    engine = Engine(
+        tmp_path, QuickFiles(), max_retries=1, move_failed_to="dead", retry_delays_ms=retry_delays_ms, sync_journal_ms=0
+    )
+    engine.put(WORK, b"poison", b"good")
     engine.end_turn()
     for _ in range(2):
-        engine.reader(WORK).abort(opened(engine, WORK), engine.clock.wall_ms)
-    queue = engine.queue(WORK)
-    assert queue.journal is not None
-    engine.commit.run()
+        one = opened(engine, WORK)
+        assert one == 1
+        engine.reader(WORK).abort(one, engine.clock.wall_ms)
+        queue = engine.queue(WORK)
+        engine.commit.run()
+        if not engine.reader(WORK).gone:
+            engine.end_turn()
+            engine.clock.advance(60_000)
+            engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
     assert engine.reader(WORK).gone, "what says that it has left goes with the next commit"
-    queue.journal.start_segment(queue.checkpoint())
+    assert queue.journal is not None
+    if rolls:
+        queue.journal.start_segment(queue.checkpoint())
     engine.crash()
+    engine.end_turn()
+    assert engine.items(WORK) == 1
+    engine.end_turn()
+    engine.crash()
+    assert engine.drain(WORK) == [b"good"]
+    assert engine.drain("dead") == [b"poison"] * 2
+
+
+def test_what_the_dead_letter_queue_refuses_at_a_start_waits_for_its_time(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, QuickFiles(), retry_delays_ms=(1000,))
+    engine.put(WORK, b"1", b"2")
+    engine.put("dead", b"0")
+    for _ in range(2):
+        for one in [opened(engine, WORK), opened(engine, WORK)]:
+            engine.reader(WORK).abort(one, engine.clock.wall_ms)
+        engine.end_turn()
+        engine.end_turn()
+        if engine.reader(WORK).retries[1] != 2:
+            engine.clock.advance(1000)
+            engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    engine.config = engine._config({"dead": {"max_items": 1}}, {"max_retries": 1, "move_failed_to": "dead"})
+    engine.crash()
+    assert engine.take(WORK) is None
+    engine.clock.advance(1000)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.drain(WORK) == [b"1", b"2"]
+    assert engine.drain("dead") == [b"0"]
+
+
+@pytest.mark.parametrize("settings", [{"max_retries": 3}, {"retry_delays_ms": (5,)}])
+def test_a_failure_that_was_answered_is_counted_after_a_kill(tmp_path: Path, settings: dict[str, object]) -> None:
+    """Also the first of a journal, whose record of the delay waits for a segment that may have one."""
+    engine = Engine(tmp_path, QuickFiles(), **settings)
+    engine.put(WORK, b"1")
+    engine.end_turn()
     engine.reader(WORK).abort(opened(engine, WORK), engine.clock.wall_ms)
+    engine.commit.run()
+    engine.crash()
+    assert engine.reader(WORK).retries == {1: 1}
+
+
+def test_without_max_retries_and_retry_delays_nothing_is_counted_or_written(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, QuickFiles())
+    engine.put(WORK, b"1")
     engine.end_turn()
+    reader = engine.reader(WORK)
+    size = engine.segments(WORK)[0].stat().st_size
+    one = opened(engine, WORK)
+    reader.begin_lease(one, 1000, "somebody")
+    reader.fail(one, engine.clock.wall_ms)
     engine.end_turn()
-    assert engine.drain(WORK) == []
-    assert set(engine.drain("dead")) == {b"poison"}
+    assert reader.retries == {}
+    assert engine.segments(WORK)[0].stat().st_size == size
+    assert opened(engine, WORK) == one
 
 
 @pytest.mark.parametrize("journal", [True, False])
