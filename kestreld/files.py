@@ -134,6 +134,11 @@ class FileLayer:
             must_be_the_systems(error)
             return False
 
+    def free_bytes(self, path: str) -> int:
+        """What can still be written to the file system that `path` is on, quotas aside."""
+        found = os.statvfs(path)
+        return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+
     def modified_at_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 

@@ -37,8 +37,8 @@ class Journal(Descriptors):
         "_sync_note", "begun_with", "checkpoint_bytes", "clock", "compact_again_at_ms", "distrusted", "failed",
         "failed_at_ms", "filled", "floor_on_disk", "folder", "folder_unsynced", "is_sync_failed", "journal_id",
         "leftover", "leftover_unsynced", "make_room", "marker", "marker_refused", "names_unsynced", "queue",
-        "retiring", "segments", "sync_untold", "sync_us", "synced_number", "syncing", "unproven", "unsynced",
-        "version", "written_to",
+        "refused_bytes", "retiring", "segments", "sync_untold", "sync_us", "synced_number", "syncing", "unproven",
+        "unsynced", "version", "written_to",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,7 @@ class Journal(Descriptors):
         self.version = max([segment.version for segment in self.segments], default=1)  # of the next segment
         self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
         self.failed_at_ms = 0
+        self.refused_bytes = 0  # the most that the disk has refused to write since
         self.is_sync_failed = False  # why: nobody knows what of the live segment is on disk, and nobody asks again
         self.sync_untold = False  # a sync failed, and the disk did not take the note of that for the next process
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
@@ -143,7 +144,7 @@ class Journal(Descriptors):
         except OSError as error:
             must_be_the_systems(error)
             self._cut_back(start)
-            raise self._fail(error, "write") from error
+            raise self._fail(error, "write", len(data)) from error
         self._sync_note = -1
         self.unsynced = self.written_to = True
         live.used_bytes = start + len(data)
@@ -167,7 +168,7 @@ class Journal(Descriptors):
             if not size:
                 return 0  # `write` makes room, or says why there is none
             self._cut_back(live.used_bytes)
-            raise self._fail(error, "write") from error
+            raise self._fail(error, "write", len(record)) from error
         self.unsynced = self.written_to = True
         at = live.used_bytes
         if at >= live.mark_at:
@@ -192,12 +193,13 @@ class Journal(Descriptors):
             except OSError as error:
                 must_be_the_systems(error)
 
-    def _fail(self, error: OSError, doing: str) -> JournalFailed:
+    def _fail(self, error: OSError, doing: str, size_bytes: int = 0) -> JournalFailed:
         reason = f"{doing} failed: {error.strerror or error}"
         self.failed = JournalFailed(
             self.live.path if self.segments else self.folder, reason, disk_full=error.errno in DISK_FULL
         )
         self.failed_at_ms = self.clock.monotonic_ms
+        self.refused_bytes = max(size_bytes, self.refused_bytes)
         return self.failed
 
     def start_segment(self, checkpoint: Checkpoint, skip: int = 0, filled: int = -1, unsaid: bytes = b"") -> None:
@@ -230,7 +232,7 @@ class Journal(Descriptors):
             fd = self._make_file(segment.path, data)
         except OSError as error:
             must_be_the_systems(error)
-            raise self._fail(error, "creating a segment") from error
+            raise self._fail(error, "creating a segment", len(data)) from error
         if filled >= 0:
             self.filled[filled] = self.live
         elif self.segments and self.unsynced and not self.is_sync_failed:
@@ -239,7 +241,7 @@ class Journal(Descriptors):
         self._write_fd = fd
         self.segments.append(segment)
         self.checkpoint_bytes = len(data)
-        self.failed = None
+        self.failed, self.refused_bytes = None, 0
         self.is_sync_failed = self.sync_untold = False
         self.unsynced = self.names_unsynced = True
         self._sync_note = -1

@@ -3,6 +3,8 @@
 Whatever may take long is a generator that gives way often, and is run in slices.
 """
 
+from typing import Final
+
 from kestreld.errors import JournalFailed
 from kestreld.files import must_be_the_systems
 from kestreld.journal.journal import Journal
@@ -13,6 +15,8 @@ from kestreld.queues.compactor import Compactor
 from kestreld.queues.queue import Queue, as_queues
 from kestreld.queues.retirement import REPORT_EVERY_MS, Retirement
 from kestreld.queues.slices import Slices, Work
+
+REFUSALS_MAX: Final = 16  # in a round: with a full disk there may be thousands of queues to try
 
 
 class Maintenance:
@@ -29,6 +33,7 @@ class Maintenance:
         self._compactor = Compactor(collection, slices, self._roll, self.retirement.drop_dead)
         self._getting_marked: Journal | None = None  # whose sync is the latest that was for the marker alone
         self._memory_reported_at_ms = -REPORT_EVERY_MS
+        self._gone_on: list[Queue] = []  # in the round before: behind what a full disk had refused
         for queue in collection.families.values():
             self.retirement.drop_dead(queue)  # what a compaction had replaced when the server stopped
 
@@ -170,8 +175,11 @@ class Maintenance:
 
     def round(self) -> Work:
         """Look after every family once, one a step: files taken away, segments that have died; and the trash."""
+        full: list[Queue] = []
         for queue in list(self._collection.families.values()):
             journal = queue.journal
+            if journal is not None and journal.failed is not None and journal.failed.disk_full:
+                full.append(queue)
             if journal is not None and (problem := journal.look()) is not None:
                 queue.review_next_put()
                 self._report(f"{queue.name}: {problem}; puts are refused until a reload or a restart")
@@ -191,7 +199,38 @@ class Maintenance:
                 yield None
         if self._collection.memory.is_short:
             self._report_memory()
+        yield from self._try_full_disk(full)
         yield from self._collection.trash.expire()
+
+    def _try_full_disk(self, full: list[Queue]) -> Work:
+        """See whether a full disk has room again, for the queues first that were not tried for longest."""
+        gone_on, self._gone_on = self._gone_on, []
+        for queue in gone_on:
+            queue.has_gone_on()
+            yield None
+        free_bytes = self._free_bytes() if full else 0
+        refused = 0
+        for queue in sorted(full, key=_failed_at_ms):
+            journal = queue.journal
+            if journal is None or journal.failed is None or queue.stopped is not None:
+                continue
+            if journal.refused_bytes > free_bytes:
+                continue  # a segment that begins may take less: puts would be refused again
+            try:
+                if queue.try_again(journal.failed):
+                    self._gone_on.append(queue)
+            except JournalFailed:
+                refused += 1
+            if refused >= REFUSALS_MAX:
+                return
+            yield None
+
+    def _free_bytes(self) -> int:
+        try:
+            return self._files.free_bytes(self._collection.spool)
+        except OSError as error:
+            must_be_the_systems(error)
+            return 0
 
     def _get_marked(self, queue: Queue, journal: Journal) -> None:
         """Have the marker name a live segment that nothing else puts on disk; of one journal after the other."""
@@ -208,3 +247,7 @@ class Maintenance:
 
     def is_compacting(self, queue: Queue) -> bool:
         return self._compactor.is_compacting(queue)
+
+
+def _failed_at_ms(queue: Queue) -> int:
+    return queue.journal.failed_at_ms if queue.journal is not None else 0

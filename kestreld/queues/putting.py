@@ -259,7 +259,9 @@ class Putting(Family):
         if size > RECORD_BYTES_MAX:
             return False
         if self.journal is not None and self.journal.failed is not None:
-            self._reopen(self.journal.failed)
+            failed = self.journal.failed
+            if not self.try_again(failed):
+                raise failed
         now_ms = self.clock.wall_ms
         targets = list(self.readers.values()) if only is None else [only]
         for reader in targets:
@@ -297,16 +299,26 @@ class Putting(Family):
                 room = -1
         self.put_budget = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
 
-    def _reopen(self, failed: JournalFailed) -> None:
-        """Go on in a new segment if a full disk may have room again. Raises the failure if it is still there."""
+    def try_again(self, failed: JournalFailed) -> bool:
+        """Go on in a new segment if a full disk may have room again; False where that is not so, or it is too early.
+
+        Raises JournalFailed where there is none yet.
+        """
         assert self.journal is not None
         waited_ms = self.clock.monotonic_ms - self.journal.failed_at_ms
         is_syncing = self.sync.syncing_commit is not None
         if not failed.disk_full or waited_ms < RETRY_FULL_DISK_MS or self.pending or is_syncing:
-            raise failed
+            return False
         self.go_on()
         if self._written_again not in self.followers:
             self.followers.append(self._written_again)
+        return True
+
+    def has_gone_on(self) -> None:
+        """The disk has had time to refuse what was put behind a failed segment, if anything was."""
+        if self._written_again in self.followers:
+            self.followers.remove(self._written_again)
+            self._written_again()
 
     def _written_again(self) -> None:
         """The first commit behind a failed segment has settled, or the queue has gone or stopped meanwhile."""

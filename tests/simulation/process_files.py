@@ -159,6 +159,10 @@ class ProcessFiles(FileLayer):
     def size_bytes(self, path: str) -> int:
         return len(self._file(path).data)
 
+    def free_bytes(self, path: str) -> int:
+        capacity_bytes = self.disk.capacity_bytes
+        return 1 << 40 if capacity_bytes is None else max(capacity_bytes - self.disk.used_bytes(), 0)
+
     def modified_at_ms(self, path: str) -> int:
         self._file(path)
         return 0

@@ -180,9 +180,14 @@ def test_a_block_that_raises_when_its_lease_is_over_has_failed_once(opened: Open
     queue, dead = opened(max_retries=1, move_failed_to="dead"), opened("dead")
     queue.add(b"1")
     lease = lease_of(queue, 0.001)
-    with pytest.raises(ZeroDivisionError), lease:
-        await_item(queue)
-        raise ZeroDivisionError
+
+    def work() -> None:
+        with lease:
+            await_item(queue)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
     assert lease.fail()
     lease = lease_of(queue)
     assert (lease.item.error_count, len(dead)) == (1, 0)

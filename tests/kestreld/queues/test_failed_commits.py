@@ -1,6 +1,7 @@
 """A disk that refuses: the n-th call fails, for every n. What was acknowledged stays, what was not is undone."""
 
 import errno
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import item_data
 from kestreld.queues.commit import PendingCommit
+from kestreld.queues.maintenance import REFUSALS_MAX
 from kestreld.queues.slices import WAITS
 from tests.support.engine import Engine, LateFiles, QuickFiles, read_range
 from tests.support.faulty_files import FULL, FaultyFiles
@@ -473,6 +475,56 @@ def test_a_get_and_the_put_that_leaves_a_failed_segment_behind_are_answered_in_o
     assert pending_commit.pending
     files.finish_background()
     assert not pending_commit.pending
+
+
+@pytest.mark.parametrize("sync_ms", [None, 0])
+def test_once_a_second_some_of_the_queues_of_a_full_disk_are_tried_and_its_recovery_is_logged_once(
+    tmp_path: Path, sync_ms: int | None
+) -> None:
+    def second() -> None:
+        engine.clock.advance(1000)
+        engine.work(200)
+        engine.end_turn()
+        files.finish_background()
+
+    def failed() -> int:
+        return sum(
+            one.journal is not None and one.journal.failed is not None for one in engine.collection.families.values()
+        )
+
+    names = [f"q{number}" for number in range(2 * REFUSALS_MAX + 5)]
+    files = FaultyFiles(errno.ENOSPC, FULL, stays=True)
+    engine = Engine(tmp_path, files, sync_journal_ms=sync_ms)
+    for name in names:
+        engine.put(name, b"kept")
+    engine.end_turn()
+    files.finish_background()
+    files.fail_from(1)
+    for name in names:
+        engine.put(name, b"refused")
+    assert len(engine.end_turn()) == len(names)
+    engine.log.clear()
+    tried = set()
+    for _ in range(3):
+        since_ms, files.calls = engine.clock.monotonic_ms, 0
+        second()
+        assert files.calls == REFUSALS_MAX
+        tried |= {name for name in names if engine.queue(name).journal.failed_at_ms > since_ms}
+    assert tried == set(names), "each gets its turn"
+    assert engine.log == []
+    files.mend()
+    second()
+    assert failed() == 0
+    assert engine.take("q1") == b"kept"
+    engine.put("q1", b"again")
+    engine.end_turn()
+    files.finish_background()
+    for _ in range(3):
+        second()
+    assert Counter(engine.log) == Counter(f"{name}: journal writes succeed again; puts are accepted" for name in names)
+    engine.crash()
+    assert engine.drain("q1") == [b"again"]
+    assert engine.drain("q2") == [b"kept"]
 
 
 @pytest.mark.parametrize("sync_fails", [True, False])
