@@ -4,7 +4,7 @@ _kestrelctl_options() { # of command $1
     case $1 in
         '') echo '--server -s --context -c --timeout --user --password-file --tls --ca --cert --key --version -h --help' ;;
         'put') echo '--lines --null --length-prefixed --expire --delay --key --server -s --timeout --context -c --user --password-file --tls --ca --cert -h --help' ;;
-        'get') echo '-n --all --wait --exec --lease --empty-ok --raw --lines --null --length-prefixed --json --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
+        'get') echo '-n --all --wait --exec --lease --empty-ok --no-create --raw --lines --null --length-prefixed --json --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'peek') echo '--wait --empty-ok --origin --raw --lines --null --length-prefixed --json --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'items') echo '--offset --limit --all --grep --state --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'tail') echo '--follow -f -n --raw --lines --null --length-prefixed --json --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;

@@ -135,6 +135,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l wait -r -f -d 'Wait this 
 complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l exec -r -f -a '(__fish_complete_command)' -d 'Run CMD in /bin/sh with the item on its stdin; take the item if it exits 0.'
 complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l lease -r -f -d 'Lease the item for so long; with --exec the lease is extended while CMD runs.'
 complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l empty-ok -d 'Exit 0 instead of 1 or 124 when there is no item.'
+complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l no-create -d 'Exit 1 when there is no such queue, instead of creating it.'
 complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l raw -d 'Framing: raw bytes (default for one item).'
 complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l lines -d 'Framing: a newline after each item (default for several).'
 complete -c kestrelctl -n '__kestrelctl_at \'get\'' -l null -d 'Framing: a zero byte after each item (xargs -0).'

@@ -1,13 +1,16 @@
 """kestrelctl get"""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import EmptyOkOption, Frames, QueueArgument, Remote, WaitOption, span_ms
 from kestrelctl.items.delivering import give_to_command, give_to_stdout, no_item, take_from_any, take_leases
 from kestrelctl.items.framing import Framing
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from kestrelctl.remote.cluster import Cluster
 
 
 def get(
@@ -34,6 +37,9 @@ def get(
         ),
     ] = None,
     empty_ok: EmptyOkOption = False,
+    no_create: Annotated[
+        bool, option("--no-create", help="Exit 1 when there is no such queue, instead of creating it.")
+    ] = False,
 ) -> None:
     """Take one item, or several, and write them to stdout.
 
@@ -47,6 +53,8 @@ def get(
     takes to confirm it. Servers that know no leases refuse them, exit 77, and nothing is taken.
 
     Of a context with several servers one is asked at random, then the others while there is none.
+
+    A queue that is not there is created and stays, as consumers may come before producers do; --no-create refuses it.
 
     Exit 1 when there was no item, 124 when --wait is over without one.
     """
@@ -63,6 +71,8 @@ def get(
     several = take_all or (number or 1) > 1
     framing = frames.framing(Framing.LINES if several else Framing.RAW)
     cluster = remote.cluster()
+    if no_create:
+        _leave_out_those_without(cluster, queue)
     give = give_to_stdout(framing, several=several)
     limit = None if take_all else number or 1
     if lease is not None:
@@ -77,3 +87,16 @@ def get(
         )
     if not taken and not empty_ok:
         raise no_item(queue, waited=bool(wait))
+
+
+def _leave_out_those_without(cluster: "Cluster", queue: str) -> None:
+    """The servers that do not have the queue. Raises Failure when none has it."""
+    from kestrelctl.commands.dropping import no_such_queue
+
+    having = {address for address, figures in cluster.each(lambda one: one.queue_stats(os.fsencode(queue))) if figures}
+    for client in [one for one in cluster.clients if one.address not in having]:
+        client.close()
+        cluster.clients.remove(client)
+    if not cluster.clients:
+        cluster.end()
+        raise no_such_queue(queue)

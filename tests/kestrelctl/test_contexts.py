@@ -154,6 +154,16 @@ def test_stats_with_a_context_imports_nothing_that_is_slow_to_start(both: Kestre
 # Several servers as one
 
 
+def test_a_queue_is_created_at_no_server_if_that_is_not_wanted(
+    both: Kestrelctl, daemon: Daemon, second: Daemon, queue: str
+) -> None:
+    assert both("get", queue, "--no-create").code == 1
+    assert on(both, second.address, "put", queue, "x") == b""
+    assert both("get", queue, "--no-create").out == b"x"
+    assert both("get", queue, "--no-create").code == 1
+    assert on(both, daemon.address, "ls", queue, "-o", "name") == b""
+
+
 def test_figures_of_a_queue_are_added_up_or_shown_for_each_server(
     both: Kestrelctl, daemon: Daemon, second: Daemon, queue: str
 ) -> None:

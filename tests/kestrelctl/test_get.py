@@ -40,6 +40,18 @@ def test_a_wait_ends_with_the_item_and_may_be_longer_than_the_time_out(kestrelct
     assert (waiting.returncode, out) == (0, b"at last")
 
 
+@pytest.mark.parametrize("options", [[], ["--wait", "1h"], ["--lease", "1s", "--json"]])
+def test_a_queue_that_is_not_there_is_not_created_if_that_is_not_wanted(
+    kestrelctl: Kestrelctl, queue: str, options: list[str]
+) -> None:
+    refused = kestrelctl("get", queue, "--no-create", *options)
+    assert (refused.code, refused.out, refused.err) == (1, b"", f"kestrelctl: no such queue: {queue}\n")
+    assert kestrelctl("ls", queue).code == 1
+    kestrelctl("put", queue, "x")
+    assert b"x" in kestrelctl("get", queue, "--no-create", *options).out
+    assert kestrelctl("get", queue, "--no-create").err == ""
+
+
 def test_several_items_come_on_lines_unless_told_otherwise(kestrelctl: Kestrelctl, queue: str) -> None:
     kestrelctl("put", queue, "--lines", stdin=b"1\n2\n3\n4\n5\n6\n7\n")
     assert kestrelctl("get", queue, "-n", "2").out == b"1\n2\n"
