@@ -31,10 +31,10 @@ def cluster_status(
 ) -> None:
     """Check the health of a cluster, asking every node that can be reached.
 
-    A node that does not answer others, a spool that was copied, a job log that cannot be written, and all nodes leaving
-    are critical.
-    Tables of nodes that disagree, missing links, nodes that lag or cannot be asked from here, and fewer than three
-    copies of a job without REPLICATE (two in a cluster of two) are warnings.
+    Half of the nodes or more that do not answer others, a spool that was copied, a job log that cannot be written, and
+    all nodes leaving are critical. Fewer nodes that do not answer others, tables of nodes that disagree, missing links,
+    nodes that lag or cannot be asked from here, and fewer than three copies of a job without REPLICATE (two in a
+    cluster of two) are warnings. `check` says the same of what one node sees.
 
     jobs are all that a node holds, copies included; acked those of which not all nodes know that they are acknowledged;
     lag_ms is the longest round trip of a ping from another node.

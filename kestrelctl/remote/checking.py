@@ -4,12 +4,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kestrelctl.remote.patterns import alike
 from kestrelctl.remote.stopped import JOBS_REMEDY, repair_command
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import QueueBlock
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SHOWN_FINDINGS_MAX: Final = 5
 JOBS_CRITICAL_PERCENT: Final = 95
@@ -25,6 +28,18 @@ class State(IntEnum):
     WARNING = 1
     CRITICAL = 2
     UNKNOWN = 3
+
+
+class Finding(NamedTuple):
+    """Something that is wrong."""
+
+    state: State
+    words: str
+
+
+def worst_first(findings: Iterable[Finding]) -> list[str]:
+    """Their words: what is critical comes first, as only some may be shown."""
+    return [one.words for one in sorted(findings, key=lambda one: -one.state)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +62,15 @@ class CheckedQueue:
     items: int | None = None  # None = there is no such queue
     oldest_ms: int | None = None  # how long the head item has waited; of an old Kestrel: how long the last one had
     waiters: int | None = None
-    findings: list[str] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[str]:
+        return worst_first(self.found)
 
     def find(self, state: State, words: str) -> None:
         self.state = max(self.state, state)
-        self.findings.append(words)
+        self.found.append(Finding(state, words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,51 +110,58 @@ def judge(
     queues = [_judge_queue(name, by_name.get(name), limits) for name in dict.fromkeys(names)]
     jobs = [_judge_jobs(address, figures) for address, figures in counters if "jobs_memory_level" in figures]
     state = max([queue.state for queue in queues] + [one.state for one in jobs], default=State.OK)
-    found = [f"{queue.queue}: {words}" for queue in queues for words in queue.findings]
-    words = _some(found + [f"jobs of {one.server}: {one.words}" for one in jobs if one.words])
+    found = [Finding(one.state, f"{queue.queue}: {one.words}") for queue in queues for one in queue.found]
+    found += [Finding(one.state, f"jobs of {one.server}: {one.words}") for one in jobs if one.words]
+    words = _some(worst_first(found))
     items = sum(queue.items or 0 for queue in queues)
     return HealthReport(server, state, words or f"{len(queues)} queues with {items} items", queues, jobs)
 
 
 def _judge_jobs(server: str, figures: Mapping[str, int | str]) -> CheckedJobs:
     level, used_bytes, limit_bytes = (int(figures[f"jobs_memory_{name}"]) for name in ("level", "bytes", "limit_bytes"))
-    found: list[tuple[State, str]] = []
+    found: list[Finding] = []
     if figures.get("jobs_stopped"):
-        found.append((State.CRITICAL, f"stopped: their log is corrupt; {JOBS_REMEDY}"))
+        found.append(Finding(State.CRITICAL, f"stopped: their log is corrupt; {JOBS_REMEDY}"))
     elif figures.get("jobs_log_failed"):
-        found.append((State.CRITICAL, "their log cannot be written"))
+        found.append(Finding(State.CRITICAL, "their log cannot be written"))
     elif level:
         state = State.CRITICAL if level >= JOBS_CRITICAL_PERCENT else State.WARNING
-        found.append((state, f"more than {level} % of maxmemory are used: {used_bytes} of {limit_bytes} bytes"))
+        found.append(Finding(state, f"more than {level} % of maxmemory are used: {used_bytes} of {limit_bytes} bytes"))
     found += cluster_findings(figures)
     return CheckedJobs(
         server,
-        max([state for state, _ in found], default=State.OK),
+        max([one.state for one in found], default=State.OK),
         int(figures["jobs_registered"]),
         used_bytes,
         limit_bytes,
         level,
-        "; ".join([words for _, words in found]),
+        "; ".join(worst_first(found)),
         int(figures.get("jobs_cluster_size", 1)),
         int(figures.get("jobs_cluster_down", 0)),
     )
 
 
-def cluster_findings(figures: Mapping[str, int | str]) -> list[tuple[State, str]]:
+def state_of_down(down: int, nodes: int) -> State:
+    """How bad it is that so many of the nodes of a cluster do not answer others: while most do, jobs are served."""
+    return State.CRITICAL if 2 * down >= nodes else State.WARNING
+
+
+def cluster_findings(figures: Mapping[str, int | str]) -> list[Finding]:
     """What a node sees that is wrong with its cluster."""
-    found: list[tuple[State, str]] = []
+    found: list[Finding] = []
     names = ("size", "down", "strangers", "copied_spools")
     size, down, strangers, copied = (int(figures.get(f"jobs_cluster_{name}", 0)) for name in names)
     if copied:
-        found.append((State.CRITICAL, "a spool was copied: two nodes have one id; see kestrelctl cluster status"))
+        found.append(
+            Finding(State.CRITICAL, "a spool was copied: two nodes have one id; see kestrelctl cluster status")
+        )
     if down:
-        state = State.CRITICAL if 2 * down >= size else State.WARNING
-        found.append((state, f"other nodes down: {down} of {size - 1}"))
+        found.append(Finding(state_of_down(down, size), f"other nodes down: {down} of {size - 1}"))
     if strangers:
-        found.append((State.WARNING, f"other nodes that do not know this one: {strangers} of {size - 1}"))
+        found.append(Finding(State.WARNING, f"other nodes that do not know this one: {strangers} of {size - 1}"))
     copies = int(figures.get("jobs_default_copies", size))
     if copies < min(COPIES_WANTED, size):
-        found.append((State.WARNING, too_few_copies(copies, size)))
+        found.append(Finding(State.WARNING, too_few_copies(copies, size)))
     return found
 
 
@@ -227,10 +253,16 @@ def _blank(limit: int | None, suffix: str = "") -> str:
     return "" if limit is None else f"{limit}{suffix}"
 
 
+def as_object(one: "DataclassInstance", findings: list[str]) -> dict[str, Any]:
+    """For JSON, where findings are words."""
+    return {"findings" if key == "found" else key: value for key, value in asdict(one).items()} | {"findings": findings}
+
+
 def as_json(verdict: HealthReport) -> str:
     # age_ms is what oldest_ms was called first.
     queues = [
-        asdict(queue) | {"state": queue.state.name.lower(), "age_ms": queue.oldest_ms} for queue in verdict.queues
+        as_object(queue, queue.findings) | {"state": queue.state.name.lower(), "age_ms": queue.oldest_ms}
+        for queue in verdict.queues
     ]
     jobs = [asdict(one) | {"state": one.state.name.lower()} for one in verdict.jobs]
     record = {

@@ -2,17 +2,21 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from kestrelctl.remote.checking import (
     COPIES_WANTED,
     JOBS_CRITICAL_PERCENT,
     UNKNOWN_CODES,
+    Finding,
     State,
+    as_object,
     nagios_line,
     quoted_label,
+    state_of_down,
     too_few_copies,
+    worst_first,
 )
 from kestrelctl.remote.job_cluster import ClusterView, Member, NodeView
 from kestrelctl.shell.exit_codes import Failure
@@ -38,11 +42,15 @@ class CheckedNode:
     lag_us: int | None = None  # the longest that another node has for it
     queued_bytes: int | None = None  # which wait at others to be sent to it
     version: str = ""
-    findings: list[str] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[str]:
+        return worst_first(self.found)
 
     def find(self, state: State, words: str) -> None:
         self.state = max(self.state, state)
-        self.findings.append(words)
+        self.found.append(Finding(state, words))
 
     def row(self) -> dict[str, Cell]:
         """For a table."""
@@ -64,28 +72,36 @@ class ClusterReport:
     state: State
     words: str
     nodes: list[CheckedNode]
-    findings: list[str] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)  # of the cluster as a whole
     default_copies: int | None = None  # of a job that is added without REPLICATE now
+
+    @property
+    def findings(self) -> list[str]:
+        return worst_first(self.found)
+
+    @property
+    def all_found(self) -> list[str]:
+        """Those of nodes, too."""
+        of_nodes = [
+            Finding(one.state, f"{node.address or node.id}: {one.words}") for node in self.nodes for one in node.found
+        ]
+        return worst_first([*self.found, *of_nodes])
 
 
 def judge(server: str, view: ClusterView) -> ClusterReport:
     """`server` is the node that was asked first."""
     nodes = [_Judge(view, member).node for member in view.members.values()]
-    findings, state = list[str](), State.OK
+    found: list[Finding] = []
     copies = [number for one in view.nodes if (number := one.number("default_copies")) is not None]
     if copies and min(copies) < min(COPIES_WANTED, len(nodes)):
-        state = State.WARNING
-        findings.append(too_few_copies(min(copies), len(nodes)))
+        found.append(Finding(State.WARNING, too_few_copies(min(copies), len(nodes))))
     if all("leaving" in one.members[one.id].flags for one in view.nodes):
-        state = State.CRITICAL
-        findings = ["all nodes are leaving, and take no jobs"]
-    if copied := sorted({words for one in view.nodes for words in one.copied_spools}):
-        state = State.CRITICAL
-        findings += copied
-    state = max([state, *[node.state for node in nodes]])
-    found = findings + [f"{node.address or node.id}: {words}" for node in nodes for words in node.findings]
-    words = "; ".join(found) or _all_is_well(nodes)
-    return ClusterReport(server, state, words, nodes, findings, min(copies, default=None))
+        found = [Finding(State.CRITICAL, "all nodes are leaving, and take no jobs")]
+    found += [Finding(State.CRITICAL, words) for words in sorted({w for one in view.nodes for w in one.copied_spools})]
+    state = max([State.OK, *[one.state for one in found], *[node.state for node in nodes]])
+    report = ClusterReport(server, state, "", nodes, found, min(copies, default=None))
+    report.words = "; ".join(report.all_found) or _all_is_well(nodes)
+    return report
 
 
 def _all_is_well(nodes: Sequence[CheckedNode]) -> str:
@@ -99,6 +115,11 @@ def unanswered(server: str, failure: Failure) -> ClusterReport:
         return ClusterReport(server, State.WARNING, f"{server} {READS_LOG}", [])
     state = State.UNKNOWN if failure.code in UNKNOWN_CODES else State.CRITICAL
     return ClusterReport(server, state, failure.words, [])
+
+
+def _down_at(view: ClusterView, node_id: str) -> list[str]:
+    """The nodes that it does not answer."""
+    return [one.place for one in view.nodes if (seen := one.members.get(node_id)) and seen.is_down]
 
 
 class _Judge:
@@ -118,7 +139,12 @@ class _Judge:
         self._judge_links()
 
     def _down_at(self) -> list[str]:
-        return [one.place for one in self._others if (seen := one.members.get(self.node.id)) and seen.is_down]
+        return _down_at(self._view, self.node.id)
+
+    @property
+    def _state_of_down(self) -> State:
+        down = sum(bool(_down_at(self._view, node_id)) for node_id in self._view.members)
+        return state_of_down(down, len(self._view.members))
 
     def _judge_silent(self, member: Member) -> None:
         """A node that could not be asked."""
@@ -131,7 +157,7 @@ class _Judge:
             has_failed = any("fail" in one.members[node.id].flags for one in self._others if node.id in one.members)
             node.condition = "down" if has_failed else "suspected"
             why = f": {problems[0]}" if problems else ""
-            node.find(State.CRITICAL, f"does not answer {', '.join(down_at)}{why}")
+            node.find(self._state_of_down, f"does not answer {', '.join(down_at)}{why}")
         elif " refused: LOADING " in reason:
             node.condition = "loading"
             node.find(State.WARNING, READS_LOG)
@@ -161,7 +187,7 @@ class _Judge:
         node = self.node
         if down_at := self._down_at():
             node.condition = "suspected"
-            node.find(State.CRITICAL, f"answers here, but not {', '.join(down_at)}")
+            node.find(self._state_of_down, f"answers here, but not {', '.join(down_at)}")
         if unknown_at := [one.place for one in self._others if one.id in own.ids and node.id not in one.ids]:
             node.find(State.WARNING, f"is not known to {', '.join(unknown_at)}")
         elif strangers := [one.place for one in self._others if one.id not in own.ids and node.id not in one.ids]:
@@ -202,15 +228,10 @@ class _Judge:
 
 def as_text(report: ClusterReport) -> str:
     """The verdict, and a line for each thing that was found; the rows of nodes follow it."""
-    lines = [f"CLUSTER {report.state.name} - {report.words}"] if not _found(report) else []
-    if not lines:
-        lines = [f"CLUSTER {report.state.name}", *[f"  {words}" for words in _found(report)]]
+    lines = [f"CLUSTER {report.state.name}", *[f"  {words}" for words in report.all_found]]
+    if len(lines) == 1:
+        lines = [f"{lines[0]} - {report.words}"]
     return "\n".join(lines) + "\n"
-
-
-def _found(report: ClusterReport) -> list[str]:
-    of_nodes = [f"{node.address or node.id}: {words}" for node in report.nodes for words in node.findings]
-    return report.findings + of_nodes
 
 
 def as_nagios(report: ClusterReport) -> str:
@@ -219,13 +240,13 @@ def as_nagios(report: ClusterReport) -> str:
         figures.append(f"default_copies={report.default_copies}")
     for name in ("jobs", "acked"):
         figures.append(f"{name}={sum(getattr(node, name) or 0 for node in report.nodes)}")
-    found = _found(report) or [report.words]
+    found = report.all_found or [report.words]
     return nagios_line("CLUSTER", report.state, found, " ".join(figures) if report.nodes else "")
 
 
 def as_json(report: ClusterReport) -> str:
-    nodes = [asdict(node) | {"state": node.state.name.lower()} for node in report.nodes]
-    record = asdict(report) | {"state": report.state.name.lower(), "nodes": nodes}
+    nodes = [as_object(node, node.findings) | {"state": node.state.name.lower()} for node in report.nodes]
+    record = as_object(report, report.findings) | {"state": report.state.name.lower(), "nodes": nodes}
     return json.dumps(record, indent=2) + "\n"
 
 

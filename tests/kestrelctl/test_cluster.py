@@ -102,24 +102,25 @@ def test_nodes_are_listed_as_one_sees_them(steady: list[ClusterNode], tmp_path: 
     ]  # fmt: skip
 
 
-def test_a_node_that_is_down_is_critical_and_one_that_hangs_delays_nobody(
+def test_one_node_of_three_that_is_down_is_a_warning_two_are_critical_and_one_that_hangs_delays_nobody(
     ctl: Kestrelctl, nodes: list[ClusterNode]
 ) -> None:
     one, hanging, gone = nodes
     gone.kill()
     until(lambda: one.flags_of(gone) == "fail", "the flag")
     code, report = status(ctl)
-    assert (code, report["findings"]) == (2, ["a job without REPLICATE gets 2 copies, not 3"])
+    assert (code, report["findings"]) == (1, ["a job without REPLICATE gets 2 copies, not 3"])
     (found,) = [node for node in report["nodes"] if node["id"] == gone.id]
-    assert (found["condition"], found["state"], found["jobs"]) == ("down", "critical", None)
+    assert (found["condition"], found["state"], found["jobs"]) == ("down", "warning", None)
     assert re.fullmatch(r"does not answer \S+, \S+: Connection refused", found["findings"][0])
     stop(hanging.pid)
     code, report = status(ctl)
-    assert code == 2
+    assert code in (1, 2)  # as soon as it is suspected
     (found,) = [node for node in report["nodes"] if node["id"] == hanging.id]
     assert found["condition"] in ("suspected", "away")
     run = ctl("cluster", "nodes", "--timeout", "200ms")
     assert (run.code, run.err.count("no version: ")) == (0, 2)
+    until(lambda: status(ctl)[0] == 2, "a cluster of which most nodes do not answer")
     os.kill(hanging.pid, signal.SIGCONT)
     gone.start()
     until(lambda: status(ctl)[0] == 0, "a cluster that is well")

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from kestrelctl.remote.checking import State
+from kestrelctl.remote.checking import State, cluster_findings
 from kestrelctl.remote.cluster_checking import as_json, as_nagios, as_prometheus, as_text, judge, unanswered
 from kestrelctl.remote.job_cluster import ClusterView, Member, NodeView
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -63,11 +63,16 @@ MAYBE: Final = {"flags": ("fail?",), "is_linked": False}
         ({"b": False}, State.WARNING, [f"2: cannot be asked from here: cannot reach {place('b')}: timed out"]),
         (
             {"b": False, "a_b": DOWN, "c_b": DOWN},
-            State.CRITICAL,
+            State.WARNING,
             [f"2: does not answer {place('a')}, {place('c')}: Connection refused"],
         ),
-        ({"b": False, "a_b": MAYBE}, State.CRITICAL, [f"2: does not answer {place('a')}"]),
-        ({"a_b": MAYBE}, State.CRITICAL, [f"2: answers here, but not {place('a')}"]),
+        (
+            {"b": False, "a_b": DOWN, "c": False, "a_c": DOWN},
+            State.CRITICAL,
+            [f"{number}: does not answer {place('a')}: Connection refused" for number in (2, 3)],
+        ),
+        ({"b": False, "a_b": MAYBE}, State.WARNING, [f"2: does not answer {place('a')}"]),
+        ({"a_b": MAYBE}, State.WARNING, [f"2: answers here, but not {place('a')}"]),
         ({"c_b": False}, State.WARNING, [f"2: is not known to {place('c')}"]),
         (
             {"c_b": False, "b_c": False},
@@ -112,6 +117,25 @@ MAYBE: Final = {"flags": ("fail?",), "is_linked": False}
 )  # fmt: skip
 def test_each_thing_that_is_wrong_is_found(changes: dict[str, Any], state: State, findings: list[str]) -> None:
     assert found(cluster(**changes)) == (state, findings)
+
+
+def test_what_is_critical_is_said_first() -> None:
+    report = judge(
+        place("a"), cluster(a={"default_copies": "2"}, b={"loading": "1"}, c={"aof_last_write_status": "err"})
+    )
+    assert report.words.startswith(f"{place('c')}: cannot write its job log; a job without REPLICATE gets 2 copies, ")
+    assert as_nagios(report).startswith(f"CLUSTER CRITICAL - {place('c')}: cannot write its job log; ")
+    assert as_text(report).splitlines()[1] == f"  {place('c')}: cannot write its job log"
+
+
+@pytest.mark.parametrize("down", [1, 2])
+def test_check_calls_nodes_that_are_down_as_bad_as_cluster_status_does(down: int) -> None:
+    changes: dict[str, Any] = {}
+    for name in ("b", "c")[:down]:
+        changes |= {name: False, f"a_{name}": DOWN}
+    state, _ = found(cluster(**changes))
+    seen = cluster_findings({"jobs_cluster_size": 3, "jobs_cluster_down": down})
+    assert [one.state for one in seen] == [state]
 
 
 def test_nodes_of_a_disque_have_no_figures_of_links() -> None:

@@ -103,6 +103,14 @@ def test_check_says_ok_warning_or_critical_by_the_limits(kestrelctl: Kestrelctl,
     assert re.search(rb" \| '\S+ items'=3;;;0 '\S+ oldest'=\d+ms;;;0 '\S+ waiters'=0;;1:;0\n$", run.out)
 
 
+def test_check_says_first_what_is_critical() -> None:
+    many = [{"queue": f"q{number}", "items": 5, "waiters": 0} for number in range(9)]
+    stopped = {"queue": "zz", "items": 5, "waiters": 0, "stopped": 1}
+    report = judge("here", [*many, stopped], [], Limits(items_warn=5))
+    assert report.words.startswith("zz: stopped: its journal is corrupt; q0: items=5 (5 or more); ")
+    assert report.queues[-1].findings == ["stopped: its journal is corrupt", "items=5 (5 or more)"]
+
+
 def test_check_in_json_and_for_prometheus(kestrelctl: Kestrelctl, queue: str) -> None:
     kestrelctl("put", queue, "x")
     run = kestrelctl("check", queue, "no-such-queue", "-o", "json", "--items-warn", "1")
