@@ -131,3 +131,28 @@ def test_beyond_the_most_the_oldest_key_is_forgotten_and_counted() -> None:
         keys.remember(digest_of(b"%d" % number), number + 1, 1000 + number, 3)
     assert (len(keys), keys.forgotten) == (3, 2)
     assert [keys.find(digest_of(b"%d" % number), 0) for number in range(5)] == [0, 0, 3, 4, 5]
+
+
+def test_a_key_that_was_put_anew_counts_from_then_on_though_its_first_time_is_over() -> None:
+    keys, digest = Keys(), digest_of(b"a")
+    keys.remember(digest, 1, 100, 10)
+    keys.forget(digest)  # its item was withdrawn
+    keys.remember(digest, 2, 300, 10)
+    keys.expire(100)
+    assert keys.find(digest, 100) == 2
+    keys.expire(300)
+    assert (keys.find(digest, 300), len(keys)) == (0, 0)
+
+
+@pytest.mark.parametrize("end", ["restart", "crash"])
+def test_a_clock_set_back_before_a_start_makes_no_key_last_longer_than_its_time(
+    make_engine: MakeEngine, end: str
+) -> None:
+    engine = make_engine(key_time_ms=100)
+    assert put(engine, b"a")
+    engine.end_turn()
+    engine.clock.wall_ms -= 1_000_000
+    getattr(engine, end)()
+    assert not put(engine, b"a")
+    engine.clock.advance(100)
+    assert put(engine, b"a")

@@ -9,6 +9,7 @@ from kestreld.journal.records import item_data
 from kestreld.queues import leases
 from kestreld.queues.leases import confirm, extend, fail, give_back, lease
 from kestreld.queues.reader import Reader
+from kestreld.queues.renewal import renew
 from kestreld.queues.waiters import OPEN, Waiter
 from tests.support.engine import Engine, QuickFiles
 
@@ -244,3 +245,15 @@ def test_the_number_that_an_item_ends_in_is_the_newest_item_with_it() -> None:
     assert leases._newest(7, 7) == 7
     assert leases._newest(9, 7) < 1
     assert leases._newest(5, (1 << 34) + 6) == (1 << 34) + 5
+
+
+def test_a_queue_that_is_made_anew_after_a_turn_was_cut_short_goes_on_counting_its_leases(engine: Engine) -> None:
+    reader = engine.reader("work")
+    take_lease(engine, ms=1)
+    pass_time(engine, 1)
+    assert not confirm(reader, 1)
+    engine.end_turn()
+    renew(engine.collection, reader.queue, lambda reader: ())
+    held = engine.reader("work").held
+    assert held is not None
+    assert (held.expired_leases, held.late_confirms) == (1, 1)

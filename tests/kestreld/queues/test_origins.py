@@ -61,6 +61,23 @@ def test_what_expired_says_so(make_engine: MakeEngine) -> None:
     assert head(engine, "late") == (b"x", Origin(1, Reason.EXPIRED, 0, put_at_ms, "work"))
 
 
+@pytest.mark.parametrize("end", ["", "restart", "crash"])
+def test_what_is_moved_again_still_knows_when_it_was_put_first(make_engine: MakeEngine, end: str) -> None:
+    engine = make_engine()
+    once, twice = {"max_retries": 1, "move_failed_to": "dead"}, {"max_retries": 1, "move_failed_to": "grave"}
+    engine.configure({"work": once, "dead": twice})
+    put_at_ms = engine.clock.wall_ms
+    engine.put("work", b"x")
+    engine.clock.advance(500)
+    fail_for_good(engine)
+    if end:
+        getattr(engine, end)()
+        engine.configure({"work": once, "dead": twice})
+    engine.clock.advance(500)
+    fail_for_good(engine, "dead")
+    assert head(engine, "grave") == (b"x", Origin(1, Reason.MOVED, 2, put_at_ms, "dead"))
+
+
 def test_an_origin_outlives_the_segment_it_was_written_in(make_engine: MakeEngine) -> None:
     engine = make_engine(max_journal_size_bytes=300)
     engine.put("work", b"x")

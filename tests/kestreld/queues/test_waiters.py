@@ -72,6 +72,14 @@ def test_one_is_told_when_his_deadline_has_come_and_not_before(place: Place) -> 
     assert someone.told == [None]
 
 
+def test_a_wait_of_ten_seconds_ends_with_them_and_not_a_millisecond_later(place: Place) -> None:
+    someone, _ = place.add(wait_ms=10_000)
+    place.pass_ms(9_999)
+    assert (someone.told, place.waiting) == ([], 1)
+    place.pass_ms(1)
+    assert (someone.told, place.waiting) == ([None], 0)
+
+
 def test_one_whose_deadline_has_come_waits_no_more(place: Place) -> None:
     place.add()
     assert place.waiting == 1
