@@ -552,11 +552,9 @@ def test_nobody_but_its_user_may_look_into_a_spool(tmp_path: Path) -> None:
             for _ in range(100):
                 queue.add(b"x" * 100)
                 queue.remove()
-            modes = {
-                path: path.stat().st_mode & 0o777 for path in [tmp_path / "spool", *(tmp_path / "spool").rglob("*")]
-            }
     finally:
         os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in [tmp_path / "spool", *(tmp_path / "spool").rglob("*")]}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
 
