@@ -128,8 +128,8 @@ def data_is_literal() -> bool:
 
 def queue_name(value: str) -> str:
     """An argument's name of a queue, once it cannot be mistaken for anything else in a command."""
-    if not value or re.search(r"[/\s]", value):
-        raise bad_value(f"{value!r} is not a queue name: it is empty, or has a blank or a / in it")
+    if not value or re.search(r"[/\x00-\x20\x7f]", value):
+        raise bad_value(f"{value!r} is not a queue name: it is empty, or has a blank, a control character or a / in it")
     return value
 
 

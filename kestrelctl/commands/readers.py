@@ -12,7 +12,7 @@ COLUMNS: Final = ["reader", "kind", "head", "behind", "items", "bytes", "open"]
 
 
 def reader_name(value: str) -> str:
-    if not value or any(letter in "/+" or letter.isspace() for letter in value):
+    if not value or any(letter in "/+\x7f" or letter <= " " for letter in value):
         raise typer.BadParameter(f"{value!r} is not a reader name: it is empty, or contains a blank, a / or a +")
     return value
 

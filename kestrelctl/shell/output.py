@@ -146,7 +146,8 @@ def write_rows(rows: Iterable[Mapping[str, Cell]], columns: Sequence[str], layou
         if layout.fields and form in OBJECTS:
             chunk = [{name: row[name] for name in columns if name in row} for row in chunk]
         if form == OutputFormat.TABLE:
-            data, widths = _table(_lines(chunk, columns, layout.headers and not count), chunk, columns, widths)
+            lines = _visible(_lines(chunk, columns, layout.headers and not count))
+            data, widths = _table(lines, chunk, columns, widths)
         else:
             data = _written(chunk, columns, form, layout.headers and not count)
             if form == OutputFormat.JSON:
@@ -261,6 +262,21 @@ def _cells(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> list[l
         with suppress(KeyError):  # one call for each row, as nearly always none lacks a column
             return [list(map(str, of_row(row))) for row in rows]
     return [[str(row.get(column, "")) for column in columns] for row in rows]
+
+
+def _visible(lines: list[list[str]]) -> list[list[str]]:
+    """What a terminal would obey, turn around or leave out stands there as its code."""
+    if "".join(map("".join, lines)).isprintable():
+        return lines
+    return [["".join([one if one.isprintable() else _code(one) for one in cell]) for cell in line] for line in lines]
+
+
+def _code(letter: str) -> str:
+    return (
+        "".join([f"\\x{byte:02x}" for byte in encoded(letter)])
+        if "\udc80" <= letter <= "\udcff"
+        else ascii(letter)[1:-1]
+    )
 
 
 def _table(

@@ -39,8 +39,18 @@ class ServerAddress:
         found = re.fullmatch(r"(?:tls:)?(?:\[([^\[\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", address)
         port = int(found[3]) if found is not None and found[3] else port_default
         if found is None or not 0 < port < 65536:
-            raise ValueError(f"{address!r} is not a server; write HOST:PORT, tls:HOST:PORT or unix:/PATH")
+            raise ValueError(f"{address!r} is not a server; write {_form_of(address)}")
         return cls(found[1] or found[2], port, tls=address.startswith("tls:"))
+
+
+def _form_of(address: str) -> str:
+    """What to write in the place of an address that is none."""
+    tls, host = ("tls:", address[4:]) if address.startswith("tls:") else ("", address)
+    if host.count(":") > 1 and re.fullmatch(r"[0-9A-Fa-f:.%a-z]+", host):
+        return (
+            f"an IPv6 address in brackets: {tls}[{host}], or {tls}[{host.rpartition(':')[0]}]:{host.rpartition(':')[2]}"
+        )
+    return "HOST:PORT, tls:HOST:PORT or unix:/PATH"
 
 
 @dataclass(frozen=True)

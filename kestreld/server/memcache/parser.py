@@ -552,8 +552,8 @@ class MemcacheParser(Parser):
         command.data_bytes = size
         command.noreply = self._noreply(words, 5)
         problem = self._set_problem(command, words)
-        if problem:
-            refusal = self._refuse(problem)
+        refusal = self._refuse(problem) if problem else self._surplus(verb, words[5 + command.noreply :])
+        if refusal is not None:
             refusal.data_bytes = size
             return refusal
         if size > self._limit(command.name):
