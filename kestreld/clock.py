@@ -36,6 +36,13 @@ class Clock:
         self.wall_ms = now_ms = _wall_ns() // 1_000_000
         return now_ms
 
+    def monotonic_up_ms(self) -> int:
+        """This very instant, rounded up: what begins now and is over so long after it is never over too early.
+
+        The turn began earlier, and its reading is rounded down.
+        """
+        return -(-_monotonic_ns() // 1_000_000)
+
     def stopwatch_us(self) -> int:
         """Microseconds on a clock of its own, for measuring how long something took."""
         return _stopwatch_ns() // 1_000

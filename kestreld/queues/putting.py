@@ -147,7 +147,7 @@ class Putting(Family):
         self.counted_items = len(self.pending)
         self.put_items += 1
         self.put_bytes += size
-        due_at_ms = self.clock.monotonic_ms + delay_ms
+        due_at_ms = self.clock.monotonic_up_ms() + delay_ms
         readers = list(self.readers.values()) if only is None else [only]
         for reader in readers:
             reader.hold_new(record, due_at_ms)

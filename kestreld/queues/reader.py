@@ -211,7 +211,7 @@ class Reader(Scheduling):
         self.opened_items += 1
         self.last_fetched = record
         held = self.held if self.held is not None else self.held_items()
-        return opened, held.begin_lease(opened, self.queue.clock.monotonic_ms, lease_ms, holder, None), record
+        return opened, held.begin_lease(opened, self.queue.clock.monotonic_up_ms(), lease_ms, holder, None), record
 
     def _set_aside(self, record: bytes) -> tuple[int, bytes]:
         opened: int = unpack_id(record, ID_OFFSET)[0]

@@ -92,7 +92,7 @@ class Scheduling(Progress):
 
     def _hold_again(self, record: bytes, delay_ms: int, why: Why) -> None:
         """Hold back an item that somebody had."""
-        one, due_at_ms = item_id(record), self.family.clock.monotonic_ms + delay_ms
+        one, due_at_ms = item_id(record), self.family.clock.monotonic_up_ms() + delay_ms
         is_first = self.held is None or not self.held.is_noted(one)
         self.hold(record, due_at_ms, why)
         self._note(record, due_at_ms, why, is_first=is_first)
@@ -316,15 +316,15 @@ class Scheduling(Progress):
 
     def begin_lease(self, one: int, lease_ms: int, holder: str, lost: Callable[[], None] | None = None) -> Lease:
         """An open read is a lease from now on, which ends by itself after so long: `lost` is told of that."""
-        return self.held_items().begin_lease(one, self.family.clock.monotonic_ms, lease_ms, holder, lost)
+        return self.held_items().begin_lease(one, self.family.clock.monotonic_up_ms(), lease_ms, holder, lost)
 
     def limit_open(self, one: int, limit_ms: int, holder: str, lost: Callable[[], None]) -> None:
         """An open read stays one, but ends by itself after so long. `lost` is told of that."""
-        now_ms = self.family.clock.monotonic_ms
+        now_ms = self.family.clock.monotonic_up_ms()
         self.held_items().lease(one, lease_of(-1, now_ms, now_ms + limit_ms, holder, lost))
 
     def extend_lease(self, one: int, lease_ms: int) -> None:
-        self.held_items().extend(one, self.family.clock.monotonic_ms + lease_ms)
+        self.held_items().extend(one, self.family.clock.monotonic_up_ms() + lease_ms)
 
     def end_lease(self, one: int, now_ms: int) -> None:
         """A lease has run out, which counts as a failure."""

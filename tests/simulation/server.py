@@ -34,6 +34,9 @@ class SimulatedClock(Clock):
         self.wall_ms = self._history.wall_ms(now_us)
         self.monotonic_ms = now_us // 1000
 
+    def monotonic_up_ms(self) -> int:
+        return -(-self._schedule.now_us // 1000)
+
     def stopwatch_us(self) -> int:
         """Work takes time although no virtual time passes."""
         self._worked_us += self._chance.randint(0, 700)

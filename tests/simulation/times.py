@@ -32,7 +32,7 @@ class Times(Excuses):
 
     def _due_us(self, put: Put) -> int:
         """An instant before which it was not due, whatever the wall clock was set to later."""
-        return put.sent_us - put.sent_us % 1000 + put.delay_ms * 1000
+        return put.sent_us + put.delay_ms * 1000
 
     def _steps_ahead_us(self, since: Life | None, from_us: int, life: Life, until_us: int) -> int:
         """How much too early something of another life may be: by what the clock was set forward."""
@@ -180,7 +180,7 @@ class Times(Excuses):
             else:
                 end_us = min(end_us, new_us)
             ends.append((change.latest_us(), new_us))
-        return end_us - A_TICK_US
+        return end_us
 
     def _goes_on(self, reader: str, since: Life, life: Life) -> bool:
         """Whether leases of one life are there in another: it is the same, or the server stopped in good order."""
@@ -339,4 +339,4 @@ class Times(Excuses):
 
 def _rested_us(from_us: int, rest_ms: int) -> int:
     """Before when what rests for so long from then on is not due."""
-    return from_us - from_us % 1000 + rest_ms * 1000 - A_TICK_US
+    return from_us + rest_ms * 1000

@@ -20,6 +20,9 @@ class FakeClock(Clock):
     def read_wall(self) -> int:
         return self.wall_ms
 
+    def monotonic_up_ms(self) -> int:
+        return self.monotonic_ms
+
     def advance(self, ms: int) -> None:
         self.wall_ms += ms
         self.monotonic_ms += ms

@@ -73,7 +73,7 @@ def test_a_lease_that_is_over_comes_to_whoever_waits_without_anybodys_call(queue
     lease = lease_of(queue, SHORT_S)
     item = queue.remove_receive(timeout=LONG_S, transaction=True)
     assert item is not None
-    assert time.monotonic() - started >= SHORT_S - 0.002
+    assert time.monotonic() - started >= SHORT_S
     assert (item.data, item.error_count) == (b"1", 1)
     assert [lease.confirm(), lease.extend(1), lease.give_back(), lease.fail()] == [False] * 4
     assert queue.figures.expired_leases == 1
@@ -121,7 +121,7 @@ def test_a_failed_item_waits_as_the_delays_say_the_last_of_which_repeats(opened:
         started = time.monotonic()
         assert lease.fail()
     assert next_in_time(queue) == b"1"
-    assert time.monotonic() - started >= 0.058
+    assert time.monotonic() - started >= 0.06
 
 
 def test_a_failed_item_is_nobodys_until_its_delay_is_over(opened: Opened) -> None:
@@ -180,14 +180,9 @@ def test_a_block_that_raises_when_its_lease_is_over_has_failed_once(opened: Open
     queue, dead = opened(max_retries=1, move_failed_to="dead"), opened("dead")
     queue.add(b"1")
     lease = lease_of(queue, 0.001)
-
-    def work() -> None:
-        with lease:
-            await_item(queue)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        work()
+    await_item(queue)
+    with pytest.raises(ZeroDivisionError), lease:
+        raise ZeroDivisionError
     assert lease.fail()
     lease = lease_of(queue)
     assert (lease.item.error_count, len(dead)) == (1, 0)
@@ -341,7 +336,7 @@ def test_a_delayed_item_does_not_come_before_its_time_and_then_first(opened: Ope
     while queue.figures.delayed_items > 1:
         assert time.monotonic() - started < LONG_S, "waited for the item to be due"
         time.sleep(0.001)
-    assert time.monotonic() - started >= SHORT_S - 0.002
+    assert time.monotonic() - started >= SHORT_S
     assert [data_of(queue.remove()) for _ in range(3)] == [b"later", b"now", None]
     assert queue.figures.delayed_items == 1
 

@@ -11,6 +11,7 @@ from kestreld.queues.leases import confirm, extend, fail, give_back, lease
 from kestreld.queues.reader import Reader
 from kestreld.queues.renewal import renew
 from kestreld.queues.waiters import OPEN, Waiter
+from tests.support.clock import FakeClock
 from tests.support.engine import Engine, QuickFiles
 
 MakeEngine = Callable[..., Engine]
@@ -82,6 +83,29 @@ def test_a_lease_that_runs_out_counts_as_a_failure_and_the_item_comes_first_by_i
     assert reader.retries == {1: 1, 2: 1}
     assert [first >> 29, second >> 29] == [1, 2]
     assert left(reader) == [b"a", b"b", b"c"]
+
+
+def test_what_begins_within_a_millisecond_is_not_over_before_its_time(make_engine: MakeEngine) -> None:
+    """A turn's reading of the clock is rounded down, and from before what the turn does."""
+
+    class FineClock(FakeClock):
+        def monotonic_up_ms(self) -> int:
+            return self.monotonic_ms + 1
+
+    engine = make_engine(clock=FineClock(), retry_delays_ms=(5,), open_transaction_timeout_ms=5)
+    engine.put("work", b"leased", b"extended", b"limited", b"failed")
+    reader, now_ms = engine.reader("work"), engine.clock.wall_ms
+    take_lease(engine, ms=5)
+    assert extend(reader, take_lease(engine, ms=50), 5)
+    opened = reader.open_read(now_ms)
+    assert opened is not None
+    reader.limit_open(opened[0], 5, "127.0.0.1:1", lambda: None)
+    assert fail(reader, take_lease(engine, ms=5), now_ms)
+    reader.queue.put_later(b"delayed", 0, 0, None, 5)
+    pass_time(engine, 5)
+    assert (len(reader.open), left(reader)) == (3, [])
+    pass_time(engine, 1)
+    assert (len(reader.open), left(reader)) == (0, [b"failed", b"delayed"])
 
 
 def test_a_lease_that_begins_when_its_item_falls_due_ends_in_time(make_engine: MakeEngine) -> None:
