@@ -6,7 +6,7 @@ from typing import Annotated
 
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.commands.dropping import MissingOkOption
-from kestrelctl.commands.options import Output, RemoteCache, YesOption, data_is_literal, duration_ms
+from kestrelctl.commands.options import Answer, Output, RemoteCache, YesOption, data_is_literal, duration_ms
 from kestrelctl.items.putting import expiry_s, open_source
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import confirm, remark, write_data
@@ -84,6 +84,7 @@ def cache_add(
 
 def cache_incr(
     name: KeyArgument,
+    answer: Answer,
     remote: RemoteCache,
     by: Annotated[
         int, option("--by", metavar="N", min=1 - 2**64, max=2**64 - 1, help="Negative: count down, to 0 at the least.")
@@ -96,7 +97,7 @@ def cache_incr(
     number = remote.client().increase(os.fsencode(name), by)
     if number is None:
         raise _no_value(name)
-    write_data(b"%d\n" % number)
+    answer.write({"value": number, "key": name})
 
 
 def cache_delete(

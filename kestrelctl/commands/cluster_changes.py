@@ -6,9 +6,9 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Final
 
 from kestrelctl.commands.declared import argument, bad_value, option
-from kestrelctl.commands.options import RemoteJobs, YesOption, duration_ms
+from kestrelctl.commands.options import Answer, RemoteJobs, YesOption, duration_ms
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import confirm, remark, say, write_data
+from kestrelctl.shell.output import confirm, remark, say
 from kestrelctl.shell.progress import progress
 from kestreld.client import job_commands as commands
 from kestreld.client.blocks import text
@@ -147,6 +147,7 @@ def _jobs_left(view: "NodeView | None") -> str:
 
 
 def cluster_leaving(
+    answer: Answer,
     remote: RemoteJobs,
     what: Annotated[
         Leaving,
@@ -181,7 +182,8 @@ def cluster_leaving(
         client.ask(commands.done(["CLUSTER", "LEAVING", what.value, *(["HANDOVER"] if hand_over else [])]))
     if wait is not None:
         _until_empty(remote, wait, hand_over=hand_over)
-    write_data(client.ask_on_any(JobCommand([b"CLUSTER", b"LEAVING"], _words)).encode() + b"\n")
+    state = client.ask_on_any(JobCommand([b"CLUSTER", b"LEAVING"], _words))
+    answer.write({"state": state, "node": client.address})
 
 
 def _words(value: RespValue) -> str:

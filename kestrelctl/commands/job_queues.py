@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from kestrelctl.commands.declared import argument, option
-from kestrelctl.commands.options import JobQueueArgument, Output, RemoteJobs, YesOption, duration_ms
+from kestrelctl.commands.options import Answer, JobQueueArgument, Output, RemoteJobs, YesOption, duration_ms
 from kestrelctl.items.job_rows import (
     DEAD_COLUMNS,
     PEEK_COLUMNS,
@@ -21,7 +21,7 @@ from kestrelctl.items.job_rows import (
 )
 from kestrelctl.remote.jobs import SAVE_MS
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import confirm, remark, say, write_data
+from kestrelctl.shell.output import confirm, remark, say
 from kestreld.client import job_commands as commands
 from kestreld.client.blocks import text
 
@@ -151,6 +151,7 @@ def jobs_pause(
             show_default=False,
         ),
     ],
+    answer: Answer,
     remote: RemoteJobs,
     all_nodes: AllNodesOption = False,
 ) -> None:
@@ -159,13 +160,14 @@ def jobs_pause(
     The state is in, out, all or none; with --all-nodes each that a node has is printed once.
     """
     states, failure = _ask(remote, commands.pause(os.fsencode(name), what.value), all_nodes=all_nodes)
-    write_data("".join([f"{state}\n" for state in dict.fromkeys(states)]).encode())
+    answer.write(*[{"state": state, "queue": name} for state in dict.fromkeys(states)])
     if failure:
         raise failure
 
 
 def jobs_redrive(
     name: JobQueueArgument,
+    answer: Answer,
     remote: RemoteJobs,
     most: Annotated[int | None, option("--max", metavar="N", min=1, help="At most so many, the oldest first.")] = None,
     yes: YesOption = False,
@@ -182,7 +184,7 @@ def jobs_redrive(
         raise Failure(ExitCode.USAGE, "--max is for one node: it cannot be used with --all-nodes")
     confirm(f"send the dead letters of {name} back where they come from?", yes=yes)
     sent, failure = _ask(remote, commands.redrive(os.fsencode(name), most), all_nodes=all_nodes)
-    write_data(b"%d\n" % sum(sent))
+    answer.write({"jobs": sum(sent), "queue": name})
     if failure:
         raise failure
     if not sum(sent):
@@ -190,7 +192,11 @@ def jobs_redrive(
 
 
 def jobs_qdel(
-    name: JobQueueArgument, remote: RemoteJobs, yes: YesOption = False, all_nodes: AllNodesOption = False
+    name: JobQueueArgument,
+    answer: Answer,
+    remote: RemoteJobs,
+    yes: YesOption = False,
+    all_nodes: AllNodesOption = False,
 ) -> None:
     """Delete all jobs of a queue, whatever their states, and print how many.
 
@@ -201,7 +207,7 @@ def jobs_qdel(
     """
     confirm(f"delete all jobs of {name}{' at all nodes' if all_nodes else ''}?", yes=yes)
     deleted, failure = _ask(remote, commands.qdel(os.fsencode(name)), all_nodes=all_nodes)
-    write_data(b"%d\n" % sum(deleted))
+    answer.write({"jobs": sum(deleted), "queue": name})
     if failure:
         raise failure
     if not sum(deleted):

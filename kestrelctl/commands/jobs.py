@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.commands.options import (
+    Answer,
     EmptyOkOption,
     JobQueueArgument,
     LengthOption,
@@ -254,12 +255,12 @@ def _ids(words: Sequence[str]) -> list[str]:
     return [os.fsdecode(job_id) for job_id in found]
 
 
-def jobs_working(job_id: IdArgument, remote: RemoteJobs) -> None:
+def jobs_working(job_id: IdArgument, answer: Answer, remote: RemoteJobs) -> None:
     """Say that a job takes longer: its retry time begins again, whose seconds are printed.
 
     Exit 1 when there is no such job, 77 when half of its TTL is over.
     """
-    write_data(b"%d\n" % remote.client().ask(commands.working(job_id)))
+    answer.write({"seconds": remote.client().ask(commands.working(job_id)), "id": job_id})
 
 
 def jobs_show(job_id: IdArgument, output: Output, remote: RemoteJobs) -> None:
@@ -277,6 +278,7 @@ def jobs_show(job_id: IdArgument, output: Output, remote: RemoteJobs) -> None:
 
 def jobs_wait(
     job_id: IdArgument,
+    answer: Answer,
     remote: RemoteJobs,
     wait: Annotated[
         int | None, option("--wait", metavar="SPAN", parser=duration_ms, help="Give up after this (default: never).")
@@ -291,6 +293,6 @@ def jobs_wait(
     client = remote.client()
     for wait_ms in turns(None if wait is None else wait / 1000):
         if (end := client.ask(commands.wait(job_id, wait_ms))) is not None:
-            write_data(end.encode() + b"\n")
+            answer.write({"end": end, "id": job_id})
             return
     raise Failure(ExitCode.WAIT_EXPIRED, f"{job_id} is still there")

@@ -5,9 +5,9 @@ from itertools import islice
 from typing import Annotated
 
 from kestrelctl.commands.declared import argument, option
-from kestrelctl.commands.options import RemoteJobs
+from kestrelctl.commands.options import Answer, RemoteJobs
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark, say, write_data
+from kestrelctl.shell.output import remark, say
 from kestreld.client import job_commands as commands
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
@@ -18,6 +18,7 @@ AT_ONCE = 64  # jobs on the way
 
 def jobs_import(
     file: Annotated[str, argument(metavar="FILE", help="The append-only file of a Disque.", show_default=False)],
+    answer: Answer,
     remote: RemoteJobs,
     whole: Annotated[bool, option("--whole", help="Import nothing if FILE is cut short at its end.")] = False,
 ) -> None:
@@ -39,7 +40,7 @@ def jobs_import(
         if imported and failure.words:
             raise Failure(ExitCode.PARTLY_STORED, f"{failure.words}; imported {imported} jobs") from failure
         raise
-    write_data(b"%d\n" % imported)
+    answer.write({"jobs": imported, "file": file})
     remark(f"imported {imported} of {len(jobs)} jobs")
 
 

@@ -368,6 +368,19 @@ class Output(NamedTuple):
         write_record(record, self.layout)
 
 
+class Answer(NamedTuple):
+    """How the one value that a verb prints is printed."""
+
+    form: Annotated[
+        OutputFormat | None,
+        option("--output", "-o", help="Default: the value alone.", show_default=False),
+    ] = None
+
+    def write(self, *rows: Mapping[str, Cell]) -> None:
+        """The first cell of each is its value."""
+        write_rows(rows, list(rows[0]) if rows else [], Layout(self.form or OutputFormat.NAME))
+
+
 class Blocks(NamedTuple):
     """How the server's blocks are printed."""
 

@@ -1,13 +1,15 @@
 """kestrelctl version"""
 
-from kestrelctl.commands.options import Remote
-from kestrelctl.shell.output import write_data
+from kestrelctl.commands.options import Answer, Remote
+from kestrelctl.shell.output import encoded, write_data
 
 
-def version(remote: Remote) -> None:
+def version(answer: Answer, remote: Remote) -> None:
     """Print the server's version (kestrelctl's own: --version); of several a line with address and version each."""
     cluster = remote.cluster()
     versions = cluster.each(lambda client: client.server_version())
-    lines = [version if cluster.is_one else f"{address}\t{version}" for address, version in versions]
-    write_data("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    if cluster.is_one or answer.form is not None:
+        answer.write(*[{"version": version, "server": address} for address, version in versions])
+    else:
+        write_data(encoded("".join(f"{address}\t{version}\n" for address, version in versions)))
     cluster.end()

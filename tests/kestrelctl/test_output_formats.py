@@ -167,6 +167,40 @@ def test_fields_choose_and_sort_orders(
     assert wrong.err.startswith("kestrelctl: no field 'nonsense'; fields are ")
 
 
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("flush-expired a", ["items", "queue"]),
+        ("flush-all-expired", ["items"]),
+        ("version", ["version", "server"]),
+        ("cache incr n --by 0", ["value", "key"]),
+        ("jobs working J", ["seconds", "id"]),
+        ("jobs pause j state", ["state", "queue"]),
+        ("jobs redrive j", ["jobs", "queue"]),
+        ("jobs qdel nothing", ["jobs", "queue"]),
+        ("jobs import F", ["jobs", "file"]),
+        ("cluster leaving", ["state", "node"]),
+    ],
+)
+def test_a_verb_that_prints_one_value_prints_it_in_every_format(
+    kestrelctl: Kestrelctl, world: tuple[Daemon, dict[str, str]], tmp_path: Path, line: str, names: list[str]
+) -> None:
+    (tmp_path / "disque.aof").write_bytes(b"")
+    words = {**world[1], "F": str(tmp_path / "disque.aof")}
+    full = [words.get(word, word) for word in line.split()]
+    kestrelctl("cache", "set", "n", "5")
+    plain = kestrelctl(*full)
+    assert plain.out.count(b"\n") == 1
+    assert kestrelctl(*full, "-o", "name") == plain
+    for form in OutputFormat:
+        run = kestrelctl(*full, "-o", form)
+        assert run.code == plain.code
+        if form in ("json", "yaml", "ndjson"):
+            (row,) = rows_of(form, run.out.decode())
+            assert list(row) == names
+            assert str(row[names[0]]) == plain.out.decode().strip()
+
+
 def test_text_of_any_kind_comes_through_yaml_csv_and_json(kestrelctl: Kestrelctl) -> None:
     texts = ["one", 'a\ttab, a "quote"\nand a line', "ünd \U0001f40d"]
     for form in (OutputFormat.JSON, OutputFormat.YAML, OutputFormat.NDJSON):
