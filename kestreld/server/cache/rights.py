@@ -7,7 +7,7 @@ from kestreld.server.accounts import Account
 from kestreld.server.cache.flags import Flags
 
 _GET, _PUT, _DELETE = (Right.GET,), (Right.PUT,), (Right.DELETE,)
-_OF_KEYS: Final[dict[bytes, tuple[Right, ...]]] = {
+OF_KEYS: Final[dict[bytes, tuple[Right, ...]]] = {
     **dict.fromkeys((b"get", b"gets", b"bget", b"mg", b"me"), _GET),
     **dict.fromkeys((b"gat", b"gats"), (Right.GET, Right.PUT)),
     **dict.fromkeys((b"set", b"add", b"replace", b"append", b"prepend", b"cas"), _PUT),
@@ -33,7 +33,7 @@ class CacheRights:
             return self._of_all(Right.FLUSH)
         if word in (b"verbosity", b"cache_memlimit") or (word == b"stats" and words[1:2] in _OF_OPERATORS):
             return self._of_all(Right.ADMIN)
-        rights, keys = _OF_KEYS.get(word, ()), words[1:2]
+        rights, keys = OF_KEYS.get(word, ()), words[1:2]
         if word in _MANY_KEYS:
             keys = words[2 if word in (b"gat", b"gats") else 1 :]
         elif word in _META and keys:
