@@ -46,7 +46,7 @@ def _lines(config: Config) -> Iterator[str]:
 
 
 def _line(name: str, setting: Setting, value: object, places: Places) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not setting.field.endswith("_ms"):
         text = f"[{', '.join(_quoted(str(each)) for each in value)}]" if len(value) != 1 else _quoted(str(value[0]))
     else:
         text = written(setting, value)

@@ -1,6 +1,5 @@
 """What is configured for queues of jobs: `jobs.queues`, by patterns of their names."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -56,7 +55,12 @@ NO_JOB_RULES: Final = JobRules()
 
 
 def _quoted(name: str) -> str:
-    return json.dumps(as_people_write_it(name))
+    """As YAML has it. JSON would write a letter beyond the first 65,536 as two, which YAML does not put together."""
+    letters = [
+        letter if letter.isprintable() and letter not in '"\\' else f"\\U{ord(letter):08x}"
+        for letter in as_people_write_it(name)
+    ]
+    return f'"{"".join(letters)}"'
 
 
 def job_rules(node: Node) -> JobRules:

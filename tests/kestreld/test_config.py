@@ -4,6 +4,8 @@ import re
 import string
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -20,8 +22,11 @@ from kestreld.config.config import (
 )
 from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import find_config_path, load, load_file
-from kestreld.config.settings import SETTINGS, needs_restart, queue_setting_lines
+from kestreld.config.settings import SETTINGS, Setting, needs_restart, queue_setting_lines, value_of
 from kestreld.config.units import parse_duration_ms, parse_size_bytes, parse_whole_number
+from kestreld.config.values import BadValue
+from kestreld.config.yaml_reading import read_value
+from kestreld.config.yaml_tree import Node, SourceLocation
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
 from kestreld.passwords import hash_password
@@ -768,6 +773,110 @@ def test_what_is_listed_can_be_read_back(plain, retry):
     assert queue(written) == config
     whole = Config(queue_path="/q", defaults=config, source="k.yaml")
     assert load(dump_config(whole), "k.yaml") == whole
+
+
+LETTERS: Final = (
+    "a",
+    "*",
+    "'",
+    '"',
+    "\\",
+    ":",
+    "#",
+    " ",
+    "\n",
+    "\t",
+    "\x7f",
+    "\x85",
+    "\u00f6",
+    "\u2028",
+    "\ud800",
+    "\U0001f600",
+)
+# What values look like, of any setting; each takes some of them.
+WORDS: Final = (
+    *("true", "false", "yes", "off", "null", "none", "infinite", "auto", "'5'", "0", "5", "[]", "{}", "required"),
+    *("all", "top:3", "'regex:a: \"#', \\\\d'", "json", "text", "queueing", "delivery", "kestrel-1", "optional"),
+    *("127.0.0.1:5", "'[::1]:5'", "q1:7:8", "'unix:/a: #b'", "[1.2.3.4:5, q:6]", "[a, b.c]", "A-b"),
+    *("~/a", "'/a: #b'", "'/\u00e4\U0001f600'", "queue", "'q: #'", "\u00f6"),
+)
+UNITS: Final = ("", "ms", "s", "m", "h", "d", "KiB", "MiB", "GiB")
+NEVER_UNSET: Final = ("max_retries", "move_failed_to", "tls.certificate", "tls.key", "tls.client_ca", "listen.memcache")
+
+
+def yaml_text(text: str) -> str:
+    return '"' + "".join(f"\\U{ord(letter):08x}" for letter in text) + '"'
+
+
+def some_text(chance: Random) -> str:
+    """Of a value that some setting may have."""
+
+    def name() -> str:
+        return yaml_text("".join(chance.choices(LETTERS, k=chance.randint(1, 4))))
+
+    def number() -> str:
+        return f"{chance.randrange(10 ** chance.randint(1, 10))}{chance.choice(UNITS)}"
+
+    match chance.randrange(5):
+        case 0:
+            return f"[{', '.join(number() for _ in range(chance.randint(1, 3)))}]"
+        case 1:
+            return f"{{{name()}: {{retry_delays: [{number()}, 1500ms], move_failed_to: {name()}}}}}"
+        case 2:
+            return chance.choice(WORDS)
+        case _:
+            return number()
+
+
+def parsed(setting: Setting, text: str) -> object:
+    return value_of(setting, read_value(text, SourceLocation("k.yaml"))[0])
+
+
+def is_value(setting: Setting, node: Node) -> bool:
+    try:
+        value = value_of(setting, node)
+    except BadValue:
+        return False
+    if setting.name in ("move_expired_to", "move_failed_to"):
+        return value not in (None, "\u00c3\u00b6")  # items would go round
+    return not (value is None and setting.name in NEVER_UNSET) and not (
+        isinstance(value, int)
+        and setting.name == "cache_memory"
+        and value < 1 << 30  # less than cache_item_size_max may be
+    )
+
+
+class SecretFiles(FileLayer):
+    """Whatever is named has a secret in it."""
+
+    def read_operators_file(self, path: str) -> bytes:
+        return b"x" * 32
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 60))])
+def test_all_settings_at_once_can_be_read_back_as_they_are_dumped_and_listed(seed: int) -> None:
+    chance = Random(seed)
+    texts = [*WORDS, *(some_text(chance) for _ in range(300))]
+    nodes = [(text, read_value(text, SourceLocation("k.yaml"))[0]) for text in texts]
+    overrides = ["insecure=true"]
+    for setting in SETTINGS:
+        own = [text for text, node in nodes if is_value(setting, node)]
+        assert own, f"no values of {setting.name}"
+        if setting.name != "insecure":
+            overrides.append(f"{setting.name}={chance.choice(own)}")
+        if setting.per_queue:
+            overrides.append(f"queues.\u00f6.{setting.name}={chance.choice(own)}")
+    config = load("", "k.yaml", overrides, SecretFiles())
+    again = load(dump_config(config), "k.yaml", files=SecretFiles())
+    for setting in SETTINGS:
+        was, now = ((one.defaults if setting.per_queue else one) for one in (config, again))
+        assert getattr(now, setting.field) == getattr(was, setting.field), setting.name
+    assert again == config
+    listed = dict(queue_setting_lines(config.for_queue("\u00c3\u00b6")))
+    for setting in SETTINGS:
+        if setting.per_queue:
+            value = getattr(config.for_queue("\u00c3\u00b6"), setting.field)
+            assert parsed(setting, listed[setting.name]) == value, setting.name
 
 
 # --- Numbers, names and addresses.
