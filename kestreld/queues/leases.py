@@ -131,14 +131,17 @@ def _find(reader: Reader, token: int) -> _Found | None:
         return None
     failures = reader.retries.get(one, 0)
     is_counted = token != _token(reader, held, one, attempt, failures)
-    if is_counted and (not failures or token != _token(reader, held, one, attempt, failures - 1)):
-        return None
+    is_given = not is_counted or (failures > 0 and token == _token(reader, held, one, attempt, failures - 1))
     if one in reader.open:
         leased = held.leases.get(one)
         if leased is None or leased.attempt != attempt or leased.token not in (0, token):
             return None
+        if not is_given and token >> _ATTEMPT_BITS & _DIGEST_MASK != _digest(held, 0):  # nor by an earlier kestreld
+            return None
         leased.token = token  # of one that goes on since a start
         return _Found(one, is_leased=True)
+    if not is_given:
+        return None
     last = held.last_attempt(one)
     if last >= 0:
         return _Found(one, False, True, is_counted) if attempt == last else None
@@ -169,8 +172,12 @@ def _token(reader: Reader, held: Held, one: int, attempt: int, failures: int) ->
         held.owner, held.owner_key = owner, _OWNER.pack(owner, reader.number)
     low = one & _ID_MASK
     seed = (low << _FAILURES_BITS | min(failures, _FAILURES_MAX)) << _ATTEMPT_BITS | attempt
-    digest = xxh3_64_intdigest(held.owner_key, seed) & _DIGEST_MASK
-    return (low << _DIGEST_BITS | digest) << _ATTEMPT_BITS | attempt
+    return (low << _DIGEST_BITS | _digest(held, seed)) << _ATTEMPT_BITS | attempt
+
+
+def _digest(held: Held, seed: int) -> int:
+    """Of journal and reader and, by the seed, of what a token is for; without one in tokens of earlier kestrelds."""
+    return xxh3_64_intdigest(held.owner_key, seed) & _DIGEST_MASK
 
 
 def _newest(low: int, last: int) -> int:
