@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from kestreld import checks
 from kestreld.client import job_commands as commands
@@ -265,31 +265,44 @@ class AsyncJobWork(Generic[J]):
         self._heartbeat: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> J:
-        job = self._job = await self._fetch()
-        if job is not None and self._has_heartbeat:
-            self._heartbeat = asyncio.create_task(_beat(self._client, job, self._over))
-        return cast("J", job)
+        is_begun = False
+        try:
+            job = self._job = await self._fetch()
+            if job is not None and self._has_heartbeat:
+                self._heartbeat = asyncio.create_task(_beat(self._client, job, self._over))
+            is_begun = True
+        finally:
+            if not is_begun:
+                await self._give_back(self._client.enqueue)
+        return job  # type: ignore[return-value]  # None is what `fetch` returns where J allows it
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         job = self._job
+        if kind is None:
+            await self._stop_beating()
+            if job is not None:
+                acknowledged(job, await self._client.ack(job))
+        elif issubclass(kind, Exception):
+            await self._give_back(partial(self._client.nack, delay=self._delay))
+        else:
+            await self._give_back(self._client.enqueue)
+
+    async def _give_back(self, to_queue: Callable[[Job], Awaitable[int]]) -> None:
+        job = self._job
+        await self._stop_beating()
+        if job is not None:
+            try:
+                await to_queue(job)
+            except KestrelError as problem:
+                not_given_back(job, problem)
+
+    async def _stop_beating(self) -> None:
+        self._over.set()
         if self._heartbeat is not None:
             # None may be on its way any more: it would take a job that is given back out of its queue.
-            self._over.set()
             await asyncio.wait([self._heartbeat])
-        if job is None:
-            return
-        if kind is None:
-            acknowledged(job, await self._client.ack(job))
-            return
-        try:
-            if issubclass(kind, Exception):
-                await self._client.nack(job, delay=self._delay)
-            else:
-                await self._client.enqueue(job)
-        except KestrelError as problem:
-            not_given_back(job, problem)
 
 
 async def _beat(client: AsyncJobClient, job: Job, over: asyncio.Event) -> None:

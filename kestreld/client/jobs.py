@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast, overload
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from kestreld import checks
 from kestreld.client import job_commands as commands
@@ -324,29 +324,43 @@ class JobWork(Generic[J]):
         self._heartbeat: Heartbeat | None = None
 
     def __enter__(self) -> J:
-        job = self._job = self._fetch()
-        if job is not None and self._has_heartbeat:
-            self._heartbeat = Heartbeat(self._client, job)
-        return cast("J", job)
+        is_begun = False
+        try:
+            job = self._job = self._fetch()
+            if job is not None and self._has_heartbeat:
+                self._heartbeat = Heartbeat(self._client, job)
+                self._heartbeat.start()
+            is_begun = True
+        finally:
+            if not is_begun:
+                self._give_back(self._client.enqueue)
+        return job  # type: ignore[return-value]  # None is what `fetch` returns where J allows it
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         job = self._job
+        if kind is None:
+            self._stop_beating()
+            if job is not None:
+                acknowledged(job, self._client.ack(job))
+        elif issubclass(kind, Exception):
+            self._give_back(partial(self._client.nack, delay=self._delay))
+        else:
+            self._give_back(self._client.enqueue)
+
+    def _give_back(self, to_queue: Callable[[Job], int]) -> None:
+        job = self._job
+        self._stop_beating()
+        if job is not None:
+            try:
+                to_queue(job)
+            except KestrelError as problem:
+                not_given_back(job, problem)
+
+    def _stop_beating(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        if job is None:
-            return
-        if kind is None:
-            acknowledged(job, self._client.ack(job))
-            return
-        try:
-            if issubclass(kind, Exception):
-                self._client.nack(job, delay=self._delay)
-            else:
-                self._client.enqueue(job)
-        except KestrelError as problem:
-            not_given_back(job, problem)
 
 
 class Heartbeat:
@@ -356,21 +370,33 @@ class Heartbeat:
         self._client = client
         self._job = job
         self._over = Event()
+        self._beating = Lock()  # one beat at a time, and none once it is over
         self._thread = Thread(target=self._beat, name=f"heartbeat of {job.id}", daemon=True)
+
+    def start(self) -> None:
+        """Whatever this raises the thread may run."""
         self._thread.start()
 
     def stop(self) -> None:
         """Returns once none is on its way: it would take a job that is given back out of its queue."""
         self._over.set()
-        self._thread.join()
+        with self._beating:
+            pass  # it may run although `start` was interrupted, and cannot be joined then
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _beat(self) -> None:
         pause_s: float | None = 0
         while pause_s is not None and not self._over.wait(pause_s):
-            try:
-                pause_s = beat_after_s(self._client.working(self._job))
-            except JobRefused as refusal:
-                no_more_beats(self._job, refusal)
-                return
-            except KestrelError:
-                pause_s = BEAT_AGAIN_S
+            with self._beating:
+                pause_s = None if self._over.is_set() else self._beat_once()
+
+    def _beat_once(self) -> float | None:
+        """How many seconds later another is due; None = none."""
+        try:
+            return beat_after_s(self._client.working(self._job))
+        except JobRefused as refusal:
+            no_more_beats(self._job, refusal)
+            return None
+        except KestrelError:
+            return BEAT_AGAIN_S

@@ -39,6 +39,7 @@ class Lease:
         self._heartbeat = heartbeat
         self._failed = failed
         self._is_ended = False
+        self._is_beating = False
         self._beat: Planned | None = None
 
     # What becomes of it
@@ -92,7 +93,15 @@ class Lease:
 
     def __enter__(self) -> Self:
         if self._heartbeat:
-            self._beat_on()
+            is_begun = False
+            try:
+                self._is_beating = True
+                self._beat_on()
+                is_begun = True
+            finally:
+                if not is_begun:
+                    with suppress(KestrelError):
+                        self.give_back()
         return self
 
     def __exit__(
@@ -136,15 +145,14 @@ class Lease:
 
     def _beat_once(self) -> None:
         """On the worker. Whoever has it learns at the end that it is lost."""
-        beat = self._beat
-        assert beat is not None
         with suppress(KestrelError):
             if self._reading.with_lease(
-                lambda reader, _: not beat.over and leases.extend(reader, self.token, self._lease_ms), self.token
+                lambda reader, _: self._is_beating and leases.extend(reader, self.token, self._lease_ms), self.token
             )[0]:
                 self._beat_on()
 
     def _stop_beating(self) -> None:
+        self._is_beating = False
         if self._beat is not None:
             self._beat.over = True
 

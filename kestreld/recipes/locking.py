@@ -130,10 +130,10 @@ class LockingQueue:
     def writing(self, timeout: float | None = None) -> Iterator["LockedWriter"]:
         """Other writers wait for the `with` block. Each message can be read as soon as its put returns."""
         lock = Lock(self._server, self._write_key, self._lock_expiry_s)
-        if not lock.acquire(timeout):
-            raise LockTimeout(lock.key.decode())
         writer = LockedWriter(self, lock)
         try:
+            if not lock.acquire(timeout):
+                raise LockTimeout(lock.key.decode())
             yield writer
         finally:
             release(writer.lock)

@@ -1,11 +1,12 @@
 """A lock on a memcached server: one key that a holder adds, with a token of its own, and that expires."""
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
 from kestreld import checks
 from kestreld.clock import Clock
-from kestreld.errors import InvalidValue, LockLost
+from kestreld.errors import InvalidValue, KestrelError, LockLost
 from kestreld.recipes.servers import EXPIRED_S, SPAN_S_MAX, CacheServer, Servers, new_token
 from kestreld.recipes.waiting import Retries
 
@@ -30,12 +31,23 @@ class Lock:
         self._server = servers.of(key) if isinstance(servers, Servers) else servers
         self._clock = Clock()
         self._token = b""
+        self._asked_for = b""  # the token of the latest `acquire`
         self._until_ms = 0
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Wait until nobody else has it. False = somebody had it for `timeout` seconds."""
         retries = Retries(timeout)
-        token = new_token()
+        token = self._asked_for = new_token()
+        is_known = False
+        try:
+            is_held = self._added(token, retries)
+            is_known = True
+        finally:
+            if not is_known:
+                self._let_go(token)
+        return is_held
+
+    def _added(self, token: bytes, retries: Retries) -> bool:
         while True:
             self._clock.read()
             asked_at_ms = self._clock.monotonic_ms
@@ -45,6 +57,13 @@ class Lock:
                 return True
             if not retries.wait():
                 return False
+
+    def _let_go(self, token: bytes) -> None:
+        """The server may have this token although `acquire` has not returned."""
+        held, self._token = self._token, token
+        with suppress(KestrelError):
+            self.release()
+        self._token = held if held != token else b""
 
     def check(self) -> None:
         """Raises LockLost if it may have expired, by this process's clock: asks nobody."""
@@ -67,7 +86,12 @@ class Lock:
         return self._server.cas(self.key, b"", found[1], EXPIRED_S)
 
     def __enter__(self) -> "Lock":
-        self.acquire()
+        is_held = False
+        try:
+            is_held = self.acquire()
+        finally:
+            if not is_held:
+                self._let_go(self._asked_for)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -7,6 +7,7 @@ from kestreld.errors import InvalidValue
 from kestreld.recipes import Lock, LockLost, Servers
 from tests.support.cache_server import CacheProcess, expire
 from tests.support.forking import Child, kill_itself, stop_itself
+from tests.support.interrupting import interrupted_at
 
 KEY = b"lock of a test"[:4]
 EXPIRY_S = 2
@@ -84,3 +85,15 @@ def test_release_without_having_it_does_nothing(servers: Servers) -> None:
 def test_an_expiry_that_memcached_would_take_otherwise_is_refused(expiry: int) -> None:
     with pytest.raises(InvalidValue):
         Lock(Servers(), KEY, expiry)
+
+
+def test_who_is_interrupted_on_the_way_into_a_block_leaves_no_lock(servers: Servers) -> None:
+    at, found = 1, (None, "")
+    while found is not None:
+        lock = Lock(servers, KEY, WAIT_S)
+        found = interrupted_at(at, lock.__enter__)  # type: ignore[assignment]
+        if found is None:
+            assert lock.release()
+        assert lock.holder() is None, found
+        at += 7
+    assert at > 20

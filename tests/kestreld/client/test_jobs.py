@@ -4,8 +4,10 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forking import in_child
+from tests.support.interrupting import Interrupted, interrupted_at
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.resp import RespClient, resp_client
 from tests.support.waiting import until
@@ -255,6 +258,67 @@ def test_a_heartbeat_that_is_refused_says_so_once(client: JobClient, caplog: pyt
         client.ack(job)
         until(lambda: not any(job.id in thread.name for thread in threading.enumerate()), "its last heartbeat")
     assert caplog.text.count("may be delivered again") == 1
+
+
+QUICK = 17  # every so many places are tried by the quick test
+
+
+def has_no_heartbeat(job_id: str) -> bool:
+    return not any(job_id in thread.name and thread.is_alive() for thread in threading.enumerate())
+
+
+def interrupted_on_the_way(work: JobWork[Any], at: int) -> str | None:
+    """Where the way into a block was interrupted; None = it has begun before that."""
+    try:
+        found = interrupted_at(at, work.__enter__)
+    except RuntimeError as problem:
+        if isinstance(problem.__context__, Interrupted):  # Python makes that of one in the middle of a lock of its own
+            return "threading"
+        raise
+    return None if found is None else found[1]
+
+
+def interrupt_everywhere(client: JobClient, step: int) -> int:
+    """Have an exception at each place of the way into a block in turn. No heartbeat is left then, and a job that the
+    client has got is queued again. How many places.
+    """
+    at = 1
+    while True:
+        job_id = client.add("q", b"x", retry=300, ttl=3600)
+        work = client.work("q", timeout=LONG_S)
+        where = interrupted_on_the_way(work, at)
+        if where is None:
+            work.__exit__(None, None, None)
+            return at
+        until(partial(has_no_heartbeat, job_id), where)
+        shown = client.show(job_id)
+        assert shown is not None
+        assert shown["state"] == "queued" or work._job is None, where
+        client.delete(job_id)
+        at += step
+
+
+def test_who_is_interrupted_on_the_way_into_a_block_leaves_no_heartbeat(client: JobClient) -> None:
+    assert interrupt_everywhere(client, QUICK) > 10 * QUICK
+
+
+@pytest.mark.long
+def test_who_is_interrupted_anywhere_on_the_way_into_a_block_leaves_no_heartbeat(client: JobClient) -> None:
+    interrupt_everywhere(client, 1)
+
+
+def test_a_job_is_given_back_for_which_no_thread_can_be_started(
+    client: JobClient, wire: RespClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    job_id = client.add("q", b"x", retry=300)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(RuntimeError):
+        client.work("q").__enter__()
+    assert wire("QLEN", "q") == 1
+    assert client.show(job_id)["nacks"] == 0  # type: ignore[index]
 
 
 class Noting(JobClient):

@@ -13,6 +13,7 @@ import pytest
 
 from kestreld.errors import LeaseLost, QueueClosed
 from kestreld.library import Lease, PersistentQueue, QItem, QueueConfig
+from tests.support.interrupting import interrupted_at
 from tests.support.library import LONG_S, data_of, journaled, read_all
 
 SHORT_S: Final = 0.05
@@ -219,6 +220,21 @@ def test_a_heartbeat_ends_with_its_block(queue: PersistentQueue) -> None:
     other = lease_of(queue, SHORT_S)
     assert next_in_time(queue) == b"1"
     assert not other.confirm()
+
+
+def test_who_is_interrupted_as_a_heartbeat_begins_gives_the_item_back(queue: PersistentQueue) -> None:
+    at, found = 0, (None, "")
+    while found is not None:
+        at += 1
+        queue.add(b"1")
+        lease = queue.lease(LONG_S, heartbeat=True)
+        assert lease is not None
+        found = interrupted_at(at, lease.__enter__)  # type: ignore[assignment]
+        if at == 1 or found is None:  # before it has begun, or behind its end
+            lease.give_back()
+        assert data_of(queue.remove()) == b"1", found
+        assert not lease._is_beating
+    assert at > 5
 
 
 # Waiting, also of coroutines
