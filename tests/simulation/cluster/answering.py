@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from kestreld.jobs.keys import KEY_TIME_MS
-from tests.simulation.cluster.books import CAUSES, Act, Sent
+from tests.simulation.cluster.books import CAUSES, CLEARS, Act, Sent
 from tests.simulation.cluster.clients import PATIENCE_US
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Answers:
         if act.word == b"acked":
             is_true = any(one.kind in ("ack", "fastack") and act.ids[0] in one.ids for one in acts)
         elif act.word == b"deleted":
-            kinds = ("delete", "empty", "fastack", "ack", "reset", "reload")
+            kinds = ("delete", "empty", "fastack", "ack", *CLEARS)
             # That the ADDJOB was given up is the end of a job, too.
             is_true = any(one.outcome != "ok" for one in job.tries) or any(
                 one.kind in kinds and (not one.ids or act.ids[0] in one.ids) for one in acts

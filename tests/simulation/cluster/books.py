@@ -9,8 +9,8 @@ from typing import Final, Literal
 from kestreld.jobs.dead_letters import DEAD_SUFFIX
 from tests.simulation.history import Life, Over
 
-# What ends a job for good, at one node or at all that can be reached; and what may queue it again.
-ENDS: Final = frozenset({"ack", "fastack", "delete", "empty", "reset"})
+# What ends the jobs of one node, and what may queue a job again.
+CLEARS: Final = frozenset({"reset", "reload", "flush"})  # all that a node has
 CAUSES: Final = frozenset({"nack", "enqueue", "bury", "redrive"})
 MOVES: Final = CAUSES | {"working", "dequeue"}
 

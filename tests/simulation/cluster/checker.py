@@ -11,7 +11,7 @@ from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.job import CTIME_BITS
 from kestreld.jobs.store import JITTER_MS
 from tests.simulation.cluster.answering import Answers
-from tests.simulation.cluster.books import CAUSES, MOVES, Act, Sent
+from tests.simulation.cluster.books import CAUSES, CLEARS, MOVES, Act, Sent
 from tests.simulation.cluster.keeping import Keeping
 from tests.simulation.cluster.watching import CLEARED, LET_GO_OF, LOST, RELOADED, Take
 from tests.simulation.history import POWER_CUT
@@ -116,10 +116,10 @@ class ClusterChecker:
         # Each word with when it was sent, and from when on it counts for certain.
         said: list[tuple[bytes, int, float]] = [(b"none", -1, -1)]
         for act in self._books.acts:
-            if act.sent_us > take.at_us or act.kind not in ("pause", "pause all", "reset", "reload"):
+            if act.sent_us > take.at_us or act.kind not in ("pause", "pause all", *CLEARS):
                 continue
             is_here = act.host == take.host
-            if act.kind in ("reset", "reload"):
+            if act.kind in CLEARS:
                 said += [(b"none", act.sent_us, math.inf)] if is_here else []
             elif act.queue == take.queue and (is_here or act.kind == "pause all"):
                 counts_us = act.answered_us + (0 if is_here else TOLD_US)
@@ -239,8 +239,7 @@ class ClusterChecker:
         if any(self._world.by_host[host].stopped_us(since_us, take.at_us) for host in (act.host, take.host)):
             return False
         return not any(
-            one.kind in ("reset", "reload") and one.host == act.host and one.sent_us <= take.at_us
-            for one in self._books.acts
+            one.kind in CLEARS and one.host == act.host and one.sent_us <= take.at_us for one in self._books.acts
         )
 
     def _has_lost_owners(self, job_id: bytes, act: Act) -> bool:

@@ -28,6 +28,8 @@ class Surroundings(Protocol):
     machines: list[Machine]
     is_open: bool  # clients may begin something
 
+    @property
+    def is_troubled(self) -> bool: ...
     def next_number(self) -> int: ...
     def complain(self, words: str) -> None: ...
     def is_expected(self, act: Act, error: bytes) -> bool: ...
@@ -49,7 +51,9 @@ class Client:
         self.added: list[Sent] = []
         self._pace_us = chance.choice([20_000, 100_000, 400_000])
         self._pending: Act | None = None
-        self._habit = {"producer": self._produce, "worker": self._work, "meddler": self._meddle}.get(kind)
+        self._habit = {
+            "producer": self._produce, "worker": self._work, "meddler": self._meddle, "undertaker": self._bury,
+        }.get(kind)  # fmt: skip
         if self._habit is not None:
             self._later()
 
@@ -304,6 +308,20 @@ class Client:
         self.held.append(handout)
 
     # Those who do other things to jobs and queues
+
+    def _bury(self) -> None:
+        """Make dead letters; put them back at whatever node, mostly while something is wrong with another one."""
+        chance = self.chance
+        ids = [job_id for job in list(self.books.jobs.values())[-8:] for job_id in job.ids]
+        if ids and chance.random() < (0.1 if self.world.is_troubled else 0.8):
+            job_id = chance.choice(ids)
+            self.ask(self.act("bury", job_id), b"DEADJOB", job_id)
+            return
+        queue = chance.choice(QUEUES)
+        for machine in self.world.machines:
+            if chance.random() < 0.7 and self.connect(machine):
+                self.machine = machine
+                self.ask(self.act("redrive", queue=queue), b"REDRIVE", queue + DEAD_SUFFIX)
 
     def _meddle(self) -> None:
         chance = self.chance

@@ -3,16 +3,17 @@
 from typing import TYPE_CHECKING, Final
 
 from kestreld.jobs.copied_jobs import CopiedJobs
-from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, COPY, DELAYED, GONE, LENT, LET_GO, QUEUED, WAIT_REPL
+from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, COPY, DELAYED, GONE, LENT, LET_GO, QUEUED, WAIT_REPL, Job
 from kestreld.jobs.levels import BASE_BYTES, JOB_BYTES
 from tests.simulation.cluster.books import Act
 from tests.simulation.cluster.machine import Machine
-from tests.simulation.cluster.watching import Take
+from tests.simulation.cluster.watching import Take, WatchedJobs
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import ClusterWorld
 
 TOLD_US: Final = 1_500_000  # in such a time nodes have told each other all they know
+UNPLACED: Final = frozenset({ACKED, WAIT_REPL, BORROWED, LENT, LET_GO})  # states in which nobody is told of moves
 NAMES: Final = {
     WAIT_REPL: "wait-repl", ACTIVE: "active", QUEUED: "queued", ACKED: "acked", DELAYED: "delayed",
     BORROWED: "borrowed", LENT: "lent", LET_GO: "let go", COPY: "copy", GONE: "gone",
@@ -52,6 +53,30 @@ class Inspector:
             if self._together.get(pair, take.at_us) <= long_ago_us:
                 take.together += (other.host,)
 
+    def note_woken(self, store: WatchedJobs, job: Job) -> None:
+        """A node has queued a copy as its time has come. None that it could ask knows of a later move."""
+        world = self._world
+        watch, now_us = world.watch, world.schedule.now_us
+        long_ago_us = now_us - TOLD_US
+        mine = watch.placed[store.host, job.id]
+        for other in watch.stores.values():
+            its = other.find(job.id)
+            if other is store or its is None or its.state in UNPLACED or its.terms.moves <= job.terms.moves:
+                continue
+            has_known = max(watch.placed[other.host, job.id].since_us, mine.since_us) <= long_ago_us
+            is_asked = job.terms.owners & store.node_sets.of(other.node_id)
+            hosts = frozenset((store.host, other.host))
+            if not (has_known and is_asked) or self._together.get(hosts, now_us) > long_ago_us:
+                continue
+            if world.troubles.was_on_link(store.host, other.host, long_ago_us, now_us):
+                continue
+            if any(world.by_host[host].stopped_us(long_ago_us, now_us) for host in hosts):
+                continue
+            world.complain(
+                f"{store.host} queued {job.id!r} in {job.terms.queue.name!r} by move {job.terms.moves}, and"
+                f" {other.host} knows of move {its.terms.moves}, to {its.terms.queue.name!r}"
+            )
+
     # What may be answered
 
     def is_expected(self, act: Act, error: bytes) -> bool:
@@ -83,7 +108,7 @@ class Inspector:
             return act.kind == "reset" and machine.faults.failed > 0
         if error.startswith(b"ERR Background append only file rewriting already"):
             return act.kind == "look"
-        if act.kind in ("reload", "look"):
+        if act.kind in ("reload", "look", "flush"):
             return machine.faults.failed > 0 or not world.plan.nodes[machine.number].has_log
         return False
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.store import DELETED, EXPIRED
-from tests.simulation.cluster.books import Sent, Try
+from tests.simulation.cluster.books import CLEARS, Sent, Try
 from tests.simulation.cluster.watching import CLEARED, DISK_LOST, LOST, RELOADED, Copy, Knowledge
 from tests.simulation.history import POWER_CUT
 
@@ -197,7 +197,7 @@ class Keeping:
         hosts = {copy.host for copy in copies}
         if any(life.ended_us >= one.act.sent_us for host in hosts for life in self._world.by_host[host].lives):
             return  # nobody knows whether it was delivered before: it never is again
-        if any(act.kind in ("forget", "reset", "reload") and act.sent_us > one.act.sent_us for act in self._books.acts):
+        if any(act.kind in ("forget", *CLEARS) and act.sent_us > one.act.sent_us for act in self._books.acts):
             return
         ends = [(copy.host, copy.end or "held", copy.until_us) for copy in copies]
         self._violation(f"job {job.number}, which comes at most once, has not come: {ends}")

@@ -15,7 +15,7 @@ FETCHED_AT_ONCE: Final = 50
 ANSWER_US: Final = 3_000_000
 _KINDS: Final = {
     b"PAUSE": "pause", b"CLUSTER FORGET": "forget", b"CLUSTER RESET": "reset", b"CLUSTER LEAVING": "leave",
-    b"CLUSTER MEET": "meet", b"DEBUG LOADAOF": "reload", b"CONFIG SET": "set",
+    b"CLUSTER MEET": "meet", b"DEBUG LOADAOF": "reload", b"DEBUG FLUSHALL": "flush", b"CONFIG SET": "set",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from kestreld.config.config import Config, QueueConfig, RetryFrom
 from kestreld.config.job_rules import JobRule, JobRules
 from kestreld.jobs import jobs, log, maintenance, recovery, storage, store, table
 from kestreld.jobs.dead_letters import DEAD_SUFFIX
-from kestreld.server.disque import starting
+from kestreld.server.disque import node, starting
 from tests.simulation.cluster.watching import WatchedJobs, watched_messages
 from tests.simulation.plan import SPOOL
 
@@ -72,6 +72,7 @@ class ClusterPlan:
     has_operators: bool = False
     network_breaks: float = 0.0  # of clients
     reboots_at_end: bool = False
+    idle_ms: int = 300_000  # after which queues that nobody uses are collected
     small: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -85,17 +86,17 @@ class ClusterPlan:
 
     def config(self, number: int) -> Config:
         """The configuration of one node."""
-        node = self.nodes[number]
+        one = self.nodes[number]
         return Config(
             queue_path=SPOOL,
-            jobs_journal=node.has_log,
-            jobs_sync_journal_ms=node.sync_ms,
+            jobs_journal=one.has_log,
+            jobs_sync_journal_ms=one.sync_ms,
             jobs_retry_from=self.retry_from,
             job_rules=JobRules((JobRule("work", self.backoff_ms, self.max_retries),)),
             cluster_node_timeout_ms=self.timeout_ms,
             insecure=True,
             request_timeout_ms=20_000,
-            defaults=QueueConfig(max_journal_size_bytes=node.segment_bytes_max),
+            defaults=QueueConfig(max_journal_size_bytes=one.segment_bytes_max),
             source="a seed",
         )
 
@@ -138,6 +139,11 @@ def draw(chance: Random) -> ClusterPlan:
         "given bytes": chance.choice([100, 1 << 20]),
         "ack retry": chance.choice([2000, 5000]),
     }
+    if "leave" in plan.kinds and chance.random() < 0.5:
+        plan.kinds = (*plan.kinds, "flush")
+    if chance.random() < 0.3:
+        plan.clients.append("undertaker")
+    plan.idle_ms = chance.choice([300_000, 300_000, 1000])
     return plan
 
 
@@ -163,6 +169,7 @@ def small_steps(plan: ClusterPlan) -> Iterator[None]:
             (federating, "GIVEN_BYTES_MAX", small["given bytes"]),
             (acks, "RETRY_MS_MAX", small["ack retry"]),
             (starting, "CopiedJobs", WatchedJobs),
+            (node, "IDLE_MS", (plan.idle_ms, min(plan.idle_ms, 10_000), min(plan.idle_ms, 2000))),
         ):
             patched.enter_context(patch.object(module, name, value))
         patched.enter_context(watched_messages())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ from kestreld.cluster.acks import Ack
 from kestreld.cluster.client_keys import KeySearch, KeySearches
 from kestreld.cluster.collecting import AckCollector
 from kestreld.cluster.federating import Federating
-from kestreld.cluster.job_messages import GotJob, JobCopy, NeedJobs, SetAck
+from kestreld.cluster.job_messages import GotJob, JobCopy, NeedJobs, Notice, SetAck
 from kestreld.cluster.lending import Lending
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
@@ -18,7 +19,7 @@ from kestreld.cluster.replication import Replication
 from kestreld.cluster.requeueing import Requeueing
 from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.jobs.copied_jobs import CopiedJobs
-from kestreld.jobs.job import LENT, Job
+from kestreld.jobs.job import LENT, Job, JobTerms
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.log import JobLog
 from kestreld.server.bus.bus import ClusterBus
@@ -233,6 +234,21 @@ def dead_letters_not_told() -> AbstractContextManager[Any]:
     return patch.object(SharedJobs, "moved", lambda self, job: None)
 
 
+def moves_not_logged() -> AbstractContextManager[Any]:
+    """The log does not say that a dead letter was put back."""
+    return patch.object(JobTerms, "told_moves", 0)
+
+
+def moves_not_compared() -> AbstractContextManager[Any]:
+    """What is said of a job counts although its sender has not heard that it is in another queue."""
+
+    def notice(self: Requeueing, sender: Node, job: Job, message: Notice) -> None:
+        right(self, sender, job, replace(message, moves=job.terms.moves))
+
+    right = Requeueing.notice
+    return patch.object(Requeueing, "notice", notice)
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "ack-before-n-copies": ack_before_n_copies,
     "importer-not-counted": importer_not_counted,
@@ -255,6 +271,8 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "lent-lost-with-link": lent_jobs_lost_with_the_link,
     "pause-not-told": pause_not_told,
     "dead-letters-not-told": dead_letters_not_told,
+    "moves-not-logged": moves_not_logged,
+    "moves-not-compared": moves_not_compared,
     "keys-not-asked-for": keys_not_asked_for,
     "no-sync": no_sync,
 }
@@ -281,6 +299,8 @@ SEEN_BY: Final = {
     "lent-lost-with-link": 7,
     "pause-not-told": 31,
     "dead-letters-not-told": 37,
+    "moves-not-logged": 25,
+    "moves-not-compared": 140,
     "keys-not-asked-for": 5,
     "no-sync": 3,
 }

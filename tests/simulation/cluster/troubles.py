@@ -312,6 +312,11 @@ class Troubles:
             return None
         return lambda: None
 
+    def _flush(self, machine: Machine) -> Callable[[], None] | None:
+        if not self._world.operator.tell(machine, b"DEBUG", b"FLUSHALL"):
+            return None
+        return lambda: None
+
     def _memory(self, machine: Machine) -> Callable[[], None] | None:
         """Over 75 % of what there may be, so that it takes no copies."""
         if not machine.serves or machine.server is None:
@@ -346,4 +351,5 @@ _KINDS: Final = {
     "reset": Troubles._reset,
     "reload": Troubles._reload,
     "memory": Troubles._memory,
+    "flush": Troubles._flush,
 }

@@ -13,7 +13,7 @@ from kestreld.cluster.job_messages import GotAck, GotJob, JobMessage, Stored
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.jobs.copied_jobs import CopiedJobs
-from kestreld.jobs.job import ACKED, LET_GO, QUEUED, Job, JobTerms
+from kestreld.jobs.job import ACKED, COPY, LET_GO, QUEUED, DeadLetter, Job, JobTerms
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.store import DELETED
 from kestreld.jobs.table import Table
@@ -25,6 +25,7 @@ LOST: Final = "lost"  # a start did not find it
 CLEARED: Final = "cleared"
 LET_GO_OF: Final = "let go"
 RELOADED: Final = "reloaded"
+WRITTEN_US: Final = 1_000_000  # by then a log has what was to be written
 DISK_LOST: Final = "disk lost"  # how a process ended
 
 
@@ -71,6 +72,14 @@ class Knowledge:
     is_owed_us: int = -1  # since when another node, or a client, relies on it being in the log
 
 
+@dataclass(slots=True)
+class Placed:
+    """Where a node has a job: by how many moves to the dead letters and back, and since when it knows."""
+
+    moves: int
+    since_us: int
+
+
 @dataclass(slots=True, eq=False)
 class Doubled:
     """A job that is in the queues of several nodes at once."""
@@ -98,6 +107,10 @@ class Watch:
         self.hosts: dict[bytes, str] = {}  # by node id, also of those that are no more
         self.messages: dict[str, int] = {}  # by type, how many have been received
         self.is_reloading: Callable[[str], bool] = lambda host: False
+        self.keeps: Callable[[str, str], bool] = lambda host, crash: False
+        self.placed: dict[tuple[str, bytes], Placed] = {}
+        self.moved: dict[str, int] = {}  # by what has moved them, how many jobs
+        self.woken: Callable[[WatchedJobs, Job], None] | None = None
         self.taken: Callable[[Take], None] | None = None
         self.received: Callable[[str, str, JobMessage], None] | None = None
         self._complain = complain
@@ -143,7 +156,9 @@ class Watch:
         self.note(host, job.id, f"taken from {queue.name.decode()}, requeue in {_in_ms(store, job)}")
 
     def put_in(self, store: "WatchedJobs", job: Job) -> None:
-        self.note(store.host, job.id, f"queued {job.nacks} {job.deliveries}")
+        self.note(store.host, job.id, f"queued {job.nacks} {job.deliveries} by move {job.terms.moves}")
+        if store.is_waking and self.woken is not None:
+            self.woken(store, job)
         hosts = [host for host, other in self.stores.items() if other is not store and other.has_queued(job.id)]
         if hosts:
             doubled = Doubled(job.id, (store.host, *hosts), self.schedule.now_us)
@@ -165,6 +180,12 @@ class Watch:
             self.dropped(self.stores[host], job_id, end)
         for job_id in self.known:
             self.forgets_ack(store.host, job_id, end)
+
+    def place(self, store: "WatchedJobs", job: Job) -> None:
+        """Note since when a node knows where a job is."""
+        placed = self.placed.get((store.host, job.id))
+        if placed is None or placed.moves != job.terms.moves:
+            self.placed[store.host, job.id] = Placed(job.terms.moves, self.schedule.now_us)
 
     # Processes
 
@@ -195,6 +216,8 @@ class Watch:
                 continue
             job = found.get(job_id)
             if job is not None and job.state not in (ACKED, LET_GO):
+                self._check_moves(store, job, copy)
+                self.place(store, job)
                 copy.crashed_us, copy.crash = -1, ""
                 self.note(host, job_id, f"restored: state {job.state} requeue in {_in_ms(store, job)}")
             else:
@@ -215,6 +238,16 @@ class Watch:
                     self.knows_ack(store, job, is_dummy=not job.terms.owners)
             elif job.state != LET_GO and (host, job.id) not in self.open:
                 self.held(store, job)  # what the log says of its end was lost
+
+    def _check_moves(self, store: "WatchedJobs", job: Job, copy: Copy) -> None:
+        """A start must know of every move to the dead letters and back that was written before."""
+        placed = self.placed.get((store.host, job.id))
+        if placed is None or placed.moves == job.terms.moves or placed.since_us > copy.crashed_us - WRITTEN_US:
+            return
+        if job.terms.owners and self.keeps(store.host, copy.crash):
+            self._complain(
+                f"{store.host} knew {placed.moves} moves of {job.id!r}, and {job.terms.moves} after its start"
+            )
 
     def got(self, host: str, sender: str, message: JobMessage) -> None:
         """A node has received a message."""
@@ -241,6 +274,7 @@ class WatchedJobs(CopiedJobs):
 
     host = ""
     sight: Watch | None = None
+    is_waking = False  # a job's time has come: no client has asked for what is done
 
     def use_node_id(self, node_id: bytes) -> None:
         super().use_node_id(node_id)
@@ -269,7 +303,20 @@ class WatchedJobs(CopiedJobs):
         # Called with each job that comes, before anything is done to it.
         if self.sight is not None and (self.host, job.id) not in self.sight.open and job.state not in (ACKED, LET_GO):
             self.sight.held(self, job)
+        if self.sight is not None:
+            self.sight.place(self, job)
         super()._plan(job)
+
+    def _wake(self, job: Job, now_ms: int) -> None:
+        self.is_waking = job.state == COPY
+        super()._wake(job, now_ms)
+        self.is_waking = False
+
+    def _move(self, job: Job, to: bytes, dead: DeadLetter | None) -> bool:
+        if self.sight is not None:
+            why = "put back" if dead is None else dead.reason.decode()
+            self.sight.moved[why] = self.sight.moved.get(why, 0) + 1
+        return super()._move(job, to, dead)
 
     def remove(self, job: Job, why: str = DELETED) -> None:
         job_id, was_acked = job.id, job.state == ACKED

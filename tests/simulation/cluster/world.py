@@ -64,10 +64,12 @@ class ClusterWorld:
         ]
         self.by_host = {machine.host: machine for machine in self.machines}
         self.watch.is_reloading = self._is_loading
+        self.watch.keeps = self._keeps
         self.troubles = Troubles(self, self._chance("troubles"))
         self.operator = Operator(self, self._chance("operator"))
         self.inspector = Inspector(self)
         self.watch.taken = self.inspector.note_take
+        self.watch.woken = self.inspector.note_woken
         self.watch.received = self._received
         self.is_open = False
         self.figures: dict[str, int] = {}
@@ -94,6 +96,10 @@ class ClusterWorld:
     def count(self, what: str, times: int = 1) -> None:
         """To the figures of the run."""
         self.figures[what] = self.figures.get(what, 0) + times
+
+    @property
+    def is_troubled(self) -> bool:
+        return self.troubles.active > 0
 
     def _name(self, host: str) -> str:
         return self.by_host[host].name if host in self.by_host else "?"
@@ -129,6 +135,12 @@ class ClusterWorld:
         """Whether that may be the answer."""
         return self.inspector.is_expected(act, error)
 
+    def _keeps(self, host: str, crash: str) -> bool:
+        """Whether what a node had written before its process ended like that is there at its next start."""
+        machine = self.by_host[host]
+        is_well = not machine.repairs and not machine.was_disk_bad
+        return self.plan.nodes[machine.number].has_log and is_well and crash in (KILLED, STOPPED)
+
     def _is_loading(self, host: str) -> bool:
         server = self.by_host[host].server
         return server is not None and server.is_up and server.storage.is_loading
@@ -149,6 +161,8 @@ class ClusterWorld:
             violations = ClusterChecker(self).violations()
         self.count("jobs", sum(any(one.outcome == "ok" for one in job.tries) for job in self.books.jobs.values()))
         self.count("deliveries", sum(map(len, self.watch.takes.values())))
+        for why, times in self.watch.moved.items():
+            self.count(f"dead letters {why}", times)
         self.count("starts", sum(len(machine.lives) for machine in self.machines))
         self.count("messages", sum(self.watch.messages.values()))
         self.count("virtual seconds", self.schedule.now_us // 1_000_000)
