@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.cluster_nodes import cluster_of
 from tests.support.daemon import READY, ROOT, STOP_S
 from tests.support.queue_client import QueueClient
 
@@ -42,6 +44,13 @@ def installed(name: str, *words: str) -> list[str]:
     gets from there to a Python in a home of root's.
     """
     return [sys.executable, str(BIN / name), *words]
+
+
+def health_check(admin: str) -> list[str]:
+    """The image's, of a server whose admin port is there."""
+    python, *words = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    assert python == "python"
+    return [sys.executable, *(word.replace(":2223/", f":{admin.rpartition(':')[2]}/") for word in words)]
 
 
 def entrypoint(config: Path) -> list[str]:
@@ -113,13 +122,13 @@ def test_it_is_process_1_without_rights_on_a_read_only_disk_with_one_volume(imag
         assert re.search(r"^Uid:\t10001\t10001\t", status, re.MULTILINE), status
         found = READY.search(said)
         assert found is not None, said
-        tcp, socket = found[1].split(",")
+        tcp, own = found[1].split(",")
         with QueueClient(tcp.replace("0.0.0.0", "127.0.0.1")) as client:
             client.put("work", b"x")
-        health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-        checked = subprocess.run([*ACCOUNT, *installed(*health)], env=variables(volume), capture_output=True, text=True)
-        assert (checked.returncode, checked.stdout[:10]) == (0, "KESTREL OK"), checked
-        with QueueClient(socket) as client:  # root is let in as well
+        assert found[2] is not None
+        checked = subprocess.run([*ACCOUNT, *health_check(found[2])], env=variables(volume), capture_output=True)
+        assert checked.returncode == 0, checked
+        with QueueClient(own) as client:  # root is let in as well
             client.get("work/open")
             os.kill(pid, getattr(signal, last("STOPSIGNAL")))
         assert outer.stderr is not None
@@ -129,9 +138,18 @@ def test_it_is_process_1_without_rights_on_a_read_only_disk_with_one_volume(imag
 
 
 def test_the_health_check_of_a_server_that_does_not_answer_fails(tmp_path: Path) -> None:
-    health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-    checked = subprocess.run(installed(*health), env=variables(tmp_path), capture_output=True)
-    assert checked.returncode == 2
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        checked = subprocess.run(health_check(f":{port}"), env=variables(tmp_path), capture_output=True)
+    assert checked.returncode == 1
+
+
+def test_a_node_is_healthy_while_another_one_of_its_cluster_is_down(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, 2, "cluster.node_timeout=100ms", admin="127.0.0.1:0") as (node, other):
+        other.kill()
+        node.logged("is down")
+        assert subprocess.run(health_check(node.admin), env=variables(tmp_path), capture_output=True).returncode == 0
 
 
 def test_it_does_not_start_while_everybody_could_connect(image: tuple[Path, Path]) -> None:
