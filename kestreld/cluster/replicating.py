@@ -77,9 +77,11 @@ class Replicating:
         return job_id in self._pending
 
     def confirmed_of(self, job_id: bytes) -> list[bytes]:
-        """Which other nodes hold a job that is being added, as far as is known."""
+        """Which nodes hold a job that is being added, as far as is known."""
         pending = self._pending.get(job_id)
-        return sorted(pending.replication.confirmed) if pending is not None else []
+        if pending is None:
+            return []
+        return sorted(pending.replication.confirmed | ({self._jobs.node_id} if pending.is_kept else set()))
 
     # Adding
 

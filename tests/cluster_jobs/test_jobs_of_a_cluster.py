@@ -166,6 +166,23 @@ def test_the_end_of_a_job_is_waited_for_at_a_node_that_does_not_hold_it(nodes: l
     assert away("WAITJOB", unknown, 20_000).startswith(b"NOJOB ")
 
 
+def test_a_node_that_adds_a_job_is_one_of_those_that_hold_it(nodes: list[ClusterNode]) -> None:
+    one, other, third = nodes
+    for away in (other, third):
+        assert away("PAUSE", "held up", "in") == b"in"  # takes no copies
+    client = one.client()
+    client.send("ADDJOB", "held up", "x", 60_000, "REPLICATE", 2)
+    until(lambda: one("JSCAN", "QUEUE", "held up")[1], "a job that is being added")
+    ((job_id,),) = [one("JSCAN", "QUEUE", "held up")[1]]
+    assert (shown(one, job_id)["state"], shown(one, job_id)["nodes-confirmed"]) == (
+        b"wait-repl",
+        [one("CLUSTER", "MYID")],
+    )
+    for away in (other, third):
+        assert away("PAUSE", "held up", "none") == b"none"
+    assert client.reply() == job_id
+
+
 def test_a_queue_is_deleted_here_or_everywhere(nodes: list[ClusterNode]) -> None:
     one, other, third = nodes
     for node in nodes:

@@ -1,6 +1,7 @@
 """What Disque's users wished for: delays of NACK, ids of clients, dead letters, waiting for an acknowledgement."""
 
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,16 @@ def test_a_scan_of_jobs_takes_several_queues(client: RespClient) -> None:
 def test_no_arity_of_disque_has_changed(client: RespClient, words: tuple[str, ...]) -> None:
     name = words[0].lower()
     assert client(*words) == f"ERR wrong number of arguments for '{name}' command".encode()
+
+
+def test_who_asks_for_another_protocol_is_told_that_there_is_none(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "listen.disque=127.0.0.1:0") as daemon:
+        client, stranger = RespClient(daemon.disque), RespClient(daemon.disque)
+        with closing(client), closing(stranger):
+            assert client("CONFIG", "SET", "requirepass", "secret") == b"OK"
+            for asked in (client, stranger):  # who is logged in, and who is not
+                for words in (("HELLO", 3), ("HELLO", 2), ("HELLO", 3, "AUTH", "default", "secret")):
+                    assert asked(*words).startswith(b"NOPROTO "), words
 
 
 def test_a_queues_rules_say_how_long_jobs_wait_and_where_they_end(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ MONITOR_BYTES_MAX: Final = 1 << 20  # unsent lines of a MONITOR beyond which its
 FREE: Final = frozenset({b"auth", b"quit"})
 UNSEEN: Final = WITH_SECRETS | {b"quit"}  # by who watches commands
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
+NO_PROTOCOL: Final = b"-NOPROTO only RESP2 is spoken here, and HELLO takes no version\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 TOO_MANY_CLIENTS: Final = b"-ERR max number of clients reached\r\n"
 HTTP: Final = frozenset({b"post", b"host:"})
@@ -167,7 +168,8 @@ class DisqueHandler(DisqueClient):
             self.out.append(replies.error(b"ERR unknown command '%b'" % words[0][:ECHOED_BYTES_MAX]))
             return None
         if not command.words_min <= len(words) <= command.words_max:
-            self.out.append(replies.error(b"ERR wrong number of arguments for '%b' command" % command.name))
+            is_of_protocol = command.name == b"hello" and words[1].isdigit()  # such as HELLO 3, whoever asks
+            self.out.append(NO_PROTOCOL if is_of_protocol else replies.wrong_count(command.name))
             return None
         problem = self._problem(command, words)
         if problem:

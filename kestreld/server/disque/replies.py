@@ -60,6 +60,11 @@ def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> byte
     return array(items)
 
 
+def wrong_count(name: bytes) -> bytes:
+    """The reply to a command with too few or too many words."""
+    return error(b"ERR wrong number of arguments for '%b' command" % name)
+
+
 def shown(job: Job, delivered: Sequence[bytes], confirmed: Sequence[bytes], now_ms: int) -> bytes:
     """A job as SHOW describes it: `delivered` are the ids of the nodes that may hold it, `confirmed` of those that have
     said so, or that they know that it is acknowledged. One that was never here, but is acknowledged, has nobody's.
