@@ -23,6 +23,7 @@ OPTIONS: Final = (*SERVER_OPTIONS, "queue", "expiryseconds", "dedupkey", "path",
 COLUMNS: Final = ("value", "queue", "key", "expire_time", "flags", "dedup_key")
 TEXT: Final = (StringType, BinaryType)
 TYPES: Final = {"expire_time": TimestampType, "flags": IntegralType}
+FLAGS_MAX: Final = (1 << 32) - 1
 STRETCH_ITEMS: Final = 1000  # go to one server at a time
 
 
@@ -70,7 +71,7 @@ class Plan:
     def _sorted_out(
         self, batch: Any, keys: str, rows: int, addresses: list[str]
     ) -> Iterable[tuple[tuple[str, str], list[PutItem]]]:
-        """The items of rows, by queue and server ("" = any). Raises BadOption for a row without queue or value."""
+        """The items of rows, by queue and server ("" = any). Raises BadOption for a row that can be no item."""
         columns = {name: batch.column(index).to_pylist() for index, name in enumerate(self.columns)}
         nothing = [None] * batch.num_rows
         expire_s_otherwise = expiry_s(self.expire_ms)
@@ -82,6 +83,8 @@ class Plan:
             queue = self.queue if named is None else named
             if value is None or not queue:
                 raise BadOption(f"a row has no {'value' if value is None else 'queue'}")
+            if flags is not None and not 0 <= flags <= FLAGS_MAX:
+                raise BadOption(f"a row for {queue} has the flags {flags}: they must be from 0 to {FLAGS_MAX}")
             data = _data(value)
             if keys:
                 data = (_data(dedup_key) if dedup_key is not None else f"{keys}-{row}".encode()) + b"\n" + data
@@ -173,6 +176,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def batch_sink(schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> BatchSink:
+    _must_be_no_table(schema)
     if overwrite:
         raise BadOption('queues cannot be overwritten: use mode("append")')
     return BatchSink(_plan(schema, options, uuid4().hex))
@@ -180,6 +184,14 @@ def batch_sink(schema: StructType, options: Mapping[str, str], *, overwrite: boo
 
 def stream_sink(schema: StructType, options: Mapping[str, str]) -> StreamSink:
     return StreamSink(_plan(schema, options, ""))
+
+
+def _must_be_no_table(schema: StructType) -> None:
+    """Raises BadOption for the columns of a table of journals or of live queues: INSERT INTO has all of them."""
+    if {"server", "queue", "id", "add_time"} <= set(schema.names):
+        words = "a table of journals or of live queues is for reading only; to put rows on queues"
+        how = 'use frame.write.format("kestrel").mode("append") with the options servers and queue'
+        raise BadOption(f"{words}, {how}: it takes the columns {', '.join(COLUMNS)}")
 
 
 def _plan(schema: StructType, options: Mapping[str, str], run: str) -> Plan:

@@ -13,10 +13,17 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
 from kestreld.client.items import PutItem
+from kestrelspark.batch import COLUMNS as JOURNAL_COLUMNS
+from kestrelspark.batch import field_of
+from kestrelspark.options import BadOption
 from kestrelspark.readers import Fleet
 from kestrelspark.servers import Servers
-from kestrelspark.sink import Outlet
+from kestrelspark.sink import FLAGS_MAX, Outlet, Plan, batch_sink
+from kestrelspark.streaming import item_schema
 from tests.support.accounts import login, quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
@@ -181,3 +188,26 @@ def test_what_cannot_be_put_is_refused_before_anything_is(
 ) -> None:
     with pytest.raises(Exception, match=words):
         put(spark.range(1).selectExpr(columns), "127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize("flags", [-1, FLAGS_MAX + 1, 1 << 62])
+def test_flags_that_no_item_can_have_are_refused_and_the_largest_is_stored(fleet: list[Daemon], flags: int) -> None:
+    a = fleet[0]
+    plan = Plan(Servers(a.address), "orders", 0, ("value", "flags"), has_dedup_key=False, run="")
+
+    def rows(flags: int) -> Any:
+        return pa.RecordBatch.from_pydict({"value": ["one"], "flags": pa.array([flags], pa.int64())})
+
+    with pytest.raises(BadOption, match=f"a row for orders has the flags {flags}: they must be from 0 to 4294967295"):
+        plan.put([rows(flags)])
+    assert plan.put([rows(FLAGS_MAX)]).items == 1
+    with QueueClient(a.port) as client:
+        client.ask_for("orders")
+        client.expect_line(b"VALUE orders %d 3" % FLAGS_MAX)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("schema", [StructType([field_of(name) for name in JOURNAL_COLUMNS]), item_schema()])
+def test_rows_are_not_inserted_into_tables_of_journals_or_live_queues(schema: StructType, overwrite: bool) -> None:
+    with pytest.raises(BadOption, match="is for reading only; to put rows on queues, use frame"):
+        batch_sink(schema, {}, overwrite=overwrite)
