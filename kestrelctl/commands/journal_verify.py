@@ -25,7 +25,8 @@ class VerifyFormat(StrEnum):
 PlaceArgument = Annotated[
     str,
     typer.Argument(
-        metavar="SPOOL|FILE", help="A spool, an archive, .imported, one queue's folder, or one file of Kestrel's."
+        metavar="SPOOL|FILE",
+        help="A spool, an archive, a folder of them, .imported, one queue's folder, a segment or a file of Kestrel's.",
     ),
 ]
 OneQueueArgument = Annotated[

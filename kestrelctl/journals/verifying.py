@@ -17,6 +17,7 @@ from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
+from kestreld.journal.discovery import JournalFile, discover
 from kestreld.journal.job_repair import repair_job_log
 from kestreld.journal.job_segments import FOLDER
 from kestreld.journal.job_verify import NAME as JOB_LOG
@@ -29,7 +30,14 @@ from kestreld.journal.recovery import recover
 from kestreld.journal.repair import repair
 from kestreld.journal.replacement import finish_repairs
 from kestreld.journal.segment import parse_segment_name
-from kestreld.journal.verify import FOLDER_SUFFIX, SegmentReport, journal_folders, verify_journal, verify_spool
+from kestreld.journal.verify import (
+    CANNOT_TELL,
+    FOLDER_SUFFIX,
+    SegmentReport,
+    journal_folders,
+    verify_journal,
+    verify_spool,
+)
 from kestreld.spool_lock import LOCK
 
 COLUMNS: Final = ["queue", "segment", "records", "live_items", "bytes", "bad_offset", "finding"]
@@ -42,9 +50,50 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
     """One report for each segment or Kestrel file of a queue, None = of all queues. None at all in a spool that has no
     queues yet. Raises Failure, also where there is nothing to read.
 
-    `path` is a spool of kestreld's or Kestrel's, an archive, a queue's folder, or a file of a Kestrel queue.
+    `path` is a spool of kestreld's or Kestrel's, an archive, a folder of them, a queue's folder, a segment, a file of a
+    Kestrel queue, or a glob.
     """
+    places = [path] if os.path.lexists(path) else FileLayer().matching(path)
+    reports: list[SegmentReport] = []
+    for place in places or [path]:
+        try:
+            reports += _read_place(place, queue, verified)
+        except Failure as failure:
+            below = _places_below(place) if failure.code == ExitCode.NO_INPUT and os.path.isdir(place) else []
+            found = [one for one in below if _has(one, queue)]
+            if not found:
+                raise
+            for one in found:
+                reports += _read_place(one, queue, verified)
+    return reports
+
+
+def _places_below(folder: str) -> list[str]:
+    """The spools, archives and folders of journals below a folder that is none itself."""
+    with reading(folder):
+        found = discover([folder])
+        places = {_place_of(file) for file in [*found.files, *found.missing]}
+        places.update(above for above, names, _ in os.walk(folder) if FOLDER in names)
+    return sorted(places - {folder})
+
+
+def _place_of(file: JournalFile) -> str:
+    folder = file.path if file.missing else os.path.dirname(file.path)
+    if file.is_kestrel:
+        return folder
+    if folder.endswith(FOLDER_SUFFIX):
+        return os.path.dirname(folder)
+    return os.path.dirname(os.path.dirname(folder)) if os.path.basename(folder).isdecimal() else folder
+
+
+def _has(place: str, queue: str | None) -> bool:
+    return queue is None or any(True for _ in discover([place], [queue]).files)
+
+
+def _read_place(path: str, queue: str | None, verified: Verified) -> list[SegmentReport]:
     files = FileLayer()
+    if queue is None and os.path.isfile(path) and parse_segment_name(os.path.basename(path)) is not None:
+        return _read_segment(files, os.path.abspath(path), verified)
     name = None if queue is None else checked_name(queue)
     is_file = os.path.isfile(path) and name is None
     if is_file:
@@ -77,6 +126,18 @@ def read_reports(path: str, queue: str | None, verified: Verified) -> list[Segme
             raise Failure(ExitCode.NO_INPUT, f"{path}: no journal of {queue}")
         _must_be_spool(path)
     return reports
+
+
+def _read_segment(files: FileLayer, path: str, verified: Verified) -> list[SegmentReport]:
+    """One alone, of which those beside it say how much of it counts."""
+    folder = os.path.dirname(path)
+    with reading(path), verified:
+
+        def known(file: str) -> int | None:
+            return verified(file) if file == path else CANNOT_TELL
+
+        reports = [one for one in verify_journal(files, folder, _queue_in(folder), known) if one.path == path]
+        return list(verified.noted(reports))
 
 
 def _is_job_log(path: str) -> bool:
@@ -168,10 +229,14 @@ def verdict(reports: Sequence[SegmentReport], path: str) -> ExitCode:
         return ExitCode.CORRUPT
     if any(report.unreadable for report in reports):
         return ExitCode.IO
-    spools = (path, os.path.dirname(os.path.realpath(path)))  # the latter where it is a queue's folder
-    if any(report.torn for report in reports) and not any(map(server_runs, spools)):
+    if any(report.torn and not _is_being_written(report.path, path) for report in reports):
         return ExitCode.NEGATIVE
     return ExitCode.OK
+
+
+def _is_being_written(file: str, path: str) -> bool:
+    folder = os.path.dirname(os.path.realpath(file))
+    return any(map(server_runs, dict.fromkeys([path, folder, os.path.dirname(folder)])))
 
 
 SERVICE: Final = "KESTREL JOURNALS"

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kestrelctl.journals.verified import Verified
+from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.files import FileLayer
 from kestreld.journal.discovery import JournalFile, discover, server_of
 from kestreld.journal.job_verify import NAME, verify_job_log
 from kestreld.journal.verify import CANNOT_TELL
+from kestreld.spool_lock import LOCK
 from kestrelspark.batch import MIB
 from kestrelspark.contents import DamagedStretch, Progress, contents
 from kestrelspark.job_contents import job_folders
@@ -58,7 +60,8 @@ def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: 
     """Read all journals under paths; with `state`, skip files that earlier runs found valid.
 
     Without `queues` logs of jobs are read too, always completely. `state` is a file as of journal-verify; None = read
-    every file. Raises FileNotFoundError for a missing path, Failure if `state` cannot be read or written.
+    every file. Raises FileNotFoundError for a missing path, Failure if there is nothing to read, or `state` cannot be
+    read or written.
     """
     result = VerifyResult()
     with Verified(state) as verified:
@@ -69,6 +72,9 @@ def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: 
             *packed([*files, *found.missing], TASK_BYTES),
             *([] if queues else job_folders(paths)),
         ]
+        if not work and not result.passed_over and not any(os.path.lexists(f"{path}/{LOCK}") for path in paths):
+            words = f"no journal of {', '.join(queues)}" if queues else "no journal found"
+            raise Failure(ExitCode.NO_INPUT, f"{', '.join(paths)}: {words}")
         if work:
             for part in spark.sparkContext.parallelize(work, len(work)).map(_verify).collect():
                 result.files += part.files

@@ -462,3 +462,23 @@ def test_one_kestrel_file_can_be_named_and_then_it_has_to_be_one(kestrelctl: Kes
     assert kestrelctl("journal-verify", str(old / "NOTES")).code == 65
     assert kestrelctl("journal-verify", str(old / "read.me")).code == 2
     assert kestrelctl("journal-verify", str(old), "nope").code == 66
+
+
+def test_it_takes_a_folder_of_spools_and_archives_a_glob_and_a_segment(tmp_path: Path, kestrelctl: Kestrelctl) -> None:
+    engines = [Engine(tmp_path / f"server={name}" / "spool", max_journal_size_bytes=100) for name in "ab"]
+    for engine in engines:
+        for number in range(3):
+            engine.put("work", b"%d" % number * 100)
+            engine.end_turn()
+        engine.collection.close()
+    segments = engines[0].segments("work")
+    for paths in ([str(tmp_path)], [str(tmp_path), "work"], [f"{tmp_path}/server=*/spool"], [f"{tmp_path}/*"]):
+        run = kestrelctl("journal-verify", *paths, "-o", "ndjson")
+        assert (run.code, len(run.out.splitlines())) == (0, 2 * len(segments)), paths
+    run = kestrelctl("journal-verify", str(segments[0]), "-o", "ndjson")
+    assert (run.code, json.loads(run.out)["segment"]) == (0, segments[0].name)
+    segments[1].unlink()
+    assert kestrelctl("journal-verify", str(segments[0]), "-q").code == 0  # of the others nothing is asked
+    assert kestrelctl("journal-verify", str(tmp_path), "-q").code == 65
+    assert kestrelctl("journal-verify", str(tmp_path), "nope").code == 66
+    assert kestrelctl("journal-verify", f"{tmp_path}/other*").code == 66
