@@ -191,6 +191,28 @@ def test_how_many_queues_have_metrics_is_bounded(tmp_path, per_queue, shown):
         assert (found["kestrel_queues", ""], found["kestrel_items", ""]) == (4, 6)
 
 
+def test_queues_in_trouble_have_metrics_whatever_their_number_of_items(tmp_path):
+    limits = "full: {max_items: 1}, ring: {max_items: 1, discard_old_when_full: true}"
+    config = f"metrics: {{per_queue: 'top:1'}}\nqueues: {{{limits}}}\n"
+    with running_daemon(tmp_path, config=config, admin="127.0.0.1:0") as daemon, QueueClient(daemon.port) as client:
+        client.put("damaged", b"x")
+        client.put("big", b"x", b"x", b"x")
+        for small in ("full", "ring", "small", "unwritable"):
+            client.put(small, b"x")
+        daemon.stop()
+        (segment,) = daemon.spool.glob("damaged.journal/*.seg")
+        segment.write_bytes(b"damaged" + segment.read_bytes()[7:])
+        daemon.start()
+        with QueueClient(daemon.port) as again:
+            again.put("unwritable", b"x")
+            next(iter(daemon.spool.glob("unwritable.journal/*.seg"))).unlink()
+            until(lambda: metrics(daemon)["kestrel_journals_failed", ""] == 1, "a journal that has failed")
+        found = metrics(daemon)
+    shown = {queue for sample, queue in found if sample == "kestrel_queue_items"}
+    assert shown == {"big", "damaged", "full", "unwritable"}
+    assert found["kestrel_queues_shown", ""] == len(shown)
+
+
 def test_syncs_are_a_histogram(tmp_path):
     with (
         running_daemon(tmp_path, "sync_journal=true", admin="127.0.0.1:0") as daemon,

@@ -1,6 +1,7 @@
 """The figures in Prometheus' text form: totals always, queues as many as `metrics.per_queue` lets through.
 
-Whoever has a hundred thousand queues must not find that out from his monitoring: by default the largest 500 are shown.
+A hundred thousand queues must not be too much for the monitoring: by default the largest 500 are shown, and those in
+trouble.
 """
 
 import heapq
@@ -14,7 +15,7 @@ from kestreld.machine import ProcessUse
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import SYNC_BOUNDS_US
 from kestreld.queues.figures import Sees
-from kestreld.server.admin.rows import AT, STEP_ROWS, Row, RowBook
+from kestreld.server.admin.rows import AT, STEP_ROWS, Row, RowBook, name_of
 from kestreld.stats import ServerStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -57,17 +58,21 @@ def label_of(name: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"")
 
 
-def _largest(rows: list[Row], count: int) -> Iterator[list[Row] | None]:
-    """The `count` rows with the most items, as the last thing it gives."""
-    at = AT["items"]
+def _largest(rows: list[Row], count: int, may_be_full: Sees) -> Iterator[list[Row] | None]:
+    """The `count` rows with the most items, and all of queues in trouble, as the last thing it gives."""
+    at, at_full = AT["items"], AT["full"]
     found: list[Row] = []
+    troubled: list[Row] = []
     for start in range(0, len(rows), STEP_ROWS):
-        found = heapq.nlargest(count, [*found, *rows[start : start + STEP_ROWS]], key=lambda row: row[at])
+        some = rows[start : start + STEP_ROWS]
+        found = heapq.nlargest(count, [*found, *some], key=lambda row: row[at])
+        troubled += [row for row in some if row[AT["stopped"]] or row[AT["journal_failed"]]]
+        troubled += [row for row in some if row[at_full] and not may_be_full(str(row[0]))]
         yield None
-    yield found
+    yield list({row[0]: row for row in [*found, *troubled]}.values())
 
 
-def _shown(rows: list[Row], per_queue: PerQueue) -> Iterator[list[Row] | None]:
+def _shown(rows: list[Row], per_queue: PerQueue, may_be_full: Sees) -> Iterator[list[Row] | None]:
     if per_queue.pattern is not None:
         pattern = re.compile(per_queue.pattern)
         found: list[Row] = []
@@ -75,8 +80,10 @@ def _shown(rows: list[Row], per_queue: PerQueue) -> Iterator[list[Row] | None]:
             found += [row for row in rows[start : start + STEP_ROWS] if pattern.fullmatch(str(row[0]))]
             yield None
         yield found
+    elif per_queue.most == 0:
+        yield []
     elif per_queue.most is not None and len(rows) > per_queue.most:
-        yield from _largest(rows, per_queue.most)
+        yield from _largest(rows, per_queue.most, may_be_full)
     else:
         yield rows
 
@@ -85,11 +92,16 @@ def render(
     book: RowBook, collection: QueueCollection, stats: ServerStats, per_queue: PerQueue, sees: Sees | None = None
 ) -> Iterator[str | None]:
     """The page in pieces, and None wherever another piece of work is done. `book` has just looked."""
+
+    def may_be_full(shown: str) -> bool:
+        """Whether that is no trouble: the queue makes room by itself."""
+        return collection.config.for_queue(name_of(shown)).discard_old_when_full
+
     yield _server_part(book, collection, stats)
     shown: list[Row] = []
     for seen in book.seen_rows(sees):
         yield None
-        for found in _shown(seen, per_queue) if seen is not None else ():
+        for found in _shown(seen, per_queue, may_be_full) if seen is not None else ():
             yield None
             shown = found or shown
     yield total_metric("kestrel_queues_shown", "gauge", "Queues included with their own metrics.", len(shown))

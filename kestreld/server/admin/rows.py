@@ -66,6 +66,11 @@ def shown_name(name: str) -> str:
     return name.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
+def name_of(shown: str) -> str:
+    """The reverse of `shown_name`."""
+    return shown.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
 def _row(name: str, reader: Reader) -> Row:
     queue, journal = reader.queue, reader.queue.journal
     window, items, head = reader.window, reader.items, reader.head()
