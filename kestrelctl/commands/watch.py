@@ -9,7 +9,6 @@ import typer
 from kestrelctl.commands.options import duration_ms, line_options
 from kestrelctl.shell.endings import exit_code_of
 from kestrelctl.shell.output import STDOUT, is_terminal, write_data
-from kestrelctl.shell.signals import raise_lost
 
 CLEAR = b"\x1b[H\x1b[2J"
 SIGNAL_CODES = 128
@@ -40,7 +39,6 @@ def watch(
         if is_terminal(STDOUT):
             write_data(CLEAR + f"every {interval}: kestrelctl {' '.join(words)}\n\n".encode("utf-8", "surrogateescape"))
         code = exit_code_of(partial(context.find_root().obj, line))  # which is `verbs.invoke`
-        raise_lost()
         number = None if number is None else number - 1
         if number == 0 or code > SIGNAL_CODES:
             raise typer.Exit(code)

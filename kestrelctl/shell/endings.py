@@ -26,6 +26,8 @@ def exit_code_of(run: Callable[[], int]) -> int:
         _silence_stdout()
         return _failed(output.output_failure(error))
     except Exception as error:  # noqa: BLE001  (nobody gets a traceback; this is the last line of defence)
+        if isinstance(error.__cause__, Interrupted):  # in the making of a class, of which Python says that it failed
+            return 128 + error.__cause__.signal_number
         return _internal(error)
 
 
