@@ -85,8 +85,11 @@ def test_keys_are_known_after_their_segments_were_compacted_or_dropped(make_engi
     assert put(engine, b"a")
 
 
+@pytest.mark.parametrize("crashes", [True, False])
 @pytest.mark.parametrize("has_items", [True, False])
-def test_a_flush_forgets_the_keys_of_its_queue_for_good(make_engine: MakeEngine, has_items: bool) -> None:
+def test_a_flush_forgets_the_keys_of_its_queue_for_good(
+    make_engine: MakeEngine, has_items: bool, crashes: bool
+) -> None:
     engine = make_engine()
     engine.reader("work+a")
     for name in ("work", "work+a"):
@@ -96,9 +99,27 @@ def test_a_flush_forgets_the_keys_of_its_queue_for_good(make_engine: MakeEngine,
     engine.end_turn()
     engine.collection.flush("work")
     engine.end_turn()
-    engine.crash()
+    if crashes:
+        engine.crash()
     assert not put(engine, b"a", "work+a")
     assert put(engine, b"a", "work")
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_what_is_cancelled_comes_to_no_child_either(make_engine: MakeEngine, crashes: bool) -> None:
+    engine = make_engine()
+    queue, names = engine.reader("work").queue, ("work", "work+a", "work+b")
+    for name in names:
+        engine.reader(name)
+    assert queue.put_keyed(b"a", engine.reader("work"), b"item", 0, 0, None, 1000)
+    engine.end_turn()
+    assert engine.reader("work").cancel(b"a")
+    engine.end_turn()
+    if crashes:
+        engine.crash()
+    engine.clock.advance(1000)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert [engine.take(name) for name in names] == [None] * 3
 
 
 def test_a_child_has_keys_of_its_own(make_engine: MakeEngine) -> None:

@@ -362,3 +362,67 @@ def test_what_was_done_before_a_start_stays_done_when_the_item_before_it_leaves_
     engine.crash()
     assert engine.drain(WORK) == [b"6" * 10]
     assert engine.log == []
+
+
+# --- delays
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, -1, 0])
+def test_a_clock_that_was_set_back_makes_nothing_wait_longer_than_was_left(tmp_path: Path, step_ms: int) -> None:
+    engine = Engine(tmp_path, QuickFiles())
+    assert engine.reader(WORK).queue.put_later(b"item", 0, 0, None, 1000)
+    engine.end_turn()
+    engine.clock.wall_ms += step_ms
+    engine.crash()
+    engine.clock.advance(999)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.take(WORK) is None
+    engine.clock.advance(1)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.take(WORK) == b"item"
+
+
+@pytest.mark.parametrize("settings", [{"max_items": 2}, {"max_size_bytes": 8}])
+def test_delayed_items_take_up_room(tmp_path: Path, settings: dict[str, object]) -> None:
+    engine = Engine(tmp_path, QuickFiles(), **settings)
+    queue = engine.reader(WORK).queue
+    assert queue.put_later(b"late", 0, 0, None, 1000)
+    assert engine.put(WORK, b"soon", b"none") == [True, False]
+    assert not queue.put_later(b"none", 0, 0, None, 1000)
+    assert engine.take(WORK) == b"soon"
+    assert queue.put_later(b"2nd.", 0, 0, None, 1000)
+    assert engine.put(WORK, b"none") == [False]
+
+
+# --- reading on behind a compaction
+
+
+def test_what_was_done_out_of_order_is_not_met_again_where_a_compaction_takes_reading_back(tmp_path: Path) -> None:
+    """Another reader still needs it, and reading had passed it in its search for the next item that fits."""
+    engine = Engine(
+        tmp_path, QuickFiles(), max_memory_size_bytes=70, max_journal_size_bytes=400, max_journal_overflow=2
+    )
+    for name in (AUDIT, SLOW):
+        engine.reader(name)
+    engine.put(WORK, b"1" * 20, b"2" * 20)
+    engine.queue(WORK).put_with(b"3" * 20, 0, 0, engine.reader(SLOW))
+    engine.put(WORK, b"4" * 20, b"5" * 100)
+    engine.end_turn()
+    reader = engine.reader(WORK)
+    ids = [opened(engine, WORK) for _ in range(4)]
+    for one in (ids[1], ids[2]):
+        reader.close(one)
+    engine.end_turn()
+    engine.crash()
+    reader = engine.reader(WORK)
+    assert item_data(reader.peek(engine.clock.wall_ms) or b"") == b"1" * 20
+    journal = engine.queue(WORK).journal
+    assert journal is not None
+    for _ in range(100):
+        if any(segment.compacted for segment in journal.segments):
+            break
+        engine.queue(WORK).put_with(b"x" * 30, 0, 0, engine.reader(AUDIT))
+        engine.drain(AUDIT)
+        engine.work(5)
+    assert any(segment.compacted for segment in journal.segments)
+    assert engine.drain(WORK) == [b"1" * 20, b"5" * 100]
