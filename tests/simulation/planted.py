@@ -372,7 +372,7 @@ SEEN_BY: Final = {
     "delayed-item-not-flushed": 10_000_008,
     "due-time-not-compacted": 10_000_000,
     "held-item-not-compacted": 10_000_004,
-    "dead-letter-lost": 10_000_172,
+    "dead-letter-lost": 10_000_109,
     "held-item-copied": 10_000_005,
     "key-forgotten": 10_000_521,
     "old-token-good": 10_000_004,
