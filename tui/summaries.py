@@ -209,7 +209,8 @@ def cluster_trouble(nodes: Sequence[NodeRow], servers: Sequence[ServerState]) ->
     troubled = [node for node in nodes if node.state in NODE_TROUBLE]
     lines += [_node_trouble(node) for node in troubled[:TROUBLE_LINES_MAX]]
     if len(troubled) > TROUBLE_LINES_MAX:
-        lines.append(f"▲ and {len(troubled) - TROUBLE_LINES_MAX} nodes more")
+        more = len(troubled) - TROUBLE_LINES_MAX
+        lines.append(f"▲ and {more} node{'' if more == 1 else 's'} more")
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from kestrelctl.commands.declared import argument, bad_value, option
 from kestrelctl.commands.options import Answer, RemoteJobs, YesOption, duration_ms
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import confirm, remark, say
+from kestrelctl.shell.output import confirm, counted, remark, say
 from kestrelctl.shell.progress import progress
 from kestreld.client import job_commands as commands
 from kestreld.client.blocks import text
@@ -127,7 +127,7 @@ def cluster_forget(
     failures.pop(nodes.way_to(member), None)
     for failure in failures.values():
         say(f"not told: {failure.words}")
-    remark(f"{told} nodes have forgotten {shown}")
+    remark(f"{counted(told, 'node')} {'has' if told == 1 else 'have'} forgotten {shown}")
     if view.view(member.id) is not None:
         remark(f"it still runs: stop it, or have it forget the others with CLUSTER RESET at {member.address}")
     if failures:
@@ -140,7 +140,7 @@ def _forgetting(member: "Member") -> "Callable[[JobsClient], None]":
 
 def _jobs_left(view: "NodeView | None") -> str:
     jobs = view.number("registered_jobs") if view is not None else None
-    return f", which holds {jobs} jobs," if jobs else ""
+    return f", which holds {counted(jobs, 'job')}," if jobs else ""
 
 
 # Leaving
@@ -201,7 +201,9 @@ def _until_empty(remote: RemoteJobs, wait_ms: int, *, hand_over: bool) -> None:
     with progress("handing over" if hand_over else "leaving", lambda: before) as advance:
         while left:
             if monotonic() >= until_s:
-                raise Failure(ExitCode.WAIT_EXPIRED, f"{nodes.address} still has {left} jobs", is_quiet=False)
+                raise Failure(
+                    ExitCode.WAIT_EXPIRED, f"{nodes.address} still has {counted(left, 'job')}", is_quiet=False
+                )
             sleep(ROUND_S)
             now = nodes.ask(view_of).number("registered_jobs") or 0
             advance(left - now)

@@ -13,7 +13,7 @@ from kestrelctl.commands.options import (
     UntilOption,
     span_ms,
 )
-from kestrelctl.shell.output import OutputFormat, default_format, encoded, write_data
+from kestrelctl.shell.output import OutputFormat, counted, default_format, encoded, write_data
 
 
 def history(
@@ -45,5 +45,5 @@ def history(
     )
     if (output.form or default_format()) == OutputFormat.TABLE:
         highest = max(point.items for point in points)
-        write_data(encoded(f"{queue}  {sparkline(points)}  up to {highest} items\n\n"))
+        write_data(encoded(f"{queue}  {sparkline(points)}  up to {counted(highest, 'item')}\n\n"))
     output.write_rows(rows(points), COLUMNS)

@@ -23,7 +23,7 @@ from kestrelctl.items.framing import Framing, choose
 from kestrelctl.items.job_rows import JOB_COLUMNS, fetched_row, shown_record
 from kestrelctl.items.putting import open_source, to_batches
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import STDIN, read_chunks, remark, wait_until_read, write_data
+from kestrelctl.shell.output import STDIN, counted, read_chunks, remark, wait_until_read, write_data
 from kestreld.client import job_commands as commands
 from kestreld.client.job_commands import Job, JobCommand
 
@@ -101,7 +101,7 @@ def jobs_add(
             added += 1
     except Failure as failure:
         if added and failure.words:
-            raise Failure(ExitCode.PARTLY_STORED, f"{failure.words}; added {added} jobs") from failure
+            raise Failure(ExitCode.PARTLY_STORED, f"{failure.words}; added {counted(added, 'job')}") from failure
         raise
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import Answer, RemoteJobs
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark, say
+from kestrelctl.shell.output import counted, remark, say
 from kestreld.client import job_commands as commands
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
@@ -38,10 +38,10 @@ def jobs_import(
             imported += sum(client.ask_each([commands.import_saved(packed_saved_job(job)) for job in some]))
     except Failure as failure:
         if imported and failure.words:
-            raise Failure(ExitCode.PARTLY_STORED, f"{failure.words}; imported {imported} jobs") from failure
+            raise Failure(ExitCode.PARTLY_STORED, f"{failure.words}; imported {counted(imported, 'job')}") from failure
         raise
     answer.write({"jobs": imported, "file": file})
-    remark(f"imported {imported} of {len(jobs)} jobs")
+    remark(f"imported {imported} of {counted(len(jobs), 'job')}")
 
 
 def _jobs_in(file: str, *, whole: bool) -> list[SavedJob]:
@@ -60,7 +60,7 @@ def _jobs_in(file: str, *, whole: bool) -> list[SavedJob]:
         words = f"{file}: byte {reader.torn_at}: cut short"
         if whole:
             raise Failure(ExitCode.CORRUPT, f"{words}; nothing was imported")
-        say(f"{words}; the last {reader.bytes_total - reader.torn_at} bytes are left out")
+        say(f"{words}; the last bytes={reader.bytes_total - reader.torn_at} are left out")
     return jobs
 
 

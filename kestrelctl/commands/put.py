@@ -16,7 +16,7 @@ from kestrelctl.commands.options import (
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.items.putting import expiry_s, explain, open_source, to_batches
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark
+from kestrelctl.shell.output import counted, remark
 
 
 def put(
@@ -63,4 +63,4 @@ def put(
     report = remote.cluster().put_many(os.fsencode(queue), batches, expiry_s(expire), delay or 0, os.fsencode(key))
     if report.failure is not None:
         raise explain(report, report.failure)
-    remark(f"stored {report.stored} item{'' if report.stored == 1 else 's'}")
+    remark(f"stored {counted(report.stored, 'item')}")

@@ -7,7 +7,7 @@ import typer
 
 from kestrelctl.commands.options import Output, QueueArgument, Remote, YesOption, queue_name
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import confirm, remark, say
+from kestrelctl.shell.output import confirm, counted, remark, say
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["queue", "items"]
@@ -54,7 +54,7 @@ def redrive(
     rows: list[dict[str, Cell]] = [{"queue": queue, "items": count} for queue, count in sorted(sent.items())]
     output.write_rows(rows, COLUMNS)
     if stays:
-        remark(f"{stays} items stay, since nothing is known of where they come from: use --to QUEUE")
+        remark(f"stays in {dead}: {counted(stays, 'item')} of unknown origin; use --to QUEUE")
     for queue, reason in refused.items():
         say(f"{queue}: {reason}")
     if refused:

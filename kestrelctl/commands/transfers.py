@@ -6,7 +6,7 @@ import typer
 
 from kestrelctl.commands.options import GrepOption, Remote, answer_ms, other_server, per_second, queue_name, way_to
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import remark
+from kestrelctl.shell.output import counted, remark
 
 if TYPE_CHECKING:
     from kestrelctl.items.transfers import Transfer
@@ -49,4 +49,4 @@ class Transfers(NamedTuple):
         """Raises Failure when there was nothing."""
         if not count:
             raise Failure(ExitCode.NEGATIVE, f"nothing to {verb} in {self.source}")
-        remark(f"{done} {count} item{'' if count == 1 else 's'}")
+        remark(f"{done} {counted(count, 'item')}")

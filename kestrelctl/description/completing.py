@@ -18,6 +18,7 @@ from typing import Final
 from kestrelctl.remote.access import needs_terminal
 from kestrelctl.remote.contexts import JOBS_DEFAULT, Way, load, settle, settle_beside
 from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.output import counted
 from kestreld.client.access import Login, connect
 from kestreld.errors import KestrelError
 
@@ -174,11 +175,7 @@ def _queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:
         for name in _NAME.findall(answer):
             count, before = counts.get(name), items.get(name, 0)
             items[name] = int(count) + before if count is not None and before is not None else None
-    return {name: b"" if count is None else _some(count, "item") for name, count in items.items()}, is_all
-
-
-def _some(number: int, what: str) -> bytes:
-    return f"{number} {what}{'' if number == 1 else 's'}".encode()
+    return {name: b"" if count is None else counted(count, "item").encode() for name, count in items.items()}, is_all
 
 
 def _job_queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:

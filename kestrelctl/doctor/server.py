@@ -13,6 +13,7 @@ from kestrelctl.remote.admin import AdminConnection
 from kestrelctl.remote.checking import cluster_findings
 from kestrelctl.remote.stopped import JOBS_REMEDY, repair_command
 from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.output import counted
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks
 from kestreld.config.config import Address, Config
@@ -52,7 +53,7 @@ def _queues(blocks: Sequence[QueueBlock]) -> Iterator[CheckResult]:
         words = f"journal writes are failing for: {_some(failed)}"
         yield critical("queues", words, "free disk space, then run kestrelctl reload; the server's log has details")
     if not stopped and not failed:
-        yield fine("queues", f"{len(blocks)} queues, none is stopped")
+        yield fine("queues", f"{counted(len(blocks), 'queue')}, none is stopped")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kestrelctl.items.framing import Framing, split
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import STDIN, is_terminal, read_chunks
+from kestrelctl.shell.output import STDIN, counted, is_terminal, read_chunks
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
 
 
@@ -98,7 +98,7 @@ def explain(report: PutReport, failure: Failure) -> Failure:
     if report.sent > 1 and report.first_refused is not None:
         words = f"item {report.first_refused}: {words}"
     if report.stored > 0:
-        words = f"{words}; stored {report.stored} of the {report.sent} items sent"
+        words = f"{words}; stored {report.stored} of the {counted(report.sent, 'item')} sent"
     if unknown > 0:
         words = f"{words}; whether {'it is' if unknown == 1 else f'{unknown} of them are'} stored is unknown"
     return Failure(ExitCode.PARTLY_STORED if report.stored > 0 else failure.code, words)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import counted
 
 if TYPE_CHECKING:
     from kestrelctl.remote.cluster import Cluster
@@ -66,6 +67,6 @@ def wait_for(
             return items
         left_s = interval_ms / 1000 if until_s is None else until_s - time.monotonic()
         if left_s <= 0:
-            held = f"{items} items and {open_reads} open reads"
+            held = f"{counted(items, 'item')} and {counted(open_reads, 'open read')}"
             raise Failure(ExitCode.WAIT_EXPIRED, f"{queue} has {held} still")
         time.sleep(min(left_s, interval_ms / 1000))

@@ -9,7 +9,7 @@ from kestrelctl.journals.past import Past
 from kestrelctl.journals.spools import shown
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import say, write_data
+from kestrelctl.shell.output import counted, say, write_data
 from kestreld.journal.records import item_data, item_optional_fields
 
 
@@ -25,7 +25,7 @@ def write_waiting(
             written += 1
     gone = past.count - written
     if gone > 0 and (limit is None or written < limit):
-        words = f"{past.count} items waited in {queue}; items={gone} of them are on the disk no more"
+        words = f"{counted(past.count, 'item')} waited in {queue}; items={gone} of them are on the disk no more"
         say(words)
         return ExitCode.NEGATIVE
     if past.count <= 0 and not empty_ok:

@@ -10,7 +10,7 @@ from kestrelctl.journals.spools import held, kept_still, reading, server_runs, s
 from kestrelctl.journals.verified import Verified
 from kestrelctl.remote.checking import State, nagios_line
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.shell.output import encoded, say
+from kestrelctl.shell.output import counted, encoded, say
 from kestrelctl.shell.progress import progress
 from kestreld.client.items import RepairAnswer
 from kestreld.clock import Clock
@@ -250,7 +250,7 @@ def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: in
         return encoded(nagios_line(SERVICE, State.UNKNOWN, [failure.words], "")), State.UNKNOWN
     verdict_of_nagios = {ExitCode.OK: State.OK, ExitCode.NEGATIVE: State.WARNING}.get(code, State.CRITICAL)
     bad = [f"{row['queue']} {row['segment']}: {row['finding']}" for row in rows if code and row["finding"]]
-    words = bad or [f"{len(rows)} files read, {passed_over} unchanged and intact"]
+    words = bad or [f"{counted(len(rows), 'file')} read, {passed_over} unchanged and intact"]
     if not rows and not passed_over:
         words = [NO_QUEUES]
     figures = f"read={len(rows)} known={passed_over} findings={len(bad)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kestrelctl.remote.patterns import alike
 from kestrelctl.remote.stopped import JOBS_REMEDY, repair_command
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import counted
 from kestreld.client.blocks import QueueBlock
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ def judge(
     found += [Finding(one.state, f"jobs of {one.server}: {one.words}") for one in jobs if one.words]
     words = _some(worst_first(found))
     items = sum(queue.items or 0 for queue in queues)
-    return HealthReport(server, state, words or f"{len(queues)} queues with {items} items", queues, jobs)
+    well = f"{counted(len(queues), 'queue')} with {counted(items, 'item')}"
+    return HealthReport(server, state, words or well, queues, jobs)
 
 
 def _judge_jobs(server: str, figures: Mapping[str, int | str]) -> CheckedJobs:

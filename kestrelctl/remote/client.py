@@ -8,6 +8,7 @@ from typing import Final
 from kestrelctl.items.putting import PutReport
 from kestrelctl.remote.access import parse_address, tls_context
 from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.output import counted
 from kestreld import errors
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks, text
@@ -85,13 +86,18 @@ class KestrelClient(ClientConnection):
         if item_key or any(item.delay_ms for item in batch):
             self.need_leases(queue)
         report.sent += len(batch)
-        for answer in self.put_each(queue, batch, item_key=item_key):
-            if isinstance(answer, errors.KestrelError):
-                report.note(self.failure_of(answer))
-            elif answer:
-                report.note(None)
-            else:
-                report.note(Failure(ExitCode.FULL, f"{text(queue)} refused the item"))
+        try:
+            for answer in self.put_each(queue, batch, item_key=item_key):
+                if isinstance(answer, errors.KestrelError):
+                    report.note(self.failure_of(answer))
+                elif answer:
+                    report.note(None)
+                else:
+                    report.note(Failure(ExitCode.FULL, f"{text(queue)} refused the item"))
+        except Failure as failure:
+            if failure.code == ExitCode.USAGE:  # a name or key that cannot be sent
+                report.sent -= len(batch)
+            raise
 
     def _why_refused(self, queue: bytes, size_bytes: int) -> str:
         """In words. The reply is the same for both reasons: it is the limits that tell them apart."""
@@ -101,7 +107,7 @@ class KestrelClient(ClientConnection):
         family = [block for block in blocks if block["queue"] == name or str(block["queue"]).startswith(f"{name}+")]
         largest = min((size for block in family if isinstance(size := block.get("max_item_size"), int)), default=None)
         if largest is not None and size_bytes > largest:
-            return f"{name} refused the item: it has {size_bytes} bytes, max_item_size is {largest}"
+            return f"{name} refused the item: it has {counted(size_bytes, 'byte')}, max_item_size is {largest}"
         limits = [
             f"{key} is {block[key]}" + ("" if block["queue"] == name else f" in {block['queue']}")
             for block in family
@@ -164,7 +170,8 @@ def failure_of(problem: errors.KestrelError, timeout_ms: int, expected: ServerWo
             code = {"corrupt": ExitCode.QUEUE_STOPPED, "journal": ExitCode.IO}.get(problem.reason[:7], ExitCode.REFUSED)
             if code == ExitCode.QUEUE_STOPPED:
                 return Failure(code, f"{problem.address} has stopped this queue: {problem.reason}")
-            return Failure(code, f"{problem.address} answered: {problem.reason}")
+            said = "refused" if code is ExitCode.IO else "answered"
+            return Failure(code, f"{problem.address} {said}: {problem.reason}")
         case errors.ServerRefused():
             if problem.reason == "unauthenticated":
                 return _unauthenticated(problem.address)

@@ -20,6 +20,7 @@ from kestrelctl.remote.checking import (
 )
 from kestrelctl.remote.job_cluster import ClusterView, Member, NodeView
 from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.output import counted
 from kestreld.client.blocks import Cell
 
 READS_LOG: Final = "is reading its job log"
@@ -106,7 +107,7 @@ def judge(server: str, view: ClusterView) -> ClusterReport:
 
 def _all_is_well(nodes: Sequence[CheckedNode]) -> str:
     what = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes, which know each other"
-    return f"{what}; {sum(node.jobs or 0 for node in nodes)} jobs, copies included"
+    return f"{what}; {counted(sum(node.jobs or 0 for node in nodes), 'job')}, copies included"
 
 
 def unanswered(server: str, failure: Failure) -> ClusterReport:
@@ -220,7 +221,10 @@ class _Judge:
             if lag_us >= LAG_WARN_US:
                 node.find(State.WARNING, f"lags: its answer to {one.place} took {lag_us // 1000} ms")
             if queued_bytes >= QUEUED_WARN_BYTES:
-                node.find(State.WARNING, f"does not read: {queued_bytes} bytes wait at {one.place} to be sent to it")
+                node.find(
+                    State.WARNING,
+                    f"does not read: {queued_bytes} bytes wait at {one.place} to be sent to it",
+                )
 
 
 # How it is said

@@ -304,6 +304,11 @@ def encoded(words: str) -> bytes:
 # Words
 
 
+def counted(number: int, what: str) -> str:
+    """As many of something: 1 item, 2 items."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def say(words: str) -> None:
     """One line on stderr. That nobody reads it is no reason to fail."""
     show(f"kestrelctl: {words}")

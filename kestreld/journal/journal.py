@@ -232,7 +232,7 @@ class Journal(Descriptors):
             fd = self._make_file(segment.path, data)
         except OSError as error:
             must_be_the_systems(error)
-            raise self._fail(error, "creating a segment", len(data)) from error
+            raise self._fail(error, "segment creation", len(data)) from error
         if filled >= 0:
             self.filled[filled] = self.live
         elif self.segments and self.unsynced and not self.is_sync_failed:
@@ -416,7 +416,7 @@ class Journal(Descriptors):
             size_bytes = self.files.size_bytes(self.live.path)
         except OSError as error:
             must_be_the_systems(error)
-            return self._fail(error, "checking the live segment")
+            return self._fail(error, "check of the live segment")
         if size_bytes == self.live.used_bytes:
             return None
         # Replaced, cut short or added to by somebody else: a new file's size stands still while the old one's grows.

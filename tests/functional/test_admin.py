@@ -73,7 +73,7 @@ def test_it_is_not_ready_while_the_disk_refuses_a_journal(tmp_path):
         segment.unlink()
         daemon.logged("work: ")
         answer = ask(daemon, "/readyz")
-        assert (answer.status, answer.body) == (503, b"journal writes are failing for 1 queues\n")
+        assert (answer.status, answer.body) == (503, b"journal writes are failing for 1 queue\n")
         assert ask(daemon, "/healthz").status == 200
 
 

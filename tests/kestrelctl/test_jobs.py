@@ -99,7 +99,7 @@ def test_adding_is_refused_with_an_exit_code_that_says_why(kestrelctl: Kestrelct
     assert "already longer than the specified MAXLEN" in run.err
     run = kestrelctl("jobs", "add", queue, "--lines", "--maxlen", "2", stdin=b"1\n2\n3\n")
     assert (run.code, len(run.out.splitlines())) == (81, 1)
-    assert run.err.endswith("; added 1 jobs\n")
+    assert run.err.endswith("; added 1 job\n")
     assert kestrelctl("jobs", "pause", queue, "in").out == b"in\n"
     assert kestrelctl("jobs", "add", queue, "x").code == 75
     assert kestrelctl("jobs", "pause", queue, "state").out == b"in\n"

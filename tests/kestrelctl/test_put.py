@@ -44,6 +44,20 @@ def test_a_missing_file_is_exit_66(kestrelctl: Kestrelctl, queue: str) -> None:
     assert (put.code, put.err) == (66, "kestrelctl: /nowhere/item: no such file\n")
 
 
+def test_what_was_never_sent_is_not_called_unknown(kestrelctl: Kestrelctl, queue: str) -> None:
+    for name, key in ((queue, "two words"), (queue, "k" * 300), ("q" * 300, "k")):
+        refused = kestrelctl("put", name, "x", "--key", key)
+        assert (refused.code, "unknown" in refused.err, refused.err.count("\n")) == (2, False, 1)
+
+
+def test_a_journal_that_cannot_be_written_is_exit_74_in_plain_words(kestrelctl: Kestrelctl) -> None:
+    reply = b"SERVER_ERROR journal segment creation failed: No space left on device\r\n"
+    with scripted_peer([Exchange(b"set q 0 0 1\r\nx\r\n", reply)]) as peer:
+        run = kestrelctl("put", "q", "x", "-s", peer.address)
+    words = f"{peer.address} refused: journal segment creation failed: No space left on device"
+    assert (run.code, run.err) == (74, f"kestrelctl: {words}\n")
+
+
 def test_a_folder_for_a_file_is_exit_74(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
     put = kestrelctl("put", queue, f"@{tmp_path}")
     assert (put.code, put.err) == (74, f"kestrelctl: cannot read {tmp_path}: is a directory\n")
@@ -78,7 +92,7 @@ def test_length_prefixed_items_make_the_round_trip(kestrelctl: Kestrelctl, queue
 def test_a_length_that_says_too_much_stores_the_whole_items_before_it(kestrelctl: Kestrelctl, queue: str) -> None:
     put = kestrelctl("put", queue, "--length-prefixed", stdin=b"\0\0\0\1a\0\0\0\5b")
     assert put.code == 81
-    assert "the input ends inside an item: 4 bytes are missing; stored 1 of the 1 items sent" in put.err
+    assert "the input ends inside an item: 4 bytes are missing; stored 1 of the 1 item sent" in put.err
     assert kestrelctl("get", queue, "--all").out == b"a\n"
 
 

@@ -103,6 +103,11 @@ def test_check_says_ok_warning_or_critical_by_the_limits(kestrelctl: Kestrelctl,
     assert re.search(rb" \| '\S+ items'=3;;;0 '\S+ oldest'=\d+ms;;;0 '\S+ waiters'=0;;1:;0\n$", run.out)
 
 
+def test_one_is_not_many() -> None:
+    assert judge("here", [{"queue": "a", "items": 1}], [], Limits()).words == "1 queue with 1 item"
+    assert judge("here", [{"queue": "a", "items": 0}] * 2, [], Limits()).words == "1 queue with 0 items"
+
+
 def test_check_says_first_what_is_critical() -> None:
     many = [{"queue": f"q{number}", "items": 5, "waiters": 0} for number in range(9)]
     stopped = {"queue": "zz", "items": 5, "waiters": 0, "stopped": 1}

@@ -128,7 +128,8 @@ def _checksum_lines(check: Check | None) -> list[str]:
     if check.failure:
         return [f"▲ checksums not checked: {check.failure}"]
     records = sum(segment.records for segment in check.segments.values())
-    read = f"{len(check.segments)} segments, {records:,} records read at {at}"
+    segments = f"{len(check.segments)} segment{'' if len(check.segments) == 1 else 's'}"
+    read = f"{segments}, {records:,} record{'' if records == 1 else 's'} read at {at}"
     if not check.problems:
         return [f"● all checksums match: {read}"]
     return [f"✖ {read}", *(f"✖ {problem}" for problem in check.problems)]

@@ -315,7 +315,7 @@ class AdminListener(BoundListener):
         families = self.collection.families.values()
         failed = sum(queue.journal is not None and queue.journal.failed is not None for queue in families)
         if failed:
-            return as_text(f"journal writes are failing for {failed} queues", 503)
+            return as_text(f"journal writes are failing for {failed} queue{'' if failed == 1 else 's'}", 503)
         return as_text("ready")
 
     # Figures
