@@ -64,7 +64,7 @@ class LogReader:
 
     @property
     def position(self) -> Position | None:
-        """The next message: to go on from there some day, save it as str. None = at the start, nothing was put yet."""
+        """The next message: to go on from there some day, save it as str. None = it has found no counter yet."""
         return None if self._at is None else position_of(self._at, self._part)
 
     def lag(self) -> int:
