@@ -1,29 +1,55 @@
 """The report as a self-contained HTML page without scripts; plots are SVG."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from kestrelspark.jobs.plots import day_and_time, head, plot, span, table_of, whole_buckets
 from kestrelspark.jobs.report import Report, percentile_names, rows
 
 QUEUES_MAX: Final = 40
+AT_MOST: Final = "≤ "  # before what is only an upper bound
+ALWAYS_SHOWN: Final = 13  # columns
 Row = dict[str, Any]
 
 
 def page(report: Report) -> str:
-    """The whole page. Queues with the most puts come first; only QUEUES_MAX of them get plots."""
-    queues = sorted(rows(report.queues), key=lambda row: (-row["puts"] - row["got"], name_of(row)))
+    """The whole page. Queues where items wait longest come first; only QUEUES_MAX of them get plots."""
+    queues = by_wait(rows(report.queues))
     shown = {name_of(row) for row in queues[:QUEUES_MAX]}
     points: dict[str, list[Row]] = {}
     for row in sorted(rows(_of_these(report.buckets, queues[:QUEUES_MAX])), key=lambda row: row["bucket_ms"]):
         if name_of(row) in shown:
             points.setdefault(name_of(row), []).append(row)
-    parts = [_head(report), _table(queues, report)]
+    parts = [_head(report), _totals(queues, report), _table(queues, report)]
     if len(queues) > QUEUES_MAX:
-        parts.append(f"<p>Plots of the {QUEUES_MAX} busiest queues; the Parquet tables have all {len(queues)}.</p>")
-    parts += [_section(row, points.get(name_of(row), []), report) for row in queues[:QUEUES_MAX]]
+        words = f"Plots of the {QUEUES_MAX} queues where items wait longest"
+        parts.append(f"<p>{words}; the Parquet tables have all {len(queues)}.</p>")
+    parts += [
+        f'<section id="q{at}">{_section(row, points.get(name_of(row), []), report)}</section>'
+        for at, row in enumerate(queues[:QUEUES_MAX])
+    ]
     return "\n".join([*parts, "</body></html>\n"])
+
+
+def by_wait(queues: Iterable[Row]) -> list[Row]:
+    """First those where items wait and none leaves, then by the 99th percentile of the waits, then by traffic."""
+
+    def order(row: Row) -> tuple[bool, float, float, str]:
+        is_stuck = row["backlog_items"] > 0 and not row["got"]
+        return not is_stuck, -(row["longest_wait_p99_ms"] or 0), -row["puts"] - row["got"], name_of(row)
+
+    return sorted(queues, key=order)
+
+
+def _totals(queues: Sequence[Row], report: Report) -> str:
+    """Items put on a queue with children are counted once; each child gets them."""
+    seconds = max((report.last_ms - report.first_ms) / 1000, 1)
+    put_items = sum(row["puts"] for row in queues if not row["reader"])
+    got_items, backlog_items = (sum(row[name] for row in queues) for name in ("got", "backlog_items"))
+    puts = f"{put_items:,} puts ({put_items / seconds:,.1f}/s)"
+    gets = f"{got_items:,} gets ({got_items / seconds:,.1f}/s)"
+    return f"<p>In all {puts}, {gets} and {backlog_items:,} items that wait at the end; rows: {len(queues):,}.</p>"
 
 
 def _of_these(buckets: Any, queues: Sequence[Row]) -> Any:
@@ -46,9 +72,10 @@ def _table(queues: Sequence[Row], report: Report) -> str:
     heads = ["queue", "puts", "puts/s", "MB", "gets", "gets/s", "backlog", "at most", "wait p50", "p90", "p99", "p99.9",
             "longest", "expired", "discarded", "moved", "flushed", "retried", "busiest minute"]  # fmt: skip
     lines = []
-    for row in queues:
+    for at, row in enumerate(queues):
+        name = html.escape(name_of(row))
         cells = [
-            html.escape(name_of(row)),
+            f'<a href="#q{at}">{name}</a>' if at < QUEUES_MAX else name,
             f"{row['puts']:,}",
             f"{row['puts'] / seconds:,.1f}",
             f"{(row['put_bytes'] or 0) / 1e6:,.1f}",
@@ -57,14 +84,21 @@ def _table(queues: Sequence[Row], report: Report) -> str:
             f"{row['backlog_items']:,}",
             f"{row['backlog_max_items'] or 0:,}",
             *(_wait_cell(row, name) for name in percentile_names() if name != "p95"),
-            span(row["wait_max_ms"]),
+            f"{AT_MOST if _is_interval(row) else ''}{span(row['wait_max_ms'])}",
             *(f"{row[name]:,}" for name in ("expired", "discarded", "moved", "flushed", "retried")),
             f"{day_and_time(row['busiest_minute_ms'])[:16]} ({row['busiest_minute_puts']:,} puts)"
             if row["busiest_minute_puts"]
             else "",
         ]
         lines.append(cells)
-    return table_of(heads, lines)
+    # What happened in no queue takes no room.
+    shown = [at for at in range(len(heads)) if at < ALWAYS_SHOWN or any(cells[at] not in ("", "0") for cells in lines)]
+    return table_of([heads[at] for at in shown], [[cells[at] for at in shown] for cells in lines])
+
+
+def _is_interval(row: Row) -> bool:
+    """Whether waits are known only to lie between two times, as of Kestrel's own files."""
+    return any(row[f"wait_{name}_ms"] != row[f"longest_wait_{name}_ms"] for name in percentile_names())
 
 
 def _wait_cell(row: Row, name: str) -> str:
@@ -86,13 +120,15 @@ def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
         if queue[name]
     }
     waits = {
-        label: [(at_ms, row[f"longest_wait_{name}_ms"] if row else None) for at_ms, row, _ in filled]
-        for label, name in (("p50", "p50"), ("p99", "p99"))
+        f"{AT_MOST if _is_interval(queue) else ''}{name}": [
+            (at_ms, row[f"longest_wait_{name}_ms"] if row else None) for at_ms, row, _ in filled
+        ]
+        for name in ("p50", "p90", "p99")
     }
     plots = [
         plot("Puts and gets", rates),
         plot("Backlog, items", {"items": [(at_ms, backlog) for at_ms, _, backlog in filled]}),
-        plot("Wait, ms", waits),
+        plot("Wait", waits, are_waits=True),
     ]
     if gone:
         plots.append(plot("Expired, discarded, retried per second", gone))

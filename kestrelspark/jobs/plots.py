@@ -2,7 +2,9 @@
 
 import datetime
 import html
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 180, 64, 22, 8
@@ -12,6 +14,10 @@ DAY_S: Final = 86_400
 TICK_STEPS_S: Final = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200,
     DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 30 * DAY_S, 90 * DAY_S, 365 * DAY_S,
+)  # fmt: skip
+WAIT_MARKS_MS: Final = (
+    1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, DAY_S * 1000, 10 * DAY_S * 1000,
+    100 * DAY_S * 1000, 1000 * DAY_S * 1000,
 )  # fmt: skip
 Points = list[tuple[int, float | None]]
 
@@ -70,8 +76,33 @@ def whole_buckets(first_ms: int, last_ms: int, bucket_s: int) -> range:
     return range(-(-first_ms // step_ms) * step_ms, (last_ms + 1) // step_ms * step_ms, step_ms)
 
 
-def plot(title: str, lines: dict[str, Points]) -> str:
-    """A line for each name. A plot without a value says so."""
+@dataclass(slots=True, frozen=True)
+class Scale:
+    """The upright axis: how high a value is, from 0 to 1, and what is written where."""
+
+    height: Callable[[float], float]
+    labels: list[tuple[float, str]]
+
+
+def _linear(top: float) -> Scale:
+    return Scale(lambda value: value / top, [(top * share, _short(top * share)) for share in (0.0, 0.5, 1.0)])
+
+
+def _of_waits(least_ms: float, most_ms: float) -> Scale:
+    """Logarithmic, between spans of time that people use. A wait of less than a millisecond counts as one."""
+    below = [at for at, mark_ms in enumerate(WAIT_MARKS_MS) if mark_ms <= max(least_ms, 1)]
+    above = [at for at, mark_ms in enumerate(WAIT_MARKS_MS) if mark_ms >= most_ms] or [len(WAIT_MARKS_MS) - 1]
+    first = below[-1]
+    marks_ms = WAIT_MARKS_MS[first : max(above[0], first + 1) + 1]
+    low, high = math.log(marks_ms[0]), math.log(max(marks_ms[-1], most_ms))
+    return Scale(
+        lambda value: (math.log(max(value, marks_ms[0])) - low) / (high - low),
+        [(mark_ms, span(mark_ms)) for mark_ms in marks_ms],
+    )
+
+
+def plot(title: str, lines: dict[str, Points], *, are_waits: bool = False) -> str:
+    """A line for each name. A plot without a value says so. `are_waits`: in ms, on a logarithmic axis."""
     caption = " · ".join(
         f'<span class="key" style="color:{color}">{html.escape(name)}</span>'
         for name, color in zip(lines, COLORS, strict=False)
@@ -80,25 +111,26 @@ def plot(title: str, lines: dict[str, Points]) -> str:
     instants = [at_ms for points in lines.values() for at_ms, _ in points]
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{html.escape(title)}">']
     if values:
-        parts += _drawn(lines, min(instants), max(instants), _round_up(max(values)))
+        scale = _of_waits(min(values), max(values)) if are_waits else _linear(_round_up(max(values)))
+        parts += _drawn(lines, min(instants), max(instants), scale)
     else:
         words = "nothing in this period" if instants else "the period is shorter than an interval"
         parts.append(f'<text x="{WIDTH / 2:.0f}" y="{HEIGHT / 2:.0f}" text-anchor="middle">{words}</text>')
     return f"<figure><figcaption>{html.escape(title)}: {caption}</figcaption>{''.join(parts)}</svg></figure>"
 
 
-def _drawn(lines: dict[str, Points], first: int, last: int, top: float) -> Iterator[str]:
-    for share in (0.0, 0.5, 1.0):
-        y = _y(top * share, top)
+def _drawn(lines: dict[str, Points], first: int, last: int, scale: Scale) -> Iterator[str]:
+    for value, label in scale.labels:
+        y = _y(value, scale)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 4}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(top * share)}</text>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
     for at_ms, label in _ticks(first, last):
         x = _x(at_ms, first, last)
         anchor = "start" if x < LEFT + 30 else "end" if x > WIDTH - 34 else "middle"
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM + 4}"/>'
         yield f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'
     for (_, points), color in zip(lines.items(), COLORS, strict=False):
-        for run in _runs(points, first, last, top):
+        for run in _runs(points, first, last, scale):
             yield f'<polyline class="line" stroke="{color}" points="{run}"/>'
 
 
@@ -117,12 +149,12 @@ def _tick_label(at_ms: int, step_ms: int) -> str:
     return _instant(at_ms).strftime("%H:%M" if step_ms % 60_000 == 0 else "%H:%M:%S")
 
 
-def _runs(points: Points, first: int, last: int, top: float) -> Iterator[str]:
+def _runs(points: Points, first: int, last: int, scale: Scale) -> Iterator[str]:
     """Unbroken segments of a line; a single point becomes a short one."""
     run: list[str] = []
     for at_ms, value in [*points, (0, None)]:
         if value is not None:
-            run.append(f"{_x(at_ms, first, last):.1f},{_y(value, top):.1f}")
+            run.append(f"{_x(at_ms, first, last):.1f},{_y(value, scale):.1f}")
         elif run:
             if len(run) == 1:
                 left, _, height = run[0].partition(",")
@@ -135,8 +167,8 @@ def _x(at_ms: int, first: int, last: int) -> float:
     return LEFT + (WIDTH - 4 - LEFT) * (at_ms - first) / max(last - first, 1)
 
 
-def _y(value: float, top: float) -> float:
-    return TOP + (HEIGHT - BOTTOM - TOP) * (1 - value / top)
+def _y(value: float, scale: Scale) -> float:
+    return TOP + (HEIGHT - BOTTOM - TOP) * (1 - scale.height(value))
 
 
 def _short(value: float) -> str:
