@@ -4,7 +4,7 @@ What is held back, and since when, is in held.py; here is what becomes of such a
 window, fails and waits again, or is done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -29,6 +29,7 @@ class Scheduling(Progress):
         """Hold back what a journal says is held: all of it in the journal only, for now. Leases that run go on."""
         clock = self.family.clock
         self.held = held = self._new_held() if self.held is None else self.held.renewed(self.open, None)
+        leases: list[tuple[int, int]] = []
         for one, known in due.items():
             left_ms = known.left_ms(clock.wall_ms)
             due_at_ms = clock.monotonic_ms + left_ms
@@ -41,19 +42,48 @@ class Scheduling(Progress):
             else:
                 held.hold(one, None, known.data_bytes, due_at_ms, has_failed=known.why == Why.FAILED)
                 if known.why == Why.LEASED and left_ms:
-                    self._restore_lease(held, one, known.lease)
+                    leases.append((one, known.lease))
+        if leases:
+            leases.sort()
+            with suppress(JournalCorrupt):  # the queue has stopped
+                self._restore_leases(held, leases)
         held.fall_due(clock.monotonic_ms)
 
-    def _restore_lease(self, held: Held, one: int, lease: int) -> None:
-        """A lease goes on that ran when the server stopped."""
-        with suppress(JournalCorrupt):  # the queue has stopped
-            record, ends_at_ms = self._read_back(held, one), held.due_of(held.later[one])
+    def _restore_leases(self, held: Held, leases: list[tuple[int, int]]) -> None:
+        """Leases go on that ran when the server stopped. Each has id and note, in order, so a segment is read once."""
+        family, now_ms = self.family, self.family.clock.monotonic_ms
+        journal, first_pending = family.journal, family.next_id - len(family.pending)
+        assert journal is not None
+        records: Iterator[tuple[int, bytes]] = iter(())
+        position = (-1, -1)
+        for one, lease in leases:
+            if one >= first_pending:
+                record = family.pending[one - first_pending]
+            else:
+                if (nearest := journal.position_before(one)) != position:
+                    position, records = nearest, journal.puts(one, READ_AHEAD_BYTES)
+                record = self._record_among(records, one)
+            ends_at_ms = held.due_of(held.later[one])
             held.go_out(one)
             self._add_open(one, record)
-            held.lease(one, lease_of(lease & ATTEMPT_MAX, self.family.clock.monotonic_ms, ends_at_ms, ""))
+            held.lease(one, lease_of(lease & ATTEMPT_MAX, now_ms, ends_at_ms, ""))
             if lease & _IS_COUNTED:
                 held.counted.add(one)
             held.noted_leases[one] = lease
+
+    def _record_among(self, records: Iterator[tuple[int, bytes]], wanted: int) -> bytes:
+        """The record of an item that is to come. A JournalCorrupt stops the queue."""
+        found, record = 0, b""
+        try:
+            while found < wanted:
+                found, record = next(records, (wanted + 1, b""))
+            if found != wanted:
+                assert self.family.journal is not None
+                raise JournalCorrupt(self.family.journal.folder, 0, f"item {wanted} is missing")
+        except JournalCorrupt as problem:
+            self.family.stop(problem)
+            raise
+        return record
 
     def note_leases(self) -> None:
         """Have the journal say which leases run: the server is about to stop, and they are to go on."""

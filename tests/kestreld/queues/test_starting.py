@@ -197,3 +197,45 @@ def test_a_torn_tail_is_cut_off_on_disk_before_anything_is_put_there(tmp_path: P
         assert files.synced == [whole_bytes]
         assert segment.stat().st_size == whole_bytes
     assert len(list(tmp_path.glob("*/*.seg"))) == 2, "it goes on in another one"
+
+
+def test_a_start_reads_each_segment_once_whatever_the_number_of_leases(tmp_path: Path) -> None:
+    class CountingFiles(QuickFiles):
+        read_bytes = 0
+
+        def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
+            found = super().read_at(fd, size_bytes, offset)
+            self.read_bytes += len(found)
+            return found
+
+    files = CountingFiles()
+    engine = Engine(tmp_path, files, max_journal_size_bytes=100_000)
+    items = [b"%0200d" % number for number in range(1200)]
+    for first in range(0, len(items), 100):
+        engine.put("work", *items[first : first + 100])
+        engine.end_turn()
+    reader = engine.reader("work")
+    kept = []
+    for number in range(len(items)):
+        found = reader.open_read(engine.clock.wall_ms)
+        assert found is not None
+        if number % 3:
+            reader.begin_lease(found[0], 60_000, "")
+            kept.append(items[number])
+        else:
+            reader.close(found[0])
+    engine.end_turn()
+    journal_bytes = sum(path.stat().st_size for path in engine.segments("work"))
+    assert len(engine.segments("work")) == 3
+    engine.collection.close()
+    files.read_bytes = 0
+    engine._start()
+    assert files.read_bytes < 4 * journal_bytes, "the records of leases, and what says that they are leased"
+    held = engine.reader("work").held
+    assert held is not None
+    assert len(held.leases) == len(kept)
+    engine.clock.advance(61_000)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    while engine.collection.agenda.heap:
+        engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.drain("work") == kept
