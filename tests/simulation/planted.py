@@ -368,7 +368,7 @@ SEEN_BY: Final = {
     "open-item-flushed": 294,
     "retries-forgotten": 28,
     "marker-leads": 0,
-    "leased-item-flushed": 10_000_051,
+    "leased-item-flushed": 10_000_055,
     "delayed-item-not-flushed": 10_000_008,
     "due-time-not-compacted": 10_000_000,
     "held-item-not-compacted": 10_000_004,
