@@ -194,6 +194,11 @@ class Console(JobsConsole):
         self._advance()
         self._show()
 
+    def action_try_now(self) -> None:
+        for thread in self._threads:
+            if self.board.servers[thread.address].outage is not None:
+                thread.poll_now()
+
     def action_interval(self, step: int) -> None:
         longer = [interval for interval in INTERVALS_MS if interval > self.interval_ms]
         shorter = [interval for interval in INTERVALS_MS if interval < self.interval_ms]
@@ -225,7 +230,7 @@ class Console(JobsConsole):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("export", "record") and self.is_web and self.is_read_only:
             return False  # the files would be on this machine, not on the user's
-        if action == "record":
+        if action in ("record", "try_now"):
             return self.player is None
         if action == "seek":
             return self.player is not None

@@ -21,6 +21,7 @@ CONSOLE_KEYS: Final = (
     Key("space", "app.pause", "space", "freeze the screen; in a replay, pause or resume", "pause"),
     Key("plus", "app.interval(1)", "+", "refresh less often"),
     Key("minus", "app.interval(-1)", "-", "refresh more often"),
+    Key("T", "app.try_now", "T", "try servers that do not answer again, now"),
     Key("t", "app.next_theme", "t", "next theme: dark, light, colour-blind"),
     Key("J", "app.journal", "J", "the queue's journal: segments, holders, checksums", "journal"),
     Key("g", "app.jobs", "g", "queues of jobs, and back"),

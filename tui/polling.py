@@ -14,7 +14,7 @@ from tui.feed import Feed
 from tui.journals import ask_reasons
 from tui.snapshots import JOB_KEYS, JobFigures, Outage, Snapshot, bad_queues, parse_dump
 
-BACK_OFF_MS_MAX: Final = 30_000
+BACK_OFF_MS_MAX: Final = 5_000
 # `stats` repeats every queue: with more queues than this, the server's own counters are polled less often.
 QUEUES_FEW: Final = 200
 COUNTERS_EVERY_MS: Final = 10_000
@@ -113,22 +113,30 @@ class PollThread(threading.Thread):
 
     def __init__(self, poller: Poller, deliver: Callable[[Snapshot | Outage], object]) -> None:
         super().__init__(name=f"poll {poller.address}", daemon=True)
+        self.address = poller.address
         self._poller = poller
         self._deliver = deliver
-        self._stopping = threading.Event()
+        self._is_stopping = False
+        self._woken = threading.Event()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._is_stopping = True
+        self._woken.set()
+
+    def poll_now(self) -> None:
+        """Instead of when it is time."""
+        self._woken.set()
 
     def run(self) -> None:
-        while not self._stopping.is_set():
+        while not self._is_stopping:
+            self._woken.clear()
             started_ms = _clock_ms()
             news = self._poller.poll()
-            if self._stopping.is_set():
+            if self._is_stopping:
                 break
             self._deliver(news)
             wait_ms = news.next_try_ms if isinstance(news, Outage) else self._poller.interval_ms
-            self._stopping.wait(max(1, started_ms + wait_ms - _clock_ms()) / 1000)
+            self._woken.wait(max(1, started_ms + wait_ms - _clock_ms()) / 1000)
         self._poller.close()
 
 
