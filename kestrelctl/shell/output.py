@@ -29,6 +29,7 @@ PIPE_LOOKS: Final = 100
 PIPE_LOOK_AWAY_MS_MIN: Final = 1
 PIPE_LOOK_AWAY_MS_MAX: Final = 64
 STREAM_ROWS: Final = 512
+INSTANTS: Final = frozenset({"at_ms", "add_ms", "expire_ms"})  # and all that end with _at_ms: since 1970
 LINE_MAX: Final = 1_000_000  # letters, in YAML
 # A cell cannot end its line or its field.
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -132,7 +133,9 @@ def write_rows(rows: Iterable[Mapping[str, Cell]], columns: Sequence[str], layou
     """Write rows of cells, and return how many there were.
 
     An iterator may have more than memory should hold, unless they are sorted: a table's columns are then as wide as so
-    far needed. Raises Failure for fields that are not there.
+    far needed. A terminal that no format was asked for gets times and spans as people write them.
+
+    Raises Failure for fields that are not there.
     """
     form = layout.form or default_format()
     if layout.sort:
@@ -146,8 +149,9 @@ def write_rows(rows: Iterable[Mapping[str, Cell]], columns: Sequence[str], layou
         if layout.fields and form in OBJECTS:
             chunk = [{name: row[name] for name in columns if name in row} for row in chunk]
         if form == OutputFormat.TABLE:
-            lines = _visible(_lines(chunk, columns, layout.headers and not count))
-            data, widths = _table(lines, chunk, columns, widths)
+            shown, names = (chunk, columns) if layout.form is not None else _with_human_times(chunk, columns)
+            lines = _visible(_lines(shown, names, layout.headers and not count))
+            data, widths = _table(lines, shown, names, widths)
         else:
             data = _written(chunk, columns, form, layout.headers and not count)
             if form == OutputFormat.JSON:
@@ -224,6 +228,23 @@ def _written(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], form: O
             return "".join(f"{cell}\n" for (cell,) in _lines(rows, columns[:1], False))
         case _:
             return "".join("\t".join(line) + "\n" for line in _lines(rows, columns, headers))
+
+
+def _with_human_times(
+    rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]
+) -> tuple[Sequence[Mapping[str, Cell]], list[str]]:
+    """Rows and columns with what is in milliseconds as a time of the day (UTC) or as a span, without the unit."""
+    if not any(name.endswith("_ms") for name in columns):
+        return rows, list(columns)
+    from kestrelctl.journals.times import written_instant, written_span
+
+    def written(name: str, cell: Cell) -> Cell:
+        if not isinstance(cell, int) or not name.endswith("_ms"):
+            return cell
+        return written_instant(cell) if name in INSTANTS or name.endswith("_at_ms") else written_span(cell)
+
+    found = [{name.removesuffix("_ms"): written(name, row[name]) for name in columns if name in row} for row in rows]
+    return found, [name.removesuffix("_ms") for name in columns]
 
 
 def _json_objects(rows: Sequence[Mapping[str, Cell]]) -> str:

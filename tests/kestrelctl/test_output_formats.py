@@ -3,7 +3,12 @@
 import csv
 import io
 import json
+import os
+import pty
+import re
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -199,6 +204,20 @@ def test_a_verb_that_prints_one_value_prints_it_in_every_format(
             (row,) = rows_of(form, run.out.decode())
             assert list(row) == names
             assert str(row[names[0]]) == plain.out.decode().strip()
+
+
+def test_a_terminal_shows_times_and_spans_as_people_write_them(kestrelctl: Kestrelctl) -> None:
+    terminal, inside = pty.openpty()
+    line = [sys.executable, "-m", "kestrelctl", "items", "a", "--limit", "1"]
+    subprocess.run(line, stdout=inside, env=kestrelctl.environment, check=True)
+    os.close(inside)
+    header, row = os.read(terminal, 65_536).decode().splitlines()
+    os.close(terminal)
+    assert header.split() == ["id", "add", "age", "expire", "bytes", "flags", "is_open", "state", "text"]
+    assert re.fullmatch(r"1  \d{4}-\d\d-\d\dT[0-9:.]{12}Z  (\d+[a-z]+)+ +3 +0 +one", row.strip())
+    header, row = kestrelctl("items", "a", "--limit", "1", "-o", "table").out.decode().splitlines()
+    assert header.split() == ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "state", "text"]
+    assert row.split()[1].isdecimal()
 
 
 def test_text_of_any_kind_comes_through_yaml_csv_and_json(kestrelctl: Kestrelctl) -> None:
