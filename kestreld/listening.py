@@ -101,6 +101,7 @@ def listen_for_jobs(
     if not sockets and not config.disque:
         return [], []
     # Who has no jobs loads nothing of them.
+    from kestreld.server.disque.disque_nodes import NODES_NAME
     from kestreld.server.disque.node import ProcessFacts
     from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
 
@@ -121,7 +122,8 @@ def listen_for_jobs(
             bound.tune(backlog=conf.backlog, keepalive_s=conf.keepalive_s)
         conf.apply(node, log)
     report = log.of("jobs", Level.WARNING)
-    keep_id(service, node, report)
+    spool = service.collection.spool
+    keep_id(service, node, report, f"{spool}/{NODES_NAME}" if conf is None else conf.nodes_path)
     keep_on_disk(service, node, config, report, garbage.exclude_loaded, conf, fail)
     names = BusSettings() if conf is None else BusSettings("cluster-port", "cluster-secret-file or tls-cluster")
     clients = [bound for bound, _ in ports]

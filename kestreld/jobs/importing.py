@@ -22,22 +22,23 @@ SHARED_MAX: Final = 4096  # terms that are remembered at a time
 
 
 class JobImporter:
-    """Makes jobs of what Disque has saved. `restores_queues`: those that were queued are."""
+    """Makes jobs of what Disque has saved. `restores_queues`: those that were queued are.
 
-    def __init__(self, jobs: Jobs, *, restores_queues: bool = False) -> None:
+    `members` are the other nodes that may hold copies: with those that do a job is shared.
+    """
+
+    def __init__(self, jobs: Jobs, *, restores_queues: bool = False, members: frozenset[bytes] = frozenset()) -> None:
         self._jobs = jobs
         self._restores_queues = restores_queues
-        self._shared: dict[tuple[bytes, int, int, int, int], JobTerms] = {}
+        self._members = members
+        self._shared: dict[tuple[bytes, int, int, int, int, int], JobTerms] = {}
 
     def take_over(self, saved: SavedJob) -> bool:
         """Whether it is a new job here: one that has expired, was acknowledged or is known is not taken over."""
         jobs = self._jobs
         ctime = ctime_of(saved.ctime)
-        created_at_ms = ctime >> CTIME_BITS
-        ttl_ms = (saved.expires_at_s - created_at_ms // 1000) * 1000
-        if saved.state == JobState.ACKED or ttl_ms <= 0 or created_at_ms + ttl_ms <= jobs.now_ms:
-            return False
-        if jobs.table.get(saved.job_id) is not None:
+        ttl_ms = _ttl_ms(saved)
+        if not is_alive(saved, jobs.now_ms) or jobs.table.get(saved.job_id) is not None:
             return False
         terms = self._terms(saved, ttl_ms)
         job = Job(saved.job_id, saved.body, terms, ctime, 0, nacks=saved.nacks, deliveries=saved.deliveries)
@@ -45,15 +46,29 @@ class JobImporter:
         return True
 
     def _terms(self, saved: SavedJob, ttl_ms: int) -> JobTerms:
-        options = (saved.queue, ttl_ms, saved.retry_s, saved.delay_s, saved.replicas)
+        held_by = self._members.intersection(saved.nodes)
+        owners = self._jobs.node_sets.of_all(sorted(held_by)) | self._jobs.me if held_by and saved.retry_s else 0
+        options = (saved.queue, ttl_ms, saved.retry_s, saved.delay_s, saved.replicas, owners)
         terms = self._shared.get(options)
         if terms is None or not terms.queue.total:  # a queue without jobs may have been forgotten
             queue = self._jobs.unlisted_queue(saved.queue)
-            terms = JobTerms(queue, ttl_ms, saved.retry_s * 1000, saved.delay_s, replicate=saved.replicas)
+            terms = JobTerms(
+                queue, ttl_ms, saved.retry_s * 1000, saved.delay_s, replicate=saved.replicas, owners=owners
+            )
             if len(self._shared) >= SHARED_MAX:
                 self._shared.clear()
             self._shared[options] = terms
         return terms
+
+
+def _ttl_ms(saved: SavedJob) -> int:
+    return (saved.expires_at_s - (ctime_of(saved.ctime) >> CTIME_BITS) // 1000) * 1000
+
+
+def is_alive(saved: SavedJob, now_ms: int) -> bool:
+    """Whether it is neither acknowledged nor expired."""
+    ttl_ms = _ttl_ms(saved)
+    return saved.state != JobState.ACKED and ttl_ms > 0 and (ctime_of(saved.ctime) >> CTIME_BITS) + ttl_ms > now_ms
 
 
 class AofImport:
@@ -68,18 +83,20 @@ class AofImport:
         *,
         may_cut: bool,
         restores_queues: bool,
+        members: frozenset[bytes] = frozenset(),
     ) -> None:
         """`may_cut`: a last command that is cut short is left out, else the file counts as corrupt."""
         self._files = files
         self._report = report
         self._may_cut = may_cut
-        self._importer = JobImporter(jobs, restores_queues=restores_queues)
+        self._jobs = jobs
+        self._importer = JobImporter(jobs, restores_queues=restores_queues, members=members)
         self.reader = AofReader(files, path)
         self.found: Table[SavedJob] = Table()
         self.imported = 0
 
     def run(self) -> Work:
-        """Take the jobs over. Raises JournalCorrupt or OSError."""
+        """Take the jobs over. Raises JournalCorrupt, JournalFailed or OSError."""
         reader, found = self.reader, self.found
         for number, one in enumerate(reader, 1):
             job_id = one.job_id if isinstance(one, SavedJob) else one
@@ -97,9 +114,23 @@ class AofImport:
             left_bytes = reader.bytes_total - reader.torn_at
             self._report(f"{reader.path}: byte {reader.torn_at}: cut short; the last {left_bytes} bytes are left out")
         for part in found.parts:
+            for saved in part.values():
+                self._must_be_ours(saved)
+            yield None
+        for part in found.parts:
             while part:
                 self.imported += self._importer.take_over(part.popitem()[1])
                 yield None
+
+    def _must_be_ours(self, saved: SavedJob) -> None:
+        """Refuse copies of a cluster that this node is none of: each node would deliver them."""
+        if len(saved.nodes) > 1 and self._jobs.node_id not in saved.nodes and is_alive(saved, self._jobs.now_ms):
+            raise JournalFailed(
+                self.reader.path,
+                f"other nodes of a Disque cluster have copies of jobs such as {saved.job_id.decode('latin-1')}, and"
+                " each would deliver them: keep the nodes.conf of this Disque beside the file for the first start,"
+                " in an empty spool, or import the files of all nodes at one node, by `kestrelctl jobs import FILE`",
+            )
 
     def move_aside(self, spool: str, at_ms: int) -> None:
         """To a folder of the spool, and say so. Raises JournalFailed."""

@@ -95,12 +95,13 @@ class Jobs(JobStore):
         due_at_ms = job.created_at_ms + terms.delay_s * 1000
         if terms.delay_s and due_at_ms > now_ms and not is_queued:
             job.state, job.requeue_at_ms = DELAYED, due_at_ms
-            queue.delayed += 1
         else:
             job.state = QUEUED if is_queued else ACTIVE
             job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
-            if not (is_queued or terms.retry_ms):
-                memory.delivered_once += 1
+        if terms.owners and not is_queued:  # which are asked before it is queued, also when its delay is over
+            job.state = COPY
+        queue.delayed += job.state == DELAYED
+        memory.delivered_once += job.state == ACTIVE and not terms.retry_ms
         self.table.add(job.id, job)
         memory.add(len(job.body))
         queue.total += 1

@@ -252,18 +252,27 @@ class JobStorage:
 
     # Disque's own file
 
-    def import_aof(self, path: str, done: Done, *, may_cut: bool = True) -> None:
+    def import_aof(
+        self, path: str, done: Done, *, may_cut: bool = True, members: Callable[[], frozenset[bytes]] = frozenset
+    ) -> None:
         """Take over the jobs of an append-only file of Disque's, and move it aside once they are in the log, if any.
 
-        `may_cut` is as for `load`. With `restores_queues` the jobs that were queued are.
+        `may_cut` is as for `load`. With `restores_queues` the jobs that were queued are. `members` are the other nodes
+        of the cluster, once it is known.
         """
         self._begin_loading()
-        self._engine.slices.take_on(self._import(path, done, may_cut=may_cut))
+        self._engine.slices.take_on(self._import(path, done, members, may_cut=may_cut))
 
-    def _import(self, path: str, done: Done, *, may_cut: bool) -> Work:
+    def _import(self, path: str, done: Done, members: Callable[[], frozenset[bytes]], *, may_cut: bool) -> Work:
         engine = self._engine
         aof = AofImport(
-            engine.files, self._jobs, path, engine.report, may_cut=may_cut, restores_queues=self.restores_queues
+            engine.files,
+            self._jobs,
+            path,
+            engine.report,
+            may_cut=may_cut,
+            restores_queues=self.restores_queues,
+            members=members(),
         )
         self._reading = aof.reader
         self._finish_loading((yield from self._problem_of(self._take_over(aof))), done)

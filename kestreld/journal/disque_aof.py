@@ -31,7 +31,10 @@ _CUT_LINE: Final = re.compile(rb"([*$](\d{1,10}\r?)?)?")
 
 @dataclass(slots=True, frozen=True)
 class SavedJob:
-    """A job as LOADJOB has it. `ctime` is in units of 10^-6 ms since 1970, `expires_at_s` in seconds since then."""
+    """A job as LOADJOB has it. `ctime` is in units of 10^-6 ms since 1970, `expires_at_s` in seconds since then.
+
+    `nodes` are the ids of those that may hold a copy.
+    """
 
     job_id: bytes
     state: int
@@ -44,6 +47,7 @@ class SavedJob:
     deliveries: int
     queue: bytes
     body: bytes
+    nodes: tuple[bytes, ...] = ()
 
 
 def read_saved_job(blob: bytes) -> SavedJob:
@@ -55,17 +59,20 @@ def read_saved_job(blob: bytes) -> SavedJob:
         )
         queue, at = _text(blob, _LENGTH.size + _FIELDS.size)
         body, at = _text(blob, at)
-        (nodes,) = _LENGTH.unpack_from(blob, at)
+        (count,) = _LENGTH.unpack_from(blob, at)
     except struct.error:
         raise ValueError("the job is cut short") from None
-    if length != len(blob) - _LENGTH.size or at + _LENGTH.size + nodes * NODE_ID_BYTES != len(blob):
+    if length != len(blob) - _LENGTH.size or at + _LENGTH.size + count * NODE_ID_BYTES != len(blob):
         raise ValueError("the lengths in the job contradict each other")
     state &= 15
     if state > JobState.ACKED:
         raise ValueError(f"the job is in state {state}, which there is not")
     if not _ID.fullmatch(job_id):
         raise ValueError("the job has an invalid id")
-    return SavedJob(job_id, state, replicas, expires_at_s, ctime, delay_s, retry_s, nacks, deliveries, queue, body)
+    nodes = tuple([blob[first : first + NODE_ID_BYTES] for first in range(at + _LENGTH.size, len(blob), NODE_ID_BYTES)])
+    return SavedJob(
+        job_id, state, replicas, expires_at_s, ctime, delay_s, retry_s, nacks, deliveries, queue, body, nodes
+    )
 
 
 def packed_saved_job(job: SavedJob) -> bytes:

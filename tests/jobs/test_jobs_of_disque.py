@@ -5,7 +5,10 @@ from pathlib import Path
 
 from tests.support.daemon import running_daemon
 from tests.support.disque_aof import job_id, load, saved_job
+from tests.support.disque_server import DisqueServer
+from tests.support.ports import free_port
 from tests.support.resp import NIL_ARRAY, RespClient, resp_client
+from tests.support.waiting import until
 
 
 def now_ms() -> int:
@@ -29,6 +32,59 @@ def test_a_file_in_the_spool_is_imported_once(tmp_path: Path) -> None:
             assert client("JSCAN")[1] == [job_id(2)]
             assert client("QDEL", "mail") == 1, "jobs that no ADDJOB of this process has added, too"
         assert not path.exists()
+
+
+NODES = [b"%040x" % number for number in (1, 2, 3)]
+
+
+def left_by_a_cluster(folder: Path, ports: list[int], number: int, jobs: int) -> None:
+    """What one of three Disques has in its `dir`: the nodes, and its copies of all jobs."""
+    folder.mkdir()
+    lines = [
+        b"%b 127.0.0.1:%d %b 0 0 connected\n" % (node, port, b"myself" if number == place else b"noflags")
+        for place, (node, port) in enumerate(zip(NODES, ports, strict=True))
+    ]
+    (folder / "nodes.conf").write_bytes(b"".join(lines))
+    blobs = [saved_job(one, created_ms=now_ms(), retry_s=2, replicas=3, node_ids=NODES) for one in range(jobs)]
+    (folder / "disque.aof").write_bytes(b"".join(map(load, blobs)))
+
+
+def test_the_nodes_of_a_cluster_deliver_each_job_once_where_each_of_them_is_replaced(tmp_path: Path) -> None:
+    ports = [free_port() for _ in NODES]
+    servers = []
+    for number, port in enumerate(ports):
+        left_by_a_cluster(tmp_path / str(number), ports, number, 5)
+        options = ("--port", str(port), "--appendonly", "yes", "--cluster-node-timeout", "2000")
+        servers.append(DisqueServer(tmp_path / str(number), *options))
+    try:
+        clients = [server.start().client() for server in servers]
+        assert [client("CLUSTER", "MYID") for client in clients] == NODES
+        came: list[bytes] = []
+
+        def all_have_come() -> bool:
+            for client in clients:
+                found = client("GETJOB", "NOHANG", "COUNT", 9, "FROM", "mail")
+                for _, one, _ in found if found != NIL_ARRAY else ():
+                    came.append(one)
+            return len(came) >= 5
+
+        until(all_have_come, "all jobs")
+        assert sorted(came) == [job_id(number) for number in range(5)]
+        assert sum(clients[0]("ACKJOB", one) for one in came) == 5
+        until(lambda: all(client("JSCAN")[1] == [] for client in clients), "all nodes to know that they are done")
+        assert all(client("QLEN", "mail") == 0 for client in clients)
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def test_copies_of_a_cluster_are_refused_where_nothing_says_who_their_node_was(tmp_path: Path) -> None:
+    left_by_a_cluster(tmp_path / "dir", [1, 2, 3], 0, 1)
+    (tmp_path / "dir" / "nodes.conf").unlink()
+    code, said = DisqueServer(tmp_path / "dir", "--port", str(free_port()), "--appendonly", "yes").fail()
+    assert code == 1
+    assert "each would deliver them: keep the nodes.conf of this Disque beside the file" in said
+    assert (tmp_path / "dir" / "disque.aof").exists()
 
 
 def test_a_corrupt_file_stops_the_jobs_and_nothing_else(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Append-only files as Disque 1.0-rc1 writes them."""
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from tests.support.clock import START_WALL_MS
@@ -31,6 +32,7 @@ def saved_job(
     nacks: int = 0,
     deliveries: int = 0,
     nodes: int = 1,
+    node_ids: Sequence[bytes] = (),
     id: bytes = b"",
 ) -> bytes:
     """The job that a LOADJOB has. Its TTL counts from whole seconds, as there."""
@@ -48,7 +50,8 @@ def saved_job(
         deliveries,
     )
     texts = b"".join([struct.pack("<I", len(text)) + text for text in (queue, body)])
-    content = fields + texts + struct.pack("<I", nodes) + b"0123456789abcdef0123456789abcdef01234567" * nodes
+    held_by = list(node_ids) or [b"0123456789abcdef0123456789abcdef01234567"] * nodes
+    content = fields + texts + struct.pack("<I", len(held_by)) + b"".join(held_by)
     return struct.pack("<I", len(content)) + content
 
 

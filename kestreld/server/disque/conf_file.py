@@ -170,6 +170,11 @@ class DisqueConf:
         return self.in_dir(self.text(b"appendfilename", AOF_NAME))
 
     @property
+    def nodes_path(self) -> str:
+        """Where Disque has the nodes that it knows."""
+        return self.in_dir(self.text(b"cluster-config-file", "nodes.conf"))
+
+    @property
     def backlog(self) -> int:
         return int(self.text(b"tcp-backlog", PARAMETERS[b"tcp-backlog"][0].decode()))
 

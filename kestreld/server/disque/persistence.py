@@ -117,7 +117,9 @@ class LoggedJobs(Persistence):
     def is_stopped(self) -> bool:
         return self._storage.stopped is not None
 
-    def begin(self, done: Done, *, on: bool, aof: str = "") -> None:
+    def begin(
+        self, done: Done, *, on: bool, aof: str = "", members: Callable[[], frozenset[bytes]] = frozenset
+    ) -> None:
         """At the start: read the log where it is on, or where a controlled restart wants its queues back.
 
         Then the jobs of `aof`, a file of Disque's own, are imported; "" = there is none.
@@ -128,7 +130,7 @@ class LoggedJobs(Persistence):
             if problem or not aof:
                 done(problem)
             else:
-                storage.import_aof(aof, done, may_cut=may_cut)
+                storage.import_aof(aof, done, may_cut=may_cut, members=members)
 
         if on or storage.restores_queues:
             storage.load(loaded, is_kept=on, may_cut=may_cut)

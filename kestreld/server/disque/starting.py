@@ -21,6 +21,7 @@ from kestreld.server.bus.peers import Identity
 from kestreld.server.complaints import Complaints
 from kestreld.server.disque.clustering import Announced
 from kestreld.server.disque.conf_file import DisqueConf
+from kestreld.server.disque.disque_nodes import take_over_nodes
 from kestreld.server.disque.figures import JobFigures
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
 from kestreld.server.disque.node_id import NodeIdFile
@@ -61,9 +62,10 @@ def disque_protocol(
     return Disque(node), node
 
 
-def keep_id(service: Service, node: DisqueNode, report: Callable[[str], None]) -> None:
-    """The node is the one that it was before, and goes on to be."""
+def keep_id(service: Service, node: DisqueNode, report: Callable[[str], None], nodes_conf: str) -> None:
+    """The node is the one that it was before, or in an empty spool that of Disque's `nodes_conf`, and goes on to be."""
     collection = service.collection
+    take_over_nodes(collection.files, collection.spool, nodes_conf, report)
     file = NodeIdFile(collection.files, collection.spool, node.jobs, report, node.cluster.use_id)
     file.begin()
     file.look_after()
@@ -135,7 +137,12 @@ def keep_on_disk(
 
     service.wait_for_jobs()
     aof = f"{spool}/{AOF_NAME}" if conf is None else conf.aof_path
-    log.begin(loaded, on=settings[b"appendonly"] == b"yes", aof=aof if collection.files.is_file(aof) else "")
+    log.begin(
+        loaded,
+        on=settings[b"appendonly"] == b"yes",
+        aof=aof if collection.files.is_file(aof) else "",
+        members=lambda: frozenset(one.id for one in node.cluster.table.members()),
+    )
     service.at_close.append(storage.close)
     return storage
 
