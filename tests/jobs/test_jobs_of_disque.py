@@ -75,7 +75,8 @@ def test_the_nodes_of_a_cluster_deliver_each_job_once_where_each_of_them_is_repl
         assert all(client("QLEN", "mail") == 0 for client in clients)
     finally:
         for server in servers:
-            server.kill()
+            if server.process is not None:
+                server.kill()
 
 
 def test_copies_of_a_cluster_are_refused_where_nothing_says_who_their_node_was(tmp_path: Path) -> None:
