@@ -110,22 +110,28 @@ def test_a_backup_of_a_busy_server_holds_what_was_put_before_it(
     assert taken == [b"%d" % number for number in range(1000)]
 
 
-def test_a_backup_of_a_damaged_journal_says_so_and_keeps_the_old_copy(
+def test_a_backup_with_a_damaged_journal_keeps_the_copy_of_all_others_then_complains(
     own_daemon: Daemon, own_kestrelctl: Kestrelctl, shell: str, tmp_path: Path
 ) -> None:
     recipe = Recipes(own_kestrelctl, tmp_path, shell)
     own_kestrelctl("put", "work", "--lines", stdin=b"first\nsecond\n")
-    assert own_daemon.stop() == 0
     assert recipe("backup", str(own_daemon.spool), "copy").code == 0
+    own_kestrelctl("put", "later", "x")
+    assert own_daemon.stop() == 0
     (segment,) = (own_daemon.spool / "work.journal").glob("*.seg")
     data = bytearray(segment.read_bytes())
     data[data.index(b"first")] ^= 1
     segment.write_bytes(data)
-    run = recipe("backup", str(own_daemon.spool), "copy")
-    assert run.code == 65
-    assert "corrupt" in run.err
-    (copied,) = (tmp_path / "copy" / "work.journal").glob("*.seg")
-    assert b"first" in copied.read_bytes()
+    for _ in range(2):
+        run = recipe("backup", str(own_daemon.spool), "copy")
+        assert run.code == 65
+        assert "corrupt" in run.err
+        assert list((tmp_path / "copy" / "later.journal").glob("*.seg"))
+        (whole,) = (tmp_path / "copy.whole" / "work.journal").glob("*.seg")
+        assert b"first" in whole.read_bytes()
+    assert own_kestrelctl("journal-verify", "--repair", str(own_daemon.spool)).code == 1
+    assert recipe("backup", str(own_daemon.spool), "copy").code == 0
+    assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy", "copy.old"]
 
 
 def test_wait_for_empty_waits_for_all_queues_or_says_which_is_not(
