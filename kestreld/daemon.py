@@ -342,7 +342,10 @@ def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], Non
     started_us = clock.stopwatch_us()
     garbage.suspend()
     try:
-        collection.recover(lambda read, found: note(f"recovering: {read} of {found} journals read"))
+        collection.recover(
+            lambda read, found: note(f"recovering: {read} of {found} journals read"),
+            lambda journals: note(f"recovering: journals={journals} are synced before they are served"),
+        )
     except OSError as error:
         raise SpoolUnusable(collection.spool, f"cannot be read: {error}") from error
     return (clock.stopwatch_us() - started_us) // 1000

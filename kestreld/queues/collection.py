@@ -340,11 +340,17 @@ class QueueCollection:
 
     # Recovery
 
-    def recover(self, progress: Callable[[int, int], None] | None = None) -> None:
+    def recover(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        syncing: Callable[[int], None] = lambda journals: None,
+    ) -> None:
         """Bring back every journal in the spool. A damaged one stops its own queue; foreign files are reported.
 
-        `progress` is told once a second how many names in the spool have been seen to, and how many there are.
+        `progress` is told once a second how many names in the spool have been seen to, and how many there are. Where
+        that was so, `syncing` is told how many journals are put on disk then, which may take as long again.
         """
+        started_us = self.clock.stopwatch_us()
         self._finish_repairs()
         self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
         names = self.files.list_dir(self.spool)
@@ -366,6 +372,8 @@ class QueueCollection:
                 continue
             if parent not in self.broken:
                 self._recover_family(parent, path)
+        if self._found and self.clock.stopwatch_us() - started_us >= PROGRESS_US:
+            syncing(len(self._found))
         self._settle_found()
         self._take_up_trash()
         for reader in list(self.readers.values()):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.config.config import Config
+from kestreld.config.config import Config, QueueConfig
 from kestreld.errors import JournalFailed
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
@@ -169,6 +169,17 @@ def test_a_call_that_fails_during_a_start_stops_no_more_than_the_queue_it_is_abo
         assert sound <= set(engine.collection.readers), failed
         files.die()
     assert fail_at > 40
+
+
+def test_a_long_start_says_that_what_it_found_is_synced(tmp_path: Path) -> None:
+    with_queues(tmp_path, 150)
+    clock = FakeClock()
+    files = SlowFiles(clock)
+    config = Config(queue_path=str(tmp_path), defaults=QueueConfig(sync_journal_ms=0))
+    collection = QueueCollection(files, clock, config, GroupCommit(clock, files), lambda line: None)
+    said: list[int] = []
+    collection.recover(lambda read, found: None, said.append)
+    assert said == [150]
 
 
 def test_a_torn_tail_is_cut_off_on_disk_before_anything_is_put_there(tmp_path: Path) -> None:
