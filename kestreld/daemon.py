@@ -28,7 +28,7 @@ from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.listening import ProcessOfJobs, listen, listen_for_cache, listen_for_jobs, listen_for_operators
 from kestreld.log import FromLibraries, Level, Log
-from kestreld.machine import memory_bytes
+from kestreld.machine import cpu_s, memory_bytes
 from kestreld.net import Network
 from kestreld.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, hash_password
 from kestreld.queues.collection import QueueCollection
@@ -266,7 +266,7 @@ def serve(
         inflight_bytes(memory_bytes(files)),
         garbage.collect_young,
     )
-    service.stats.pid = os.getpid()
+    service.stats.pid, service.stats.cpu_s = os.getpid(), cpu_s
     try:
         passed = passed_sockets(os.environ)
         if conf is not None:

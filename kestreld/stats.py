@@ -37,6 +37,7 @@ class ServerStats:
 
     started_at_ms: int = 0  # on the monotonic clock
     pid: int = 0
+    cpu_s: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)  # of the process: its own, and the system's for it
     connections_max: int = 0  # for as many there are descriptors
     curr_connections: int = 0
     total_connections: int = 0

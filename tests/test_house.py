@@ -101,7 +101,7 @@ STATE: Final = {
     "kestreld/queues/window.py": ("Window",),
 }
 # Names that stand for objects of other classes wherever they have attributes of the same names.
-NOT_STATE: Final = {"collection", "counts", "command", "held", "note", "pending_commit", "template", "wait"}
+NOT_STATE: Final = {"collection", "counts", "command", "held", "note", "pending_commit", "problem", "template", "wait"}
 # Functions that set what is another's all the same, and why.
 MAY_SET: Final = {
     ("kestreld/queues/putting.py", "put_at_once"): "a call for each reader would be 2 % of a put of the library",

@@ -60,7 +60,8 @@ def _jobs_in(file: str, *, whole: bool) -> list[SavedJob]:
         words = f"{file}: byte {reader.torn_at}: cut short"
         if whole:
             raise Failure(ExitCode.CORRUPT, f"{words}; nothing was imported")
-        say(f"{words}; the last bytes={reader.bytes_total - reader.torn_at} are left out")
+        left_bytes = reader.bytes_total - reader.torn_at
+        say(f"{words}; the last {counted(left_bytes, 'byte')} {'is' if left_bytes == 1 else 'are'} left out")
     return jobs
 
 

@@ -66,7 +66,7 @@ class Reading:
     def __init__(self, spool: Spool, reader: Reader) -> None:
         self.spool = spool
         self.reader = reader
-        reader.counts_errors = True  # users are shown how often an item has failed
+        reader.count_errors()  # users are shown them
         self.is_over = False
         self._turn = spool.turn(reader.queue)
         # xid -> the thread that has yet to hand it over; 0 = somebody has it; below LEASED = a loop or block has it

@@ -178,7 +178,7 @@ class QueueCollection:
         queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory, self._move, self.agenda)
         if journal is not None:
             journal.on_full_disk(self.trash.drop_all)
-        queue.remedy = self.remedy
+        queue.reopen_by(self.remedy)
         queue.configure(config)
         self.families[parent] = queue
         return queue

@@ -126,6 +126,10 @@ class Family(Committed):
         self.notes.clear()
         self.journal = None
 
+    def reopen_by(self, remedy: Callable[[str], str]) -> None:
+        """Say, once it is stopped, that this command reopens it: a function of its name."""
+        self.remedy = remedy
+
     def stay_stopped(self, problem: JournalCorrupt) -> None:
         """It is stopped, and this is why as far as is known by now."""
         problem.remedy = self.remedy(self.name)

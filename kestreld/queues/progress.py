@@ -71,7 +71,7 @@ class Progress(Window):
         self.keys: Keys | None = None  # that its items were put with; None = none ever was
         self.moving: list[PendingTransfer] = []
         self.retries: dict[int, int] = {}
-        self.counts_errors = False  # failures are counted although nothing depends on how many there are
+        self.counts_errors = False
         self._retries_max = RETRIES_FEW  # with more of them, those of items that are done are forgotten
 
         # Since the last commit

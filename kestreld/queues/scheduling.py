@@ -272,6 +272,10 @@ class Scheduling(Progress):
         config = self.config
         return config.max_retries is not None or bool(config.retry_delays_ms) or self.counts_errors
 
+    def count_errors(self) -> None:
+        """Count failures from now on, although nothing depends on how many there are."""
+        self.counts_errors = True
+
     def fail(self, one: int, now_ms: int) -> bool:
         """Whoever has an item has failed with it: it waits as `retry_delays` say, or comes back now, or moves on.
 

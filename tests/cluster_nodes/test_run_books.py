@@ -117,7 +117,7 @@ def test_a_node_is_lost(site: Site) -> None:
     site.add("q4", "RETRY", "1")
     site.nodes["q4"].kill()
     until(lambda: "fail" in site.nodes["q1"].flags_of(site.nodes["q4"]), "a flag")
-    until(lambda: site.kestrelctl(["kestrelctl", "cluster", "status"]) == 2, "a node that is down")
+    until(lambda: site.kestrelctl(["kestrelctl", "cluster", "status"]) == 1, "a node that is down")
     site.follow("Remove a node that is lost")
     assert set(site.take_all("q2")) == set(site.added)
     shutil.rmtree(site.nodes["q4"].spool)

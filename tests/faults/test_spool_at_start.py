@@ -211,7 +211,8 @@ def test_whatever_stands_in_a_segments_place_stops_that_queue_only(tmp_path: Pat
     for queue, (put, at) in queues.items():
         path = sorted((spool / f"{queue}.journal").glob("*.seg"))[at]
         put(path)
-        expected.append(f"kestreld: {queue}: stopped: {path}: {OBSTACLES[put]}; other queues are not affected")
+        words = f"{path}: {OBSTACLES[put]}; other queues are not affected"
+        expected.append(f"kestreld: {queue}: stopped: {words}; run: kestrelctl repair {queue}")
     (spool / "sound.journal" / "0000000003.seg.new").mkdir()
     filled(spool, "unlisted")
     (spool / "unlisted.journal").chmod(0)

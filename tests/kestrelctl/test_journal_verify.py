@@ -152,7 +152,7 @@ def test_the_verbs_say_exit_84_of_a_queue_that_the_server_stopped(filled: Daemon
     for arguments in (["get", "work"], ["peek", "work"], ["put", "work", "x"]):
         run = own_kestrelctl(*arguments)
         assert (run.code, run.out) == (84, b"")
-        assert run.err.startswith(f"kestrelctl: {filled.address} answered: corrupt")
+        assert run.err.startswith(f"kestrelctl: {filled.address} has stopped this queue: corrupt")
     assert own_kestrelctl("put", "idle", "x").code == 0
 
 

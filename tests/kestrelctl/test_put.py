@@ -52,7 +52,7 @@ def test_what_was_never_sent_is_not_called_unknown(kestrelctl: Kestrelctl, queue
 
 def test_a_journal_that_cannot_be_written_is_exit_74_in_plain_words(kestrelctl: Kestrelctl) -> None:
     reply = b"SERVER_ERROR journal segment creation failed: No space left on device\r\n"
-    with scripted_peer([Exchange(b"set q 0 0 1\r\nx\r\n", reply)]) as peer:
+    with scripted_peer([WHO_IS_THERE, Exchange(b"set q 0 0 1\r\nx\r\n", reply)]) as peer:
         run = kestrelctl("put", "q", "x", "-s", peer.address)
     words = f"{peer.address} refused: journal segment creation failed: No space left on device"
     assert (run.code, run.err) == (74, f"kestrelctl: {words}\n")

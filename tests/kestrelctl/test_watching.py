@@ -112,8 +112,13 @@ def test_check_says_first_what_is_critical() -> None:
     many = [{"queue": f"q{number}", "items": 5, "waiters": 0} for number in range(9)]
     stopped = {"queue": "zz", "items": 5, "waiters": 0, "stopped": 1}
     report = judge("here", [*many, stopped], [], Limits(items_warn=5))
-    assert report.words.startswith("zz: stopped: its journal is corrupt; q0: items=5 (5 or more); ")
-    assert report.queues[-1].findings == ["stopped: its journal is corrupt", "items=5 (5 or more)"]
+    assert report.words.startswith(
+        "zz: stopped: its journal is corrupt; run: kestrelctl repair zz; q0: items=5 (5 or more); "
+    )
+    assert report.queues[-1].findings == [
+        "stopped: its journal is corrupt; run: kestrelctl repair zz",
+        "items=5 (5 or more)",
+    ]
 
 
 def test_check_in_json_and_for_prometheus(kestrelctl: Kestrelctl, queue: str) -> None:

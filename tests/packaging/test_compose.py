@@ -68,7 +68,7 @@ def test_its_nodes_meet_with_the_words_that_it_has_for_them(tmp_path: Path) -> N
             command = [sys.executable, "-m", "kestreld", "--config", str(volume / "kestreld.yaml"), *words]
             processes.append(forked.Launched(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True))
             assert processes[-1].stderr is not None
-            ready = processes[-1].stderr.readline()
+            ready = next(line for line in processes[-1].stderr if " ready" in line)
             found = DISQUE.search(ready)
             assert found is not None, ready
             places[f"{name}:7711"] = f"127.0.0.1:{found[1].rpartition(':')[2]}"

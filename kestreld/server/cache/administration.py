@@ -5,7 +5,6 @@ from typing import Final
 from kestreld import __version__
 from kestreld.cache.dictionary import Dictionary
 from kestreld.cache.prefixes import DELIMITER
-from kestreld.machine import cpu_s
 from kestreld.server.cache.commands import END, ERROR, OK
 from kestreld.server.cache.numbers import unsigned_32
 from kestreld.server.cache.slab_classes import slab_class
@@ -86,7 +85,7 @@ def _lines(figures: dict[str, object]) -> bytes:
 
 def _general(dictionary: Dictionary, state: ServerState) -> dict[str, object]:
     clock, stats = state.clock, state.stats
-    user_s, system_s = cpu_s()
+    user_s, system_s = stats.cpu_s()
     return {
         "pid": stats.pid,
         "uptime": (clock.monotonic_ms - stats.started_at_ms) // 1000,

@@ -368,7 +368,7 @@ def test_a_compaction_that_meets_damage_stops_the_queue_and_is_not_begun_again(t
     assert engine.segments(WORK) == segments
     (line,) = engine.log
     assert line.startswith(f"work: stopped: {first}: byte ")
-    assert line.endswith("the checksum does not match")
+    assert line.endswith("the checksum does not match; run: kestrelctl repair work")
     assert engine.drain("other") == [b"x"]
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from kestreld.jobs.storage import JobStorage
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
+from kestreld.server.disque.disque_nodes import NODES_NAME
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
 from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
 from kestreld.server.service import Service
@@ -37,7 +38,7 @@ class JobServer(Server):
         self.node = node
         fabric = self.network.fabric
         if fabric is not None:
-            keep_id(service, node, self.report)
+            keep_id(service, node, self.report, f"{self.config.queue_path}/{NODES_NAME}")
         self.storage = keep_on_disk(service, node, self.config, self.report, lambda: None)
         clients = self.network.listen_tcp(self.network.host, PORT)
         if fabric is not None:
