@@ -278,7 +278,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
 }
 # The first seed that sees each of them. It need not see it any more once schedules have changed: look for another one.
 SEEN_BY: Final = {
-    "ack-before-n-copies": 0,
+    "ack-before-n-copies": 1,
     "importer-not-counted": 5,
     "deljob-before-gotack": 1,
     "wrong-clock": 6,
@@ -293,7 +293,7 @@ SEEN_BY: Final = {
     "counters-not-told": 16,
     "acks-not-kept": 11,
     "acks-not-logged": 3,
-    "delay-forgotten": 5,
+    "delay-forgotten": 14,
     "queued-silently": 26,
     "announced-silently": 10,
     "lent-lost-with-link": 7,
