@@ -256,6 +256,9 @@ class Host:
         self._broken = {}
         for family, why in broken.items():
             self._judge_stop(family, why)
+        if any("cannot be" in why for why in broken.values()):  # read: the disk is repaired first
+            self.faults.heal()
+            self.disk.capacity_bytes = None
         if broken:
             self.over(KILLED)
             self.add("repairs", len(broken))
