@@ -18,7 +18,7 @@ endif
 
 # Three files of four that pip installs are never imported: those that are get compiled then.
 export PIP_COMPILE := 0
-# With the newest pip: one of 2023 takes twice as long to choose versions.
+# With the newest pip: one of 2023 takes nearly twice as long, to choose versions.
 MAKE_VENV = PIP_QUIET=1 $(PYTHON) -m venv --upgrade-deps
 
 MAKEFLAGS += --no-print-directory

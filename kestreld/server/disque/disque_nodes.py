@@ -52,4 +52,4 @@ def take_over_nodes(files: FileLayer, spool: str, path: str, report: Callable[[s
         must_be_the_systems(error)
         report(f"{path}: cannot be taken over: {error.strerror}")
         return
-    report(f"{path}: this node is the Disque {nodes[0].id.decode()}, and knows {len(nodes) - 1} others")
+    report(f"{path}: this node is the Disque {nodes[0].id.decode()}; other nodes that it knows: {len(nodes) - 1}")
