@@ -9,6 +9,7 @@ import errno
 import fcntl
 import glob
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ OWN_DESCRIPTORS: Final = "/proc/self/fd"
 FUSE: Final = 0x65735546  # what statfs(2) calls it
 DISK_SHORT = frozenset({errno.ENOSPC, errno.EDQUOT})  # removing files helps
 OUT_OF_MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # no file is to blame
+ENDLESS_DESCRIPTORS: Final = 1 << 20
 NOT_FILES: Final = (
     (stat.S_ISLNK, "a symbolic link"),
     (stat.S_ISDIR, "a folder"),
@@ -53,6 +55,12 @@ def why_unread(error: OSError, path: str) -> str:
     what = next((what for is_it, what in NOT_FILES if found is not None and is_it(found.st_mode)), "")
     is_folder_to_read = what == "a folder" and error.errno != errno.EISDIR
     return f"it is {what}" if what and not is_folder_to_read else error.strerror or str(error)
+
+
+def descriptors_max() -> int:
+    """How many descriptors this process may have open as it is."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else ENDLESS_DESCRIPTORS
 
 
 def _found(look: Callable[[str], os.stat_result], path: str) -> os.stat_result | None:

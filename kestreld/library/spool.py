@@ -17,7 +17,7 @@ from kestreld.clock import Clock
 from kestreld.config.config import Config, QueueConfig
 from kestreld.disk_threads import ThreadedFiles, Work
 from kestreld.errors import InvalidType, InvalidValue, JournalFailed, KestrelError, SpoolUnusable, ThreadDied
-from kestreld.files import FileLayer, must_be_the_systems
+from kestreld.files import FileLayer, descriptors_max, must_be_the_systems
 from kestreld.forks import call_in_child
 from kestreld.journal.verify import FOLDER_SUFFIX
 from kestreld.library.answer import Answer
@@ -32,7 +32,8 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from kestreld.queues.renewal import cut_short, renew
-from kestreld.queues.slices import Slices
+from kestreld.queues.slices import WAITS, Slices
+from kestreld.queues.slices import Work as WorkOfSlices
 from kestreld.queues.trash import TRASH
 from kestreld.queues.waiters import Waiter
 from kestreld.spool_lock import LOCK, check_spool, take_lock
@@ -40,9 +41,10 @@ from kestreld.spool_lock import LOCK, check_spool, take_lock
 MAINTENANCE_MS: Final = 1000
 SLICE_US: Final = 2000  # long work lets others at the engine after this
 SLICE_PAUSE_MS: Final = 1
+DESCRIPTORS_SHARE: Final = 4  # journals hold one in so many of those that the process may have
 
 Report = Callable[[str], None]
-T = TypeVar("T")
+T = TypeVar("T", bound=Reader | Queue)
 
 
 class Spool:
@@ -60,7 +62,8 @@ class Spool:
         self.files = ThreadedFiles(
             self._from_disk, lambda error: self._thread_died(ThreadDied(f"disk of {path}", repr(error)))
         )
-        self.users: dict[object, None] = {}  # queues that are in use
+        self.users: dict[object, Queue | None] = {}  # queues that are in use; of which family, once that is known
+        self._leaving: list[CommitFuture] = []  # of who waits for a family to be put away
         self.closing = Lock()
         self.is_open = self.is_closed = False
         self.is_over = False  # it is being let go of: nothing is put any more
@@ -80,8 +83,10 @@ class Spool:
         self.commit = GroupCommit(self.clock, self.files)
         self.collection = QueueCollection(self.files, self.clock, config, self.commit, report)
         self.collection.remedy = lambda family: f"kestrelctl journal-verify {quote(self.path)} --repair"
+        self.collection.open_files.descriptors_max = descriptors_max() // DESCRIPTORS_SHARE
+        self.collection.open_files.lent = self._held_elsewhere
         try:
-            self.collection.recover()
+            self.collection.look()
         except OSError as error:
             must_be_the_systems(error)
             raise SpoolUnusable(self.path, f"cannot be read: {error}") from error
@@ -93,6 +98,11 @@ class Spool:
             self.end_turn()
         self.worker.at(self.clock.monotonic_ms + MAINTENANCE_MS, self._look_after)
         self.is_open = True
+
+    def _held_elsewhere(self) -> int:
+        """How many descriptors the journals of other spools hold."""
+        others = [spool for spool in list(_all) if spool is not self and spool.is_open and not spool.is_closed]
+        return sum(spool.collection.open_files.held for spool in others)
 
     def refuse(self) -> None:
         """In a forked child: whoever wants the lock, or waits for an answer, gets QueueForked from now on."""
@@ -373,6 +383,43 @@ class Spool:
 
     # The end
 
+    def put_away(self, queue: Queue) -> None:
+        """Let go of a family that nobody uses any more, in memory and on disk, unless somebody comes to use it.
+
+        Returns when that is done; sooner where its segments are being rewritten, or the disk takes nothing.
+        """
+        with self.closing_lock, self.turn(None):
+            if self.is_over or self.problem is not None or queue.in_memory:
+                return
+            hold = CommitFuture(None)
+            self.pending.add(hold)
+            self._leaving.append(hold)
+            self.slices.take_on(self._put_away(queue, hold))
+            self.end_turn()
+        if not self.worker.is_current:  # which is what does it
+            hold.exception()
+
+    def _put_away(self, queue: Queue, hold: CommitFuture) -> WorkOfSlices:
+        try:
+            while self.collection.families.get(queue.name) is queue and queue not in list(self.users.values()):
+                journal = queue.journal
+                if journal is not None and journal.failed is not None and queue.stopped is None:
+                    journal.close()  # what gets did is known here only
+                    return
+                if self.maintenance.rest(queue):
+                    self.collection.put_away(queue)
+                    return
+                if self.maintenance.is_compacting(queue):
+                    self._left(hold)
+                yield WAITS
+        finally:
+            self._left(hold)
+
+    def _left(self, hold: CommitFuture) -> None:
+        if hold in self._leaving:
+            self._leaving.remove(hold)
+            hold.released()
+
     def close(self) -> None:
         """Put everything on disk and let the spool go. Nobody uses it any more.
 
@@ -387,6 +434,8 @@ class Spool:
             self.files.unlock(self._held)
         self._held = -1
         self.is_closed = True
+        for hold in self._leaving:
+            hold.released()
 
     def _close_queues(self) -> None:
         with self.closing_lock, self.turn(None):
@@ -488,6 +537,7 @@ def use(
                 _finish(closing)
         with spool.lock, spool.turn(None):
             adopted = adopt(spool)
+            spool.users[user] = adopted.queue if isinstance(adopted, Reader) else adopted
         is_adopted = True
     finally:
         if not is_adopted and (unused := _spools.get(where)) is not None:
@@ -509,15 +559,21 @@ def _use_unless_closing(user: object, where: str, config: Config, report: Report
 
 
 def let_go(user: object, spool: Spool) -> None:
-    """One user fewer; the spool is closed with the last. Called again where it was cut short, it goes on."""
+    """One user fewer: its family is put away with the last one of that, and the spool closed with the last of all.
+
+    Called again where it was cut short, it goes on.
+    """
     with _opening:
-        spool.users.pop(user, None)
-        if spool.users or spool.is_closed:
-            return
-        _closing[spool.path] = spool
-        if _spools.get(spool.path) is spool:
-            del _spools[spool.path]
-    _finish(spool)
+        queue = spool.users.pop(user, None)
+        is_last = not spool.users and not spool.is_closed
+        if is_last:
+            _closing[spool.path] = spool
+            if _spools.get(spool.path) is spool:
+                del _spools[spool.path]
+    if is_last:
+        _finish(spool)
+    elif queue is not None:
+        spool.put_away(queue)
 
 
 def _finish(spool: Spool) -> None:

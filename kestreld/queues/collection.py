@@ -151,7 +151,7 @@ class QueueCollection:
         """A family, or the one whose journal is there all the same."""
         journal = None
         if self.config.for_queue(parent).journal:
-            folder = f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
+            folder = self._folder(parent)
             if self.files.is_dir(folder) and (found := self._left_behind(parent, folder)) is not None:
                 return found
             if self._unseen is not None:
@@ -162,6 +162,18 @@ class QueueCollection:
             journal.make_folder()
         return self._adopt_family(parent, journal, self.config.for_queue(parent))
 
+    def family(self, name: str) -> Queue | None:
+        """The family of that name with the readers it has, if there is one. Raises as `reader` does."""
+        self.look_for(name)
+        found, folder = self.families.get(name), self._folder(name)
+        if found is None and self.config.for_queue(name).journal and self.files.is_dir(folder):
+            found = self._left_behind(name, folder)
+        return found
+
+    def _folder(self, parent: str) -> str:
+        """Of its journal."""
+        return f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
+
     def _left_behind(self, parent: str, folder: str) -> Queue | None:
         """What a start did not read or could not remove. Raises JournalFailed where it is still in the way."""
         try:
@@ -170,9 +182,13 @@ class QueueCollection:
             must_be_the_systems(error)
             raise JournalFailed(folder, f"cannot be read: {error.strerror}") from error
         self._must_be_sound(parent)
+        found = self.families.get(parent)
+        self.trash.settle(parent, found)
         if obstacle is not None:
             raise obstacle
-        return self.families.get(parent)
+        if found is not None:
+            self._move_failed(found)
+        return found
 
     def _adopt_family(self, parent: str, journal: Journal | None, config: QueueConfig) -> Queue:
         queue = Queue(parent, journal, self.clock, self.commit, self.report, self.memory, self._move, self.agenda)
@@ -351,32 +367,50 @@ class QueueCollection:
         that was so, `syncing` is told how many journals are put on disk then, which may take as long again.
         """
         started_us = self.clock.stopwatch_us()
-        self._finish_repairs()
-        self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
-        names = self.files.list_dir(self.spool)
+        names = self._names()
         tell_at_us = self.clock.stopwatch_us() + PROGRESS_US if progress is not None else 0
         for read, name in enumerate(names):
             if progress is not None and self.clock.stopwatch_us() >= tell_at_us:
                 tell_at_us += PROGRESS_US
                 progress(read, len(names))
-            path = f"{self.spool}/{name}"
-            if name.startswith(".") or not self.files.is_dir(path):
-                continue
-            if not name.endswith(FOLDER_SUFFIX):
-                self.report(f"{path}: not a kestreld journal; left alone")
-                continue
-            parent = decode_queue_name(name[: -len(FOLDER_SUFFIX)])
-            problem = queue_name_problem(parent)
-            if problem is not None or "+" in parent or encode_queue_name(parent) + FOLDER_SUFFIX != name:
-                self.report(f"{path}: not a valid queue name; left alone")
-                continue
-            if parent not in self.broken:
-                self._recover_family(parent, path)
+            parent = self._family_of(name)
+            if parent and parent not in self.broken:
+                self._recover_family(parent, f"{self.spool}/{name}")
         if self._found and self.clock.stopwatch_us() - started_us >= PROGRESS_US:
             syncing(len(self._found))
         self._settle_found()
         self._take_up_trash()
-        for reader in list(self.readers.values()):
+        for queue in list(self.families.values()):
+            self._move_failed(queue)
+
+    def look(self) -> None:
+        """In the place of `recover`, for who needs few of the queues: each journal is read once it is asked for."""
+        for name in self._names():
+            self._family_of(name)  # which reports those of no queue
+        self._take_up_trash(lambda parent: self.files.is_dir(self._folder(parent)))
+
+    def _names(self) -> list[str]:
+        """Of what stands in the spool, once all that waits for a start is in place."""
+        self._finish_repairs()
+        self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
+        return self.files.list_dir(self.spool)
+
+    def _family_of(self, name: str) -> str:
+        """Whose journal the folder of that name is; "" = nobody's, which is reported unless it is to be so."""
+        path = f"{self.spool}/{name}"
+        if name.startswith(".") or not self.files.is_dir(path):
+            return ""
+        if not name.endswith(FOLDER_SUFFIX):
+            self.report(f"{path}: not a kestreld journal; left alone")
+            return ""
+        parent = decode_queue_name(name[: -len(FOLDER_SUFFIX)])
+        if queue_name_problem(parent) is not None or "+" in parent or self._folder(parent) != path:
+            self.report(f"{path}: not a valid queue name; left alone")
+            return ""
+        return parent
+
+    def _move_failed(self, queue: Queue) -> None:
+        for reader in list(queue.readers.values()):
             with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
                 reader.move_failed()
 
@@ -397,10 +431,10 @@ class QueueCollection:
             self._unseen = JournalFailed(path, f"cannot be read: {error.strerror}; a repaired journal may be in it")
             self.report(f"{self._unseen}; no new queue is created until a restart")
 
-    def _take_up_trash(self) -> None:
+    def _take_up_trash(self, is_to_be_read: Callable[[str], bool] = lambda parent: False) -> None:
         self.trash.find()
         for parent in dict.fromkeys([entry.queue.partition("+")[0] for entry in self.trash.entries]):
-            if parent not in self.broken:
+            if parent not in self.broken and not is_to_be_read(parent):
                 self.trash.settle(parent, self.families.get(parent))
         for _ in self.trash.expire():
             pass
@@ -524,15 +558,31 @@ class QueueCollection:
         The last thing before the lock is let go.
         """
         for queue in self.families.values() if until_us is None or self.clock.stopwatch_us() < until_us else ():
-            if queue.holds_back and queue.journal is not None and queue.stopped is None:
-                try:
-                    queue.note_leases()
-                    self.commit.settle(queue)
-                except JournalFailed as failure:
-                    self.report(f"{queue.name}: {failure}; its leases end with this process")
+            self._note_leases(queue)
         closing = Closing(self.files, self.clock, self.commit.mark, self.report, fd, until_us)
         closing.close(self.families.values())
         return closing.left
+
+    def put_away(self, queue: Queue) -> None:
+        """Nobody uses a family that is at rest: it is sealed on disk, and read again once somebody asks for it."""
+        self._note_leases(queue)
+        Closing(self.files, self.clock, self.commit.mark, self.report, None, None).close([queue])
+        for reader in list(queue.readers.values()):
+            del self.readers[reader.name]
+            queue.forget_reader(reader)
+        del self.families[queue.name]
+        self.memory.forget(queue)
+        self.commit.sync_no_more(queue)
+        queue.leave_journal()
+        queue.tell_followers()
+
+    def _note_leases(self, queue: Queue) -> None:
+        if queue.holds_back and queue.journal is not None and queue.stopped is None:
+            try:
+                queue.note_leases()
+                self.commit.settle(queue)
+            except JournalFailed as failure:
+                self.report(f"{queue.name}: {failure}; its leases end with this process")
 
 
 def repair_command(family: str) -> str:

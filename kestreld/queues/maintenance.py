@@ -245,6 +245,20 @@ class Maintenance:
             self._memory_reported_at_ms = self._clock.monotonic_ms
             self._report("max_memory reached: items are kept on disk only, and queues without a journal refuse puts")
 
+    def rest(self, queue: Queue) -> bool:
+        """Whether nothing of a family is under way, and all of it on disk; else what it lacks is begun, or goes on."""
+        journal = queue.journal
+        if not queue.is_idle or queue.moving or queue in self._collection.commit.rolling:
+            return False
+        if journal is None or not journal.segments or queue.stopped is not None:
+            return True
+        if self.is_compacting(queue) or journal.retiring or journal.syncing or journal.is_borrowed:
+            return False
+        if journal.unsynced:
+            self.sync(queue)
+            return False
+        return True
+
     def is_compacting(self, queue: Queue) -> bool:
         return self._compactor.is_compacting(queue)
 

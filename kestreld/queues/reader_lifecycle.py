@@ -28,7 +28,7 @@ class ReaderLifecycle:
         """
         if "+" in name:
             raise BadQueueName(f"{name!r} names a reader; the queue is {name.partition('+')[0]!r}")
-        found = self._collection.families.get(name)
+        found = self._collection.family(name)
         return found if found is not None else self._collection.reader(name).queue
 
     def reader(self, queue: Queue, label: str) -> Reader:
