@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -196,7 +197,7 @@ def _pack_ranges(ranges: list[Range]) -> bytes:
     if len(ranges) == 1:
         first, last = ranges[0]
         return _RANGE.pack(first, last)
-    return b"".join([_RANGE.pack(first, last) for first, last in ranges])
+    return struct.pack(f"<{2 * len(ranges)}Q", *chain.from_iterable(ranges))  # a CHECKPOINT may have very many
 
 
 def _unpack_ranges(body: bytes, at: int, count: int) -> list[Range]:

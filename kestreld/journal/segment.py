@@ -120,6 +120,11 @@ class Segment:
             last = offset
         self.mark_at = last + MARK_EVERY_BYTES
 
+    def mark_read(self, put_id: int, offset: int) -> None:
+        """Remember where a PUT was met, if that is behind all that is known: the next search begins there."""
+        if offset > (self.seek_points[-1][1] if self.seek_points else 0):
+            self.mark(put_id, offset)
+
     def offset_before(self, item_id: int) -> int:
         """A record's offset from which reading meets `item_id` soon."""
         at = bisect_right(self.seek_points, (item_id, 1 << 63))

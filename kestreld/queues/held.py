@@ -431,6 +431,10 @@ class Held(Scheduled):
         """Whether it is out, and DUE records say so much of it as there is to say."""
         return one in self.out and one not in self.unnoted
 
+    def described(self) -> set[int]:
+        """All those for which that is so."""
+        return self.out.keys() - self.unnoted
+
     def go_out(self, one: int) -> None:
         """One that is later or ready is done; its DONE is not written yet."""
         self.out[one] = self.due_of(self.leave(one))

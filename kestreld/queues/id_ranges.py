@@ -1,5 +1,8 @@
 """Item ids in order as ranges, first and last id each: what DONE records and CHECKPOINTs say of them."""
 
+from bisect import bisect_left
+from itertools import pairwise
+
 from kestreld.journal.records import Range
 
 
@@ -21,12 +24,5 @@ def ranges_of(ids: list[int]) -> list[Range]:
 
 def gaps(first: int, end: int, kept: list[int]) -> list[Range]:
     """The ids from `first` up to but not including `end`, less `kept` (in order), as ranges."""
-    made: list[Range] = []
-    for one in kept:
-        if first <= one < end:
-            if first < one:
-                made.append((first, one - 1))
-            first = one + 1
-    if first < end:
-        made.append((first, end - 1))
-    return made
+    inside = kept[bisect_left(kept, first) : bisect_left(kept, end)]
+    return [(one + 1, next_one - 1) for one, next_one in pairwise([first - 1, *inside, end]) if next_one - one > 1]

@@ -344,9 +344,10 @@ class Progress(Window):
         undone_ids, retries, held, held_items, held_bytes = self._undone_ids(), self.retries, self.held, 0, 0
         if held is not None:
             # What DUE records are about, they say.
-            out = [record for record in self.unfinished() if held.is_described(item_id(record))]
+            described = held.described()
+            out = [record for one, record in self._undone() if one in described] if described else []
             unnoted = [one for one in held.unnoted if one not in held.out]
-            undone_ids = [one for one in undone_ids if not held.is_described(one)] + unnoted
+            undone_ids = [one for one in undone_ids if one not in described] + unnoted
             retries = {one: times for one, times in retries.items() if not held.is_noted(one)}
             held_items = len(held.later) + len(held.ready) - len(unnoted) + len(out)
             held_bytes = held.data_bytes - held.unnoted_bytes() + data_bytes_of(out)
@@ -387,12 +388,19 @@ class Progress(Window):
 
     def _undone_ids(self) -> list[int]:
         """Ids not done below the fresh part of the window: open, come back, or on their way to another queue."""
-        return list(map(item_id, self.unfinished()))
+        return [*self.open, *map(item_id, self._out_of_order())]
+
+    def _undone(self) -> list[tuple[int, bytes]]:
+        """Those with their records."""
+        return [*self.open.items(), *[(item_id(record), record) for record in self._out_of_order()]]
+
+    def _out_of_order(self) -> list[bytes]:
+        """Items that came back, or are on their way to another queue."""
+        return [*[self.window[index] for index in range(self.returned)], *self._on_the_move()]
 
     def unfinished(self) -> list[bytes]:
         """Items out of the window's order that are not done: open, come back, or on their way to another queue."""
-        back = [self.window[index] for index in range(self.returned)]
-        return [*self.open.values(), *back, *self._on_the_move()]
+        return [*self.open.values(), *self._out_of_order()]
 
     def ended_in_memory(self) -> list[bytes]:
         """Items that are done here, but not yet in the journal, or not yet on disk where that is asked for."""

@@ -115,8 +115,8 @@ class RangeSearch(RangeRead):
             record_type, end = journal.check(chunk, at, segment.number, self._offset)
             if record_type == Type.PUT:
                 found = item_id(record := chunk[at:end])
-                if at == 0 and self._offset > (segment.seek_points[-1][1] if segment.seek_points else 0):
-                    segment.mark(found, self._offset)  # so that the next search need not read what is before
+                if at == 0:
+                    segment.mark_read(found, self._offset)
                 if found >= end_id:
                     self.next_id = end_id
                     return False

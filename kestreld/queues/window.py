@@ -397,8 +397,8 @@ class Window(Holder):
             if record_type == Type.PUT:
                 record = chunk[at:end]
                 found = item_id(record)
-                if at == 0 and start > (before.seek_points[-1][1] if before.seek_points else 0):
-                    before.mark(found, start)
+                if at == 0:
+                    before.mark_read(found, start)
                 size = len(record) - ITEM_HEADER_BYTES
                 if self.window and self.mem_bytes + size > limit_bytes:
                     break

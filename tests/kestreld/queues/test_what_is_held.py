@@ -1,10 +1,11 @@
 """Open reads, retry counts and waits where something else happens to the queue meanwhile, at their exact limits."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from kestreld.journal.records import item_data
+from kestreld.journal.records import FRAME_BYTES, checkpoint_record, item_data, read_checkpoint
 from kestreld.queues.agenda import Agenda
 from kestreld.queues.waiters import TAKE, Waiter
 from tests.support.engine import Engine, LateFiles, QuickFiles
@@ -426,3 +427,33 @@ def test_what_was_done_out_of_order_is_not_met_again_where_a_compaction_takes_re
         engine.work(5)
     assert any(segment.compacted for segment in journal.segments)
     assert engine.drain(WORK) == [b"1" * 20, b"5" * 100]
+
+
+def test_a_checkpoint_takes_no_step_of_python_for_each_lease(tmp_path: Path) -> None:
+    """With 100,000 of them those steps held up every queue for a third of a second, a segment each."""
+    engine = Engine(tmp_path)
+    engine.put("work", *[b"x"] * 2000)
+    engine.end_turn()
+    reader = engine.reader("work")
+    for number in range(2000):
+        found = reader.open_read(engine.clock.wall_ms)
+        assert found is not None
+        reader.begin_lease(found[0], 60_000, "")
+        if number % 2:
+            reader.close(found[0])
+    engine.end_turn()
+    steps = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    try:
+        checkpoint = engine.queue("work").checkpoint()
+        record = checkpoint_record(checkpoint)
+    finally:
+        sys.setprofile(None)
+    assert steps < 1000
+    assert len(checkpoint.readers[0].done) == 1000
+    assert read_checkpoint(record[FRAME_BYTES:]) == checkpoint
