@@ -15,9 +15,11 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, ReaderState
 from kestreld.queues import leases, live
 from kestreld.queues.held import Held
+from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.retirement import Retirement
+from kestreld.queues.slices import Work
 from kestreld.server.memcache.handler import Handler
 from kestreld.server.turn import Turn
 from tests.simulation.process_files import ProcessFiles
@@ -320,6 +322,15 @@ def leases_end_at_a_stop() -> AbstractContextManager[Any]:
     return patch.object(Queue, "note_leases", lambda self: None)
 
 
+def full_disks_are_full_for_ever() -> AbstractContextManager[Any]:
+    """Nothing but a put finds out whether a disk has room again."""
+
+    def hopeless(self: Maintenance, full: list[Queue]) -> Work:
+        yield from ()
+
+    return patch.object(Maintenance, "_try_full_disk", hopeless)
+
+
 def stop_syncs_nothing() -> AbstractContextManager[Any]:
     """The sync of the whole file system does nothing: a stop seals what is not on disk."""
     return patch.object(ProcessFiles, "sync_file_system", lambda self, fd: self._call("sync", "the file system"))
@@ -340,6 +351,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "marker-leads": marker_leads,
     "floor-unsynced": floor_not_synced,
     "stop-unsynced": stop_syncs_nothing,
+    "room-not-noticed": full_disks_are_full_for_ever,
     "leased-item-flushed": flush_of_leased_items,
     "delayed-item-not-flushed": flush_leaves_delayed_items,
     "due-time-not-compacted": due_times_lost_by_a_compaction,
@@ -368,6 +380,7 @@ SEEN_BY: Final = {
     "open-item-flushed": 294,
     "retries-forgotten": 28,
     "marker-leads": 0,
+    "room-not-noticed": 46,
     "leased-item-flushed": 10_000_167,
     "delayed-item-not-flushed": 10_000_011,
     "due-time-not-compacted": 10_000_000,

@@ -128,6 +128,15 @@ class World(Host):
         for client in self._clients:
             client.leave()
         self.run_for(2_500_000)
+        self._check_writable()
+
+    def _check_writable(self) -> None:
+        """Once a full disk has room again every queue takes puts, also where nobody has put to it since."""
+        collection = self.server.collection if self.server is not None else None
+        for queue in list(collection.families.values()) if collection is not None else ():
+            failed = queue.journal.failed if queue.journal is not None else None
+            if failed is not None and failed.disk_full and queue.stopped is None:
+                self.complain(f"{queue.name} takes no puts, and the disk has had room for 2.5 s")
 
     def drain_one(self, name: str) -> bool:
         return self._followers[name].drain() if name in self._followers else super().drain_one(name)
