@@ -25,7 +25,6 @@ NODES: Final = 7
 DOWN_MAX: Final = 2  # at a time: one less than there are copies
 TIMEOUT_S: Final = 2.0
 HEALED_S: Final = 3.0
-SETTLE_S: Final = 40.0
 LEFT_S_MAX: Final = 90.0
 JOB_PORT, BUS_PORT = 7711, 17_711
 SETTINGS: Final = ("jobs.journal=true", "jobs.sync_journal=true", "max_journal_size=200KiB")
@@ -132,7 +131,7 @@ class World:
         for client in self._clients:
             client.join(20)
         others = {node: [one for one in self.nodes if one is not node] for node in self.nodes}
-        until(lambda: all(node.sees(others[node]) for node in self.nodes), "one table at all nodes", SETTLE_S)
+        until(lambda: all(node.sees(others[node]) for node in self.nodes), "one table at all nodes")
         self.history.healed_at = time.monotonic()
         self._fetch_all()
         judge = Judge(self.history)
