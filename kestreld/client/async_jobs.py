@@ -63,6 +63,7 @@ class AsyncJobClient:
         self._nodes = JobNodes(addresses, chance if chance is not None else Random(), discovers=discovers)
         self._idle: dict[str, list[AsyncJobConnection]] = {}
         self._waiting: set[AsyncJobConnection] = set()
+        self._late: set[asyncio.Task[None]] = set()  # that give back what came for a task that was cancelled
         self._is_closed = False
 
     # Jobs
@@ -206,17 +207,33 @@ class AsyncJobClient:
         connection, is_done = await self._connection(address), False
         if command.wait_ms:
             self._waiting.add(connection)
+        is_late = False
         try:
             result = await connection.ask(command)
             is_done = True
+        except asyncio.CancelledError:
+            is_late = command.hands_out and not self._is_closed
+            raise
         finally:  # also where the task is cancelled: the reply would be taken for the next command's
             self._waiting.discard(connection)
             idle = self._idle.setdefault(address, [])
             if is_done and not self._is_closed and len(idle) < IDLE_MAX:
                 idle.append(connection)
+            elif is_late:
+                task = asyncio.create_task(self._give_back(connection, command))
+                self._late.add(task)
+                task.add_done_callback(self._late.discard)
             else:
                 connection.close()
         return result
+
+    async def _give_back(self, connection: "AsyncJobConnection", command: JobCommand[Any]) -> None:
+        """Nobody waits for the jobs any more that a node may have handed out: back into their queues."""
+        for job in await connection.last_result(command):
+            try:
+                await self.enqueue(job)
+            except KestrelError as problem:
+                not_given_back(job, problem)
 
     async def _connection(self, address: str) -> "AsyncJobConnection":
         idle = self._idle.get(address, [])
@@ -231,6 +248,8 @@ class AsyncJobClient:
 
     async def close(self) -> None:
         """Let go of all nodes. Those who wait are told that the client is closed."""
+        if self._late:
+            await asyncio.wait(self._late)
         self._is_closed = True
         for connection in [*self._waiting, *[one for some in self._idle.values() for one in some]]:
             connection.close()
@@ -381,6 +400,21 @@ class AsyncJobConnection:
         except OSError as error:
             raise ConnectionLost(self._address, _reason_of(error, wait_ms)) from error
         return result_of(self._address, command, reply)
+
+    async def last_result(self, command: JobCommand[list[Job]]) -> list[Job]:
+        """What the node may have sent before it learns that nobody waits; then the connection is closed."""
+        try:
+            if not self._outgoing.can_write_eof():
+                return []
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                self._outgoing.write_eof()
+                while data := await self._incoming.read(RECEIVE_BYTES):
+                    self._values += read_values(self._address, self._reader, data)
+            return result_of(self._address, command, self._values.popleft()) if self._values else []
+        except (OSError, KestrelError):
+            return []
+        finally:
+            self.close()
 
     async def _exchange(self, words: Iterable[Word]) -> RespValue:
         self._outgoing.write(request(list(words)))

@@ -159,6 +159,36 @@ def test_a_wait_that_is_cancelled_takes_no_job_along(run: Run) -> None:
     run(body)
 
 
+def test_a_job_that_comes_for_a_task_that_is_just_cancelled_goes_back_into_its_queue(server: Daemon, run: Run) -> None:
+    async def body(client: AsyncJobClient) -> None:
+        waiting = asyncio.create_task(client.get("mail"))
+        await until_blocked(client, 1)
+        with resp_client(server.disque) as wire:  # while nothing else goes on here: the reply is on its way to the task
+            wire("ADDJOB", "mail", "x", 5000, "RETRY", 300)
+        waiting.cancel()
+        job = await client.get("mail", timeout=60)
+        assert job is not None
+        assert job.additional_deliveries == 1
+        assert await client.ack(job) == 1
+
+    run(body)
+
+
+def test_a_client_that_is_closed_has_given_back_what_came_for_cancelled_tasks(server: Daemon, run: Run) -> None:
+    async def body(client: AsyncJobClient) -> None:
+        waiting = asyncio.create_task(client.get("mail"))
+        await until_blocked(client, 1)
+        with resp_client(server.disque) as wire:
+            wire("ADDJOB", "mail", "x", 5000, "RETRY", 300)
+            waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                await waiting
+            await client.close()
+            assert wire("QLEN", "mail") == 1
+
+    run(body)
+
+
 def test_closing_ends_the_waits_of_other_tasks(run: Run) -> None:
     async def body(client: AsyncJobClient) -> None:
         waiting = asyncio.create_task(client.get("mail"))
