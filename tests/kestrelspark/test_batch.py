@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
+from pyspark.errors import AnalysisException
+
 from kestreld.files import FileLayer
 from kestreld.journal.kestrel.format import find_queues, replayed_files
 from kestreld.journal.kestrel.salvage import stretches
@@ -308,3 +310,18 @@ def test_filters_that_are_pushed_down_give_the_same_rows(spark: Any, tmp_path: P
     finally:
         spark.conf.unset(PUSHDOWN_SETTING)
         register(spark)
+
+
+def test_insert_into_is_refused_in_words_by_a_table_of_journals_in_spark_sql(spark: Any, tmp_path: Path) -> None:
+    write_segment(tmp_path / "work.journal", 1, 1, puts(1, 3))
+    spark.read.format("kestrel").load(str(tmp_path)).createOrReplaceTempView("kestrel_view")
+    spark.sql(f"CREATE TABLE kestrel_table USING kestrel OPTIONS (path '{tmp_path}')")
+    try:
+        for how in ("INTO kestrel_table", "OVERWRITE kestrel_table", "INTO kestrel_view"):
+            with pytest.raises(AnalysisException) as refused:
+                spark.sql(f"INSERT {how} SELECT * FROM kestrel_view")
+            assert "a table of journals or of live queues is for reading only" in str(refused.value)
+            assert 'use frame.write.format("kestrel").mode("append")' in str(refused.value)
+        assert spark.sql("SELECT count(*) FROM kestrel_table").first()[0] == 3
+    finally:
+        spark.sql("DROP TABLE kestrel_table")
