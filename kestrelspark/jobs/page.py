@@ -4,31 +4,43 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from kestrelspark.jobs.plots import day_and_time, head, plot, span, table_of, whole_buckets
+from kestrelspark.jobs.plots import count, day_and_time, head, plot, rate, size, span, table_of, whole_buckets
 from kestrelspark.jobs.report import Report, percentile_names, rows
 
 QUEUES_MAX: Final = 40
+SERVERS_MAX: Final = 3  # named below a queue in the table
 AT_MOST: Final = "≤ "  # before what is only an upper bound
-ALWAYS_SHOWN: Final = 13  # columns
+AT_LEAST: Final = "≥ "
+UNNAMED: Final = "(no name)"  # a server whose journals are in no folder server=NAME
+OTHER_ENDS: Final = ("expired", "discarded", "moved", "flushed", "retried")
+HEADS: Final = (
+    "queue", "puts", "data", "gets", "backlog", "wait p50", "p90", "p99", "p99.9", "longest", "busiest minute",
+    "also",
+)  # fmt: skip
+CAN_BE_LEFT_OUT: Final = HEADS[-2:]
 Row = dict[str, Any]
 
 
 def page(report: Report) -> str:
     """The whole page. Queues where items wait longest come first; only QUEUES_MAX of them get plots."""
-    queues = by_wait(rows(report.queues))
-    shown = {name_of(row) for row in queues[:QUEUES_MAX]}
-    points: dict[str, list[Row]] = {}
-    for row in sorted(rows(_of_these(report.buckets, queues[:QUEUES_MAX])), key=lambda row: row["bucket_ms"]):
-        if name_of(row) in shown:
-            points.setdefault(name_of(row), []).append(row)
-    parts = [_head(report), _totals(queues, report), _table(queues, report)]
+    queues = by_wait(rows(report.merged_queues))
+    drawn = sorted({row["queue"] for row in queues[:QUEUES_MAX]})
+    buckets = report.merged_buckets
+    points = rows(buckets.where(buckets["queue"].isin(drawn)).orderBy("bucket_ms"))
+    return page_of(report, queues, rows(report.queues), points)
+
+
+def page_of(report: Report, queues: Sequence[Row], own: Iterable[Row], points: Iterable[Row]) -> str:
+    """`queues` in the order of the page; `own` are those of single servers; `points` by time, of the first queues."""
+    own_of, points_of = _by_queue(own), _by_queue(points)
+    servers = sorted({name for row in queues for name in row["servers"]})
+    parts = [_head(report, servers), _totals(queues, report), _table(queues, report)]
     if len(queues) > QUEUES_MAX:
         words = f"Plots of the {QUEUES_MAX} queues where items wait longest"
         parts.append(f"<p>{words}; the Parquet tables have all {len(queues)}.</p>")
-    parts += [
-        f'<section id="q{at}">{_section(row, points.get(name_of(row), []), report)}</section>'
-        for at, row in enumerate(queues[:QUEUES_MAX])
-    ]
+    for at, row in enumerate(queues[:QUEUES_MAX]):
+        inside = _section(row, points_of.get(_key(row), []), report)
+        parts.append(f'<section id="q{at}">{inside}\n{_by_server(own_of.get(_key(row), []), report)}</section>')
     return "\n".join([*parts, "</body></html>\n"])
 
 
@@ -42,58 +54,106 @@ def by_wait(queues: Iterable[Row]) -> list[Row]:
     return sorted(queues, key=order)
 
 
+def _by_queue(found: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in found:
+        groups.setdefault(_key(row), []).append(row)
+    return groups
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row["queue"], row["reader"]
+
+
 def _totals(queues: Sequence[Row], report: Report) -> str:
     """Items put on a queue with children are counted once; each child gets them."""
-    seconds = max((report.last_ms - report.first_ms) / 1000, 1)
+    seconds = _seconds(report)
     put_items = sum(row["puts"] for row in queues if not row["reader"])
     got_items, backlog_items = (sum(row[name] for row in queues) for name in ("got", "backlog_items"))
-    puts = f"{put_items:,} puts ({put_items / seconds:,.1f}/s)"
-    gets = f"{got_items:,} gets ({got_items / seconds:,.1f}/s)"
-    return f"<p>In all {puts}, {gets} and {backlog_items:,} items that wait at the end; rows: {len(queues):,}.</p>"
+    puts = f"{put_items:,} puts ({rate(put_items / seconds)})"
+    gets = f"{got_items:,} gets ({rate(got_items / seconds)})"
+    return f"<p>In all {puts}, {gets} and {backlog_items:,} items that wait at the end; queues: {len(queues):,}.</p>"
 
 
-def _of_these(buckets: Any, queues: Sequence[Row]) -> Any:
-    return buckets.where(buckets["queue"].isin(sorted({row["queue"] for row in queues})))
+def _seconds(report: Report) -> float:
+    return max((report.last_ms - report.first_ms) / 1000, 1)
 
 
 def name_of(row: Row) -> str:
+    """Of a queue, with its server where the row is of one only."""
     name = f"{row['queue']}+{row['reader']}" if row["reader"] else str(row["queue"])
-    return f"{row['server']}: {name}" if row["server"] else name
+    return f"{row['server']}: {name}" if row.get("server") else name
 
 
-def _head(report: Report) -> str:
+def _head(report: Report, servers: Sequence[str]) -> str:
     period = f"{day_and_time(report.first_ms)} to {day_and_time(report.last_ms)} UTC"
     words = f"{period}. Points of the plots are {span(report.bucket_s * 1000)} apart, each for a whole interval."
+    if servers != [""]:
+        kind = "Server" if len(servers) == 1 else f"{len(servers)} servers, each queue shown as one over all of them"
+        words += f" {kind}: {html.escape(', '.join(name or UNNAMED for name in servers))}."
     return head("Queues: load", "Load of the queues", words, report.notes)
 
 
 def _table(queues: Sequence[Row], report: Report) -> str:
-    seconds = max((report.last_ms - report.first_ms) / 1000, 1)
-    heads = ["queue", "puts", "puts/s", "MB", "gets", "gets/s", "backlog", "at most", "wait p50", "p90", "p99", "p99.9",
-            "longest", "expired", "discarded", "moved", "flushed", "retried", "busiest minute"]  # fmt: skip
+    """Of all queues, linked to their plots. Each has its servers below its name, where there are several in all."""
+    is_one = len({name for row in queues for name in row["servers"]}) <= 1
     lines = []
     for at, row in enumerate(queues):
         name = html.escape(name_of(row))
-        cells = [
-            f'<a href="#q{at}">{name}</a>' if at < QUEUES_MAX else name,
-            f"{row['puts']:,}",
-            f"{row['puts'] / seconds:,.1f}",
-            f"{(row['put_bytes'] or 0) / 1e6:,.1f}",
-            f"{row['got']:,}",
-            f"{row['got'] / seconds:,.1f}",
-            f"{row['backlog_items']:,}",
-            f"{row['backlog_max_items'] or 0:,}",
-            *(_wait_cell(row, name) for name in percentile_names() if name != "p95"),
-            f"{AT_MOST if _is_interval(row) else ''}{span(row['wait_max_ms'])}",
-            *(f"{row[name]:,}" for name in ("expired", "discarded", "moved", "flushed", "retried")),
-            f"{day_and_time(row['busiest_minute_ms'])[:16]} ({row['busiest_minute_puts']:,} puts)"
-            if row["busiest_minute_puts"]
-            else "",
-        ]
-        lines.append(cells)
-    # What happened in no queue takes no room.
-    shown = [at for at in range(len(heads)) if at < ALWAYS_SHOWN or any(cells[at] not in ("", "0") for cells in lines)]
+        linked = f'<a href="#q{at}">{name}</a>' if at < QUEUES_MAX else name
+        lines.append([linked if is_one else f"{linked}{_small(_named(row['servers']))}", *_cells(row, report)])
+    return _without_empty(HEADS, lines)
+
+
+def _by_server(own: Sequence[Row], report: Report) -> str:
+    """The rows of a queue's servers, "" where there is one only."""
+    if len(own) < 2:
+        return ""
+    own = sorted(own, key=lambda row: str(row["server"]))
+    return _without_empty(
+        ("server", *HEADS[1:]), [[html.escape(row["server"] or UNNAMED), *_cells(row, report)] for row in own]
+    )
+
+
+def _named(servers: Sequence[str]) -> str:
+    shown = [name or UNNAMED for name in servers[:SERVERS_MAX]]
+    if len(servers) > SERVERS_MAX:
+        shown.append(f"{len(servers) - SERVERS_MAX} more")
+    return ", ".join(shown)
+
+
+def _without_empty(heads: Sequence[str], lines: Sequence[list[str]]) -> str:
+    """What happened in no queue takes no room."""
+    shown = [at for at in range(len(heads)) if heads[at] not in CAN_BE_LEFT_OUT or any(cells[at] for cells in lines)]
     return table_of([heads[at] for at in shown], [[cells[at] for at in shown] for cells in lines])
+
+
+def _cells(row: Row, report: Report) -> list[str]:
+    """Those behind the name, as in HEADS."""
+    seconds = _seconds(report)
+    busiest = ""
+    if row["busiest_minute_puts"]:
+        day, _, time = day_and_time(row["busiest_minute_ms"]).partition(" ")
+        busiest = day + _small(f"{time[:5]}, {count(row['busiest_minute_puts'])} puts")
+    return [
+        _figure(row["puts"], rate(row["puts"] / seconds)),
+        size(row["put_bytes"] or 0),
+        _figure(row["got"], rate(row["got"] / seconds)),
+        _figure(row["backlog_items"], f"at most {count(row['backlog_max_items'] or 0)}"),
+        *(_wait_cell(row, name) for name in percentile_names() if name != "p95"),
+        f"{AT_MOST if _is_interval(row) else ''}{span(row['wait_max_ms'])}",
+        busiest,
+        _small(*(f"{count(row[name])} {name}" for name in OTHER_ENDS if row[name])),
+    ]
+
+
+def _figure(items: int, words: str) -> str:
+    return count(items) + _small(words)
+
+
+def _small(*words: str) -> str:
+    """Lines below a figure."""
+    return "".join(f"<small>{html.escape(one)}</small>" for one in words)
 
 
 def _is_interval(row: Row) -> bool:
@@ -102,9 +162,11 @@ def _is_interval(row: Row) -> bool:
 
 
 def _wait_cell(row: Row, name: str) -> str:
-    """A percentile, or an interval if it is not known exactly."""
+    """A percentile, or its bounds if it is not known exactly."""
     shortest, longest = row[f"wait_{name}_ms"], row[f"longest_wait_{name}_ms"]
-    return span(shortest) if shortest == longest else f"{span(shortest)} – {span(longest)}"
+    if shortest == longest:
+        return span(shortest)
+    return f"{AT_LEAST}{span(shortest)}{_small(f'{AT_MOST}{span(longest)}')}"
 
 
 def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
@@ -132,7 +194,9 @@ def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
     ]
     if gone:
         plots.append(plot("Expired, discarded, retried per second", gone))
-    return f'<h2>{html.escape(name_of(queue))}</h2>\n<div class="plots">\n' + "\n".join(plots) + "\n</div>"
+    servers = [name or UNNAMED for name in queue["servers"]]
+    on = f"<p>On {html.escape(', '.join(servers))}.</p>" if len(servers) > 1 else ""
+    return f'<h2>{html.escape(name_of(queue))}</h2>\n{on}<div class="plots">\n' + "\n".join(plots) + "\n</div>"
 
 
 def _filled(points: Sequence[Row], report: Report, last_backlog: int) -> Iterator[tuple[int, Row | None, float]]:

@@ -10,6 +10,7 @@ from typing import Final
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 180, 64, 22, 8
 COLORS: Final = ("#2a6fb0", "#c2571a", "#3c8a4e", "#8a4ea0")
 TICKS_MAX: Final = 6
+EXACT_BELOW: Final = 10_000_000
 DAY_S: Final = 86_400
 TICK_STEPS_S: Final = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200,
@@ -25,11 +26,16 @@ STYLE: Final = """
 :root { color-scheme: light dark; --ink: #222; --faint: #8886; --paper: #fff; }
 @media (prefers-color-scheme: dark) { :root { --ink: #ddd; --paper: #191b1e; } }
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
+       max-width: 1232px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--faint); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } .note { max-width: 60em; opacity: .8; }
+table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums;
+        display: block; overflow-x: auto; }
+th, td { padding: .25rem .55rem; border-bottom: 1px solid var(--faint); text-align: right; white-space: nowrap;
+         vertical-align: top; }
+td small { display: block; font-size: .75rem; opacity: .75; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 12em; }
+section table { margin-top: .6rem; }
+.note { max-width: 60em; opacity: .8; }
 .plots { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; } figcaption { font-size: .85rem; }
 svg { max-width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
 .grid { stroke: var(--faint); } .line { fill: none; stroke-width: 1.6; } .key { font-weight: 600; }
@@ -62,6 +68,29 @@ def span(span_ms: float | None) -> str:
     return f"{span_ms:.0f} ms"
 
 
+def count(items: float) -> str:
+    """All digits up to ten million."""
+    for unit_items, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if items >= max(unit_items, EXACT_BELOW):
+            return f"{items / unit_items:.3g} {unit}"
+    return short(items)
+
+
+def rate(per_s: float) -> str:
+    """In the unit in which it is at least 1, or by the day."""
+    for unit, unit_s in (("s", 1), ("min", 60), ("h", 3600)):
+        if per_s * unit_s >= 1:
+            return f"{short(per_s * unit_s)}/{unit}"
+    return f"{short(per_s * DAY_S)}/d" if per_s else "0/s"
+
+
+def size(size_bytes: float) -> str:
+    for unit_bytes, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.3g} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
 def day_and_time(at_ms: int) -> str:
     return _instant(at_ms).strftime("%Y-%m-%d %H:%M:%S")
 
@@ -85,7 +114,7 @@ class Scale:
 
 
 def _linear(top: float) -> Scale:
-    return Scale(lambda value: value / top, [(top * share, _short(top * share)) for share in (0.0, 0.5, 1.0)])
+    return Scale(lambda value: value / top, [(top * share, count(top * share)) for share in (0.0, 0.5, 1.0)])
 
 
 def _of_waits(least_ms: float, most_ms: float) -> Scale:
@@ -171,7 +200,7 @@ def _y(value: float, scale: Scale) -> float:
     return TOP + (HEIGHT - BOTTOM - TOP) * (1 - scale.height(value))
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 

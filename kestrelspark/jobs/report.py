@@ -21,6 +21,7 @@ from kestrelspark.storage import ENVIRONMENT
 
 GROUP: Final = ("server", "queue", "reader")
 COUNTED: Final = ("got", "expired", "moved", "discarded", "flushed", "retried")
+INSTANTS: Final = {"bucket_ms", "busiest_minute_ms"}
 READER_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, from_id long, until_id long, "
     "backlog_items long, backlog_bytes long, number long, ended_at_ms long"
@@ -35,7 +36,7 @@ SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.sp
 
 @dataclass(slots=True)
 class Report:
-    """`buckets` and `queues` are DataFrames; see docs/spark.md for their columns."""
+    """`buckets`, `queues` and those of a queue over all servers are DataFrames; see docs/spark.md for their columns."""
 
     buckets: Any
     queues: Any
@@ -43,6 +44,8 @@ class Report:
     first_ms: int
     last_ms: int
     notes: list[str] = field(default_factory=list)
+    merged_buckets: Any = None
+    merged_queues: Any = None
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
@@ -95,10 +98,24 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     base.createOrReplaceTempView("kestrel_base")
     buckets = spark.sql(_BUCKETS.format(figures=_figures())).persist()
     buckets.createOrReplaceTempView("kestrel_buckets")
-    minutes = spark.sql(_MINUTES)
-    minutes.createOrReplaceTempView("kestrel_minutes")
+    spark.sql(_SHOWN).createOrReplaceTempView("kestrel_shown")
+    spark.sql(_MINUTES.format(group="server, queue, reader")).createOrReplaceTempView("kestrel_minutes")
     queues = spark.sql(_QUEUES.format(figures=_figures())).persist()
-    return Report(buckets, queues, bucket_s, first_ms, last_ms, notes)
+    queues.createOrReplaceTempView("kestrel_queues")
+    found_report = Report(buckets, queues, bucket_s, first_ms, last_ms, notes)
+    found_report.merged_buckets, found_report.merged_queues = _merged(spark, buckets, queues)
+    return found_report
+
+
+def _merged(spark: Any, buckets: Any, queues: Any) -> tuple[Any, Any]:
+    """Buckets and queues with a row for all servers of a queue in place of one for each."""
+    if queues.groupBy("queue", "reader").count().where("count > 1").isEmpty():
+        servers = queues.selectExpr("* except (server)", "array(server) as servers")
+        return buckets.drop("server"), servers
+    merged_buckets = spark.sql(_MERGED_BUCKETS.format(figures=_figures())).persist()
+    merged_buckets.createOrReplaceTempView("kestrel_merged_buckets")
+    spark.sql(_MINUTES.format(group="queue, reader")).createOrReplaceTempView("kestrel_merged_minutes")
+    return merged_buckets, spark.sql(_MERGED_QUEUES.format(figures=_figures())).persist()
 
 
 def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Discovery) -> Any | None:
@@ -401,12 +418,17 @@ select b.*, greatest(coalesce(base.backlog_items, 0) + b.so_far, 0) as backlog_i
 ) b left join kestrel_base base on b.server = base.server and b.queue = base.queue and b.reader = base.reader
 """
 _MINUTES: Final = """
-select server, queue, reader, max_by(minute_ms, puts) as busiest_minute_ms, max(puts) as busiest_minute_puts from (
-    select server, queue, reader, at_ms - at_ms % 60000 as minute_ms, count_if(event = 'put') as puts
-    from kestrel_steps where is_shown group by server, queue, reader, minute_ms
-) group by server, queue, reader
+select {group}, max_by(minute_ms, puts) as busiest_minute_ms, max(puts) as busiest_minute_puts from (
+    select {group}, at_ms - at_ms % 60000 as minute_ms, count_if(event = 'put') as puts
+    from kestrel_steps where is_shown group by {group}, minute_ms
+) group by {group}
 """
 # A queue where items wait and nothing happened is stuck: it has a row, too.
+_SHOWN: Final = """
+select server, queue, reader, event, items, size, wait_ms, longest_wait_ms, change from kestrel_steps where is_shown
+union all
+select server, queue, reader, null, 0, 0, null, null, 0 from kestrel_base where backlog_items > 0
+"""
 _QUEUES: Final = """
 select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
     greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items,
@@ -414,27 +436,65 @@ select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
 from (
     select server, queue, reader, sum(change) as change, {figures},
         count_if(event = 'got' and wait_ms is null) as got_without_wait
-    from (
-        select server, queue, reader, event, items, size, wait_ms, longest_wait_ms, change
-        from kestrel_steps where is_shown
-        union all
-        select server, queue, reader, null, 0, 0, null, null, 0 from kestrel_base where backlog_items > 0
-    ) group by server, queue, reader
+    from kestrel_shown group by server, queue, reader
 ) q
 left join kestrel_minutes m on q.server = m.server and q.queue = m.queue and q.reader = m.reader
 left join kestrel_base base on q.server = base.server and q.queue = base.queue and q.reader = base.reader
 left join (select server, queue, reader, max(backlog_items) as backlog_max_items from kestrel_buckets
     group by server, queue, reader) b on q.server = b.server and q.queue = b.queue and q.reader = b.reader
 """
+# Waits are ranked anew, over those of all servers. A backlog is the sum of the servers' own, none of which is below 0.
+_MERGED_BUCKETS: Final = """
+with changes as (
+    select queue, reader, bucket_ms, sum(step) as change from (
+        select queue, reader, bucket_ms, b.backlog_items - coalesce(
+            lag(b.backlog_items) over (partition by server, queue, reader order by bucket_ms),
+            greatest(base.backlog_items, 0)) as step
+        from kestrel_buckets b left join kestrel_base base using (server, queue, reader)
+    ) group by queue, reader, bucket_ms
+)
+select f.*, c.change, coalesce(base.backlog_items, 0)
+    + sum(c.change) over (partition by queue, reader order by bucket_ms) as backlog_items
+from (
+    select queue, reader, bucket_ms, {figures} from kestrel_steps where is_shown group by queue, reader, bucket_ms
+) f
+join changes c using (queue, reader, bucket_ms)
+left join (
+    select queue, reader, sum(greatest(backlog_items, 0)) as backlog_items from kestrel_base group by queue, reader
+) base using (queue, reader)
+"""
+_MERGED_QUEUES: Final = """
+select f.*, m.busiest_minute_ms, m.busiest_minute_puts, q.* except (queue, reader, begun_items),
+    greatest(b.backlog_max_items, q.backlog_items, q.begun_items) as backlog_max_items
+from (select queue, reader, {figures} from kestrel_shown group by queue, reader) f
+join (
+    select queue, reader, array_sort(collect_set(server)) as servers, sum(backlog_items) as backlog_items,
+        sum(got_without_wait) as got_without_wait, sum(greatest(base.items, 0)) as begun_items
+    from kestrel_queues left join (
+        select server, queue, reader, backlog_items as items from kestrel_base
+    ) base using (server, queue, reader) group by queue, reader
+) q on f.queue = q.queue and f.reader = q.reader
+left join kestrel_merged_minutes m on f.queue = m.queue and f.reader = m.reader
+left join (select queue, reader, max(backlog_items) as backlog_max_items from kestrel_merged_buckets
+    group by queue, reader) b on f.queue = b.queue and f.reader = b.reader
+"""
 
 
 def write_tables(found: Report, target: str) -> None:
-    """Write both tables as Parquet, with timestamps instead of milliseconds since 1970."""
-    buckets = found.buckets.drop("change", "so_far").withColumnRenamed("bucket_ms", "bucket")
-    queues = found.queues.drop("change").withColumnRenamed("busiest_minute_ms", "busiest_minute")
-    for name, frame, instant in (("buckets", buckets, "bucket"), ("queues", queues, "busiest_minute")):
-        frame = frame.withColumn(instant, _as_instant(frame, instant))
-        frame.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(f"{target}/{name}")
+    """Write the tables as Parquet, with timestamps instead of milliseconds since 1970."""
+    tables = {
+        "buckets": found.buckets,
+        "queues": found.queues,
+        "merged_buckets": found.merged_buckets,
+        "merged_queues": found.merged_queues,
+    }
+    for name, frame in tables.items():
+        for instant in INSTANTS & set(frame.columns):
+            frame = frame.withColumn(instant, _as_instant(frame, instant))
+            frame = frame.withColumnRenamed(instant, instant.removesuffix("_ms"))
+        frame.drop("change", "so_far").coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(
+            f"{target}/{name}"
+        )
 
 
 def _as_instant(frame: Any, name: str) -> Any:

@@ -1,13 +1,16 @@
 """The page of the report: what it begins with, and how it shows waits."""
 
 import re
-from typing import Any
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
-from kestrelspark.jobs.page import _table, _totals, by_wait
+from kestrelspark.jobs.page import _table, _totals, by_wait, page_of
 from kestrelspark.jobs.plots import plot
 from kestrelspark.jobs.report import Report, percentile_names
 
@@ -16,7 +19,7 @@ def queue(name: str, wait_ms: int | None, *, most_ms: int | None = None, **figur
     """A row of the report of a queue whose items have all waited as long, or between two times."""
     names = ("puts", "put_bytes", "got", "backlog_items", "backlog_max_items", "expired", "discarded", "moved",
              "flushed", "retried", "busiest_minute_puts", "busiest_minute_ms")  # fmt: skip
-    row = {"server": "", "queue": name, "reader": "", **dict.fromkeys(names, 0)}
+    row = {"servers": [""], "queue": name, "reader": "", **dict.fromkeys(names, 0)}
     most_ms = wait_ms if most_ms is None else most_ms
     for percentile in percentile_names():
         row |= {f"wait_{percentile}_ms": wait_ms, f"longest_wait_{percentile}_ms": most_ms}
@@ -24,6 +27,26 @@ def queue(name: str, wait_ms: int | None, *, most_ms: int | None = None, **figur
 
 
 REPORT = Report(None, None, 60, 0, 10_000)
+DAY_MS: Final = 86_400_000
+WIDTH: Final = 1280
+MEASURE: Final = """<script>addEventListener("load", () => {
+const wide = [...document.querySelectorAll("table")].filter(one => one.scrollWidth > one.clientWidth).length;
+document.title = `${innerWidth} ${document.documentElement.scrollWidth} ${wide}`; });</script>"""
+
+
+def wide_page() -> str:
+    """A page of every kind of figure, each as wide as it gets: long names, large counts, bounds of waits."""
+    big = dict.fromkeys(
+        ("puts", "got", "backlog_items", "backlog_max_items", "busiest_minute_puts"), 123_456_789
+    ) | {"put_bytes": 987_654_321_000, "busiest_minute_ms": DAY_MS, "oldest_age_ms": 12_345_678,
+         "oldest_ms": DAY_MS, "backlog_without_put": 1}  # fmt: skip
+    ends = dict.fromkeys(("expired", "discarded", "moved", "flushed", "retried"), 123_456_789)
+    name = "orders_of_all_countries_that_are_waiting_for_a_payment_in_the_shop"
+    servers = [f"queue-server-{one}.example.net" for one in range(9)]
+    long = queue(name, 59_900, most_ms=12_345_678, reader="audit", servers=servers, **big, **ends)
+    own = [{**long, "server": server} for server in servers]
+    found = Report(None, None, 600, 0, DAY_MS, ["A note."])
+    return page_of(found, [long, queue("a", 5, puts=3, got=3)], own, [])
 
 
 def test_queues_where_items_wait_and_none_leaves_come_first_then_those_that_wait_longest() -> None:
@@ -36,7 +59,7 @@ def test_the_totals_count_an_item_for_several_children_once() -> None:
     own = queue("work", 5, puts=1000, got=990, backlog_items=10)
     child = queue("work", 5, reader="audit", puts=1000, got=400, backlog_items=600)
     words = _totals([own, child], REPORT)
-    assert "1,000 puts (100.0/s), 1,390 gets (139.0/s) and 610 items that wait" in words
+    assert "1,000 puts (100/s), 1,390 gets (139/s) and 610 items that wait" in words
 
 
 def test_the_table_links_to_the_plots_and_leaves_out_what_never_happened() -> None:
@@ -44,13 +67,24 @@ def test_the_table_links_to_the_plots_and_leaves_out_what_never_happened() -> No
     assert '<a href="#q0">&lt;a&gt;</a>' in table
     assert '<a href="#q1">b</a>' in table
     heads = re.findall("<th>(.*?)</th>", table)
-    assert {"retried", "backlog", "longest"} <= set(heads)
-    assert not {"expired", "discarded", "moved", "flushed"} & set(heads)
+    assert {"also", "backlog", "longest"} <= set(heads)
+    assert "busiest minute" not in heads
+    assert "<small>3 retried</small>" in table
+    assert "expired" not in table
     assert table.count("<td>") == 2 * len(heads)
 
 
+def test_the_servers_of_a_queue_are_named_below_it_where_there_are_several() -> None:
+    assert "<small>" not in _table([queue("work", 5)], REPORT).partition("</a>")[2].partition("</td>")[0]
+    table = _table([queue("work", 5, servers=["a", "b"]), queue("all", 5, servers=[*"abcdef"])], REPORT)
+    assert ">work</a><small>a, b</small></td>" in table
+    assert ">all</a><small>a, b, c, 3 more</small></td>" in table
+
+
 def test_upper_bounds_are_marked_as_such() -> None:
-    assert "<td>≤ 2 s</td>" in _table([queue("kestrels", 5, most_ms=2000)], REPORT)
+    table = _table([queue("kestrels", 5, most_ms=2000)], REPORT)
+    assert "<td>≥ 5 ms<small>≤ 2 s</small></td>" in table
+    assert "<td>≤ 2 s</td>" in table
     assert "≤" not in _table([queue("ours", 5)], REPORT)
 
 
@@ -62,3 +96,20 @@ def test_waits_are_drawn_on_a_logarithmic_axis_with_the_units_of_people() -> Non
     assert heights[0] - heights[1] == pytest.approx(heights[2] - heights[3], abs=0.2)
     for value in (0.0, 0.4, 1.0, 10**12):
         assert "polyline" in plot("Wait", {"p50": [(0, value)]}, are_waits=True)
+
+
+def test_no_column_is_behind_a_scroll_bar_in_a_window_of_1280_pixels(tmp_path: Path) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no chromium on PATH to measure the page with: apt install chromium")
+    path = tmp_path / "page.html"
+    path.write_text(wide_page() + MEASURE, encoding="utf-8")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    command += [f"--window-size={WIDTH},900", "--virtual-time-budget=1000", "--dump-dom", path.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    measured = re.search("<title>([0-9]+) ([0-9]+) ([0-9]+)</title>", shown)
+    assert measured is not None, shown[:300]
+    window, content, tables_too_wide = map(int, measured.groups())
+    assert window == WIDTH
+    assert content <= WIDTH
+    assert tables_too_wide == 0
