@@ -8,14 +8,16 @@ from kestrelspark.jobs.plots import count, day_and_time, head, plot, rate, size,
 from kestrelspark.jobs.report import Report, percentile_names, rows
 
 QUEUES_MAX: Final = 40
+UNKNOWN: Final = "unknown"
+UNKNOWN_MAX: Final = 5  # queues that are named
 SERVERS_MAX: Final = 3  # named below a queue in the table
 AT_MOST: Final = "≤ "  # before what is only an upper bound
 AT_LEAST: Final = "≥ "
 UNNAMED: Final = "(no name)"  # a server whose journals are in no folder server=NAME
 OTHER_ENDS: Final = ("expired", "discarded", "moved", "flushed", "retried")
 HEADS: Final = (
-    "queue", "puts", "data", "gets", "backlog", "wait p50", "p90", "p99", "p99.9", "longest", "busiest minute",
-    "also",
+    "queue", "puts", "data", "gets", "backlog", "oldest", "wait p50", "p90", "p99", "p99.9", "longest",
+    "busiest minute", "also",
 )  # fmt: skip
 CAN_BE_LEFT_OUT: Final = HEADS[-2:]
 Row = dict[str, Any]
@@ -72,7 +74,34 @@ def _totals(queues: Sequence[Row], report: Report) -> str:
     got_items, backlog_items = (sum(row[name] for row in queues) for name in ("got", "backlog_items"))
     puts = f"{put_items:,} puts ({rate(put_items / seconds)})"
     gets = f"{got_items:,} gets ({rate(got_items / seconds)})"
-    return f"<p>In all {puts}, {gets} and {backlog_items:,} items that wait at the end; queues: {len(queues):,}.</p>"
+    words = f"In all {puts}, {gets} and {backlog_items:,} items that wait at the end; queues: {len(queues):,}."
+    aged = [row for row in queues if row["oldest_age_ms"] is not None]
+    if aged:
+        oldest = max(aged, key=lambda row: float(row["oldest_age_ms"]))
+        linked = _linked(oldest, list(queues).index(oldest))
+        since = day_and_time(oldest["oldest_ms"])
+        words += f" The oldest item that waits is in {linked}: {_oldest(oldest)}, since {since}."
+    unknown = [_linked(row, at) for at, row in enumerate(queues) if row["backlog_without_put"]]
+    if unknown:
+        more = f" and {len(unknown) - UNKNOWN_MAX} more" if len(unknown) > UNKNOWN_MAX else ""
+        named = ", ".join(unknown[:UNKNOWN_MAX]) + more
+        words += f" Puts of items that wait are in none of the files of {named}: these items may be older."
+    return f"<p>{words}</p>"
+
+
+def _linked(row: Row, at: int) -> str:
+    """A queue's name, with a link to its plots if it has any."""
+    name = html.escape(name_of(row))
+    return f'<a href="#q{at}">{name}</a>' if at < QUEUES_MAX else name
+
+
+def _oldest(row: Row) -> str:
+    """For how long the oldest item has waited. Without its put: of those with one, which came later."""
+    if not row["backlog_items"]:
+        return ""
+    if row["oldest_age_ms"] is not None:
+        return f"{AT_LEAST if row['backlog_without_put'] else ''}{span(row['oldest_age_ms'])}"
+    return UNKNOWN if row["backlog_without_put"] else "not due yet"
 
 
 def _seconds(report: Report) -> float:
@@ -99,8 +128,7 @@ def _table(queues: Sequence[Row], report: Report) -> str:
     is_one = len({name for row in queues for name in row["servers"]}) <= 1
     lines = []
     for at, row in enumerate(queues):
-        name = html.escape(name_of(row))
-        linked = f'<a href="#q{at}">{name}</a>' if at < QUEUES_MAX else name
+        linked = _linked(row, at)
         lines.append([linked if is_one else f"{linked}{_small(_named(row['servers']))}", *_cells(row, report)])
     return _without_empty(HEADS, lines)
 
@@ -140,6 +168,7 @@ def _cells(row: Row, report: Report) -> list[str]:
         size(row["put_bytes"] or 0),
         _figure(row["got"], rate(row["got"] / seconds)),
         _figure(row["backlog_items"], f"at most {count(row['backlog_max_items'] or 0)}"),
+        _oldest(row),
         *(_wait_cell(row, name) for name in percentile_names() if name != "p95"),
         f"{AT_MOST if _is_interval(row) else ''}{span(row['wait_max_ms'])}",
         busiest,

@@ -21,7 +21,7 @@ from kestrelspark.storage import ENVIRONMENT
 
 GROUP: Final = ("server", "queue", "reader")
 COUNTED: Final = ("got", "expired", "moved", "discarded", "flushed", "retried")
-INSTANTS: Final = {"bucket_ms", "busiest_minute_ms"}
+INSTANTS: Final = {"bucket_ms", "busiest_minute_ms", "oldest_ms"}
 READER_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, from_id long, until_id long, "
     "backlog_items long, backlog_bytes long, number long, ended_at_ms long"
@@ -36,7 +36,10 @@ SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.sp
 
 @dataclass(slots=True)
 class Report:
-    """`buckets`, `queues` and those of a queue over all servers are DataFrames; see docs/spark.md for their columns."""
+    """Ages are those at `end_ms`: where the period ends, or at the last event.
+
+    `buckets`, `queues` and those of a queue over all servers are DataFrames; see docs/spark.md for their columns.
+    """
 
     buckets: Any
     queues: Any
@@ -46,6 +49,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     merged_buckets: Any = None
     merged_queues: Any = None
+    end_ms: int = 0
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
@@ -84,6 +88,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     events.createOrReplaceTempView("kestrel_events")
     steps = spark.sql(_STEPS)
     steps.createOrReplaceTempView("kestrel_steps_raw")
+    spark.sql(_ENDED).createOrReplaceTempView("kestrel_ended")
     if any(_is_over(one) for one in readers):
         ends = spark.sql(_ENDS)
         ends = ends.where(f"at_ms < {until_ms}") if until_ms is not None else ends
@@ -100,11 +105,12 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     buckets.createOrReplaceTempView("kestrel_buckets")
     spark.sql(_SHOWN).createOrReplaceTempView("kestrel_shown")
     spark.sql(_MINUTES.format(group="server, queue, reader")).createOrReplaceTempView("kestrel_minutes")
-    queues = spark.sql(_QUEUES.format(figures=_figures())).persist()
+    end_ms = last_ms if until_ms is None else max(last_ms, min(until_ms, now_ms()))
+    oldest = spark.sql(_OLDEST.format(end_ms=end_ms, until_ms=ID_MAX if until_ms is None else until_ms))
+    oldest.createOrReplaceTempView("kestrel_oldest")
+    queues = spark.sql(_QUEUES.format(figures=_figures(), end_ms=end_ms)).persist()
     queues.createOrReplaceTempView("kestrel_queues")
-    found_report = Report(buckets, queues, bucket_s, first_ms, last_ms, notes)
-    found_report.merged_buckets, found_report.merged_queues = _merged(spark, buckets, queues)
-    return found_report
+    return Report(buckets, queues, bucket_s, first_ms, last_ms, notes, *_merged(spark, buckets, queues), end_ms)
 
 
 def _merged(spark: Any, buckets: Any, queues: Any) -> tuple[Any, Any]:
@@ -365,7 +371,8 @@ def percentile_names() -> list[str]:
 _STEPS: Final = """
 with puts as (select * from kestrel_events where event = 'put')
 select p.server, p.queue, p.journal_id, r.reader, 'put' as event, p.id, p.at_ms, p.size,
-    cast(null as long) as wait_ms, cast(null as long) as longest_wait_ms, 1L as change
+    cast(null as long) as wait_ms, cast(null as long) as longest_wait_ms, 1L as change,
+    greatest(p.at_ms, p.due_at_ms) as waits_from_ms
 from puts p join kestrel_readers r
     on p.server = r.server and p.queue = r.queue and p.journal_id = r.journal_id
     and (p.reader is null or p.reader = r.reader) and p.id >= r.from_id and (r.until_id is null or p.id < r.until_id)
@@ -374,32 +381,33 @@ select e.server, e.queue, e.journal_id, e.reader,
     case e.event when 'confirmed' then 'got' when 'aborted' then 'retried' else e.event end, e.id, e.at_ms, p.size,
     if(e.at_ms < greatest(p.at_ms, p.due_at_ms), 0, e.at_ms - greatest(p.at_ms, p.due_at_ms)),
     if(e.not_after_ms < greatest(p.at_ms, p.due_at_ms), 0, e.not_after_ms - greatest(p.at_ms, p.due_at_ms)),
-    if(e.event = 'aborted', 0L, -1L)
+    if(e.event = 'aborted', 0L, -1L), null
 from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
 where e.event not in ('put', 'delayed', 'leased') and (p.id is null or p.reader is null or p.reader = e.reader)
 """
 # What was left when a reader was dropped, or its journal replaced, waits no longer. When is not always known.
-_ENDS: Final = f"""
-with ended as (
-    select *, lag(end_id, 1, 0L) over (partition by server, queue, journal_id, reader order by end_id) as begin_id
-    from (
-        select *, coalesce(until_id, {ID_MAX}L) as end_id from kestrel_readers
-        where until_id is not null or ended_at_ms is not null
-    )
+_ENDED: Final = f"""
+select *, lag(end_id, 1, 0L) over (partition by server, queue, journal_id, reader order by end_id) as begin_id
+from (
+    select *, coalesce(until_id, {ID_MAX}L) as end_id from kestrel_readers
+    where until_id is not null or ended_at_ms is not null
 )
+"""
+_ENDS: Final = """
 select r.server, r.queue, r.journal_id, r.reader, 'dropped' as event, cast(null as long) as id,
     coalesce(r.ended_at_ms, max(s.at_ms), 0L) as at_ms, cast(null as long) as size, cast(null as long) as wait_ms,
-    cast(null as long) as longest_wait_ms, -r.backlog_items - coalesce(sum(s.change), 0L) as change
-from ended r left join kestrel_steps_raw s
+    cast(null as long) as longest_wait_ms, -r.backlog_items - coalesce(sum(s.change), 0L) as change,
+    cast(null as long) as waits_from_ms
+from kestrel_ended r left join kestrel_steps_raw s
     on s.server = r.server and s.queue = r.queue and s.journal_id = r.journal_id and s.reader = r.reader
     and s.id >= r.begin_id and s.id < r.end_id
 group by r.server, r.queue, r.journal_id, r.reader, r.backlog_items, r.ended_at_ms, r.end_id
 having change != 0
 """
 _BUCKETED: Final = """
-select server, queue, reader, event, at_ms, size, wait_ms, longest_wait_ms, change, 1 as items,
-    at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown
+select server, queue, reader, journal_id, id, event, at_ms, size, wait_ms, longest_wait_ms, waits_from_ms,
+    change, 1 as items, at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown
 from kestrel_steps_raw
 """
 _BASE: Final = """
@@ -423,6 +431,25 @@ select {group}, max_by(minute_ms, puts) as busiest_minute_ms, max(puts) as busie
     from kestrel_steps where is_shown group by {group}, minute_ms
 ) group by {group}
 """
+# The items that still wait, by their puts. Where more seem to wait than do, it is not known which left.
+_OLDEST: Final = """
+with waiting as (
+    select server, queue, reader, journal_id, id, max(waits_from_ms) as from_ms from kestrel_steps
+    where id is not null and (server, queue, reader) in (
+        select server, queue, reader from (
+            select server, queue, reader, backlog_items as items from kestrel_base
+            union all
+            select server, queue, reader, change from kestrel_steps where is_shown
+        ) group by server, queue, reader having sum(items) > 0
+    )
+    group by server, queue, reader, journal_id, id having sum(change) > 0
+)
+select server, queue, reader, count(*) as known_items, min(if(from_ms <= {end_ms}, from_ms, null)) as oldest_ms
+from waiting w left anti join kestrel_ended e
+    on e.server = w.server and e.queue = w.queue and e.journal_id = w.journal_id and e.reader = w.reader
+    and w.id >= e.begin_id and w.id < e.end_id and coalesce(e.ended_at_ms, 0) < {until_ms}
+group by server, queue, reader
+"""
 # A queue where items wait and nothing happened is stuck: it has a row, too.
 _SHOWN: Final = """
 select server, queue, reader, event, items, size, wait_ms, longest_wait_ms, change from kestrel_steps where is_shown
@@ -430,18 +457,25 @@ union all
 select server, queue, reader, null, 0, 0, null, null, 0 from kestrel_base where backlog_items > 0
 """
 _QUEUES: Final = """
-select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
-    greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items,
-    greatest(b.backlog_max_items, base.backlog_items, 0) as backlog_max_items
-from (
-    select server, queue, reader, sum(change) as change, {figures},
-        count_if(event = 'got' and wait_ms is null) as got_without_wait
-    from kestrel_shown group by server, queue, reader
-) q
-left join kestrel_minutes m on q.server = m.server and q.queue = m.queue and q.reader = m.reader
-left join kestrel_base base on q.server = base.server and q.queue = base.queue and q.reader = base.reader
-left join (select server, queue, reader, max(backlog_items) as backlog_max_items from kestrel_buckets
-    group by server, queue, reader) b on q.server = b.server and q.queue = b.queue and q.reader = b.reader
+with counted as (
+    select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
+        greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items,
+        greatest(b.backlog_max_items, base.backlog_items, 0) as backlog_max_items
+    from (
+        select server, queue, reader, sum(change) as change, {figures},
+            count_if(event = 'got' and wait_ms is null) as got_without_wait
+        from kestrel_shown group by server, queue, reader
+    ) q
+    left join kestrel_minutes m on q.server = m.server and q.queue = m.queue and q.reader = m.reader
+    left join kestrel_base base on q.server = base.server and q.queue = base.queue and q.reader = base.reader
+    left join (select server, queue, reader, max(backlog_items) as backlog_max_items from kestrel_buckets
+        group by server, queue, reader) b on q.server = b.server and q.queue = b.queue and q.reader = b.reader
+)
+select c.*, if(known_items > backlog_items, null, oldest_ms) as oldest_ms,
+    if(known_items > backlog_items, null, {end_ms} - oldest_ms) as oldest_age_ms,
+    case when known_items is null or known_items > backlog_items then backlog_items
+        else backlog_items - known_items end as backlog_without_put
+from counted c left join kestrel_oldest o on c.server = o.server and c.queue = o.queue and c.reader = o.reader
 """
 # Waits are ranked anew, over those of all servers. A backlog is the sum of the servers' own, none of which is below 0.
 _MERGED_BUCKETS: Final = """
@@ -469,7 +503,8 @@ select f.*, m.busiest_minute_ms, m.busiest_minute_puts, q.* except (queue, reade
 from (select queue, reader, {figures} from kestrel_shown group by queue, reader) f
 join (
     select queue, reader, array_sort(collect_set(server)) as servers, sum(backlog_items) as backlog_items,
-        sum(got_without_wait) as got_without_wait, sum(greatest(base.items, 0)) as begun_items
+        sum(got_without_wait) as got_without_wait, min(oldest_ms) as oldest_ms, max(oldest_age_ms) as oldest_age_ms,
+        sum(backlog_without_put) as backlog_without_put, sum(greatest(base.items, 0)) as begun_items
     from kestrel_queues left join (
         select server, queue, reader, backlog_items as items from kestrel_base
     ) base using (server, queue, reader) group by queue, reader

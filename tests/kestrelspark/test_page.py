@@ -23,6 +23,7 @@ def queue(name: str, wait_ms: int | None, *, most_ms: int | None = None, **figur
     most_ms = wait_ms if most_ms is None else most_ms
     for percentile in percentile_names():
         row |= {f"wait_{percentile}_ms": wait_ms, f"longest_wait_{percentile}_ms": most_ms}
+    row |= {"oldest_ms": None, "oldest_age_ms": None, "backlog_without_put": 0}
     return row | {"wait_max_ms": most_ms} | figures
 
 
@@ -79,6 +80,17 @@ def test_the_servers_of_a_queue_are_named_below_it_where_there_are_several() -> 
     table = _table([queue("work", 5, servers=["a", "b"]), queue("all", 5, servers=[*"abcdef"])], REPORT)
     assert ">work</a><small>a, b</small></td>" in table
     assert ">all</a><small>a, b, c, 3 more</small></td>" in table
+
+
+def test_the_age_of_the_oldest_item_that_waits_is_in_the_totals_and_says_what_is_not_known() -> None:
+    young = queue("young", 5, backlog_items=2, oldest_age_ms=5000, oldest_ms=5000)
+    old = queue("old", 5, backlog_items=2, oldest_age_ms=7_200_000, oldest_ms=0, backlog_without_put=1)
+    rest = [queue("never", 5, backlog_items=1, backlog_without_put=1), queue("later", 5, backlog_items=1)]
+    words = _totals([young, old, *rest], REPORT)
+    assert 'waits is in <a href="#q1">old</a>: ≥ 2 h, since 1970-01-01 00:00:00.' in words
+    assert 'of <a href="#q1">old</a>, <a href="#q2">never</a>: these items may be older' in words
+    table = _table([young, old, *rest], REPORT)
+    assert all(f"<td>{age}</td>" in table for age in ("5 s", "≥ 2 h", "unknown", "not due yet"))
 
 
 def test_upper_bounds_are_marked_as_such() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
+from kestreld.journal.records import Kind, ReaderState, put_record
 from kestrelspark.jobs.convert import Choice
 from kestrelspark.jobs.page import page
 from kestrelspark.jobs.report import report, rows, write_tables
@@ -49,3 +50,33 @@ def test_a_queue_of_several_servers_is_one_with_the_percentiles_of_all_waits(spa
     assert "<p>On a, b.</p>" in section
     assert section.count("<tr>") == 3
     assert "2 servers, each queue shown as one over all of them: a, b." in shown
+
+
+def test_the_oldest_item_that_waits_has_its_age_at_the_end(spark: Any, tmp_path: Path) -> None:
+    """Items 1 to 5 were put a second apart; 2 waits the longest at server a, and at b one that was put before all."""
+    taken = [*puts(1, 5, every_ms=1000), got(1, 1, BEGIN_MS + 6000), got(3, 5, BEGIN_MS + 60_000)]
+    write_segment(tmp_path / "server=a" / "work.journal", 1, 1, taken)
+    write_segment(tmp_path / "server=b" / "work.journal", 1, 1, puts(1, 5, every_ms=10), backlog_items=1)
+    dropped = [*puts(1, 3, every_ms=500), got(1, 3, BEGIN_MS + 60_000)]
+    write_segment(tmp_path / "server=a" / "left.journal", 1, 1, dropped, queue="left")
+    alone = [ReaderState(1, Kind.QUEUE, "")]
+    later = put_record(4, BEGIN_MS + 4, 0, 0, 0, b"x")
+    write_segment(tmp_path / "server=a" / "left.journal", 2, 4, [later], queue="left", readers=alone)
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    assert found.end_ms == BEGIN_MS + 60_000
+    names = ("oldest_age_ms", "backlog_items", "backlog_without_put")
+    own = {
+        (row["server"], row["queue"], row["reader"]): tuple(row[name] for name in names) for row in rows(found.queues)
+    }
+    assert own["a", "work", ""] == (58_000, 1, 0)
+    assert own["b", "work", ""] == (59_990, 6, 1)
+    assert own["a", "left", ""] == (59_996, 1, 0)
+    assert own["a", "left", "audit"] == (None, 0, 0)
+    (work,) = [row for row in rows(found.merged_queues) if (row["queue"], row["reader"]) == ("work", "")]
+    assert tuple(work[name] for name in names) == (59_990, 7, 1)
+    assert work["oldest_ms"] == BEGIN_MS + 10
+    earlier = report(spark, [str(tmp_path)], Choice(queues=["work"], until=str(BEGIN_MS + 5500)))
+    assert earlier is not None
+    ages = {row["server"]: row["oldest_age_ms"] for row in rows(earlier.queues) if row["reader"] == ""}
+    assert ages == {"a": 4500, "b": 5490}
