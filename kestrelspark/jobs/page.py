@@ -4,10 +4,13 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from kestrelspark.jobs.plots import count, day_and_time, head, plot, rate, size, span, table_of, whole_buckets
+from kestrelspark.jobs.marks import Bucket, marks
+from kestrelspark.jobs.plots import Mark, count, day_and_time, head, plot, rate, size, span, table_of, whole_buckets
 from kestrelspark.jobs.report import Report, percentile_names, rows
 
 QUEUES_MAX: Final = 40
+MARKS_MAX: Final = 30  # in words
+MARKS_OF_A_QUEUE: Final = 5
 UNKNOWN: Final = "unknown"
 UNKNOWN_MAX: Final = 5  # queues that are named
 SERVERS_MAX: Final = 3  # named below a queue in the table
@@ -36,12 +39,15 @@ def page_of(report: Report, queues: Sequence[Row], own: Iterable[Row], points: I
     """`queues` in the order of the page; `own` are those of single servers; `points` by time, of the first queues."""
     own_of, points_of = _by_queue(own), _by_queue(points)
     servers = sorted({name for row in queues for name in row["servers"]})
-    parts = [_head(report, servers), _totals(queues, report), _table(queues, report)]
+    drawn = queues[:QUEUES_MAX]
+    filled = [list(_filled(points_of.get(_key(row), []), report, row["backlog_items"])) for row in drawn]
+    found = [_marks(row, buckets, report) for row, buckets in zip(drawn, filled, strict=True)]
+    parts = [_head(report, servers), _totals(queues, report), _listed(drawn, found), _table(queues, report)]
     if len(queues) > QUEUES_MAX:
         words = f"Plots of the {QUEUES_MAX} queues where items wait longest"
         parts.append(f"<p>{words}; the Parquet tables have all {len(queues)}.</p>")
-    for at, row in enumerate(queues[:QUEUES_MAX]):
-        inside = _section(row, points_of.get(_key(row), []), report)
+    for at, row in enumerate(drawn):
+        inside = _section(row, filled[at], found[at], report)
         parts.append(f'<section id="q{at}">{inside}\n{_by_server(own_of.get(_key(row), []), report)}</section>')
     return "\n".join([*parts, "</body></html>\n"])
 
@@ -198,8 +204,28 @@ def _wait_cell(row: Row, name: str) -> str:
     return f"{AT_LEAST}{span(shortest)}{_small(f'{AT_MOST}{span(longest)}')}"
 
 
-def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
-    filled = list(_filled(points, report, queue["backlog_items"]))
+def _marks(queue: Row, buckets: Sequence[Bucket], report: Report) -> list[Mark]:
+    held = report.held.get(_key(queue)) or report.held.get((queue["queue"], None))
+    return marks(buckets, report.bucket_s * 1000, held, is_interval=_is_interval(queue))
+
+
+def _listed(queues: Sequence[Row], found: Sequence[Sequence[Mark]]) -> str:
+    """Stalls and bursts in words, some of each queue. What is put on a queue counts once, not again for each child."""
+    lines: list[str] = []
+    more = 0
+    for at, (row, own) in enumerate(zip(queues, found, strict=True)):
+        counted = [one for one in own if one.kind == "stall" or not row["reader"]]
+        longest = sorted(counted, key=lambda one: one.from_ms - one.until_ms)[:MARKS_OF_A_QUEUE]
+        some = [one for one in counted if one in longest][: MARKS_MAX - len(lines)]
+        more += len(counted) - len(some)
+        lines += [f"<li>{_linked(row, at)}: {one.kind}, {html.escape(one.words)}.</li>" for one in some]
+    if not lines:
+        return "<p>No stalls and no bursts were found.</p>"
+    rest = f"<p>{more:,} more are marked on the plots.</p>" if more else ""
+    return '<p>Stalls and bursts, in UTC:</p><ul class="marks">\n' + "\n".join(lines) + f"\n</ul>{rest}"
+
+
+def _section(queue: Row, filled: Sequence[Bucket], found: Sequence[Mark], report: Report) -> str:
     per_s = 1 / report.bucket_s
     rates = {
         "puts/s": [(at_ms, row["puts"] * per_s if row else 0) for at_ms, row, _ in filled],
@@ -217,18 +243,18 @@ def _section(queue: Row, points: Sequence[Row], report: Report) -> str:
         for name in ("p50", "p90", "p99")
     }
     plots = [
-        plot("Puts and gets", rates),
-        plot("Backlog, items", {"items": [(at_ms, backlog) for at_ms, _, backlog in filled]}),
-        plot("Wait", waits, are_waits=True),
+        plot("Puts and gets", rates, marks=found),
+        plot("Backlog, items", {"items": [(at_ms, backlog) for at_ms, _, backlog in filled]}, marks=found),
+        plot("Wait", waits, are_waits=True, marks=found),
     ]
     if gone:
-        plots.append(plot("Expired, discarded, retried per second", gone))
+        plots.append(plot("Expired, discarded, retried per second", gone, marks=found))
     servers = [name or UNNAMED for name in queue["servers"]]
     on = f"<p>On {html.escape(', '.join(servers))}.</p>" if len(servers) > 1 else ""
     return f'<h2>{html.escape(name_of(queue))}</h2>\n{on}<div class="plots">\n' + "\n".join(plots) + "\n</div>"
 
 
-def _filled(points: Sequence[Row], report: Report, last_backlog: int) -> Iterator[tuple[int, Row | None, float]]:
+def _filled(points: Sequence[Row], report: Report, last_backlog: int) -> Iterator[Bucket]:
     """Every whole bucket with its row, None if it has no events, and the backlog at its end.
 
     `last_backlog` is the one at the end of the report.

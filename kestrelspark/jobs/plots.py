@@ -3,13 +3,14 @@
 import datetime
 import html
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 180, 64, 22, 8
 COLORS: Final = ("#2a6fb0", "#c2571a", "#3c8a4e", "#8a4ea0")
 TICKS_MAX: Final = 6
+BAND_MIN, WORD_WIDTH = 3, 32  # of a mark, in pixels
 EXACT_BELOW: Final = 10_000_000
 DAY_S: Final = 86_400
 TICK_STEPS_S: Final = (
@@ -21,6 +22,17 @@ WAIT_MARKS_MS: Final = (
     100 * DAY_S * 1000, 1000 * DAY_S * 1000,
 )  # fmt: skip
 Points = list[tuple[int, float | None]]
+
+
+@dataclass(slots=True, frozen=True)
+class Mark:
+    """What happened in a part of a plot: its `kind` is a word on it, `words` are for a list and say when it was."""
+
+    kind: str
+    from_ms: int
+    until_ms: int
+    words: str
+
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #222; --faint: #8886; --paper: #fff; }
@@ -39,6 +51,8 @@ section table { margin-top: .6rem; }
 .plots { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; } figcaption { font-size: .85rem; }
 svg { max-width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
 .grid { stroke: var(--faint); } .line { fill: none; stroke-width: 1.6; } .key { font-weight: 600; }
+.stall { fill: #d33; fill-opacity: .16; } .burst { fill: #d90; fill-opacity: .22; }
+.marks { max-width: 75em; padding-left: 1.2rem; } .marks li { margin: .15rem 0; }
 """
 
 
@@ -130,8 +144,8 @@ def _of_waits(least_ms: float, most_ms: float) -> Scale:
     )
 
 
-def plot(title: str, lines: dict[str, Points], *, are_waits: bool = False) -> str:
-    """A line for each name. A plot without a value says so. `are_waits`: in ms, on a logarithmic axis."""
+def plot(title: str, lines: dict[str, Points], *, are_waits: bool = False, marks: Sequence[Mark] = ()) -> str:
+    """A line for each name, over `marks`. A plot without a value says so. `are_waits`: in ms, on a logarithmic axis."""
     caption = " · ".join(
         f'<span class="key" style="color:{color}">{html.escape(name)}</span>'
         for name, color in zip(lines, COLORS, strict=False)
@@ -141,6 +155,7 @@ def plot(title: str, lines: dict[str, Points], *, are_waits: bool = False) -> st
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{html.escape(title)}">']
     if values:
         scale = _of_waits(min(values), max(values)) if are_waits else _linear(_round_up(max(values)))
+        parts += _marked(marks, min(instants), max(instants))
         parts += _drawn(lines, min(instants), max(instants), scale)
     else:
         words = "nothing in this period" if instants else "the period is shorter than an interval"
@@ -161,6 +176,23 @@ def _drawn(lines: dict[str, Points], first: int, last: int, scale: Scale) -> Ite
     for (_, points), color in zip(lines.items(), COLORS, strict=False):
         for run in _runs(points, first, last, scale):
             yield f'<polyline class="line" stroke="{color}" points="{run}"/>'
+
+
+def _marked(marks: Sequence[Mark], first: int, last: int) -> Iterator[str]:
+    """A band for each, with its word where there is room for it."""
+    free_from = 0.0
+    for one in marks:
+        left, right = (_x(min(max(at_ms, first), last), first, last) for at_ms in (one.from_ms, one.until_ms))
+        width = max(right - left, BAND_MIN)
+        left = min(left, WIDTH - 4 - width)
+        yield (
+            f'<rect class="{one.kind}" x="{left:.1f}" y="{TOP}" width="{width:.1f}" height="{HEIGHT - BOTTOM - TOP}">'
+            f"<title>{html.escape(f'{one.kind}: {one.words}')}</title></rect>"
+        )
+        at = min(left, WIDTH - 4 - WORD_WIDTH)
+        if at >= free_from:
+            yield f'<text class="mark" x="{at + 2:.1f}" y="{TOP + 10}">{one.kind}</text>'
+            free_from = at + WORD_WIDTH
 
 
 def _ticks(first: int, last: int) -> list[tuple[int, str]]:

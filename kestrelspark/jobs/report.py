@@ -13,6 +13,7 @@ from kestrelspark.analysis import PERCENTILES, bucket_seconds
 from kestrelspark.batch import KestrelSource
 from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
+from kestrelspark.jobs.marks import Held
 from kestrelspark.options import instant_ms
 from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
 from kestrelspark.runs import Runs, exclusive_run
@@ -36,7 +37,8 @@ SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.sp
 
 @dataclass(slots=True)
 class Report:
-    """Ages are those at `end_ms`: where the period ends, or at the last event.
+    """Ages are those at `end_ms`: where the period ends, or at the last event. `held` has the queues and readers whose
+    items were put for later or are tried again later; the reader None = all.
 
     `buckets`, `queues` and those of a queue over all servers are DataFrames; see docs/spark.md for their columns.
     """
@@ -50,6 +52,7 @@ class Report:
     merged_buckets: Any = None
     merged_queues: Any = None
     end_ms: int = 0
+    held: dict[tuple[str, str | None], Held] = field(default_factory=dict)
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
@@ -110,7 +113,19 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     oldest.createOrReplaceTempView("kestrel_oldest")
     queues = spark.sql(_QUEUES.format(figures=_figures(), end_ms=end_ms)).persist()
     queues.createOrReplaceTempView("kestrel_queues")
-    return Report(buckets, queues, bucket_s, first_ms, last_ms, notes, *_merged(spark, buckets, queues), end_ms)
+    return Report(
+        buckets, queues, bucket_s, first_ms, last_ms, notes, *_merged(spark, buckets, queues), end_ms, _held(events)
+    )
+
+
+def _held(events: Any) -> dict[tuple[str, str | None], Held]:
+    found = events.where("due_at_ms > at_ms").groupBy("queue", "reader")
+    return {
+        (queue, reader): Held(from_ms, until_ms)
+        for queue, reader, from_ms, until_ms in found.agg({"at_ms": "min", "due_at_ms": "max"})
+        .selectExpr("queue", "reader", "`min(at_ms)`", "`max(due_at_ms)`")
+        .collect()
+    }
 
 
 def _merged(spark: Any, buckets: Any, queues: Any) -> tuple[Any, Any]:

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
-from kestrelspark.jobs.page import _table, _totals, by_wait, page_of
-from kestrelspark.jobs.plots import plot
+from kestrelspark.jobs.page import MARKS_OF_A_QUEUE, _listed, _table, _totals, by_wait, page_of
+from kestrelspark.jobs.plots import Mark, plot
 from kestrelspark.jobs.report import Report, percentile_names
 
 
@@ -47,7 +47,13 @@ def wide_page() -> str:
     long = queue(name, 59_900, most_ms=12_345_678, reader="audit", servers=servers, **big, **ends)
     own = [{**long, "server": server} for server in servers]
     found = Report(None, None, 600, 0, DAY_MS, ["A note."])
-    return page_of(found, [long, queue("a", 5, puts=3, got=3)], own, [])
+    points = [
+        {**long, "bucket_ms": at * 600_000, "change": 0, "puts": 500_000 if at == 70 else 1000 + at,
+         "got": 0 if 30 < at < 60 else 1000, "backlog_items": 123_456_789 if at < 90 else 1_000_000,
+         "retried": 0, "moved": 0}
+        for at in range(144)
+    ]  # fmt: skip
+    return page_of(found, [long, queue("a", 5, puts=3, got=3)], own, points)
 
 
 def test_queues_where_items_wait_and_none_leaves_come_first_then_those_that_wait_longest() -> None:
@@ -91,6 +97,17 @@ def test_the_age_of_the_oldest_item_that_waits_is_in_the_totals_and_says_what_is
     assert 'of <a href="#q1">old</a>, <a href="#q2">never</a>: these items may be older' in words
     table = _table([young, old, *rest], REPORT)
     assert all(f"<td>{age}</td>" in table for age in ("5 s", "≥ 2 h", "unknown", "not due yet"))
+
+
+def test_stalls_and_bursts_are_listed_with_their_queues_and_those_of_children_once() -> None:
+    burst, stall = Mark("burst", 0, 1000, "many"), Mark("stall", 5000, 90_000, "none")
+    rows = [queue("work", 5), queue("work", 5, reader="audit")]
+    words = _listed(rows, [[burst], [burst, stall]])
+    assert words.count("<li>") == 2
+    assert '<li><a href="#q0">work</a>: burst, many.</li>' in words
+    assert '<li><a href="#q1">work+audit</a>: stall, none.</li>' in words
+    assert "2 more are marked on the plots" in _listed(rows[:1], [[stall] * MARKS_OF_A_QUEUE + [burst] * 2])
+    assert "No stalls and no bursts" in _listed(rows, [[], []])
 
 
 def test_upper_bounds_are_marked_as_such() -> None:

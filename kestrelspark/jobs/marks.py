@@ -1,0 +1,102 @@
+"""Where a queue stalled, and where puts came in a burst, from the intervals of the report."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kestrelspark.jobs.plots import Mark, count, day_and_time, rate, span
+
+STALL_MIN_MS: Final = 10_000
+STALL_BUCKETS_MIN: Final = 3
+STALL_GAPS: Final = 10  # times as long as the usual gap between two gets while items wait
+BURST_TIMES: Final = 4  # the puts that three quarters of the intervals with puts do not exceed
+BURST_PUTS_MIN: Final = 20
+BURST_BUCKETS_MIN: Final = 4  # fewer intervals with puts show no usual rate
+TAKEN: Final = ("got", "moved", "retried")
+Bucket = tuple[int, dict[str, Any] | None, float]  # begins at, its row, the backlog at its end
+
+
+@dataclass(slots=True, frozen=True)
+class Held:
+    """Items may be held back until they are due, from `from_ms` to `until_ms`: then they wait and cannot be taken."""
+
+    from_ms: int
+    until_ms: int
+
+
+def marks(
+    buckets: Sequence[Bucket], bucket_ms: int, held: Held | None = None, *, is_interval: bool = False
+) -> list[Mark]:
+    """By time. With `is_interval` when an item left is known only to be after one put and before the next."""
+    found = [*_stalls(buckets, bucket_ms, is_interval), *_bursts(buckets, bucket_ms)]
+    if held is not None:
+        found = [
+            one for one in found if one.kind != "stall" or one.until_ms <= held.from_ms or one.from_ms >= held.until_ms
+        ]
+    return sorted(found, key=lambda one: one.from_ms)
+
+
+def _stalls(buckets: Sequence[Bucket], bucket_ms: int, is_interval: bool) -> Iterator[Mark]:
+    """Many intervals one after the other without a get while items waited, for longer than is usual in this queue."""
+    runs = list(_runs(buckets, is_interval))
+    busy = sum(1 for _, row, _ in buckets if _has_taken(row))
+    for number, run in enumerate(runs):
+        others = [len(other) for at, other in enumerate(runs) if at != number]
+        gaps = sorted([*others, *[0] * max(busy - len(others), 0)])
+        usual = gaps[(len(gaps) - 1) // 2] if gaps else 0
+        span_ms = len(run) * bucket_ms
+        if len(run) < max(STALL_BUCKETS_MIN, STALL_GAPS * usual) or span_ms < STALL_MIN_MS:
+            continue
+        from_ms = buckets[run[0]][0]
+        most = max(buckets[at][2] for at in run)
+        is_last = run[-1] == len(buckets) - 1
+        until = "the end" if is_last else day_and_time(from_ms + span_ms)
+        period = f"{day_and_time(from_ms)} to {until} ({span(span_ms)})"
+        words = f"{period}: nothing was taken while up to {count(most)} items waited"
+        yield Mark("stall", from_ms, from_ms + span_ms, words)
+
+
+def _runs(buckets: Sequence[Bucket], is_interval: bool) -> Iterator[range]:
+    """The intervals, one after the other, in which items waited throughout and none was taken."""
+    begin: int | None = None
+    first = buckets[0] if buckets else (0, None, 0.0)
+    before = first[2] - (first[1]["change"] if first[1] else 0)
+    for at, (_, row, backlog) in enumerate(buckets):
+        if backlog <= 0 or _has_taken(row):
+            if begin is not None and begin < at:
+                yield range(begin, at)
+            begin = None
+        elif begin is None and (not is_interval or (row is not None and row["puts"])):
+            # Those that waited at its end only came within it, and so did a put that tells what had been taken before.
+            begin = at + 1 if is_interval or before <= 0 else at
+        before = backlog
+    if begin is not None and begin < len(buckets):
+        yield range(begin, len(buckets))
+
+
+def _has_taken(row: dict[str, Any] | None) -> bool:
+    return row is not None and any(row[name] for name in TAKEN)
+
+
+def _bursts(buckets: Sequence[Bucket], bucket_ms: int) -> Iterator[Mark]:
+    puts = [row["puts"] if row else 0 for _, row, _ in buckets]
+    usual = sorted(filter(None, puts))
+    if len(usual) < BURST_BUCKETS_MIN:
+        return
+    mostly = usual[math.ceil(len(usual) * 0.75) - 1]
+    least = max(BURST_TIMES * mostly, BURST_PUTS_MIN)
+    at = 0
+    while at < len(puts):
+        end = at
+        while end < len(puts) and puts[end] >= least:
+            end += 1
+        if end > at:
+            from_ms, until_ms = buckets[at][0], buckets[end - 1][0] + bucket_ms
+            rates = [items * 1000 / bucket_ms for items in (max(puts[at:end]), mostly)]
+            words = (
+                f"{day_and_time(from_ms)} to {day_and_time(until_ms)} ({span(until_ms - from_ms)}): "
+                f"{count(sum(puts[at:end]))} puts, up to {rate(rates[0])}; mostly it is at most {rate(rates[1])}"
+            )
+            yield Mark("burst", from_ms, until_ms, words)
+        at = max(end, at + 1)
