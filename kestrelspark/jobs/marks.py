@@ -12,7 +12,8 @@ STALL_BUCKETS_MIN: Final = 3
 STALL_GAPS: Final = 10  # times as long as the usual gap between two gets while items wait
 BURST_TIMES: Final = 4  # the puts that three quarters of the intervals with puts do not exceed
 BURST_PUTS_MIN: Final = 20
-BURST_BUCKETS_MIN: Final = 4  # fewer intervals with puts show no usual rate
+BURST_AROUND: Final = (12, 24)  # intervals on each side that show what is usual, for bursts of some length or other
+BURST_BUCKETS_MIN: Final = 4  # fewer with puts do not
 TAKEN: Final = ("got", "moved", "retried")
 Bucket = tuple[int, dict[str, Any] | None, float]  # begins at, its row, the backlog at its end
 
@@ -81,22 +82,26 @@ def _has_taken(row: dict[str, Any] | None) -> bool:
 
 def _bursts(buckets: Sequence[Bucket], bucket_ms: int) -> Iterator[Mark]:
     puts = [row["puts"] if row else 0 for _, row, _ in buckets]
-    usual = sorted(filter(None, puts))
-    if len(usual) < BURST_BUCKETS_MIN:
-        return
-    mostly = usual[math.ceil(len(usual) * 0.75) - 1]
-    least = max(BURST_TIMES * mostly, BURST_PUTS_MIN)
+    mostly = [
+        min(_usual(puts[max(at - around, 0) : at + around + 1]) for around in BURST_AROUND) for at in range(len(puts))
+    ]
     at = 0
     while at < len(puts):
         end = at
-        while end < len(puts) and puts[end] >= least:
+        while end < len(puts) and puts[end] >= max(BURST_TIMES * mostly[end], BURST_PUTS_MIN):
             end += 1
         if end > at:
             from_ms, until_ms = buckets[at][0], buckets[end - 1][0] + bucket_ms
-            rates = [items * 1000 / bucket_ms for items in (max(puts[at:end]), mostly)]
+            rates = [items * 1000 / bucket_ms for items in (max(puts[at:end]), max(mostly[at:end]))]
             words = (
                 f"{day_and_time(from_ms)} to {day_and_time(until_ms)} ({span(until_ms - from_ms)}): "
-                f"{count(sum(puts[at:end]))} puts, up to {rate(rates[0])}; mostly it is at most {rate(rates[1])}"
+                f"{count(sum(puts[at:end]))} puts, up to {rate(rates[0])}; around it mostly at most {rate(rates[1])}"
             )
             yield Mark("burst", from_ms, until_ms, words)
         at = max(end, at + 1)
+
+
+def _usual(puts: Sequence[int]) -> float:
+    """What three quarters of the intervals with puts do not exceed; infinity if there are too few."""
+    found = sorted(filter(None, puts))
+    return found[math.ceil(len(found) * 0.75) - 1] if len(found) >= BURST_BUCKETS_MIN else math.inf

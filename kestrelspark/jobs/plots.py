@@ -11,6 +11,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 180, 64, 22, 8
 COLORS: Final = ("#2a6fb0", "#c2571a", "#3c8a4e", "#8a4ea0")
 TICKS_MAX: Final = 6
 BAND_MIN, WORD_WIDTH = 3, 32  # of a mark, in pixels
+LINE_HEIGHT: Final = 11
 EXACT_BELOW: Final = 10_000_000
 DAY_S: Final = 86_400
 TICK_STEPS_S: Final = (
@@ -91,11 +92,14 @@ def count(items: float) -> str:
 
 
 def rate(per_s: float) -> str:
-    """In the unit in which it is at least 1, or by the day."""
-    for unit, unit_s in (("s", 1), ("min", 60), ("h", 3600)):
-        if per_s * unit_s >= 1:
-            return f"{short(per_s * unit_s)}/{unit}"
-    return f"{short(per_s * DAY_S)}/d" if per_s else "0/s"
+    unit, unit_s = rate_unit(per_s)
+    return f"{short(per_s * unit_s)}/{unit}"
+
+
+def rate_unit(per_s: float) -> tuple[str, int]:
+    """The unit of time, and its seconds, in which there is at least one, or a day."""
+    units = {"s": 1, "min": 60, "h": 3600}
+    return next(((unit, unit_s) for unit, unit_s in units.items() if per_s * unit_s >= 1 or not per_s), ("d", DAY_S))
 
 
 def size(size_bytes: float) -> str:
@@ -164,10 +168,13 @@ def plot(title: str, lines: dict[str, Points], *, are_waits: bool = False, marks
 
 
 def _drawn(lines: dict[str, Points], first: int, last: int, scale: Scale) -> Iterator[str]:
+    free_below = float(HEIGHT)
     for value, label in scale.labels:
         y = _y(value, scale)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 4}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+        if y <= free_below:
+            yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+            free_below = y - LINE_HEIGHT
     for at_ms, label in _ticks(first, last):
         x = _x(at_ms, first, last)
         anchor = "start" if x < LEFT + 30 else "end" if x > WIDTH - 34 else "middle"

@@ -66,9 +66,11 @@ def test_a_burst_is_far_above_what_most_intervals_have() -> None:
     puts[20:22] = [90, 70]
     assert found(buckets(puts, puts)) == [("burst", 20, 22)]
     (one,) = marks(buckets(puts, puts), 10_000)
-    assert one.words.endswith("(20 s): 160 puts, up to 9/s; mostly it is at most 1.2/s")
+    assert one.words.endswith("(20 s): 160 puts, up to 9/s; around it mostly at most 1.2/s")
     day_and_night = [10] * 20 + [100] * 20
     assert found(buckets(day_and_night, day_and_night)) == []
+    at_night = [100] * 60 + [8] * 30 + [60] + [8] * 30
+    assert found(buckets(at_night, at_night)) == [("burst", 90, 91)]
     few = [0, 0, 500, 0, 0, 500]
     assert found(buckets(few, few)) == []
 

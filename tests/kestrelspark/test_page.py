@@ -122,6 +122,8 @@ def test_waits_are_drawn_on_a_logarithmic_axis_with_the_units_of_people() -> Non
     marks = re.findall(r'<text x="58" y="([0-9.]+)" text-anchor="end">(.*?)</text>', drawn)
     assert [label for _, label in marks] == ["1 ms", "10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min"]
     heights = [float(y) for y, _ in marks]
+    assert "10 h</text>" in (wide := plot("Wait", {"p50": [(0, 2.0), (1, 80_000_000.0)]}, are_waits=True))
+    assert "1 d</text>" not in wide  # there is no room for both
     assert heights[0] - heights[1] == pytest.approx(heights[2] - heights[3], abs=0.2)
     for value in (0.0, 0.4, 1.0, 10**12):
         assert "polyline" in plot("Wait", {"p50": [(0, value)]}, are_waits=True)
