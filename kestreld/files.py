@@ -11,8 +11,11 @@ import glob
 import os
 import resource
 import stat
+import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from re import Pattern
 from typing import Final, TypeVar
 
@@ -24,6 +27,9 @@ FUSE: Final = 0x65735546  # what statfs(2) calls it
 DISK_SHORT = frozenset({errno.ENOSPC, errno.EDQUOT})  # removing files helps
 OUT_OF_MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # no file is to blame
 ENDLESS_DESCRIPTORS: Final = 1 << 20
+AT_FDCWD: Final = -100
+STATX_BASIC, STATX_BTIME, STATX_BYTES = 0x7FF, 0x800, 256
+STATX_TIMES: Final = struct.Struct("=qI4x")  # of birth, change and modification, from byte 80 on
 NOT_FILES: Final = (
     (stat.S_ISLNK, "a symbolic link"),
     (stat.S_ISDIR, "a folder"),
@@ -71,6 +77,16 @@ def _found(look: Callable[[str], os.stat_result], path: str) -> os.stat_result |
     except ValueError:  # no path at all
         pass
     return None
+
+
+@dataclass(slots=True, frozen=True)
+class FileTimes:
+    """In nanoseconds since 1970. `born_ns` None: the file system does not tell. `changed_ns` counts renames, rights and
+    times that were set, too."""
+
+    born_ns: int | None
+    written_ns: int
+    changed_ns: int
 
 
 class FileLayer:
@@ -147,8 +163,20 @@ class FileLayer:
         found = os.statvfs(path)
         return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
 
-    def modified_at_ms(self, path: str) -> int:
-        return os.stat(path).st_mtime_ns // 1_000_000
+    def times(self, path: str) -> FileTimes:
+        """When a file was created, written and changed otherwise."""
+        about = ctypes.create_string_buffer(STATX_BYTES)
+        if getattr(_libc, "statx", None) is None:
+            found = os.stat(path)
+            return FileTimes(None, found.st_mtime_ns, found.st_ctime_ns)
+        if _libc.statx(AT_FDCWD, os.fsencode(path), 0, STATX_BASIC | STATX_BTIME, about):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
+        born_ns, changed_ns, written_ns = (
+            seconds * 1_000_000_000 + ns for seconds, ns in STATX_TIMES.iter_unpack(about.raw[80:128])
+        )
+        is_known = int.from_bytes(about.raw[:4], sys.byteorder) & STATX_BTIME
+        return FileTimes(born_ns if is_known else None, written_ns, changed_ns)
 
     def create(self, path: str) -> int:
         """A new file, open for reading and appending. FileExistsError when there is one."""

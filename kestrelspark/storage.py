@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from kestreld.files import FileLayer
+from kestreld.files import FileLayer, FileTimes
 from kestreld.journal.discovery import JournalFile, find_moved
 from kestrelspark.options import BadOption, option
 
@@ -160,10 +160,12 @@ class AnyFiles(FileLayer):
             raise FileNotFoundError(2, "no such object", path)
         return int(info.size)
 
-    def modified_at_ms(self, path: str) -> int:
+    def times(self, path: str) -> FileTimes:
+        """Those of a URL say when it was uploaded."""
         if not is_remote(path):
-            return super().modified_at_ms(path)
-        return int((self._info(path).mtime_ns or 0) // 1_000_000)
+            return super().times(path)
+        uploaded_ns = int(self._info(path).mtime_ns or 0)
+        return FileTimes(None, uploaded_ns, uploaded_ns)
 
     def read_start(self, path: str, size_bytes: int) -> bytes:
         if not is_remote(path):

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kestreld.files import FileTimes
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.kestrel.ops import ADD, ADD_XID, ADDX, CONTINUE, Op, decode
 from kestreld.journal.kestrel.salvage import stretches
@@ -20,6 +21,8 @@ HISTORY_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, event string, id long, at_ms long, "
     "not_after_ms long, size long"
 )
+MS_NS: Final = 1_000_000
+TICK_MS: Final = 10  # how far a file's times may be behind the clock
 ARROW: Final = pa.schema(
     [
         ("server", pa.string()),
@@ -37,11 +40,11 @@ ARROW: Final = pa.schema(
 
 @dataclass(slots=True, frozen=True)
 class _Begun:
-    """A file and the queue's state at its beginning; `modified_at_ms` is later than all its events."""
+    """A file and the queue's state at its beginning; `written_at_ms` is when it was written last, -1 = not known."""
 
     file: JournalFile
     beginning: Beginning
-    modified_at_ms: int
+    written_at_ms: int
     is_counted: bool
 
 
@@ -49,7 +52,7 @@ def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
     """The events of Kestrel files, a row for each item, and the 1.x queues whose removes cannot be matched to items.
 
     Those of each folder must have a journal id of their own: items are numbered from 0 in each. `at_ms` of a remove is
-    its earliest time, `not_after_ms` its latest.
+    its earliest time, `not_after_ms` its latest. Both are null where nothing tells.
     """
     tasks = spark.sparkContext.parallelize(files, len(files))
     summaries: list[Summary] = tasks.map(_summary).collect()
@@ -63,8 +66,8 @@ def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
             counted.append(f"{file.queue}+{file.reader}" if file.reader else file.queue)
         again = None if is_counted else partial(_summary_again, [files[at] for at in group])
         for at, beginning in zip(group, beginnings(own, again), strict=True):
-            modified_at_ms = ENVIRONMENT.files.modified_at_ms(files[at].path)
-            begun.append(_Begun(files[at], beginning, modified_at_ms, is_counted))
+            written_at_ms = last_written_at_ms(ENVIRONMENT.files.times(files[at].path), summaries[at].last_add_at_ms)
+            begun.append(_Begun(files[at], beginning, written_at_ms, is_counted))
 
     def rows(numbers: Iterable[Any]) -> Iterator[Any]:
         for batch in numbers:
@@ -73,6 +76,17 @@ def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
 
     numbers = spark.range(0, len(begun), 1, len(begun))
     return numbers.mapInArrow(rows, HISTORY_SCHEMA), counted
+
+
+def last_written_at_ms(times: FileTimes, last_add_at_ms: int) -> int:
+    """When a file was written last, if its times tell, else -1: those of a copy are of the copying, or were set.
+
+    A file that is older than the last item that was added to it was not copied since: Kestrel itself wrote there.
+    A time that was set, as by `cp -p` or `rsync -t`, leaves the change later than the last write; so does a rename.
+    """
+    born_ns = times.born_ns
+    was_written_here = born_ns is not None and born_ns // MS_NS <= last_add_at_ms <= times.written_ns // MS_NS + TICK_MS
+    return times.written_ns // MS_NS if was_written_here and times.written_ns == times.changed_ns else -1
 
 
 def _queues(files: Sequence[JournalFile]) -> list[list[int]]:
@@ -124,11 +138,11 @@ def _taken_batch(begun: _Begun, taken: list[Taken]) -> Any:
     items = [None if begun.is_counted else beginning.item(one.item) for one in taken]
     early = np.array([one.not_before_ms for one in taken], np.int64)
     late = np.array([one.not_after_ms for one in taken], np.int64)
-    late[late < 0] = beginning.next_add_at_ms if beginning.next_add_at_ms >= 0 else begun.modified_at_ms
+    late[late < 0] = beginning.next_add_at_ms if beginning.next_add_at_ms >= 0 else begun.written_at_ms
     is_first = early < 0
     early[is_first] = beginning.previous_add_at_ms if beginning.previous_add_at_ms >= 0 else late[is_first]
     # Items that a rewrite of the file added again keep their old times.
-    late = np.maximum(early, late)
+    late = np.where(late < 0, late, np.maximum(early, late))
     return _batch(begun.file, [EVENTS[one.event] for one in taken], items, early, late, None)
 
 
@@ -141,8 +155,8 @@ def _batch(file: JournalFile, events: list[str], ids: Any, at_ms: Any, not_after
         pa.repeat(file.reader, count),
         pa.array(events),
         pa.array(ids, pa.int64()),
-        pa.array(at_ms, pa.int64()),
-        pa.array(not_after_ms, pa.int64()),
+        pa.array(at_ms, pa.int64(), mask=at_ms <= 0),  # null where it is not known: an ADD has no time
+        pa.array(not_after_ms, pa.int64(), mask=not_after_ms <= 0),
         pa.nulls(count, pa.int64()) if sizes is None else pa.array(sizes, pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW)

@@ -5,7 +5,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from kestrelspark.jobs.marks import Bucket, marks
-from kestrelspark.jobs.plots import Mark, count, day_and_time, head, plot, rate, size, span, table_of, whole_buckets
+from kestrelspark.jobs.plots import (
+    Mark,
+    Points,
+    count,
+    day_and_time,
+    head,
+    plot,
+    rate,
+    rate_unit,
+    size,
+    span,
+    table_of,
+    whole_buckets,
+)
 from kestrelspark.jobs.report import Report, percentile_names, rows
 
 QUEUES_MAX: Final = 40
@@ -57,7 +70,12 @@ def by_wait(queues: Iterable[Row]) -> list[Row]:
 
     def order(row: Row) -> tuple[bool, float, float, str]:
         is_stuck = row["backlog_items"] > 0 and not row["got"]
-        return not is_stuck, -(row["longest_wait_p99_ms"] or 0), -row["puts"] - row["got"], name_of(row)
+        return (
+            not is_stuck,
+            -(row["longest_wait_p99_ms"] or row["wait_p99_ms"] or 0),
+            -row["puts"] - row["got"],
+            name_of(row),
+        )
 
     return sorted(queues, key=order)
 
@@ -168,22 +186,24 @@ def _cells(row: Row, report: Report) -> list[str]:
     busiest = ""
     if row["busiest_minute_puts"]:
         day, _, time = day_and_time(row["busiest_minute_ms"]).partition(" ")
-        busiest = day + _small(f"{time[:5]}, {count(row['busiest_minute_puts'])} puts")
+        busiest = day + _small(
+            f"{time[:5]}, {count(row['busiest_minute_puts'])} put" + "s" * (row["busiest_minute_puts"] != 1)
+        )
     return [
         _figure(row["puts"], rate(row["puts"] / seconds)),
         size(row["put_bytes"] or 0),
         _figure(row["got"], rate(row["got"] / seconds)),
-        _figure(row["backlog_items"], f"at most {count(row['backlog_max_items'] or 0)}"),
+        _figure(row["backlog_items"], f"at most {count(row['backlog_max_items'])}" if row["backlog_max_items"] else ""),
         _oldest(row),
         *(_wait_cell(row, name) for name in percentile_names() if name != "p95"),
-        f"{AT_MOST if _is_interval(row) else ''}{span(row['wait_max_ms'])}",
+        _at_most(row["wait_max_ms"]) if _is_interval(row) else span(row["wait_max_ms"]),
         busiest,
         _small(*(f"{count(row[name])} {name}" for name in OTHER_ENDS if row[name])),
     ]
 
 
 def _figure(items: int, words: str) -> str:
-    return count(items) + _small(words)
+    return count(items) + (_small(words) if words else "")
 
 
 def _small(*words: str) -> str:
@@ -201,7 +221,11 @@ def _wait_cell(row: Row, name: str) -> str:
     shortest, longest = row[f"wait_{name}_ms"], row[f"longest_wait_{name}_ms"]
     if shortest == longest:
         return span(shortest)
-    return f"{AT_LEAST}{span(shortest)}{_small(f'{AT_MOST}{span(longest)}')}"
+    return f"{AT_LEAST}{span(shortest)}{_small('at most ' * (longest is None) + _at_most(longest))}"
+
+
+def _at_most(longest_ms: float | None) -> str:
+    return UNKNOWN if longest_ms is None else f"{AT_MOST}{span(longest_ms)}"
 
 
 def _marks(queue: Row, buckets: Sequence[Bucket], report: Report) -> list[Mark]:
@@ -226,16 +250,8 @@ def _listed(queues: Sequence[Row], found: Sequence[Sequence[Mark]]) -> str:
 
 
 def _section(queue: Row, filled: Sequence[Bucket], found: Sequence[Mark], report: Report) -> str:
-    per_s = 1 / report.bucket_s
-    rates = {
-        "puts/s": [(at_ms, row["puts"] * per_s if row else 0) for at_ms, row, _ in filled],
-        "gets/s": [(at_ms, row["got"] * per_s if row else 0) for at_ms, row, _ in filled],
-    }
-    gone = {
-        name: [(at_ms, row[name] * per_s if row else 0) for at_ms, row, _ in filled]
-        for name in ("expired", "discarded", "retried")
-        if queue[name]
-    }
+    rates = _rates({"puts": "puts", "got": "gets"}, filled, report)
+    gone = _rates({name: name for name in ("expired", "discarded", "retried") if queue[name]}, filled, report)
     waits = {
         f"{AT_MOST if _is_interval(queue) else ''}{name}": [
             (at_ms, row[f"longest_wait_{name}_ms"] if row else None) for at_ms, row, _ in filled
@@ -248,10 +264,21 @@ def _section(queue: Row, filled: Sequence[Bucket], found: Sequence[Mark], report
         plot("Wait", waits, are_waits=True, marks=found),
     ]
     if gone:
-        plots.append(plot("Expired, discarded, retried per second", gone, marks=found))
+        plots.append(plot("Expired, discarded, retried", gone, marks=found))
     servers = [name or UNNAMED for name in queue["servers"]]
     on = f"<p>On {html.escape(', '.join(servers))}.</p>" if len(servers) > 1 else ""
     return f'<h2>{html.escape(name_of(queue))}</h2>\n{on}<div class="plots">\n' + "\n".join(plots) + "\n</div>"
+
+
+def _rates(names: dict[str, str], filled: Sequence[Bucket], report: Report) -> dict[str, Points]:
+    """The counts of these names, and what they are called, in the unit of time that fits the largest."""
+    most = max((row[name] for _, row, _ in filled if row for name in names), default=0)
+    unit, unit_s = rate_unit(most / report.bucket_s)
+    scale = unit_s / report.bucket_s
+    return {
+        f"{called}/{unit}": [(at_ms, row[name] * scale if row else 0) for at_ms, row, _ in filled]
+        for name, called in names.items()
+    }
 
 
 def _filled(points: Sequence[Row], report: Report, last_backlog: int) -> Iterator[Bucket]:

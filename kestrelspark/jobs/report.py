@@ -23,6 +23,7 @@ from kestrelspark.storage import ENVIRONMENT
 GROUP: Final = ("server", "queue", "reader")
 COUNTED: Final = ("got", "expired", "moved", "discarded", "flushed", "retried")
 INSTANTS: Final = {"bucket_ms", "busiest_minute_ms", "oldest_ms"}
+UNKNOWN_MS: Final = 1 << 60  # a wait that may be as long as any
 READER_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, from_id long, until_id long, "
     "backlog_items long, backlog_bytes long, number long, ended_at_ms long"
@@ -70,7 +71,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     else:
         native, readers = _native(spark, paths, choice, found), _readers(spark, found, _newest(found), [])
     events, notes = _events(spark, native, found)
-    events = events.where(f"at_ms < {until_ms} or event is null") if until_ms is not None else events
+    events = events.where(f"coalesce(at_ms, 0) < {until_ms} or event is null") if until_ms is not None else events
     events = events.persist()
     damaged = events.where("event is null").count()
     if native is None or (state and any(file.is_kestrel for file in found.files)):  # else native has these, too
@@ -98,7 +99,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
         steps.unionByName(ends).createOrReplaceTempView("kestrel_steps_raw")
     steps = spark.sql(_BUCKETED.format(bucket_ms=bucket_s * 1000, since_ms=since_ms or 0)).persist()
     steps.createOrReplaceTempView("kestrel_steps")
-    base = spark.sql(_BASE)
+    base = spark.sql(_BASE).persist()
     if not has_events and base.where("backlog_items > 0").isEmpty():
         steps.unpersist()
         events.unpersist()
@@ -114,7 +115,15 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     queues = spark.sql(_QUEUES.format(figures=_figures(), end_ms=end_ms)).persist()
     queues.createOrReplaceTempView("kestrel_queues")
     return Report(
-        buckets, queues, bucket_s, first_ms, last_ms, notes, *_merged(spark, buckets, queues), end_ms, _held(events)
+        buckets,
+        queues,
+        bucket_s,
+        first_ms,
+        last_ms,
+        notes,
+        *_merged(spark, buckets, queues),
+        end_ms,
+        _held(events),
     )
 
 
@@ -202,7 +211,8 @@ def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list
         frames.append(frame.selectExpr("*", "cast(null as long) as due_at_ms"))
         notes.append(
             "Kestrel's own journals do not record when or why an item left. It was between the item added before"
-            " and the next one: waits are intervals, and expired or discarded items count as got."
+            " and the next one: waits are intervals, and expired or discarded items count as got. After the last add to"
+            " a queue only its file's times can tell, unless it is a copy: then how long those items waited is unknown."
         )
         if counted:
             notes.append(
@@ -360,7 +370,8 @@ def _figures() -> str:
     """The columns that buckets and queues share, over kestrel_steps."""
     counts = [f"sum(if(event = '{event}', items, 0)) as {event}" for event in COUNTED]
     ranks = [
-        f"percentile_disc({share}) within group (order by {wait}_ms) filter (where event = 'got') as {wait}_{name}_ms"
+        f"nullif(percentile_disc({share}) within group (order by {wait}_ms) filter (where event = 'got'), {UNKNOWN_MS})"
+        f" as {wait}_{name}_ms"
         for wait in ("wait", "longest_wait")
         for share, name in zip(PERCENTILES, percentile_names(), strict=True)
     ]
@@ -370,7 +381,7 @@ def _figures() -> str:
             "sum(if(event = 'put', size, 0)) as put_bytes",
             *counts,
             *ranks,
-            "max(if(event = 'got', longest_wait_ms, null)) as wait_max_ms",
+            f"nullif(max(if(event = 'got', longest_wait_ms, null)), {UNKNOWN_MS}) as wait_max_ms",
         ]
     )
 
@@ -383,7 +394,8 @@ def percentile_names() -> list[str]:
 # greatest(null, 0) is 0: waits are null where the put is not known.
 # A put counts for each reader it is for, and a wait from the due time on; items put for a child are only the child's.
 # The range of a DONE may include ids of items that its reader never had.
-_STEPS: Final = """
+# What left at a time that nothing tells counts as before the period, and nothing tells how long it waited at most.
+_STEPS: Final = f"""
 with puts as (select * from kestrel_events where event = 'put')
 select p.server, p.queue, p.journal_id, r.reader, 'put' as event, p.id, p.at_ms, p.size,
     cast(null as long) as wait_ms, cast(null as long) as longest_wait_ms, 1L as change,
@@ -395,7 +407,9 @@ union all
 select e.server, e.queue, e.journal_id, e.reader,
     case e.event when 'confirmed' then 'got' when 'aborted' then 'retried' else e.event end, e.id, e.at_ms, p.size,
     if(e.at_ms < greatest(p.at_ms, p.due_at_ms), 0, e.at_ms - greatest(p.at_ms, p.due_at_ms)),
-    if(e.not_after_ms < greatest(p.at_ms, p.due_at_ms), 0, e.not_after_ms - greatest(p.at_ms, p.due_at_ms)),
+    case when greatest(p.at_ms, p.due_at_ms) is null then null when e.not_after_ms is null then {UNKNOWN_MS}
+        when e.not_after_ms < greatest(p.at_ms, p.due_at_ms) then 0
+        else e.not_after_ms - greatest(p.at_ms, p.due_at_ms) end,
     if(e.event = 'aborted', 0L, -1L), null
 from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
@@ -422,7 +436,7 @@ having change != 0
 """
 _BUCKETED: Final = """
 select server, queue, reader, journal_id, id, event, at_ms, size, wait_ms, longest_wait_ms, waits_from_ms,
-    change, 1 as items, at_ms - at_ms % {bucket_ms} as bucket_ms, at_ms >= {since_ms} as is_shown
+    change, 1 as items, at_ms - at_ms % {bucket_ms} as bucket_ms, coalesce(at_ms >= {since_ms}, false) as is_shown
 from kestrel_steps_raw
 """
 _BASE: Final = """

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
 from kestreld.files import FileLayer
-from kestreld.journal.kestrel.ops import ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
+from kestreld.journal.kestrel.ops import ADD, ADDX, CONFIRM_REMOVE, REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, Op, encode
 from kestreld.journal.records import Kind, ReaderChange, ReaderState, Reason, put_record, reader_record
 from kestreld.journal.verify import verify_spool
 from kestrelspark.__main__ import main
@@ -248,6 +248,28 @@ def test_waits_in_kestrels_journals_are_intervals(spark: Any, tmp_path: Path) ->
     assert (row["wait_p50_ms"], row["longest_wait_p50_ms"]) == (10, 100)
     assert (row["wait_p999_ms"], row["longest_wait_p999_ms"]) == (190, 240)
     assert "intervals" in page(found)
+
+
+def test_how_long_an_item_of_a_copied_kestrel_file_waited_is_unknown_after_the_last_add(
+    spark: Any, tmp_path: Path
+) -> None:
+    ops = [Op(ADDX, 0, BEGIN_MS + number * 10, 0, b"item") for number in range(4)]
+    (tmp_path / "work").write_bytes(b"".join(map(encode, [*ops[:3], Op(REMOVE), ops[3], Op(REMOVE), Op(REMOVE)])))
+    os.utime(tmp_path / "work", (BEGIN_MS / 1000 + 3600,) * 2)
+    untimed = [Op(ADD, 0, 0, 0, b"old"), Op(REMOVE), Op(ADDX, 0, BEGIN_MS, 0, b"new")]
+    (tmp_path / "older").write_bytes(b"".join(map(encode, untimed)))
+    found = report(spark, [str(tmp_path)], Choice())
+    assert found is not None
+    assert (found.first_ms, found.last_ms) == (BEGIN_MS, BEGIN_MS + 30)
+    figures = {row["queue"]: row for row in rows(found.queues)}
+    work = figures["work"]
+    assert (work["puts"], work["got"], work["backlog_items"], work["oldest_age_ms"]) == (4, 3, 1, 0)
+    assert (work["wait_p50_ms"], work["longest_wait_p50_ms"]) == (20, None)
+    assert (work["wait_p999_ms"], work["longest_wait_p999_ms"], work["wait_max_ms"]) == (20, None, None)
+    assert figures["older"]["backlog_items"] == 1
+    shown = page(found)
+    assert "<td>≥ 20 ms<small>at most unknown</small></td>" in shown
+    assert "<td>unknown</td>" in shown
 
 
 def test_a_queue_where_items_wait_and_nothing_happens_in_the_period_is_in_the_report(

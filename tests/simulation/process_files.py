@@ -163,10 +163,6 @@ class ProcessFiles(FileLayer):
         capacity_bytes = self.disk.capacity_bytes
         return 1 << 40 if capacity_bytes is None else max(capacity_bytes - self.disk.used_bytes(), 0)
 
-    def modified_at_ms(self, path: str) -> int:
-        self._file(path)
-        return 0
-
     def sync_file_system(self, fd: int) -> None:
         files = [file for _, file in self.disk.walk()] + [file for file, _ in self.open.values()]
         try:
