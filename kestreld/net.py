@@ -11,6 +11,7 @@ import select
 import socket
 import stat
 import struct
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 READ: Final = select.EPOLLIN | select.EPOLLRDHUP
@@ -135,6 +136,15 @@ def peer_of(fd: int) -> str:
         return ""
     finally:
         connection.detach()
+
+
+def with_input(fds: Sequence[int]) -> set[int]:
+    """Those of these descriptors that have something to read, and whose other end is still there."""
+    poller = select.poll()
+    for fd in fds:
+        if fd >= 0:
+            poller.register(fd, select.POLLIN | select.POLLRDHUP)
+    return {fd for fd, mask in poller.poll(0) if mask == select.POLLIN}
 
 
 class Network:

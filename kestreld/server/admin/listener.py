@@ -13,14 +13,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from kestreld import __version__
+from kestreld import __version__, net
 from kestreld.config.config import Config
 from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, QueueNotMade
 from kestreld.machine import OwnProcess
@@ -82,10 +81,10 @@ class AdminListener(BoundListener):
         self._looking = asyncio.Lock()
         self.ranges = Ranges(service, self.share, self.complain)
         self.readers = Readers(service, self.share, self.ranges)
-        self._connecting: dict[asyncio.Task[None], int] = {}  # and since when
+        self._connecting: dict[asyncio.Task[None], tuple[int, Any]] = {}  # since when, and the connection
         self._active_at_ms: dict[asyncio.BaseTransport, int] = {}  # when they connected, or were answered last
         self._known: set[asyncio.BaseTransport] = set()  # those that have been answered
-        self._busy: set[asyncio.BaseTransport | None] = set()
+        self._busy: set[asyncio.BaseTransport] = set()
         logger = logging.Logger("kestreld.admin")
         logger.addHandler(_Complaints(self))
         self._http = web.Server(
@@ -110,7 +109,7 @@ class AdminListener(BoundListener):
         if self.connections() >= self._connections_max():
             self._make_room()
         task = self.service.loop.create_task(self._connect(connection))
-        self._connecting[task] = self.clock.monotonic_ms
+        self._connecting[task] = self.clock.monotonic_ms, connection
         task.add_done_callback(lambda task: self._connecting.pop(task, None))
 
     def connections(self) -> int:
@@ -122,18 +121,23 @@ class AdminListener(BoundListener):
     def _make_room(self) -> None:
         """Let go of a connection on which nothing is being answered: there are more than there may be requests.
 
-        Of those that have asked nothing yet the oldest goes first, so that whoever asks at once gets in.
+        Of those that have asked nothing yet the oldest goes first, so that whoever asks at once gets in; last goes one
+        that has sent what is not read yet, which may be a request.
         """
         room = self._connections_max()
         self.complain(f"connection limit of {room} reached: closing the connection idle longest")
-        idle = [(at_ms, one) for one, at_ms in self._active_at_ms.items() if one not in self._busy]
-        silent = [(at_ms, one) for at_ms, one in idle if one not in self._known]
-        shaking_hands = [(at_ms, task) for task, at_ms in self._connecting.items()]
-        _, oldest = min([*shaking_hands, *silent] or idle, key=itemgetter(0), default=(0, None))
+        idle: list[tuple[bool, int, int, asyncio.BaseTransport | asyncio.Task[None]]] = [
+            (one in self._known, at_ms, one.get_extra_info("socket").fileno(), one)
+            for one, at_ms in self._active_at_ms.items()
+            if one not in self._busy
+        ]
+        idle += [(False, at_ms, connection.fileno(), task) for task, (at_ms, connection) in self._connecting.items()]
+        unread = net.with_input([fd for _, _, fd, _ in idle])
+        oldest = min(idle, key=lambda one: (one[2] in unread, one[0], one[1]), default=(False, 0, 0, None))[3]
         if isinstance(oldest, asyncio.Task):
             del self._connecting[oldest]
             oldest.cancel()
-        elif isinstance(oldest, asyncio.BaseTransport):
+        elif oldest is not None:
             self._let_go(oldest)
 
     def _let_go(self, transport: asyncio.BaseTransport) -> None:
@@ -200,6 +204,8 @@ class AdminListener(BoundListener):
         """Every request comes by here."""
         self.clock.read()
         transport = request.transport
+        if transport is None or transport.is_closing():  # it would take the place of a request that gets an answer
+            return Refused(503, "connection closed").answer()
         self._busy.add(transport)
         try:
             return await self._answer(request)
@@ -212,12 +218,11 @@ class AdminListener(BoundListener):
         except QueueNotMade as problem:
             return Refused(409, str(problem)).answer()
         except TimeoutError:
-            if transport is not None:
-                transport.abort()  # part of the answer may have left
+            transport.abort()  # part of the answer may have left
             return Refused(503, "request timed out").answer()
         finally:
             self._busy.discard(transport)
-            if transport is not None and transport in self._active_at_ms:
+            if transport in self._active_at_ms:
                 self._active_at_ms[transport] = self.clock.monotonic_ms
                 self._known.add(transport)
 
